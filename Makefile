@@ -1,0 +1,79 @@
+# The words people use here. `make help` lists them; each target sets up what it needs by itself.
+MAKEFLAGS += --no-print-directory
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: help setup demo dev check fix test test-slow test-browser bench lock clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# ------------------------------------------------------------------ set-up
+.venv/made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Millrace needs Python 3.11 or newer; try make PYTHON=python3.12 ...")'
+	@echo "making .venv" >&2
+	@$(PYTHON) -m venv .venv
+	@touch $@
+
+.venv/node: .venv/made requirements/node.lock pyproject.toml
+	@echo "installing Millrace and torch (minutes on the first run)" >&2
+	@$(PIP) --require-hashes -r requirements/node.lock
+	@$(PIP) $(TORCH)
+	@$(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.venv/dev: .venv/node requirements/dev.lock
+	@echo "installing the tools for checks and tests" >&2
+	@$(PIP) --require-hashes -r requirements/dev.lock
+	@touch $@
+
+setup: .venv/node ## install Millrace and torch into .venv, everything pinned by hash
+
+# ------------------------------------------------------------------ use
+demo: .venv/node ## gateway and two nodes on this machine answer one chat (ONCE=1: then stop)
+	@$(BIN)/python -m demo $(if $(filter-out 0,$(ONCE)),--once)
+
+dev: .venv/dev ## gateway and two nodes with readable logs; Ctrl-C stops
+	@MILLRACE_LOG__FORMAT=console MILLRACE_LOG__LEVEL=debug $(BIN)/millrace up --model demo/model --nodes 2 --data-dir .dev
+
+# ------------------------------------------------------------------ quality
+check: .venv/dev ## style, types, direction of imports
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+fix: .venv/dev ## mend what the formatter and linter can mend
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+test: .venv/dev ## the tests that every change passes (under 10 minutes on 2 cores)
+	@$(BIN)/python -m pytest -q -m "not slow and not browser" $(ARGS)
+
+test-slow: .venv/dev ## soak, chaos and large property runs
+	@$(BIN)/python -m pytest -q -m slow --timeout 3600 $(ARGS)
+
+test-browser: .venv/dev ## console pages in a real Chromium
+	@command -v chromium >/dev/null || apt-get install -y --no-install-recommends chromium >&2
+	@$(BIN)/python -m pytest -q -m browser $(ARGS)
+
+bench: .venv/dev ## tokens per second of the cluster, CPU per request of the gateway
+	@$(BIN)/python -m bench $(ARGS)
+
+# ------------------------------------------------------------------ upkeep
+LOCK := $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --unsafe-package torch \
+	--no-emit-find-links --no-emit-index-url --no-emit-options --no-header --upgrade
+
+lock: .venv/made ## pin every dependency anew (torch apart)
+	@$(PIP) pip-tools
+	@$(LOCK) --extra node -o requirements/node.lock pyproject.toml
+	@$(LOCK) --extra node --extra dev --constraint requirements/node.lock -o requirements/dev.lock pyproject.toml
+	@sed -i '/^# The following packages are considered/,$$d' requirements/node.lock requirements/dev.lock
+
+clean: ## remove what the targets above made
+	@rm -rf .venv .dev .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
