@@ -1,0 +1,108 @@
+"""The chart of accounts: which codes exist, and what an account of each kind is.
+
+Accounts are opened on first use from their code alone, so this table is the only place that says what
+`user:ann:paid` means. An unknown code is refused rather than opened.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from accounting.errors import AccountUnknown
+
+Kind = Literal["asset", "liability", "income", "expense"]
+Normal = Literal["D", "C"]
+Currency = Literal["usd-9", "cu-9"]
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What holds for an account as long as it exists.
+
+    `normal` is the side on which it grows. `guarded` accounts never go below zero, holds counted. `usd-9` is
+    nano-USD; `cu-9` is billionths of a compute unit, the house's own cost of local work, never mixed with money.
+    """
+
+    kind: Kind
+    guarded: bool
+    currency: Currency = "usd-9"
+
+    @property
+    def normal(self) -> Normal:
+        return "D" if self.kind in ("asset", "expense") else "C"
+
+
+_GUARDED = True
+_OPEN = False
+
+_CHART: tuple[tuple[str, Terms], ...] = (
+    ("asset:(stripe|bank|stripe_in_transit)", Terms("asset", _OPEN)),
+    ("asset:(user_recv|seller_recv):<id>", Terms("asset", _GUARDED)),
+    ("user:<id>:paid", Terms("liability", _GUARDED)),
+    ("user:<id>:promo:<id>", Terms("liability", _GUARDED)),
+    ("pool:<id>:paid", Terms("liability", _GUARDED)),
+    ("seller:<id>:(maturing|payable|reserve)", Terms("liability", _GUARDED)),
+    ("clearing:(burst|market)", Terms("liability", _GUARDED)),
+    ("provider:<id>:accrued", Terms("liability", _OPEN)),
+    ("tax:payable", Terms("liability", _OPEN)),
+    ("income:(market_fee|burst_margin|topup_fee|breakage)", Terms("income", _OPEN)),
+    (
+        "expense:(stripe_fee|promo|dispute_fee|bad_debt|goodwill|audit|burst_variance)",
+        Terms("expense", _OPEN),
+    ),
+    ("cu:dept:<id>", Terms("expense", _OPEN, "cu-9")),
+    ("cu:supply:<id>", Terms("income", _OPEN, "cu-9")),
+)
+
+_ID = "[A-Za-z0-9._@-]{1,80}"
+_PATTERNS = tuple((re.compile(code.replace("<id>", _ID)), terms) for code, terms in _CHART)
+
+ASSET_BANK = "asset:bank"
+CLEARING_BURST = "clearing:burst"
+INCOME_BURST_MARGIN = "income:burst_margin"
+EXPENSE_BURST_VARIANCE = "expense:burst_variance"
+
+
+@lru_cache(maxsize=1024)
+def terms_of(code: str) -> Terms:
+    """Return what an account with this code is.
+
+    Raises:
+        AccountUnknown: the chart has no such code, or an id in it has other characters than letters, digits
+            and `._@-`.
+    """
+    for pattern, terms in _PATTERNS:
+        if pattern.fullmatch(code):
+            return terms
+    raise AccountUnknown(code)
+
+
+def user_paid(user_id: str) -> str:
+    """The prepaid credits of a user."""
+    return f"user:{user_id}:paid"
+
+
+def user_of(code: str) -> str:
+    """The user whose prepaid credits a code names; the way back from `user_paid`."""
+    return code.removeprefix("user:").removesuffix(":paid")
+
+
+def user_receivable(user_id: str) -> str:
+    """What a user owes us: text delivered after the hold that covered it was gone."""
+    return f"asset:user_recv:{user_id}"
+
+
+def provider_accrued(provider: str) -> str:
+    """What we owe a cloud provider and have not paid yet."""
+    return f"provider:{provider}:accrued"
+
+
+def department(name: str) -> str:
+    """The compute units that a department used."""
+    return f"cu:dept:{name}"
+
+
+def supply(lane: str) -> str:
+    """The compute units that a lane of our own machines gave."""
+    return f"cu:supply:{lane}"

@@ -1,0 +1,115 @@
+"""Finds out, after the database refused an event, what to tell its originator.
+
+The database only says which constraint broke. This reads what stands in the books, inside the transaction that
+refused, and turns it into the stored answer of an earlier request or the error that names the reason.
+"""
+
+from collections import Counter
+from typing import Any
+
+from sqlalchemy import Connection, Row, select
+from sqlalchemy.exc import DBAPIError
+
+from accounting.balances import balance
+from accounting.chart import terms_of
+from accounting.errors import (
+    AlreadyResolved,
+    HoldExpired,
+    HoldNotFound,
+    IdempotencyConflict,
+    InsufficientCredit,
+    PostingDenied,
+    PostingRefused,
+)
+from accounting.postings import Answer, Leg, Posted, Posting, request_hash
+from accounting.tables import account_table, event_table, transfer_table
+
+
+def explain(connection: Connection, posting: Posting, refusal: DBAPIError) -> Answer:
+    """Return the stored answer if the event stands in the books already, else the reason why it cannot."""
+    return (
+        _earlier_answer(connection, posting)
+        or _unresolvable(connection, posting)
+        or _short_of_credit(connection, posting)
+        or PostingRefused(f"event {posting.idem_key!r} was refused: {refusal.orig}")
+    )
+
+
+def _earlier_answer(connection: Connection, posting: Posting) -> Answer | None:
+    event = connection.execute(
+        select(event_table.c.seq, event_table.c.req_hash).where(event_table.c.idem_key == posting.idem_key)
+    ).one_or_none()
+    if event is None:
+        return None
+    if event.req_hash != request_hash(posting):
+        return IdempotencyConflict(posting.idem_key)
+    transfers = connection.execute(
+        select(transfer_table.c.seq).where(transfer_table.c.event_seq == event.seq).order_by(transfer_table.c.leg)
+    )
+    return Posted(event.seq, tuple(transfers.scalars()), replayed=True)
+
+
+def _unresolvable(connection: Connection, posting: Posting) -> PostingDenied | None:
+    for leg in posting.legs:
+        if leg.pending_seq is None:
+            continue
+        if not _matches(_held(connection, leg.pending_seq), leg):
+            return HoldNotFound(f"transfer {leg.pending_seq} is no hold that {posting.idem_key!r} could resolve")
+        resolved_by = _resolution(connection, leg.pending_seq)
+        if resolved_by == "reap":
+            return HoldExpired(f"the hold of {posting.ref!r} had expired and was given back")
+        if resolved_by is not None:
+            return AlreadyResolved(f"the hold of {posting.ref!r} was resolved before, by a {resolved_by}")
+    return None
+
+
+def _held(connection: Connection, pending_seq: int) -> Row[*tuple[Any, ...]] | None:
+    debit, credit = account_table.alias("debited"), account_table.alias("credited")
+    return connection.execute(
+        select(transfer_table.c.amount, debit.c.code.label("debit"), credit.c.code.label("credit"))
+        .join(debit, debit.c.id == transfer_table.c.debit)
+        .join(credit, credit.c.id == transfer_table.c.credit)
+        .where(transfer_table.c.seq == pending_seq, transfer_table.c.phase == "pending")
+    ).one_or_none()
+
+
+def _matches(held: Row[*tuple[Any, ...]] | None, leg: Leg) -> bool:
+    return (
+        held is not None
+        and (held.debit, held.credit) == (leg.debit, leg.credit)
+        and held.amount >= leg.amount_nano
+    )
+
+
+def _resolution(connection: Connection, pending_seq: int) -> str | None:
+    return connection.execute(
+        select(event_table.c.kind)
+        .join(transfer_table, transfer_table.c.event_seq == event_table.c.seq)
+        .where(transfer_table.c.pending_seq == pending_seq)
+    ).scalar_one_or_none()
+
+
+def _short_of_credit(connection: Connection, posting: Posting) -> InsufficientCredit | None:
+    for code, needed_nano in _needs(posting.legs).items():
+        available_nano = balance(connection, code).available_nano
+        if needed_nano > available_nano:
+            return InsufficientCredit(code, needed_nano, available_nano)
+    return None
+
+
+def _needs(legs: tuple[Leg, ...]) -> Counter[str]:
+    """Return how much each guarded account must have for these legs, less what they bring it themselves.
+
+    A post takes from what its hold put aside, so it needs nothing more; what is only pending brings nothing yet.
+    """
+    needs: Counter[str] = Counter()
+    for leg in legs:
+        for code, side in ((leg.debit, "D"), (leg.credit, "C")):
+            terms = terms_of(code)
+            if not terms.guarded:
+                continue
+            if terms.normal != side and leg.pending_seq is None:
+                needs[code] += leg.amount_nano
+            elif terms.normal == side and leg.phase != "pending":
+                needs[code] -= leg.amount_nano
+    return needs

@@ -1,0 +1,100 @@
+"""Money put aside before a cloud request, and what becomes of it: captured or released, in time or late."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from accounting import rules
+from accounting.errors import HoldExpired, PostingInvalid
+from accounting.money import Nano, Price, charge
+from accounting.poster import Poster
+from accounting.postings import Posted, UsageRecord
+from accounting.rules import CloudBill, Hold
+
+HOLD_GRACE_NS = 60 * 10**9
+"""How long after its request's deadline a hold is left alone, in nanoseconds."""
+HOLD_MAX_NS = 24 * 3600 * 10**9
+"""The longest that credits may be put aside for one request, in nanoseconds."""
+LATE_CAPTURE_NS = 24 * 3600 * 10**9
+"""How long after the end of a hold its delivered text may still be booked, in nanoseconds."""
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+def size(price: Price, prompt_tokens_max: int, completion_tokens_max: int, choices: int = 1) -> Nano:
+    """Return the most that a request can cost, in nano-USD: whatever it turns out to be, its charge is covered.
+
+    `completion_tokens_max` is per choice. A prompt counts in full, at its dearer price: no part of it is
+    known to be cached before the provider says so.
+
+    Raises:
+        AmountInvalid: more tokens than any request can have, or more money than one event may move.
+    """
+    dearest = Price(max(price.prompt_nano, price.cached_nano), 0, price.completion_nano)
+    return charge(dearest, prompt_tokens_max, 0, completion_tokens_max * choices)
+
+
+class Holds:
+    """Places and resolves holds through the poster; nothing here waits, every answer is a future."""
+
+    def __init__(self, poster: Poster, *, clock_ns: Callable[[], int] = time.time_ns) -> None:
+        self._poster = poster
+        self._clock_ns = clock_ns
+
+    def place(self, request_id: str, user_id: str, amount_nano: int, deadline_ns: int) -> "Future[Hold]":
+        """Put credits of a user aside for one request that ends by `deadline_ns` at the latest.
+
+        The future raises `InsufficientCredit` when the user has less, other holds counted.
+
+        Raises:
+            PostingInvalid: a deadline that has passed already, or lies more than `HOLD_MAX_NS` ahead.
+        """
+        if not 0 < deadline_ns - self._clock_ns() <= HOLD_MAX_NS:
+            raise PostingInvalid(f"the deadline of {request_id!r} has passed, or is too far ahead for a hold")
+        expires_ns = deadline_ns + HOLD_GRACE_NS
+        posted = self._poster.submit(rules.hold(request_id, user_id, amount_nano, expires_ns))
+        return _then(
+            posted, lambda answer: Hold(request_id, user_id, amount_nano, answer.transfer_seqs[0], expires_ns)
+        )
+
+    def capture(self, held: Hold, bill: CloudBill, usage: UsageRecord | None = None) -> "Future[Posted]":
+        """Book what was delivered, at most the hold; what is left of the hold is free again.
+
+        The future raises `HoldExpired` when the reaper was faster (then `capture_late` books it) and
+        `AlreadyResolved` when the hold was released.
+        """
+        return self._poster.submit(rules.capture(held, bill, usage))
+
+    def capture_late(self, held: Hold, bill: CloudBill, usage: UsageRecord | None = None) -> "Future[Posted]":
+        """Book what was delivered on a hold that the reaper gave back: the user owes it from now on.
+
+        Only for a capture that raised `HoldExpired`: the user has the text, and no credits are set aside for
+        it any more. Taking the debt from credits that the user still has, or gets, is left to a later rule.
+
+        Raises:
+            HoldExpired: it ended longer than `LATE_CAPTURE_NS` ago, and nothing is booked any more.
+        """
+        if self._clock_ns() - held.expires_ns > LATE_CAPTURE_NS:
+            raise HoldExpired(f"the hold of {held.request_id!r} ended too long ago to book anything on it")
+        return self._poster.submit(rules.late_capture(held, bill, usage))
+
+    def release(self, held: Hold, usage: UsageRecord | None = None) -> "Future[Posted]":
+        """Give a hold back whole: nothing was delivered, nothing is charged."""
+        return self._poster.submit(rules.release(held, usage))
+
+
+def _then(future: "Future[T]", make: Callable[[T], U]) -> "Future[U]":
+    made: Future[U] = Future()
+    made.set_running_or_notify_cancel()
+
+    def pass_on(done: "Future[T]") -> None:
+        error = done.exception()
+        if error is None:
+            made.set_result(make(done.result()))
+        else:
+            made.set_exception(error)
+
+    future.add_done_callback(pass_on)
+    return made

@@ -1,0 +1,228 @@
+"""Writes a batch of events in one transaction: all that the books accept, and a reason for each they do not."""
+
+from collections import ChainMap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
+
+from sqlalchemy import Connection, func, insert, select
+from sqlalchemy.exc import DataError, IntegrityError
+from sqlalchemy.orm import Session
+
+from accounting.chart import terms_of
+from accounting.denials import explain
+from accounting.postings import Answer, Leg, Posted, Posting, UsageRecord, meta_text, request_hash
+from accounting.tables import account_table, event_table, transfer_table, usage_table
+
+Failpoint = Literal[
+    "begun",
+    "accounts_opened",
+    "events_inserted",
+    "transfers_inserted",
+    "usage_inserted",
+    "before_commit",
+    "after_commit",
+]
+"""The places where a test may stop or kill the writer, in the order in which a batch passes them."""
+
+OnFailpoint: TypeAlias = Callable[[Failpoint], None]
+_Row: TypeAlias = dict[str, Any]
+
+_WRITER_LOCK = 0x626F6F6B
+_ACCOUNTS_REMEMBERED_MAX = 65_536
+
+_LAST_NUMBERS = select(
+    *(
+        select(func.coalesce(func.max(column), 0)).scalar_subquery()
+        for column in (event_table.c.seq, transfer_table.c.seq, account_table.c.id)
+    )
+)
+_USAGE_FIELDS = tuple(UsageRecord.__dataclass_fields__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """Where the books stand inside the running transaction: the last numbers given, the accounts met so far.
+
+    A page is never changed, only followed by the next one, so a savepoint that is rolled back leaves nothing
+    behind: the writer goes on from the page that it had before.
+    """
+
+    event_seq: int
+    transfer_seq: int
+    account_id: int
+    account_ids: dict[str, int]
+
+
+@dataclass(slots=True)
+class _Rows:
+    events: list[_Row] = field(default_factory=list)
+    transfers: list[_Row] = field(default_factory=list)
+    usage: list[_Row] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+
+
+class Journal:
+    """Books batches, one transaction each. Belongs to one thread: the poster's.
+
+    Args:
+        open_session: gives sessions that may write.
+        clock_ns: wall-clock time in nanoseconds since 1970, kept with each event.
+        failpoint: called at each named place; does nothing outside of tests.
+    """
+
+    def __init__(
+        self, open_session: Callable[[], Session], clock_ns: Callable[[], int], failpoint: OnFailpoint
+    ) -> None:
+        self._open_session = open_session
+        self._clock_ns = clock_ns
+        self._failpoint = failpoint
+        self._account_ids: dict[str, int] = {}
+
+    def book(self, postings: Sequence[Posting]) -> list[Answer]:
+        """Commit what the books accept of a batch and return the answer to each event, in order.
+
+        Raises:
+            sqlalchemy.exc.DBAPIError: the database failed as a whole. Nothing is known about any event of the
+                batch then; booking the same batch again is safe, because each event has its key.
+        """
+        with self._open_session() as session, session.begin():
+            connection = session.connection()
+            page = self._last_page(connection)
+            self._failpoint("begun")
+            page, answers = self._write(connection, page, postings)
+            self._failpoint("before_commit")
+        self._failpoint("after_commit")
+        self._remember(page.account_ids)
+        return answers
+
+    def _last_page(self, connection: Connection) -> _Page:
+        if connection.dialect.name == "postgresql":
+            # One writer at a time also among processes; SQLite has its write lock for that.
+            connection.execute(select(func.pg_advisory_xact_lock(_WRITER_LOCK)))
+        event_seq, transfer_seq, account_id = connection.execute(_LAST_NUMBERS).one()
+        return _Page(event_seq, transfer_seq, account_id, account_ids={})
+
+    def _write(
+        self, connection: Connection, page: _Page, postings: Sequence[Posting]
+    ) -> tuple[_Page, list[Answer]]:
+        """Write events all at once under one savepoint; if one is refused, halve until it stands alone.
+
+        k refusals among n events cost about k·log2(n/k) savepoints more, and none costs one in all.
+        """
+        try:
+            with connection.begin_nested():
+                return self._insert(connection, page, postings)
+        except (IntegrityError, DataError) as refusal:
+            if len(postings) == 1:
+                return page, [explain(connection, postings[0], refusal)]
+        half = len(postings) // 2
+        page, first = self._write(connection, page, postings[:half])
+        page, second = self._write(connection, page, postings[half:])
+        return page, first + second
+
+    def _insert(
+        self, connection: Connection, page: _Page, postings: Sequence[Posting]
+    ) -> tuple[_Page, list[Answer]]:
+        page = self._open_accounts(connection, page, postings)
+        self._failpoint("accounts_opened")
+        rows = self._rows(page, postings)
+        connection.execute(insert(event_table), rows.events)
+        self._failpoint("events_inserted")
+        if rows.transfers:
+            connection.execute(insert(transfer_table), rows.transfers)
+        self._failpoint("transfers_inserted")
+        if rows.usage:
+            connection.execute(insert(usage_table), rows.usage)
+        self._failpoint("usage_inserted")
+        numbered = replace(
+            page,
+            event_seq=page.event_seq + len(rows.events),
+            transfer_seq=page.transfer_seq + len(rows.transfers),
+        )
+        return numbered, rows.answers
+
+    def _open_accounts(self, connection: Connection, page: _Page, postings: Sequence[Posting]) -> _Page:
+        """Make sure that every account that the events touch exists, and return the page that knows their ids."""
+        codes = {code for posting in postings for leg in posting.legs for code in (leg.debit, leg.credit)}
+        unknown = sorted(code for code in codes if code not in self._account_ids and code not in page.account_ids)
+        if not unknown:
+            return page
+        found = connection.execute(
+            select(account_table.c.code, account_table.c.id).where(account_table.c.code.in_(unknown))
+        )
+        account_ids = page.account_ids | {row.code: row.id for row in found}
+        new = [code for code in unknown if code not in account_ids]
+        if new:
+            rows = [_account_row(page.account_id + n, code) for n, code in enumerate(new, start=1)]
+            connection.execute(insert(account_table), rows)
+            account_ids |= {row["code"]: row["id"] for row in rows}
+        return replace(page, account_id=page.account_id + len(new), account_ids=account_ids)
+
+    def _rows(self, page: _Page, postings: Sequence[Posting]) -> _Rows:
+        rows = _Rows()
+        created_ns = self._clock_ns()
+        ids = ChainMap(page.account_ids, self._account_ids)
+        transfer_seq = page.transfer_seq
+        for event_seq, posting in enumerate(postings, start=page.event_seq + 1):
+            first_seq = transfer_seq + 1
+            rows.events.append(_event_row(event_seq, posting, created_ns))
+            for number, leg in enumerate(posting.legs):
+                transfer_seq += 1
+                rows.transfers.append(_transfer_row(transfer_seq, event_seq, number, leg, ids))
+            if posting.usage is not None:
+                rows.usage.append(_usage_row(event_seq, posting.usage))
+            rows.answers.append(Posted(event_seq, tuple(range(first_seq, transfer_seq + 1))))
+        return rows
+
+    def _remember(self, account_ids: dict[str, int]) -> None:
+        if len(self._account_ids) + len(account_ids) > _ACCOUNTS_REMEMBERED_MAX:
+            self._account_ids.clear()
+        self._account_ids.update(account_ids)
+
+
+def _account_row(account_id: int, code: str) -> _Row:
+    terms = terms_of(code)
+    return {
+        "id": account_id,
+        "code": code,
+        "currency": terms.currency,
+        "kind": terms.kind,
+        "normal": terms.normal,
+        "guarded": terms.guarded,
+        "debits_posted": 0,
+        "credits_posted": 0,
+        "debits_pending": 0,
+        "credits_pending": 0,
+        "applied_seq": 0,
+    }
+
+
+def _event_row(seq: int, posting: Posting, created_ns: int) -> _Row:
+    return {
+        "seq": seq,
+        "idem_key": posting.idem_key,
+        "kind": posting.kind,
+        "req_hash": request_hash(posting),
+        "ref": posting.ref,
+        "created_ns": created_ns,
+        "meta": meta_text(posting.meta),
+    }
+
+
+def _transfer_row(seq: int, event_seq: int, number: int, leg: Leg, account_ids: Mapping[str, int]) -> _Row:
+    return {
+        "seq": seq,
+        "event_seq": event_seq,
+        "leg": number,
+        "debit": account_ids[leg.debit],
+        "credit": account_ids[leg.credit],
+        "amount": leg.amount_nano,
+        "phase": leg.phase,
+        "pending_seq": leg.pending_seq,
+        "expires_ns": leg.expires_ns,
+    }
+
+
+def _usage_row(event_seq: int, usage: UsageRecord) -> _Row:
+    return {"event_seq": event_seq, **{name: getattr(usage, name) for name in _USAGE_FIELDS}}

@@ -1,0 +1,65 @@
+"""Counts tokens: exactly with a pinned tokenizer, as an upper bound for holds, or as an estimate that says so."""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from accounting.errors import TokenizerMismatch
+from accounting.postings import CountSource
+
+_BYTES_PER_TOKEN = 4
+_TEMPLATE_TOKENS_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """A number of tokens, and where it comes from."""
+
+    tokens: int
+    source: CountSource
+
+
+class TokenCounter:
+    """Counts the tokens of delivered text as one tokenizer sees it: the same text always costs the same.
+
+    The count depends on the text alone, not on how it was cut into chunks on its way, and special tokens are
+    not added: nobody pays for what was not said.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def count(self, text: str) -> Count:
+        """Return the canonical count of a text."""
+        return Count(len(self._tokenizer.encode(text, add_special_tokens=False).ids), "tokenizer")
+
+
+def load_counter(path: Path, sha256: str) -> TokenCounter:
+    """Load a tokenizer.json whose content has this SHA-256 (hex).
+
+    Raises:
+        TokenizerMismatch: the file is another one.
+        OSError: it cannot be read.
+    """
+    content = path.read_bytes()
+    found = hashlib.sha256(content).hexdigest()
+    if found != sha256.lower():
+        raise TokenizerMismatch(f"{path} has SHA-256 {found}, but {sha256} is pinned")
+    return TokenCounter(Tokenizer.from_str(content.decode()))
+
+
+def estimate(text: str) -> Count:
+    """Return what a text of unknown tokenizer comes to: a token for every four bytes of UTF-8, rounded up."""
+    return Count(-(-len(text.encode()) // _BYTES_PER_TOKEN), "estimate")
+
+
+def tokens_max(texts: Iterable[str]) -> int:
+    """Return a bound that the prompt made of these messages does not pass, whichever tokenizer reads it.
+
+    A token of a byte-level vocabulary stands for at least one byte of UTF-8; what a chat template puts around
+    each message is allowed for on top.
+    """
+    return sum(len(text.encode()) + _TEMPLATE_TOKENS_MAX for text in texts) + _TEMPLATE_TOKENS_MAX

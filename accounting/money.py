@@ -1,0 +1,127 @@
+"""Money as integers: nano-USD, token prices, and the one rounding that a request gets.
+
+One unit is a billionth of a dollar, because a short answer of a small model costs a few hundred of them and
+micro-dollars would round it up by a fifth. No float touches an amount on its way in, through, or out.
+"""
+
+import re
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Decimal
+from typing import Annotated, NewType
+
+from pydantic import BeforeValidator, PlainSerializer
+
+from accounting.errors import AmountInvalid
+
+Nano = NewType("Nano", int)
+
+NANO_PER_USD = 10**9
+TOKENS_PER_PRICE = 10**6
+MAX_EVENT_NANO = 10**15
+"""The most that one leg of one event may move: a million dollars. Above it stands a mistake, not a payment."""
+MAX_TOKENS = 10**9
+"""The most tokens that one request may count, far above any context there is."""
+
+_USD = re.compile(r"(-?)(0|[1-9][0-9]{0,9})(?:\.([0-9]{1,9}))?")
+_USD_PER_TOKEN = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,25})?(?:[eE][-+]?[0-9]{1,2})?")
+
+
+def parse_usd(text: object, *, allow_negative: bool = False) -> Nano:
+    """Read dollars written as a plain decimal string ("5.00") into nano-USD.
+
+    Only ASCII digits with at most nine after the point count as plain: no exponent, sign of plus, space,
+    underscore, NaN, and no number that JSON already turned into a float.
+
+    Raises:
+        AmountInvalid: for everything else, and beyond `MAX_EVENT_NANO`.
+    """
+    match = _USD.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise AmountInvalid("an amount is a decimal string in USD with at most 9 digits after the point")
+    sign, whole, fraction = match.groups()
+    nano = int(whole) * NANO_PER_USD + int((fraction or "").ljust(9, "0"))
+    if sign and not allow_negative:
+        raise AmountInvalid("an amount may not be negative here")
+    return checked_nano(-nano if sign else nano, allow_negative=allow_negative)
+
+
+def format_usd(amount_nano: int) -> str:
+    """Write nano-USD as a decimal string in USD, with at least cents and without trailing zeros after them."""
+    whole, nano = divmod(abs(amount_nano), NANO_PER_USD)
+    fraction = f"{nano:09d}"
+    cents, rest = fraction[:2], fraction[2:].rstrip("0")
+    return f"{'-' if amount_nano < 0 else ''}{whole}.{cents}{rest}"
+
+
+def checked_nano(amount_nano: int, *, allow_negative: bool = False) -> Nano:
+    """Return the amount if an event may carry it.
+
+    Raises:
+        AmountInvalid: for anything but an int (a bool is none), below zero where that is not allowed, or
+            beyond `MAX_EVENT_NANO` on either side.
+    """
+    if type(amount_nano) is not int:
+        raise AmountInvalid(f"an amount is an integer, not {type(amount_nano).__name__}")
+    if not (-MAX_EVENT_NANO if allow_negative else 0) <= amount_nano <= MAX_EVENT_NANO:
+        raise AmountInvalid(f"{amount_nano} nano-USD is outside what one event may move")
+    return Nano(amount_nano)
+
+
+def _usd_field(value: object) -> Nano:
+    try:
+        return parse_usd(value)
+    except AmountInvalid as error:
+        raise ValueError(str(error)) from None
+
+
+UsdAmount = Annotated[Nano, BeforeValidator(_usd_field), PlainSerializer(format_usd, return_type=str)]
+"""An amount at the edge: a decimal string in USD in JSON, nano-USD inside. For pydantic models."""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What tokens cost, in nano-USD (or nano compute units) per million of them."""
+
+    prompt_nano: int
+    cached_nano: int
+    completion_nano: int
+
+    def __post_init__(self) -> None:
+        for nano in (self.prompt_nano, self.cached_nano, self.completion_nano):
+            checked_nano(nano)
+
+
+def charge(price: Price, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> Nano:
+    """Return what a request costs in nano-USD, rounded up once at the end.
+
+    As in OpenAI's usage object, `cached_tokens` are part of `prompt_tokens`, not beside them.
+
+    Raises:
+        AmountInvalid: for counts below zero or beyond `MAX_TOKENS`, more cached tokens than prompt, or a
+            result beyond `MAX_EVENT_NANO`.
+    """
+    if not (0 <= cached_tokens <= prompt_tokens <= MAX_TOKENS and 0 <= completion_tokens <= MAX_TOKENS):
+        raise AmountInvalid(
+            f"no request has {prompt_tokens} ({cached_tokens} cached) + {completion_tokens} tokens"
+        )
+    total = (
+        (prompt_tokens - cached_tokens) * price.prompt_nano
+        + cached_tokens * price.cached_nano
+        + completion_tokens * price.completion_nano
+    )
+    return checked_nano(-(-total // TOKENS_PER_PRICE))
+
+
+def nano_per_million(usd_per_token: object) -> Nano:
+    """Turn a provider's price in USD per token into nano-USD per million tokens, rounded up.
+
+    Exponents are fine here (price lists write 1.5e-07), binary floats are not: parse the list with
+    `parse_float=Decimal`.
+
+    Raises:
+        AmountInvalid: for what is no finite number from zero up, or beyond `MAX_EVENT_NANO`.
+    """
+    text = str(usd_per_token) if isinstance(usd_per_token, str | Decimal | int) else ""
+    if not _USD_PER_TOKEN.fullmatch(text):
+        raise AmountInvalid(f"{usd_per_token!r} is no price in USD per token")
+    return checked_nano(int(Decimal(text).scaleb(15).to_integral_value(ROUND_CEILING)))

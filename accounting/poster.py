@@ -1,0 +1,185 @@
+"""The one writer: takes events from many threads, books them in groups, answers after the commit.
+
+Every group costs one sync to disk and about the same time, however many events it holds, so the writer works at
+its own pace: what arrives while it writes forms the next group. Before it begins it waits a moment for as many
+urgent events as the last group had, because those who were just answered tend to come back together; a lone
+urgent event is never made to wait. Events that nobody waits for wait a little longer for company.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import NamedTuple
+
+from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.orm import Session
+
+from accounting.errors import DatabaseFailing, LedgerBusy, LedgerError, PosterStopped
+from accounting.journal import Failpoint, Journal, OnFailpoint
+from accounting.postings import Answer, Posted, Posting
+
+_log = logging.getLogger(__name__)
+
+_FIRST_PAUSE_S = 0.05
+
+
+class _Waiting(NamedTuple):
+    posting: Posting
+    future: "Future[Posted]"
+    urgent: bool
+
+
+def _no_failpoint(_: Failpoint) -> None:
+    return None
+
+
+class Poster:
+    """Owns the thread that writes the books. Make one per process; several processes take turns at the database.
+
+    Args:
+        open_session: gives sessions that may write; called on the poster's thread only.
+        clock_ns: wall-clock time in nanoseconds since 1970.
+        queue_max: events that may wait; beyond it `submit` refuses.
+        group_max: events in one transaction.
+        linger_s: longest wait for more urgent events, in seconds.
+        patience_s: longest wait of events that are not urgent, in seconds.
+        attempts_max: how often one group is tried when the database fails, with pauses that double between.
+        failpoint: called at named places of each transaction; for tests that kill the writer there.
+    """
+
+    def __init__(
+        self,
+        open_session: Callable[[], Session],
+        *,
+        clock_ns: Callable[[], int] = time.time_ns,
+        queue_max: int = 8_192,
+        group_max: int = 128,
+        linger_s: float = 0.005,
+        patience_s: float = 0.05,
+        attempts_max: int = 4,
+        failpoint: OnFailpoint = _no_failpoint,
+    ) -> None:
+        self._journal = Journal(open_session, clock_ns, failpoint)
+        self._queue_max = queue_max
+        self._group_max = group_max
+        self._linger_s = linger_s
+        self._patience_s = patience_s
+        self._attempts_max = attempts_max
+        self._waiting: deque[_Waiting] = deque()
+        self._changed = threading.Condition()
+        self._urgent = 0
+        self._urgent_wanted = 1
+        self._open = False
+        self._abandoned = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="poster", daemon=True)
+
+    def start(self) -> None:
+        """Begin to take and book events. A poster is started once."""
+        self._open = True
+        self._thread.start()
+
+    def submit(self, posting: Posting, *, urgent: bool = True) -> "Future[Posted]":
+        """Hand an event to the writer; the future has its answer once it is on disk.
+
+        An event that nobody waits for need not be urgent: it then shares a group with what comes soon after it.
+        A submitted event cannot be taken back: cancelling the future, or the task that waits for it, changes
+        nothing about what is booked. The future raises the `PostingDenied` that names the reason when the books
+        refuse, and `DatabaseFailing` when the database does.
+
+        Raises:
+            LedgerBusy: too many events wait already.
+            PosterStopped: the poster is not running.
+        """
+        future: Future[Posted] = Future()
+        future.set_running_or_notify_cancel()
+        with self._changed:
+            if not self._open:
+                raise PosterStopped("the books are closed")
+            if len(self._waiting) >= self._queue_max:
+                raise LedgerBusy(f"{self._queue_max} events wait to be booked")
+            self._waiting.append(_Waiting(posting, future, urgent))
+            self._urgent += urgent
+            # The writer is only woken for what may end its wait, not for each event that joins the group.
+            if len(self._waiting) in (1, self._group_max) or (urgent and self._urgent in (1, self._urgent_wanted)):
+                self._changed.notify()
+        return future
+
+    @property
+    def waiting(self) -> int:
+        """Events that nobody has begun to book yet."""
+        return len(self._waiting)
+
+    def stop(self, timeout_s: float = 10.0) -> bool:
+        """Take nothing new, book what waits, and end the thread; True if all of it was booked in time.
+
+        What is not booked by then fails with `PosterStopped`, except for the group at the database in this
+        moment, whose futures are answered if and when the database does.
+        """
+        with self._changed:
+            self._open = False
+            self._changed.notify()
+        if self._thread.ident is None:
+            return True
+        self._thread.join(timeout_s)
+        if not self._thread.is_alive():
+            return True
+        self._abandoned.set()
+        with self._changed:
+            left = list(self._waiting)
+            self._waiting.clear()
+        for waiting in left:
+            waiting.future.set_exception(PosterStopped("the books closed before this event was booked"))
+        return False
+
+    def _run(self) -> None:
+        while group := self._next_group():
+            self._settle(group)
+
+    def _next_group(self) -> list[_Waiting]:
+        """Wait for events and take up to a group of them; an empty list means that the poster has stopped."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or not self._open)
+            self._changed.wait_for(lambda: self._urgent or self._must_go, timeout=self._patience_s)
+            if self._urgent:
+                self._changed.wait_for(
+                    lambda: self._urgent >= self._urgent_wanted or self._must_go, timeout=self._linger_s
+                )
+            group = [self._waiting.popleft() for _ in range(min(self._group_max, len(self._waiting)))]
+            urgent = sum(waiting.urgent for waiting in group)
+            self._urgent -= urgent
+            self._urgent_wanted = max(1, urgent)
+            return group
+
+    @property
+    def _must_go(self) -> bool:
+        return len(self._waiting) >= self._group_max or not self._open
+
+    def _settle(self, group: list[_Waiting]) -> None:
+        answers: Sequence[Posted | LedgerError]
+        try:
+            answers = self._book([waiting.posting for waiting in group])
+        except Exception as error:  # noqa: BLE001  the thread's edge: it outlives whatever happens to a group
+            _log.exception("a group of %d events could not be booked", len(group))
+            answers = [DatabaseFailing(f"the books could not be written: {type(error).__name__}")] * len(group)
+        for waiting, answer in zip(group, answers, strict=True):
+            if isinstance(answer, Posted):
+                waiting.future.set_result(answer)
+            else:
+                waiting.future.set_exception(answer)
+
+    def _book(self, postings: list[Posting]) -> list[Answer]:
+        """Book a group, again if the database fails in a way that passes: busy, restarted, unreachable.
+
+        A commit that was cut off may have happened. The keys tell: the next attempt finds those events booked.
+        """
+        for attempt in range(self._attempts_max - 1):
+            try:
+                return self._journal.book(postings)
+            except (OperationalError, InterfaceError) as error:
+                _log.warning("booking %d events failed, trying again: %s", len(postings), error.orig)
+                if self._abandoned.wait(_FIRST_PAUSE_S * 2**attempt):
+                    break
+        return self._journal.book(postings)

@@ -1,0 +1,198 @@
+"""What the books are asked to write: one business event with its transfers, as plain immutable data."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from accounting.chart import terms_of
+from accounting.errors import AmountInvalid, PostingDenied, PostingInvalid
+from accounting.money import MAX_EVENT_NANO, MAX_TOKENS
+
+Phase = Literal["single", "pending", "post", "void"]
+EventKind = Literal["credit", "hold", "capture", "late", "release", "reap", "use"]
+CountSource = Literal["tokenizer", "upstream", "estimate"]
+Outcome = Literal["complete", "interrupted", "failed", "refused"]
+
+MAX_TEXT = 512
+"""The longest text, in characters, that an event or a usage row keeps: a key, a model name, a reference."""
+MAX_LEGS = 64
+_MAX_TIME = 2**62
+"""The longest time in any unit here: half of what the column can hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """One transfer: `amount_nano` from the debited account to the credited one, in the accounts' unit.
+
+    A `pending` leg only reserves, until a later `post` (of as much or less) or `void` names it by `pending_seq`
+    and moves between the same two accounts. A leg resolves its pending transfer whole: what a post does not
+    take is free again.
+
+    Raises:
+        AccountUnknown: a code that the chart does not have.
+        AmountInvalid: no int, beyond `MAX_EVENT_NANO`, or less than one unit (than zero, for a leg that resolves).
+        PostingInvalid: accounts of different currencies, or a phase without its field.
+    """
+
+    debit: str
+    credit: str
+    amount_nano: int
+    phase: Phase = "single"
+    pending_seq: int | None = None
+    expires_ns: int | None = None
+
+    def __post_init__(self) -> None:
+        resolves = self.phase in ("post", "void")
+        _check_numbers(self.amount_nano, least=0 if resolves else 1, most=MAX_EVENT_NANO)
+        if terms_of(self.debit).currency != terms_of(self.credit).currency or self.debit == self.credit:
+            raise PostingInvalid(f"nothing can move from {self.debit} to {self.credit}")
+        if resolves != (self.pending_seq is not None) or (self.expires_ns is not None and self.phase != "pending"):
+            raise PostingInvalid(f"a {self.phase} transfer is given fields of another phase")
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRecord:
+    """What one request used and cost; written once, in the transaction of the event that ends the request.
+
+    `charge_nano` is what the caller pays and `cost_nano` what the provider bills, in nano-USD; `compute_nano`
+    is the own machines' cost in billionths of a compute unit. `cached_tokens` are part of `prompt_tokens`.
+
+    Raises:
+        AmountInvalid: a number that is no int, below zero, or beyond what a request can have.
+        PostingInvalid: a text that cannot be stored, as in `Posting`.
+    """
+
+    request_id: str
+    user_id: str
+    department: str
+    key_id: str
+    model: str
+    lane: str
+    provider: str
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    count_source: CountSource
+    outcome: Outcome
+    started_ns: int
+    duration_ms: int
+    ttft_ms: int | None = None
+    charge_nano: int = 0
+    cost_nano: int = 0
+    compute_nano: int = 0
+
+    def __post_init__(self) -> None:
+        _check_numbers(self.prompt_tokens, self.cached_tokens, self.completion_tokens, most=MAX_TOKENS)
+        _check_numbers(self.charge_nano, self.cost_nano, self.compute_nano, most=MAX_EVENT_NANO)
+        _check_numbers(self.started_ns, self.duration_ms, self.ttft_ms or 0, most=_MAX_TIME)
+        _check_texts(
+            self.request_id,
+            self.user_id,
+            self.department,
+            self.key_id,
+            self.model,
+            self.lane,
+            self.provider,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Posting:
+    """One event to book. The originator chooses `idem_key` once and sends it again on every retry.
+
+    `ref` names what the event is about (a request id, an outside payment) and `meta` keeps what explains it
+    later, as text. The legs are booked in their order, all of them or none.
+
+    Raises:
+        PostingInvalid: more than `MAX_LEGS` legs, or a text that is longer than `MAX_TEXT` characters or holds a
+            zero byte or half a surrogate pair.
+    """
+
+    idem_key: str
+    kind: EventKind
+    ref: str
+    legs: tuple[Leg, ...] = ()
+    meta: Mapping[str, str] = field(default_factory=dict)
+    usage: UsageRecord | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.legs) > MAX_LEGS:
+            raise PostingInvalid(f"an event has at most {MAX_LEGS} legs")
+        _check_texts(self.idem_key, self.ref, *self.meta, *self.meta.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """The books' answer: the event's number and its transfers' numbers, in the order of the legs.
+
+    `replayed` tells that the event stood there already, under the same key and from the same request.
+    """
+
+    event_seq: int
+    transfer_seqs: tuple[int, ...]
+    replayed: bool = False
+
+
+Answer: TypeAlias = Posted | PostingDenied
+
+
+def _check_numbers(*numbers: int, least: int = 0, most: int) -> None:
+    for number in numbers:
+        if type(number) is not int or not least <= number <= most:
+            raise AmountInvalid(f"{number!r} is no whole number from {least} to {most}")
+
+
+def _check_texts(*texts: str) -> None:
+    for text in texts:
+        if len(text) > MAX_TEXT or "\0" in text or not (text.isascii() or _is_encodable(text)):
+            raise PostingInvalid(f"a text that begins with {text[:40]!r} cannot be stored")
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def request_hash(posting: Posting) -> bytes:
+    """Return the SHA-256 that tells a retry from another request under the same key.
+
+    It covers what is booked and why: kind, reference, legs, meta, and the amounts and counts of the usage
+    record. It leaves out times (when a hold expires, how long a request took), which a retry may not
+    remember to the nanosecond. The layout is listed here field by field, so that a field added to a
+    dataclass later does not turn old retries into conflicts.
+    """
+    legs = [(leg.debit, leg.credit, leg.amount_nano, leg.phase, leg.pending_seq) for leg in posting.legs]
+    usage = _usage_content(posting.usage) if posting.usage is not None else None
+    content = (posting.kind, posting.ref, legs, sorted(posting.meta.items()), usage)
+    return hashlib.sha256(msgspec.msgpack.encode(content)).digest()
+
+
+def _usage_content(usage: UsageRecord) -> tuple[str | int, ...]:
+    return (
+        usage.request_id,
+        usage.user_id,
+        usage.department,
+        usage.key_id,
+        usage.model,
+        usage.lane,
+        usage.provider,
+        usage.prompt_tokens,
+        usage.cached_tokens,
+        usage.completion_tokens,
+        usage.charge_nano,
+        usage.cost_nano,
+        usage.compute_nano,
+        usage.outcome,
+    )
+
+
+def meta_text(meta: Mapping[str, str]) -> str:
+    """Return meta as the one JSON text that stands in the books: sorted, without spaces."""
+    return json.dumps(dict(meta), sort_keys=True, separators=(",", ":"), ensure_ascii=False) if meta else "{}"

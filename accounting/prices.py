@@ -1,0 +1,158 @@
+"""The price book: what a model costs on a lane, and in which list that stands.
+
+Cloud prices come from the JSON list that the litellm package carries, read as a file: importing litellm takes
+seconds, calls the network, and is only done in the process that is fenced in for it.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from functools import cached_property
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from accounting.errors import PriceUnknown
+from accounting.money import Price, nano_per_million
+
+CLOUD_LANE = "cloud"
+
+_LIST_NAME = "model_prices_and_context_window_backup.json"
+_LONG_CONTEXT = re.compile(r"input_cost_per_token_above_([0-9]{1,6})k_tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class LongContext:
+    """Another price for requests whose prompt is longer than `above_tokens`; it holds for all their tokens."""
+
+    above_tokens: int
+    price: Price
+
+
+@dataclass(frozen=True, slots=True)
+class PricedModel:
+    """One entry of the price book. `version` names the list it stands in; limits are None where unknown."""
+
+    lane: str
+    model: str
+    version: str
+    price: Price
+    provider: str = ""
+    long_context: LongContext | None = None
+    max_input_tokens: int | None = None
+    max_output_tokens: int | None = None
+
+    def price_for(self, prompt_tokens: int) -> Price:
+        """Return the price that a request with a prompt of this length gets."""
+        if self.long_context is not None and prompt_tokens > self.long_context.above_tokens:
+            return self.long_context.price
+        return self.price
+
+
+class CloudPrices:
+    """The providers' list: prices in USD per token, as litellm publishes them; read on first use (about 20 ms)."""
+
+    def __init__(self, path: Path, list_version: str) -> None:
+        self._path = path
+        self._version = list_version
+
+    @classmethod
+    def installed(cls) -> "CloudPrices":
+        """Return the list that the installed litellm package carries.
+
+        Raises:
+            ModuleNotFoundError: the package is not installed.
+        """
+        spec = find_spec("litellm")
+        if spec is None or spec.origin is None:
+            raise ModuleNotFoundError(
+                "litellm is not installed: without it no cloud price is known", name="litellm"
+            )
+        return cls(Path(spec.origin).with_name(_LIST_NAME), f"litellm-{version('litellm')}")
+
+    def find(self, model: str) -> PricedModel | None:
+        """Return the entry of a model, named as litellm does: with or without its provider in front.
+
+        None means that the list does not know it, or has no plain price per token for it (images, audio, seconds).
+        """
+        provider, _, rest = model.partition("/")
+        for name in (model, rest):
+            entry = self._entries.get(name)
+            if entry is not None and (name == model or entry.get("litellm_provider") == provider):
+                return self._read(model, entry)
+        return None
+
+    @cached_property
+    def _entries(self) -> dict[str, dict[str, Any]]:
+        entries: dict[str, dict[str, Any]] = json.loads(self._path.read_bytes(), parse_float=Decimal)
+        entries.pop("sample_spec", None)
+        return entries
+
+    def _read(self, model: str, entry: dict[str, Any]) -> PricedModel | None:
+        price = _price(entry, "")
+        if price is None:
+            return None
+        return PricedModel(
+            lane=CLOUD_LANE,
+            model=model,
+            version=self._version,
+            price=price,
+            provider=entry["litellm_provider"],
+            long_context=_long_context(entry),
+            max_input_tokens=entry.get("max_input_tokens"),
+            max_output_tokens=entry.get("max_output_tokens"),
+        )
+
+
+def _price(entry: Mapping[str, Any], tier: str) -> Price | None:
+    prompt = entry.get(f"input_cost_per_token{tier}")
+    completion = entry.get(f"output_cost_per_token{tier}", 0 if entry.get("mode") == "embedding" else None)
+    if prompt is None or completion is None:
+        return None
+    cached = entry.get(f"cache_read_input_token_cost{tier}", prompt)
+    return Price(*(nano_per_million(str(usd)) for usd in (prompt, cached, completion)))
+
+
+def _long_context(entry: Mapping[str, Any]) -> LongContext | None:
+    for field in entry:
+        if match := _LONG_CONTEXT.fullmatch(field):
+            price = _price(entry, f"_above_{match[1]}k_tokens")
+            return LongContext(int(match[1]) * 1000, price) if price else None
+    return None
+
+
+class PriceBook:
+    """Finds prices: the owner's own first, then the providers'.
+
+    Args:
+        own: by lane and model, in nano-USD (nano compute units on lanes of own machines) per million tokens;
+            the model `*` stands for each model of its lane that is not named.
+        own_version: what the owner calls this list.
+        cloud: the providers' list.
+    """
+
+    def __init__(self, own: Mapping[tuple[str, str], Price], own_version: str, cloud: CloudPrices) -> None:
+        self._own = dict(own)
+        self._own_version = own_version
+        self._cloud = cloud
+
+    def find(self, lane: str, model: str) -> PricedModel:
+        """Return what a model costs on a lane.
+
+        An own price for a cloud model replaces the provider's, not what the list knows of the model's limits.
+
+        Raises:
+            PriceUnknown: nobody named a price per token for it.
+        """
+        own = self._own.get((lane, model)) or self._own.get((lane, "*"))
+        listed = self._cloud.find(model) if lane == CLOUD_LANE else None
+        if own is None:
+            if listed is None:
+                raise PriceUnknown(lane, model)
+            return listed
+        if listed is None:
+            return PricedModel(lane, model, self._own_version, own, provider=model.partition("/")[0])
+        return replace(listed, version=self._own_version, price=own, long_context=None)

@@ -1,0 +1,136 @@
+"""The posting rules: each business event becomes its transfers, by a pure function with its own key.
+
+The key of an event is made of what it is about, so that sending an event again can only find it booked.
+`debit -> credit` in the docstrings reads: from the debited account to the credited one.
+"""
+
+from dataclasses import dataclass, replace
+
+from accounting import chart
+from accounting.money import checked_nano
+from accounting.postings import EventKind, Leg, Posting, UsageRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Credits of a user put aside for one request, until captured, released, or reaped after `expires_ns`."""
+
+    request_id: str
+    user_id: str
+    amount_nano: int
+    pending_seq: int
+    expires_ns: int
+
+    @property
+    def account(self) -> str:
+        return chart.user_paid(self.user_id)
+
+
+@dataclass(frozen=True, slots=True)
+class CloudBill:
+    """What a request at a cloud provider comes to: the caller's charge and our cost, in nano-USD.
+
+    `price_version` names the price list that both were reckoned with; it is kept with the event.
+    """
+
+    provider: str
+    charge_nano: int
+    cost_nano: int
+    price_version: str = ""
+
+    def __post_init__(self) -> None:
+        checked_nano(self.charge_nano)
+        checked_nano(self.cost_nano)
+
+
+def manual_credit(credit_id: str, user_id: str, amount_nano: int, reason: str) -> Posting:
+    """The operator gives a user credits against money that reached the bank: `asset:bank -> user:paid`."""
+    leg = Leg(chart.ASSET_BANK, chart.user_paid(user_id), checked_nano(amount_nano))
+    return Posting(f"credit:{credit_id}", "credit", credit_id, (leg,), {"reason": reason})
+
+
+def hold(request_id: str, user_id: str, amount_nano: int, expires_ns: int) -> Posting:
+    """Put the most that a cloud request may cost aside: pending `user:paid -> clearing:burst`."""
+    leg = Leg(
+        chart.user_paid(user_id),
+        chart.CLEARING_BURST,
+        checked_nano(amount_nano),
+        phase="pending",
+        expires_ns=expires_ns,
+    )
+    return Posting(f"hold:{request_id}", "hold", request_id, (leg,))
+
+
+def capture(held: Hold, bill: CloudBill, usage: UsageRecord | None = None) -> Posting:
+    """Take what was delivered from the hold and owe the provider its share.
+
+    The caller never pays more than was held; what the provider asks beyond the charge is our variance. The
+    usage row is booked with the charge and cost of this event, whatever it said before.
+    """
+    charge_nano = min(bill.charge_nano, held.amount_nano)
+    taken = Leg(held.account, chart.CLEARING_BURST, charge_nano, phase="post", pending_seq=held.pending_seq)
+    return _captured("capture", held, (taken,), bill, charge_nano, usage)
+
+
+def late_capture(held: Hold, bill: CloudBill, usage: UsageRecord | None = None) -> Posting:
+    """Book text that was delivered after the reaper had given its hold back: the user owes it.
+
+    `asset:user_recv -> clearing:burst` for at most what was held, then as in `capture`. It has the key of the
+    capture too, so that a request is captured once, in time or late.
+    """
+    charge_nano = min(bill.charge_nano, held.amount_nano)
+    owed = _moved(chart.user_receivable(held.user_id), chart.CLEARING_BURST, charge_nano)
+    return _captured("late", held, owed, bill, charge_nano, usage)
+
+
+def _captured(
+    kind: EventKind,
+    held: Hold,
+    paid: tuple[Leg, ...],
+    bill: CloudBill,
+    charge_nano: int,
+    usage: UsageRecord | None,
+) -> Posting:
+    """Share out what came into the clearing account: cost to the provider, the rest to the margin."""
+    owed = chart.provider_accrued(bill.provider)
+    covered_nano = min(charge_nano, bill.cost_nano)
+    legs = (
+        *paid,
+        *_moved(chart.CLEARING_BURST, owed, covered_nano),
+        *_moved(chart.CLEARING_BURST, chart.INCOME_BURST_MARGIN, charge_nano - covered_nano),
+        *_moved(chart.EXPENSE_BURST_VARIANCE, owed, bill.cost_nano - covered_nano),
+    )
+    if usage is not None:
+        assert usage.request_id == held.request_id, "a request is paid from its own hold"
+        usage = replace(usage, charge_nano=charge_nano, cost_nano=bill.cost_nano)
+    meta = {"price": bill.price_version} if bill.price_version else {}
+    return Posting(f"cap:{held.request_id}", kind, held.request_id, legs, meta, usage)
+
+
+def _moved(debit: str, credit: str, amount_nano: int) -> tuple[Leg, ...]:
+    """Return the transfer, or none at all where there is nothing to move."""
+    return (Leg(debit, credit, amount_nano),) if amount_nano else ()
+
+
+def release(held: Hold, usage: UsageRecord | None = None) -> Posting:
+    """Give a hold back whole: nothing was delivered, nothing is charged."""
+    return Posting(f"void:{held.request_id}", "release", held.request_id, (_given_back(held),), usage=usage)
+
+
+def reap(held: Hold) -> Posting:
+    """Give a hold back whole whose request died and can no longer do it."""
+    return Posting(f"reap:{held.request_id}", "reap", held.request_id, (_given_back(held),))
+
+
+def _given_back(held: Hold) -> Leg:
+    return Leg(held.account, chart.CLEARING_BURST, 0, phase="void", pending_seq=held.pending_seq)
+
+
+def local_use(usage: UsageRecord) -> Posting:
+    """Book what own machines spent on a request, in compute units: `cu:dept -> cu:supply`.
+
+    A request that cost nothing (an answer from the cache, a refusal) is an event without transfers: every
+    request has its place in the books.
+    """
+    legs = _moved(chart.department(usage.department), chart.supply(usage.lane), usage.compute_nano)
+    return Posting(f"use:{usage.request_id}", "use", usage.request_id, legs, usage=usage)

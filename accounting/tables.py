@@ -1,0 +1,160 @@
+"""The tables of the books: accounts with their running totals, events, transfers, and usage.
+
+Events, transfers and usage rows are only ever appended, and an account's totals change only by a transfer
+that touches it: triggers see to both on SQLite and on PostgreSQL (migrations/versions/0001_ledger.py), so
+that neither a mistake here nor a hand at the SQL prompt can rewrite the past. Numbers (`id`, `seq`) are given
+by the one writer without gaps, in the order of commits.
+"""
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Index,
+    Integer,
+    LargeBinary,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlmodel import Field, SQLModel
+
+BigInt = BigInteger().with_variant(Integer(), "sqlite")
+Flag = Boolean().with_variant(Integer(), "sqlite")
+
+_GIVEN = {"autoincrement": False}
+
+
+class Account(SQLModel, table=True):
+    """What an account is (fixed when it is opened) and its totals in its currency's smallest unit.
+
+    `debits_posted - credits_posted` is the balance of an account whose normal side is D; the pending totals
+    are what open holds would move.
+    """
+
+    __table_args__ = (
+        UniqueConstraint("code", name="account_code"),
+        CheckConstraint("kind IN ('asset', 'liability', 'income', 'expense', 'equity')", name="account_kind"),
+        CheckConstraint(
+            "normal = CASE WHEN kind IN ('asset', 'expense') THEN 'D' ELSE 'C' END", name="account_normal"
+        ),
+        CheckConstraint(
+            "debits_posted >= 0 AND credits_posted >= 0 AND debits_pending >= 0 AND credits_pending >= 0",
+            name="account_totals",
+        ),
+        CheckConstraint(
+            "NOT guarded OR (normal = 'C' AND credits_posted - debits_posted - debits_pending >= 0)"
+            " OR (normal = 'D' AND debits_posted - credits_posted - credits_pending >= 0)",
+            name="no_overdraft",
+        ),
+        # Room on each page for the next version of a row: hot accounts change with every transfer.
+        {"sqlite_strict": True, "postgresql_with": {"fillfactor": 50}},
+    )
+
+    id: int = Field(primary_key=True, sa_type=BigInt, sa_column_kwargs=_GIVEN)
+    code: str = Field(sa_type=Text)
+    currency: str = Field(sa_type=Text)
+    kind: str = Field(sa_type=Text)
+    normal: str = Field(sa_type=Text)
+    guarded: bool = Field(sa_type=Flag)
+    debits_posted: int = Field(default=0, sa_type=BigInt)
+    credits_posted: int = Field(default=0, sa_type=BigInt)
+    debits_pending: int = Field(default=0, sa_type=BigInt)
+    credits_pending: int = Field(default=0, sa_type=BigInt)
+    applied_seq: int = Field(default=0, sa_type=BigInt)
+    """The last transfer that touched the account. It only grows, which is what makes a forged total show."""
+
+
+class Event(SQLModel, table=True):
+    """One business event, found again by the key that its originator chose."""
+
+    __table_args__ = (
+        UniqueConstraint("idem_key", name="event_idem_key"),
+        {"sqlite_strict": True},
+    )
+
+    seq: int = Field(primary_key=True, sa_type=BigInt, sa_column_kwargs=_GIVEN)
+    idem_key: str = Field(sa_type=Text)
+    kind: str = Field(sa_type=Text)
+    req_hash: bytes = Field(sa_type=LargeBinary)
+    ref: str = Field(sa_type=Text)
+    created_ns: int = Field(sa_type=BigInt)
+    meta: str = Field(default="{}", sa_type=Text)
+
+
+class Transfer(SQLModel, table=True):
+    """One debit and one credit of the same amount: it balances because it cannot do otherwise."""
+
+    __table_args__ = (
+        UniqueConstraint("event_seq", "leg", name="transfer_event_leg"),
+        CheckConstraint("debit <> credit", name="transfer_sides"),
+        CheckConstraint("phase IN ('single', 'pending', 'post', 'void')", name="transfer_phase"),
+        CheckConstraint("(phase IN ('post', 'void')) = (pending_seq IS NOT NULL)", name="transfer_resolves"),
+        CheckConstraint("phase = 'pending' OR expires_ns IS NULL", name="transfer_expires"),
+        CheckConstraint(
+            "amount >= CASE WHEN phase IN ('post', 'void') THEN 0 ELSE 1 END AND amount <= 1000000000000000",
+            name="transfer_amount",
+        ),
+        Index("transfer_debit", "debit", "seq"),
+        Index("transfer_credit", "credit", "seq"),
+        Index(
+            "one_resolution",
+            "pending_seq",
+            unique=True,
+            sqlite_where=text("pending_seq IS NOT NULL"),
+            postgresql_where=text("pending_seq IS NOT NULL"),
+        ),
+        Index(
+            "transfer_expiry",
+            "expires_ns",
+            sqlite_where=text("phase = 'pending'"),
+            postgresql_where=text("phase = 'pending'"),
+        ),
+        {"sqlite_strict": True},
+    )
+
+    seq: int = Field(primary_key=True, sa_type=BigInt, sa_column_kwargs=_GIVEN)
+    event_seq: int = Field(sa_type=BigInt, foreign_key="event.seq")
+    leg: int = Field(sa_type=Integer)
+    debit: int = Field(sa_type=BigInt, foreign_key="account.id")
+    credit: int = Field(sa_type=BigInt, foreign_key="account.id")
+    amount: int = Field(sa_type=BigInt)
+    phase: str = Field(sa_type=Text)
+    pending_seq: int | None = Field(default=None, sa_type=BigInt, foreign_key="transfer.seq")
+    expires_ns: int | None = Field(default=None, sa_type=BigInt)
+
+
+class Usage(SQLModel, table=True):
+    """What one request used and cost: `accounting.postings.UsageRecord` as a row, with the event that ended it."""
+
+    __table_args__ = (
+        UniqueConstraint("request_id", name="usage_request"),
+        Index("usage_started", "started_ns"),
+        {"sqlite_strict": True},
+    )
+
+    event_seq: int = Field(primary_key=True, sa_type=BigInt, sa_column_kwargs=_GIVEN, foreign_key="event.seq")
+    request_id: str = Field(sa_type=Text)
+    user_id: str = Field(sa_type=Text)
+    department: str = Field(sa_type=Text)
+    key_id: str = Field(sa_type=Text)
+    model: str = Field(sa_type=Text)
+    lane: str = Field(sa_type=Text)
+    provider: str = Field(sa_type=Text)
+    prompt_tokens: int = Field(sa_type=BigInt)
+    cached_tokens: int = Field(sa_type=BigInt)
+    completion_tokens: int = Field(sa_type=BigInt)
+    count_source: str = Field(sa_type=Text)
+    outcome: str = Field(sa_type=Text)
+    started_ns: int = Field(sa_type=BigInt)
+    duration_ms: int = Field(sa_type=BigInt)
+    ttft_ms: int | None = Field(default=None, sa_type=BigInt)
+    charge_nano: int = Field(sa_type=BigInt)
+    cost_nano: int = Field(sa_type=BigInt)
+    compute_nano: int = Field(sa_type=BigInt)
+
+
+account_table = SQLModel.metadata.tables["account"]
+event_table = SQLModel.metadata.tables["event"]
+transfer_table = SQLModel.metadata.tables["transfer"]
+usage_table = SQLModel.metadata.tables["usage"]

@@ -1,0 +1,68 @@
+"""What was used: totals of the usage rows, grouped by day, model, lane, key, and who asked."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import Any, Literal
+
+from sqlalchemy import ColumnElement, func, select
+
+from accounting.balances import ROWS_MAX, Reader
+from accounting.tables import usage_table
+
+UsageGroup = Literal["day", "model", "lane", "provider", "key_id", "user_id", "department", "outcome"]
+
+_NS_PER_DAY = 86_400 * 10**9
+_SUMMED = ("prompt_tokens", "cached_tokens", "completion_tokens", "charge_nano", "cost_nano", "compute_nano")
+
+
+@dataclass(frozen=True, slots=True)
+class UsageTotal:
+    """What the requests of one group used; `group` has a text for each name asked for (a UTC day: 2026-11-21)."""
+
+    group: tuple[str, ...]
+    requests: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    charge_nano: int
+    cost_nano: int
+    compute_nano: int
+
+
+def usage_totals(
+    reader: Reader,
+    by: Sequence[UsageGroup],
+    *,
+    since_ns: int,
+    until_ns: int,
+    user_id: str | None = None,
+    limit: int = ROWS_MAX,
+) -> list[UsageTotal]:
+    """Return totals of the requests that started from `since_ns` to before `until_ns`, ordered by group.
+
+    At most `ROWS_MAX` groups come back.
+    """
+    groups = [_group_column(name) for name in by]
+    # Cast in Python, not in SQL: PostgreSQL sums BIGINT to NUMERIC, and a decimal is not an amount here.
+    sums = [func.sum(usage_table.c[name]) for name in _SUMMED]
+    started = usage_table.c.started_ns
+    query = select(*groups, func.count(), *sums).where(started >= since_ns, started < until_ns)
+    if user_id is not None:
+        query = query.where(usage_table.c.user_id == user_id)
+    query = query.group_by(*groups).order_by(*groups).limit(min(limit, ROWS_MAX))
+    totals = []
+    for row in reader.execute(query):
+        group = tuple(_group_text(name, value) for name, value in zip(by, row, strict=False))
+        totals.append(UsageTotal(group, *(int(value or 0) for value in row[len(by) :])))
+    return totals
+
+
+def _group_column(name: UsageGroup) -> ColumnElement[Any]:
+    if name == "day":
+        return (usage_table.c.started_ns // _NS_PER_DAY).label("day")
+    return usage_table.c[name]
+
+
+def _group_text(name: UsageGroup, value: Any) -> str:
+    return str(date(1970, 1, 1) + timedelta(days=value)) if name == "day" else str(value)

@@ -1,0 +1,1 @@
+"""The gateway: one OpenAI base URL, and the composition of all lanes, books and pages behind it."""

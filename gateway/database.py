@@ -1,0 +1,141 @@
+"""Engines, sessions and migrations: the one place that knows where the tables live.
+
+SQLite transactions are begun by hand, because the standard library's driver opens them too late for savepoints
+and never with the write lock. Writers take that lock at once (BEGIN IMMEDIATE): a transaction that reads first
+and asks for it later is refused without waiting whenever another one committed in between.
+"""
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.pool import ConnectionPoolEntry
+
+import migrations
+
+_WRITE = "millrace_write"
+_MIGRATION_LOCK = 0x6D696C6C
+_BUSY_TIMEOUT_S = 5
+_LOCK_TIMEOUT_S = 5
+_STATEMENT_TIMEOUT_S = 30
+_CONNECT_TIMEOUT_S = 5
+_MIGRATION_TIMEOUT_S = 600
+
+
+class DatabaseUnsupported(ValueError):
+    """The DSN names a database that Millrace does not run on. The message leaves it out: DSNs hold passwords."""
+
+
+class DatabaseNewer(RuntimeError):
+    """The database was upgraded by a newer Millrace than this one, which must not write to it."""
+
+
+def parse_dsn(dsn: str) -> URL:
+    """Read a DSN; `postgres://` and `postgresql://` mean PostgreSQL through psycopg 3, `sqlite:///` a file.
+
+    Raises:
+        DatabaseUnsupported: another kind of database, SQLite in memory, or no DSN at all.
+    """
+    try:
+        url = make_url(dsn)
+    except ArgumentError:
+        raise DatabaseUnsupported("the database setting is not a DSN such as sqlite:///file.db") from None
+    if url.drivername in ("postgres", "postgresql", "postgresql+psycopg"):
+        return url.set(drivername="postgresql+psycopg")
+    if url.drivername != "sqlite":
+        raise DatabaseUnsupported(f"{url.drivername} is not supported: use sqlite:///... or postgresql://...")
+    if url.database in (None, "", ":memory:"):
+        raise DatabaseUnsupported("books in memory would be gone with the process: name a file")
+    return url
+
+
+def open_engine(dsn: str, *, pool_size: int = 8) -> Engine:
+    """Return an engine for a DSN as `parse_dsn` reads it; connects on first use.
+
+    SQLite runs in WAL mode with full sync: what is committed survives a power cut. PostgreSQL statements and
+    lock waits are bounded. At most twice `pool_size` connections are open, and the wait for one is bounded.
+    """
+    url = parse_dsn(dsn)
+    if url.drivername == "sqlite":
+        engine = create_engine(
+            url,
+            pool_size=pool_size,
+            max_overflow=pool_size,
+            pool_timeout=_BUSY_TIMEOUT_S,
+            connect_args={"timeout": _BUSY_TIMEOUT_S},
+        )
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+        return engine
+    bounds = f"-c statement_timeout={_STATEMENT_TIMEOUT_S}s -c lock_timeout={_LOCK_TIMEOUT_S}s"
+    return create_engine(
+        url,
+        pool_size=pool_size,
+        max_overflow=pool_size,
+        pool_timeout=_CONNECT_TIMEOUT_S,
+        pool_pre_ping=True,
+        # Whatever the server's default is: who waited for a lock must see what the holder committed.
+        isolation_level="READ COMMITTED",
+        connect_args={"connect_timeout": _CONNECT_TIMEOUT_S, "options": bounds, "application_name": "millrace"},
+    )
+
+
+def _prepare_sqlite(connection: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
+    connection.isolation_level = None
+    for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+        connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    writes = connection.get_execution_options().get(_WRITE, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def write_sessions(engine: Engine) -> Callable[[], Session]:
+    """Return a factory of sessions that may write; on SQLite each waits for the one write lock when it begins."""
+    return sessionmaker(_writing(engine), expire_on_commit=False)
+
+
+def read_sessions(engine: Engine) -> Callable[[], Session]:
+    """Return a factory of sessions that only read, and see one moment of the database however long they do."""
+    if engine.dialect.name == "postgresql":
+        engine = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+    return sessionmaker(engine, expire_on_commit=False)
+
+
+def _writing(engine: Engine) -> Engine:
+    return engine.execution_options(**{_WRITE: True})
+
+
+def upgrade(engine: Engine) -> None:
+    """Bring the tables up to this version of the code, whole or not at all.
+
+    Any number of processes may start at once: one migrates, the others wait for it and find nothing to do.
+
+    Raises:
+        DatabaseNewer: a newer version of the code was here.
+    """
+    config = Config()
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent).replace("%", "%%"))
+    scripts = ScriptDirectory.from_config(config)
+    with _writing(engine).begin() as connection:
+        if engine.dialect.name == "postgresql":
+            connection.execute(text(f"SET LOCAL statement_timeout = '{_MIGRATION_TIMEOUT_S}s'"))
+            connection.execute(text(f"SET LOCAL lock_timeout = '{_MIGRATION_TIMEOUT_S}s'"))
+            connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK})
+        found = MigrationContext.configure(connection).get_current_revision()
+        if found == scripts.get_current_head():
+            return
+        if found is not None and found not in {script.revision for script in scripts.walk_revisions()}:
+            raise DatabaseNewer(
+                f"the database is at revision {found}, unknown to this version of Millrace: start a newer one"
+            )
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")

@@ -1,0 +1,176 @@
+"""The one writer: groups, denials, replays, failures of the database, start and stop."""
+
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from accounting import rules
+from accounting.errors import DatabaseFailing, LedgerBusy, PosterStopped
+from accounting.journal import Failpoint
+from accounting.poster import Poster
+from accounting.postings import Posted
+from accounting.rules import CloudBill
+from gateway.database import write_sessions
+from tests.accounting.books import ANSWER_S, Books, outcomes, usage
+
+BILL = CloudBill("acme", charge_nano=60, cost_nano=40)
+
+
+class Gate:
+    """Keeps the writer inside a transaction until it is opened, so that a test decides what its next group is."""
+
+    def __init__(self) -> None:
+        self.reached, self._opened = threading.Event(), threading.Event()
+
+    def __call__(self, place: Failpoint) -> None:
+        if place == "begun" and not self.reached.is_set():
+            self.reached.set()
+            assert self._opened.wait(ANSWER_S)
+
+    def open(self) -> None:
+        self._opened.set()
+
+
+def test_a_denial_does_not_sink_its_group(engine: Engine) -> None:
+    gate = Gate()
+    with Books(engine, failpoint=gate) as books:
+        first = books.poster.submit(rules.manual_credit("c1", "ann", 100, "test"))
+        assert gate.reached.wait(ANSWER_S)
+        replay, tampered = "c1", rules.manual_credit("c1", "ann", 101, "test")
+        group = [
+            rules.hold("r1", "ann", 60, books.now_ns),
+            rules.hold("r2", "ann", 60, books.now_ns),
+            rules.manual_credit(replay, "ann", 100, "test"),
+            tampered,
+            rules.hold("r3", "ann", 40, books.now_ns),
+            rules.local_use(usage("r4", compute_nano=5)),
+            rules.local_use(usage("r4", compute_nano=5)),
+            rules.hold("r5", "nobody", 1, books.now_ns),
+        ]
+        answers = [books.poster.submit(posting) for posting in group]
+        gate.open()
+        assert outcomes([first, *answers]) == [
+            "posted",
+            "posted",
+            "InsufficientCredit",
+            "replayed",
+            "IdempotencyConflict",
+            "posted",
+            "posted",
+            "replayed",
+            "InsufficientCredit",
+        ]
+        assert answers[2].result() == Posted(first.result().event_seq, first.result().transfer_seqs, replayed=True)
+        assert answers[6].result().event_seq == answers[5].result().event_seq
+        assert books.balance("user:ann:paid").available_nano == 0
+        assert books.findings() == []
+
+
+def test_a_denial_says_what_is_missing(books: Books) -> None:
+    books.credit("ann", 100)
+    books.hold("r1", "ann", 70)
+    error = books.poster.submit(rules.hold("r2", "ann", 31, books.now_ns)).exception(ANSWER_S)
+    assert vars(error) == {"account": "user:ann:paid", "needed_nano": 31, "available_nano": 30}
+
+
+@pytest.mark.parametrize("place", ["begun", "transfers_inserted", "after_commit"])
+def test_a_database_that_fails_for_a_moment_is_asked_again(engine: Engine, place: Failpoint) -> None:
+    failures = iter([place])
+
+    def fail_once(reached: Failpoint) -> None:
+        if reached == place and next(failures, None):
+            raise OperationalError("select 1", None, Exception("gone for a moment"))
+
+    with Books(engine, failpoint=fail_once) as books:
+        posted = books.credit("ann", 100)
+        assert posted.replayed == (place == "after_commit")
+        assert books.balance("user:ann:paid").posted_nano == 100
+
+
+def test_a_database_that_stays_away_fails_the_group_and_not_the_writer(engine: Engine) -> None:
+    open_session = write_sessions(engine)
+    down = threading.Event()
+
+    def open_or_fail() -> Session:
+        if down.is_set():
+            raise OperationalError("connect", None, Exception("nobody there"))
+        return open_session()
+
+    poster = Poster(open_or_fail, attempts_max=2)
+    poster.start()
+    down.set()
+    failed = poster.submit(rules.manual_credit("c1", "ann", 100, "test"))
+    assert isinstance(failed.exception(ANSWER_S), DatabaseFailing)
+    down.clear()
+    assert poster.submit(rules.manual_credit("c1", "ann", 100, "test")).result(ANSWER_S) == Posted(1, (1,))
+    assert poster.stop()
+
+
+def test_a_full_queue_refuses_and_a_stop_books_what_waits(engine: Engine) -> None:
+    gate = Gate()
+    with Books(engine, failpoint=gate, queue_max=3) as books:
+        answers = [books.poster.submit(rules.manual_credit("c0", "ann", 1, "test"))]
+        assert gate.reached.wait(ANSWER_S)
+        answers += [books.poster.submit(rules.manual_credit(f"c{n}", "ann", 1, "test")) for n in (1, 2, 3)]
+        with pytest.raises(LedgerBusy):
+            books.poster.submit(rules.manual_credit("c4", "ann", 1, "test"))
+        gate.open()
+    assert outcomes(answers) == ["posted"] * 4
+    with pytest.raises(PosterStopped):
+        books.poster.submit(rules.manual_credit("c5", "ann", 1, "test"))
+
+
+def test_what_is_not_urgent_goes_with_the_next_that_is_and_with_a_stop(engine: Engine) -> None:
+    begun: list[Failpoint] = []
+    with Books(engine, patience_s=3600, linger_s=3600, failpoint=begun.append) as books:
+        patient = [books.poster.submit(rules.local_use(usage(f"r{n}")), urgent=False) for n in range(3)]
+        assert books.poster.waiting == 3
+        books.credit("ann", 100)
+        assert outcomes(patient) == ["posted"] * 3
+        assert begun.count("begun") == 1
+        patient = [books.poster.submit(rules.local_use(usage("r3")), urgent=False)]
+    assert outcomes(patient) == ["posted"]
+
+
+def test_a_stop_that_takes_too_long_fails_what_still_waits(engine: Engine) -> None:
+    gate = Gate()
+    poster = Poster(write_sessions(engine), failpoint=gate)
+    poster.start()
+    inside = poster.submit(rules.manual_credit("c1", "ann", 1, "test"))
+    assert gate.reached.wait(ANSWER_S)
+    waiting = poster.submit(rules.manual_credit("c2", "ann", 1, "test"))
+    assert not poster.stop(timeout_s=0.05)
+    gate.open()
+    assert outcomes([inside, waiting]) == ["posted", "PosterStopped"]
+    assert poster.stop()
+
+
+def test_of_64_that_resolve_one_hold_exactly_one_does(engine: Engine) -> None:
+    """Half of them at another gateway, which has a writer of its own on the same database."""
+    with Books(engine) as here, Books(engine) as there:
+        here.credit("ann", 100)
+        held = here.hold("r1", "ann", 100)
+        start = threading.Barrier(64)
+        answers: list[Future[Any]] = []
+
+        def resolve(number: int) -> None:
+            books = (here, there)[number % 2]
+            start.wait(ANSWER_S)
+            bill = CloudBill("acme", charge_nano=number, cost_nano=1)
+            answers.append(books.holds.capture(held, bill) if number % 4 < 2 else books.holds.release(held))
+
+        threads = [threading.Thread(target=resolve, args=(number,)) for number in range(64)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(ANSWER_S)
+        results = outcomes(answers)
+        assert results.count("posted") == 1
+        assert set(results) <= {"posted", "replayed", "AlreadyResolved", "IdempotencyConflict"}
+        assert here.balance("user:ann:paid").held_nano == 0
+        assert here.findings() == []

