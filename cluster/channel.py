@@ -1,0 +1,175 @@
+"""Control-plane connections: frames both ways over mutual TLS on the event loop."""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from cluster import wire
+from cluster.errors import FrameInvalid, LinkLost, PeerRejected
+from cluster.identity import Identity, Peer, read_peer
+
+log = structlog.get_logger(__name__)
+
+HANDSHAKE_TIMEOUT_S = 5.0
+SEND_TIMEOUT_S = 20.0
+_HANDSHAKES_MAX = 64
+_CHANNELS_MAX = 1024
+
+
+@dataclass(slots=True)
+class Channel:
+    """One connection. `peer` is None only for a machine that is about to join."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    peer: Peer | None
+    address: str
+    _sending: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def send(self, message: wire.Message, payload: bytes | memoryview = b"") -> None:
+        """Raises LinkLost, also when the peer does not take the bytes for SEND_TIMEOUT_S."""
+        try:
+            async with asyncio.timeout(SEND_TIMEOUT_S), self._sending:
+                self.writer.write(wire.encode(message, len(payload)))
+                if payload:
+                    self.writer.write(payload)
+                await self.writer.drain()
+        except (OSError, TimeoutError) as error:
+            raise LinkLost(f"cannot send to {self.address}: {error}") from None
+
+    async def receive(self, timeout_s: float | None = None) -> tuple[wire.Message, bytes]:
+        """The next frame. Raises LinkLost and FrameInvalid; a silent peer is lost after `timeout_s`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await read_frame(self.reader)
+        except TimeoutError:
+            raise LinkLost(f"{self.address} has been silent for {timeout_s} s") from None
+        except (asyncio.IncompleteReadError, OSError) as error:
+            raise LinkLost(f"{self.address} closed the connection") from error
+
+    async def close(self) -> None:
+        self.writer.close()
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(1):
+                await self.writer.wait_closed()
+
+
+async def read_frame(reader: asyncio.StreamReader) -> tuple[wire.Message, bytes]:
+    message_bytes, payload_bytes = wire.read_header(await reader.readexactly(wire.HEADER.size))
+    message = wire.decode(await reader.readexactly(message_bytes))
+    return message, await reader.readexactly(payload_bytes) if payload_bytes else b""
+
+
+async def open_channel(address: wire.Address, identity: Identity, timeout_s: float = 10.0) -> Channel:
+    """Dial a process of the cluster. Raises PeerRejected when another identity answers, LinkLost when none."""
+    channel = await dial(address.host, address.port, identity.client_context(), timeout_s)
+    if channel.peer is None or channel.peer.node_id != address.node_id:
+        await channel.close()
+        raise PeerRejected(f"{channel.address} is not the machine it should be")
+    return channel
+
+
+async def dial(host: str, port: int, context: ssl.SSLContext, timeout_s: float = 10.0) -> Channel:
+    """Connect to whoever answers there with a certificate that `context` accepts."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            reader, writer = await asyncio.open_connection(host, port, ssl=context)
+    except ssl.SSLError as error:
+        raise PeerRejected(f"{host}:{port} refused or failed the TLS handshake: {error.reason}") from None
+    except (OSError, TimeoutError) as error:
+        raise LinkLost(f"cannot reach {host}:{port}: {error}") from None
+    return Channel(reader, writer, _peer_of(writer), f"{host}:{port}")
+
+
+Serve = Callable[[Channel], Awaitable[None]]
+
+
+class Door:
+    """A listening port that admits whoever the TLS context admits, and logs whom it does not.
+
+    The handler owns its channel until it returns; a LinkLost or FrameInvalid that it lets through ends
+    this one connection. asyncio's own TLS server drops failed handshakes without a word, hence the
+    accept loop here.
+    """
+
+    def __init__(self, name: str, context: ssl.SSLContext, serve: Serve) -> None:
+        self._name = name
+        self._context = context
+        self._serve = serve
+        self._listening: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+        self._handshakes = asyncio.Semaphore(_HANDSHAKES_MAX)
+
+    async def open(self, host: str, port: int) -> int:
+        """Start listening and return the port. Raises OSError when it is taken."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listening = socket.create_server((host, port), family=family, backlog=256)
+        self._listening.setblocking(False)
+        self._accepting = asyncio.create_task(self._accept(self._listening), name=f"{self._name} door")
+        return int(self._listening.getsockname()[1])
+
+    async def close(self) -> None:
+        tasks = [task for task in (self._accepting, *self._connections) if task]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._listening:
+            self._listening.close()
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            connection, address = await loop.sock_accept(listening)
+            if len(self._connections) >= _CHANNELS_MAX:
+                log.warning("connection refused", door=self._name, peer=address[0], reason="too many connections")
+                connection.close()
+                continue
+            task = asyncio.create_task(self._admit(connection, f"{address[0]}:{address[1]}"))
+            self._connections.add(task)
+            task.add_done_callback(self._connections.discard)
+
+    async def _admit(self, connection: socket.socket, address: str) -> None:
+        try:
+            async with self._handshakes:
+                channel = await _handshake(connection, self._context, address)
+        except (ssl.SSLError, OSError, TimeoutError, PeerRejected) as error:
+            connection.close()
+            reason = error.reason if isinstance(error, ssl.SSLError) else str(error)
+            log.warning(
+                "connection refused", door=self._name, peer=address, reason=reason or "handshake timed out"
+            )
+            return
+        try:
+            await self._serve(channel)
+        except LinkLost as error:
+            log.info("connection ended", door=self._name, peer=address, reason=str(error))
+        except FrameInvalid as error:
+            log.warning("connection refused", door=self._name, peer=address, reason=str(error))
+        finally:
+            await channel.close()
+
+
+async def _handshake(connection: socket.socket, context: ssl.SSLContext, address: str) -> Channel:
+    loop = asyncio.get_running_loop()
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    reader = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(reader)
+    transport, _ = await loop.connect_accepted_socket(
+        lambda: protocol,
+        connection,
+        ssl=context,
+        ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
+    )
+    writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+    return Channel(reader, writer, _peer_of(writer), address)
+
+
+def _peer_of(writer: asyncio.StreamWriter) -> Peer | None:
+    tls = writer.get_extra_info("ssl_object")
+    return read_peer(tls) if tls.getpeercert() else None

@@ -1,0 +1,112 @@
+"""What callers hold: one connection to a head that carries all their requests."""
+
+import asyncio
+import contextlib
+import contextvars
+from collections.abc import AsyncGenerator
+
+import structlog
+
+from cluster import wire
+from cluster.channel import Channel, open_channel
+from cluster.errors import (
+    GENERATION_ERRORS,
+    ClusterUnavailable,
+    FrameInvalid,
+    GenerationError,
+    LinkError,
+    LinkLost,
+    PeerRejected,
+    StageLost,
+)
+from cluster.generation import Done, GenerateRequest, GenerationEvent
+from cluster.identity import Identity
+
+log = structlog.get_logger(__name__)
+
+# Between two signs of life of one request: a prefill of a long prompt on slow machines takes a while.
+SILENCE_TIMEOUT_S = 300.0
+
+_Answer = wire.Events | wire.Rejected
+
+
+class HeadClient:
+    """Generates on one head. Opened by `open`; every request ends when the connection does."""
+
+    def __init__(self, head: wire.Address, channel: Channel) -> None:
+        self.head = head
+        self._channel = channel
+        self._requests: dict[str, asyncio.Queue[_Answer]] = {}
+        # Opened while some request runs, but it belongs to none: its log lines carry no request id.
+        self._reading = asyncio.create_task(self._read(), name="head client", context=contextvars.Context())
+
+    @classmethod
+    async def open(cls, head: wire.Address, identity: Identity) -> "HeadClient":
+        """Raises ClusterUnavailable."""
+        try:
+            return cls(head, await open_channel(head, identity))
+        except LinkError as error:
+            raise ClusterUnavailable(f"the cluster's head cannot be reached: {error}") from None
+
+    @property
+    def is_open(self) -> bool:
+        return not self._reading.done()
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerationEvent]:
+        """Events of one request up to its Done. Leaving the iterator early cancels it on the head at once.
+
+        Raises GenerationError and its kinds.
+        """
+        answers: asyncio.Queue[_Answer] = asyncio.Queue()
+        self._requests[request.id] = answers
+        finished = False
+        try:
+            await self._send(wire.Generate(request))
+            while not finished:
+                answer = await self._next(answers)
+                if isinstance(answer, wire.Rejected):
+                    finished = True
+                    kind = GENERATION_ERRORS.get(answer.code, GenerationError)
+                    raise kind(answer.message, answer.param)
+                for event in answer.events:
+                    finished = finished or isinstance(event, Done)
+                    yield event
+        finally:
+            self._requests.pop(request.id, None)
+            if not finished and self.is_open:
+                with contextlib.suppress(GenerationError):
+                    await self._send(wire.Cancel(request.id))
+
+    async def close(self) -> None:
+        self._reading.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._reading
+        await self._channel.close()
+
+    async def _next(self, answers: asyncio.Queue[_Answer]) -> _Answer:
+        try:
+            async with asyncio.timeout(SILENCE_TIMEOUT_S):
+                return await answers.get()
+        except TimeoutError:
+            raise StageLost(f"the cluster has been silent for {SILENCE_TIMEOUT_S:.0f} s") from None
+
+    async def _send(self, message: wire.Message) -> None:
+        if not self.is_open:
+            raise ClusterUnavailable("the connection to the cluster's head is lost")
+        try:
+            await self._channel.send(message)
+        except LinkLost as error:
+            raise ClusterUnavailable(f"the cluster's head cannot be reached: {error}") from None
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                message, _ = await self._channel.receive()
+                if isinstance(message, _Answer) and (answers := self._requests.get(message.request_id)):
+                    answers.put_nowait(message)
+        except (LinkLost, FrameInvalid, PeerRejected) as error:
+            log.warning("head lost", reason=str(error))
+        finally:
+            for request_id, answers in self._requests.items():
+                lost = "the machine that coordinates the cluster was lost while answering"
+                answers.put_nowait(wire.Rejected(request_id, StageLost.code, lost))

@@ -1,0 +1,63 @@
+"""One continuation from tokens to text: detokenized, ended by a token, a stop string or a limit."""
+
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from cluster.generation import Alternative, FinishReason, Limits, SampledToken, TokenEvent
+from cluster.scheduler import Sequence
+from cluster.text import Detokenizer, StopMatcher, TextCodec
+
+
+@dataclass(slots=True)
+class Completion:
+    """A sequence with the reader's view of it. `tokens` counts what it gave, its end token left out."""
+
+    choice: int
+    sequence: Sequence
+    limits: Limits
+    context_tokens: int
+    codec: TextCodec
+    detokenizer: Detokenizer
+    matcher: StopMatcher
+    tokens: int = 0
+    finished: bool = False
+
+    @classmethod
+    def begin(
+        cls, choice: int, sequence: Sequence, limits: Limits, context: int, codec: TextCodec
+    ) -> "Completion":
+        detokenizer = Detokenizer(codec, sequence.tokens)
+        return cls(choice, sequence, limits, context, codec, detokenizer, StopMatcher(limits.stop))
+
+    def accept(self, token: SampledToken) -> TokenEvent | None:
+        """What the reader learns from this token; None when nothing is certain yet."""
+        if token.token_id in self.codec.end_token_ids and not self.limits.ignore_eos:
+            return self._finish("stop", self._held_text(), ())
+        self.tokens += 1
+        text, stopped = self.matcher.push(self.detokenizer.push(token.token_id))
+        named = (self._name(token),) if self.sequence.sampling.logprobs >= 0 else ()
+        if stopped:
+            return self._finish("stop", text, named)
+        if self._is_full():
+            return self._finish("length", text + self._held_text(), named)
+        if not text and not named:
+            return None
+        return TokenEvent(self.choice, text, named)
+
+    def _is_full(self) -> bool:
+        limit = self.limits.max_tokens
+        return len(self.sequence.tokens) >= self.context_tokens or (limit is not None and self.tokens >= limit)
+
+    def _held_text(self) -> str:
+        text, stopped = self.matcher.push(self.detokenizer.flush())
+        return text if stopped else text + self.matcher.flush()
+
+    def _finish(self, reason: FinishReason, text: str, tokens: tuple[SampledToken, ...]) -> TokenEvent:
+        self.finished = True
+        return TokenEvent(self.choice, text, tokens, reason)
+
+    def _name(self, token: SampledToken) -> SampledToken:
+        text = self.codec.token_text
+        top = tuple(Alternative(a.token_id, a.logprob, text(a.token_id)) for a in token.top)
+        return replace(token, top=top, text=text(token.token_id))

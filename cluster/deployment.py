@@ -1,0 +1,119 @@
+"""One epoch's ring, from a plan to a first frame that has gone all the way round."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from cluster import wire
+from cluster.errors import ClusterError
+from cluster.identity import NodeId
+from cluster.manifest import Manifest
+from cluster.model_card import ModelCard
+from cluster.plan import Plan
+
+LOAD_TIMEOUT_S = 900.0
+CONNECT_TIMEOUT_S = 30.0
+
+Answer = TypeVar("Answer", wire.Ready, wire.Connected, wire.RingClosed)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model that is on the controller's machine, hashed and checked."""
+
+    name: str
+    folder: Path
+    manifest: Manifest
+    card: ModelCard
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """A working ring and where its head takes callers."""
+
+    epoch: int
+    plan: Plan
+    head: wire.Address
+    round_trip_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """Carries out one plan. `send` and `answer` reach the nodes; `answer` raises ClusterError when one fails."""
+
+    epoch: int
+    model: Model
+    plan: Plan
+    send: Callable[[NodeId, wire.Message], Awaitable[None]]
+    answer: Callable[[], Awaitable[tuple[NodeId, wire.Message]]]
+
+    async def run(self) -> Deployment:
+        """Raises ClusterError with the first node's reason, TimeoutError."""
+        ring = [stage.member.node_id for stage in self.plan.stages]
+        async with asyncio.timeout(LOAD_TIMEOUT_S):
+            await self._assign(ring)
+            head, stages = await self._places(ring)
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            round_trip_ms = await self._close(ring, head, stages)
+        address = wire.Address(ring[0], head.host, head.client_port)
+        return Deployment(self.epoch, self.plan, address, round_trip_ms)
+
+    async def _assign(self, ring: list[NodeId]) -> None:
+        """Everybody loads at once; the head lives on the first stage's node, the hop between them costs least."""
+        manifest, source = self.model.manifest, str(self.model.folder)
+        for stage, upstream in zip(self.plan.stages, [ring[0], *ring[:-1]], strict=True):
+            order = wire.AssignStage(self.epoch, stage.spec, manifest, source, upstream)
+            await self.send(stage.member.node_id, order)
+        head = wire.AssignHead(
+            epoch=self.epoch,
+            manifest=manifest,
+            source=source,
+            upstream=ring[-1],
+            stages=len(ring),
+            context_tokens=self.model.card.context_tokens,
+            kv_blocks=self.plan.kv_blocks,
+            slots=self.plan.slots,
+        )
+        await self.send(ring[0], head)
+
+    async def _places(self, ring: list[NodeId]) -> tuple[wire.Ready, dict[NodeId, wire.Ready]]:
+        """Where head and stages listen, once all have loaded."""
+        head: wire.Ready | None = None
+        stages: dict[NodeId, wire.Ready] = {}
+        while head is None or len(stages) < len(ring):
+            node_id, ready = await self._next(wire.Ready)
+            if ready.role == "head":
+                head = ready
+            else:
+                stages[node_id] = ready
+        return head, stages
+
+    async def _close(self, ring: list[NodeId], head: wire.Ready, stages: dict[NodeId, wire.Ready]) -> float:
+        """Stages link up before the head does, so that its first frame finds its way; returns its round trip."""
+        for node_id, next_id in zip(ring, [*ring[1:], None], strict=True):
+            downstream = _address(ring[0], head) if next_id is None else _address(next_id, stages[next_id])
+            await self.send(node_id, wire.Connect(self.epoch, "stage", downstream))
+        for _ in ring:
+            await self._next(wire.Connected)
+        first = _address(ring[0], stages[ring[0]])
+        await self.send(ring[0], wire.Connect(self.epoch, "head", first))
+        _, closed = await self._next(wire.RingClosed)
+        return closed.round_trip_ms
+
+    async def _next(self, kind: type[Answer]) -> tuple[NodeId, Answer]:
+        """The next answer of this kind and epoch; a failure of this epoch ends the rollout."""
+        while True:
+            node_id, answer = await self.answer()
+            match answer:
+                case wire.Failed(epoch, _, reason) if epoch in (self.epoch, wire.ANY_EPOCH):
+                    raise ClusterError(reason)
+                case kind(epoch=self.epoch):
+                    return node_id, answer
+                case _:
+                    continue
+
+
+def _address(node_id: NodeId, ready: wire.Ready) -> wire.Address:
+    return wire.Address(node_id, ready.host, ready.port)

@@ -1,0 +1,119 @@
+"""What can go wrong in the cluster, one class per meaning.
+
+ClusterError
+├── ModelError
+│   ├── ModelNotFound        no such folder or Hugging Face id
+│   ├── ModelUnsupported     a family or feature that the decoder does not run
+│   ├── ModelInvalid         damaged or contradictory files
+│   ├── ModelDoesNotFit      the machines' memory is too small; says by how much
+│   └── WeightsMismatch      a tensor or file is not the one that the manifest pins
+├── LinkError
+│   ├── PeerRejected         wrong certificate, role, token or protocol version
+│   ├── FrameInvalid         bytes that are no frame of ours, or a frame beyond its bound
+│   └── LinkLost             the other end is gone
+└── GenerationError          how a request can end; crosses the wire as (code, message, param)
+    ├── RequestInvalid
+    ├── ContextLengthExceeded
+    ├── ClusterBusy
+    ├── ClusterUnavailable
+    └── StageLost
+"""
+
+from typing import ClassVar
+
+
+class ClusterError(Exception):
+    """Root of everything that this package raises on purpose."""
+
+
+class ModelError(ClusterError):
+    pass
+
+
+class ModelNotFound(ModelError):
+    pass
+
+
+class ModelUnsupported(ModelError):
+    pass
+
+
+class ModelInvalid(ModelError):
+    pass
+
+
+class ModelDoesNotFit(ModelError):
+    def __init__(self, model: str, needed_bytes: int, usable_bytes: int) -> None:
+        self.needed_bytes = needed_bytes
+        self.usable_bytes = usable_bytes
+        short_mib = -(-(needed_bytes - usable_bytes) // 2**20)
+        super().__init__(
+            f"{model} needs {needed_bytes / 2**30:.2f} GiB, the machines have {usable_bytes / 2**30:.2f} GiB "
+            f"to give: {short_mib} MiB short. Add a machine, free memory, or choose a smaller model or precision."
+        )
+
+
+class WeightsMismatch(ModelError):
+    def __init__(self, name: str, expected_sha256: str, found_sha256: str) -> None:
+        self.name = name
+        super().__init__(f"{name} has sha256 {found_sha256}, the manifest pins {expected_sha256}")
+
+
+class LinkError(ClusterError):
+    pass
+
+
+class PeerRejected(LinkError):
+    pass
+
+
+class FrameInvalid(LinkError):
+    pass
+
+
+class LinkLost(LinkError):
+    pass
+
+
+class GenerationError(ClusterError):
+    """A request ended without its answer. `param` names the request's field when one is to blame."""
+
+    code: ClassVar[str] = "generation_failed"
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+
+class RequestInvalid(GenerationError):
+    code = "invalid_value"
+
+
+class ContextLengthExceeded(GenerationError):
+    code = "context_length_exceeded"
+
+
+class ClusterBusy(GenerationError):
+    code = "cluster_busy"
+
+
+class ClusterUnavailable(GenerationError):
+    code = "cluster_unavailable"
+
+
+class StageLost(GenerationError):
+    code = "stage_lost"
+
+
+GENERATION_ERRORS: dict[str, type[GenerationError]] = {
+    kind.code: kind
+    for kind in (
+        GenerationError,
+        RequestInvalid,
+        ContextLengthExceeded,
+        ClusterBusy,
+        ClusterUnavailable,
+        StageLost,
+    )
+}

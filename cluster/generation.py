@@ -1,0 +1,114 @@
+"""What callers ask of a model and what they get back, token by token."""
+
+from typing import Any, Literal
+
+from msgspec import Struct
+
+FinishReason = Literal["stop", "length"]
+
+
+class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How the last stage turns logits into one token.
+
+    `temperature` 0 is greedy; `top_k` 0, `top_p` 1 and `min_p` 0 are off. `seed` and a token's position
+    alone decide its draw, so a replayed sequence draws the same tokens again. `logprobs` is the number
+    of alternatives to report beside the chosen token's log-probability, or -1 for neither.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = {}
+    logprobs: int = -1
+
+    @property
+    def needs_history(self) -> bool:
+        """Whether earlier tokens of the sequence change its logits."""
+        return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0)
+
+
+class Limits(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """When a sequence ends: `max_tokens` None means up to the context's end."""
+
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+
+
+class ChatPrompt(Struct, frozen=True, tag="chat"):
+    """Messages as the OpenAI API has them; the model's own chat template renders them."""
+
+    messages: list[dict[str, Any]]
+
+
+class TextPrompt(Struct, frozen=True, tag="text"):
+    text: str
+
+
+class TokenPrompt(Struct, frozen=True, tag="tokens"):
+    token_ids: list[int]
+
+
+Prompt = ChatPrompt | TextPrompt | TokenPrompt
+
+
+class GenerateRequest(Struct, frozen=True, kw_only=True):
+    """One request for `n` independent continuations of one prompt."""
+
+    id: str
+    prompt: Prompt
+    sampling: Sampling = Sampling()
+    limits: Limits = Limits()
+    n: int = 1
+
+
+class Alternative(Struct, frozen=True, array_like=True):
+    """A token that could have come, with its natural-log probability under the raw logits."""
+
+    token_id: int
+    logprob: float
+    text: str = ""
+
+
+class SampledToken(Struct, frozen=True, array_like=True):
+    """What the last stage returns for one row; log-probabilities only when asked for, text by the head."""
+
+    token_id: int
+    logprob: float = 0.0
+    top: tuple[Alternative, ...] = ()
+    text: str = ""
+
+
+class Accepted(Struct, frozen=True, tag="accepted"):
+    """The prompt is encoded and the request waits for its turn."""
+
+    prompt_tokens: int
+
+
+class TokenEvent(Struct, frozen=True, tag="token", omit_defaults=True):
+    """Text that became certain, with the tokens it ends with; `finish` closes the choice.
+
+    `text` can be empty (half a character, text that may turn out to be a stop string) and can hold
+    several tokens' text at once.
+    """
+
+    choice: int
+    text: str
+    tokens: tuple[SampledToken, ...] = ()
+    finish: FinishReason | None = None
+
+
+class Done(Struct, frozen=True, tag="done"):
+    """Every choice has finished. `compute_ns` is the stages' busy time that this request took."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    compute_ns: int
+
+
+GenerationEvent = Accepted | TokenEvent | Done

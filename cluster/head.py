@@ -1,0 +1,335 @@
+"""The pipeline's loop: schedule, send, commit tokens, tell callers; fail what a lost stage was running."""
+
+import queue
+import secrets
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+from msgspec.structs import replace
+
+from cluster import wire
+from cluster.completion import Completion
+from cluster.errors import (
+    ClusterBusy,
+    ClusterError,
+    ClusterUnavailable,
+    ContextLengthExceeded,
+    GenerationError,
+    LinkError,
+    RequestInvalid,
+    StageLost,
+)
+from cluster.generation import Accepted, Done, GenerateRequest, GenerationEvent
+from cluster.identity import Identity
+from cluster.ring import RingBroken, RingEnd
+from cluster.scheduler import Scheduler, Sequence
+from cluster.text import TextCodec
+from cluster.transport import Frame
+
+log = structlog.get_logger(__name__)
+
+REQUESTS_MAX = 512
+CHOICES_MAX = 128
+BACKLOG_PATIENCE_S = 60.0
+
+_TICK_S = 1.0
+_WARM_UP = 0
+_SAMPLED_BYTES_MAX = 16 * 2**20
+
+Tell = Callable[[wire.Message], None]
+
+
+@dataclass(slots=True)
+class Ticket:
+    """A request in the head's hands; `tell` takes its answers on the head's thread."""
+
+    request: GenerateRequest
+    prompt: list[int]
+    tell: Tell
+    arrived_s: float = field(default_factory=time.monotonic)
+    completions: list[Completion] = field(default_factory=list)
+
+    @property
+    def id(self) -> str:
+        return self.request.id
+
+    @property
+    def is_started(self) -> bool:
+        return any(c.sequence.computed or c.sequence.output_tokens or c.finished for c in self.completions)
+
+    @property
+    def is_finished(self) -> bool:
+        return bool(self.completions) and all(completion.finished for completion in self.completions)
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    request_id: str
+
+
+@dataclass(slots=True)
+class _Ring:
+    """The ring of one epoch. It serves once a first frame has come all the way round."""
+
+    order: wire.AssignHead
+    scheduler: Scheduler
+    connected_s: float = 0.0
+    is_closed: bool = False
+
+
+class Head:
+    """An actor: one inbox, one thread that decides and commits. Callers and links only put.
+
+    A ticket is in the backlog while no ring serves, otherwise in the scheduler.
+    """
+
+    def __init__(self, identity: Identity, host: str, report: Tell) -> None:
+        self._report = report
+        self._inbox: queue.SimpleQueue[Ticket | Cancelled | Frame | RingBroken | wire.Message | None] = (
+            queue.SimpleQueue()
+        )
+        self.ring_end = RingEnd(identity, host, wire.Sampled, self._inbox.put)
+        self.client_port = 0
+        self._ring: _Ring | None = None
+        self._codec: TextCodec | None = None
+        self._codec_source = ""
+        self._tickets: dict[str, Ticket] = {}
+        self._backlog: deque[Ticket] = deque()
+        self._owners: dict[Sequence, tuple[Ticket, Completion]] = {}
+        self._draining = False
+
+    def deliver(self, item: Ticket | Cancelled | wire.Message) -> None:
+        """Called from any thread."""
+        self._inbox.put(item)
+
+    def stop(self) -> None:
+        self._inbox.put(None)
+
+    @property
+    def codec(self) -> TextCodec | None:
+        """The tokenizer of the assigned model, for whoever prepares tickets."""
+        return self._codec
+
+    def run(self) -> None:
+        while True:
+            self._expire_backlog()
+            try:
+                item = self._inbox.get(timeout=_TICK_S)
+            except queue.Empty:
+                continue
+            if item is None:
+                break
+            self._handle(item)
+            self._send_steps()
+        self._fail_all(ClusterUnavailable("this node is shutting down"))
+        self.ring_end.close()
+
+    def _handle(self, item: Ticket | Cancelled | Frame | RingBroken | wire.Message) -> None:
+        match item:
+            case Frame(wire.Sampled() as sampled):
+                self._commit(sampled)
+            case Ticket():
+                self._take(item)
+            case Cancelled(request_id):
+                self._cancel(request_id)
+            case RingBroken(epoch, reason) if self._ring and self._ring.order.epoch == epoch:
+                self._break(reason)
+                self._report(wire.Failed(epoch, "head", reason))
+            case wire.AssignHead():
+                self._assign(item)
+            case wire.Connect():
+                self._connect(item)
+            case wire.Dismiss(epoch) if self._ring and self._ring.order.epoch < epoch:
+                self._break("the cluster is being planned anew")
+            case wire.Drain():
+                self._draining = True
+                self._finish_drain()
+            case _:
+                pass
+
+    # The ring
+
+    def _assign(self, order: wire.AssignHead) -> None:
+        self._break("the cluster is being planned anew")
+        try:
+            if self._codec is None or self._codec_source != order.source:
+                self._codec = TextCodec(Path(order.source))
+                self._codec_source = order.source
+        except ClusterError as error:
+            self._report(wire.Failed(order.epoch, "head", str(error)))
+            return
+        scheduler = Scheduler(order.epoch, order.stages, order.slots, order.kv_blocks)
+        self._ring = _Ring(order, scheduler)
+        self._draining = False
+        self.ring_end.expect(order.epoch, order.upstream, 0)
+        self._report(wire.Ready(order.epoch, "head", self.ring_end.host, self.ring_end.port, self.client_port))
+
+    def _connect(self, order: wire.Connect) -> None:
+        if self._ring is None or self._ring.order.epoch != order.epoch:
+            return
+        try:
+            self.ring_end.connect(order.epoch, order.downstream)
+        except LinkError as error:
+            self._report(wire.Failed(order.epoch, "head", str(error)))
+            return
+        self._ring.connected_s = time.monotonic()
+        self.ring_end.send(_empty_step(order.epoch))
+
+    def _close_ring(self, ring: _Ring) -> None:
+        """The first frame has come round: from now on steps may follow."""
+        ring.is_closed = True
+        round_trip_ms = 1000 * (time.monotonic() - ring.connected_s)
+        log.info("ring closed", epoch=ring.order.epoch, round_trip_ms=round(round_trip_ms, 1))
+        self._report(wire.RingClosed(ring.order.epoch, round_trip_ms))
+        while self._backlog:
+            self._schedule(self._backlog.popleft(), ring)
+
+    def _break(self, reason: str) -> None:
+        """End this epoch: what had started fails, what had not waits for the next ring."""
+        self.ring_end.leave()
+        self._ring = None
+        self._owners.clear()
+        for ticket in list(self._tickets.values()):
+            if ticket.is_started:
+                self._reject(ticket, StageLost(f"a machine of the cluster was lost while answering: {reason}"))
+            elif ticket.completions:
+                ticket.completions = []
+                self._backlog.append(ticket)
+
+    # Requests
+
+    def _take(self, ticket: Ticket) -> None:
+        try:
+            if self._codec is None:
+                raise ClusterUnavailable("no model is assigned to this head")
+            if len(self._tickets) >= REQUESTS_MAX:
+                raise ClusterBusy(f"{len(self._tickets)} requests are waiting or running here; try again shortly")
+            if ticket.id in self._tickets:
+                raise RequestInvalid("a request with this id is running", "id")
+        except GenerationError as error:
+            ticket.tell(_rejected(ticket.id, error))
+            return
+        self._tickets[ticket.id] = ticket
+        if self._ring and self._ring.is_closed and not self._draining:
+            self._schedule(ticket, self._ring)
+        else:
+            self._backlog.append(ticket)
+
+    def _schedule(self, ticket: Ticket, ring: _Ring) -> None:
+        assert self._codec is not None
+        request, context_tokens = ticket.request, ring.order.context_tokens
+        try:
+            check_lengths(request, len(ticket.prompt), context_tokens)
+        except GenerationError as error:
+            self._reject(ticket, error)
+            return
+        ticket.tell(wire.Events(ticket.id, [Accepted(len(ticket.prompt))]))
+        for choice in range(request.n):
+            sampling = replace(request.sampling, seed=request.sampling.seed + choice)
+            sequence = Sequence(list(ticket.prompt), len(ticket.prompt), sampling)
+            completion = Completion.begin(choice, sequence, request.limits, context_tokens, self._codec)
+            ticket.completions.append(completion)
+            self._owners[sequence] = (ticket, completion)
+            ring.scheduler.add(sequence)
+
+    def _cancel(self, request_id: str) -> None:
+        ticket = self._tickets.pop(request_id, None)
+        if ticket is None:
+            return
+        self._drop_sequences(ticket)
+        if not ticket.completions:
+            self._backlog.remove(ticket)
+        log.info("request cancelled", request_id=request_id)
+        self._finish_drain()
+
+    def _send_steps(self) -> None:
+        ring = self._ring
+        while ring and ring.is_closed and (work := ring.scheduler.next_step()):
+            step, token_ids = work
+            self.ring_end.send(step, memoryview(array("i", token_ids)).cast("B") if token_ids else b"")
+
+    def _commit(self, sampled: wire.Sampled) -> None:
+        ring = self._ring
+        if ring is None or sampled.epoch != ring.order.epoch:
+            return
+        if sampled.batch == _WARM_UP:
+            self._close_ring(ring)
+            return
+        touched: dict[str, list[GenerationEvent]] = {}
+        for sequence, token in ring.scheduler.commit(sampled.batch, sampled.tokens, sum(sampled.spent_ns)):
+            ticket, completion = self._owners[sequence]
+            event = completion.accept(token)
+            if completion.finished:
+                ring.scheduler.finish(sequence)
+                del self._owners[sequence]
+            if event:
+                touched.setdefault(ticket.id, []).append(event)
+        for request_id, events in touched.items():
+            self._emit(self._tickets[request_id], events)
+
+    def _emit(self, ticket: Ticket, events: list[GenerationEvent]) -> None:
+        if ticket.is_finished:
+            completion_tokens = sum(completion.tokens for completion in ticket.completions)
+            compute_ns = sum(completion.sequence.spent_ns for completion in ticket.completions)
+            events.append(Done(len(ticket.prompt), completion_tokens, compute_ns))
+            del self._tickets[ticket.id]
+        ticket.tell(wire.Events(ticket.id, events))
+        self._finish_drain()
+
+    def _reject(self, ticket: Ticket, error: GenerationError) -> None:
+        self._tickets.pop(ticket.id, None)
+        self._drop_sequences(ticket)
+        ticket.tell(_rejected(ticket.id, error))
+
+    def _drop_sequences(self, ticket: Ticket) -> None:
+        for completion in ticket.completions:
+            if self._owners.pop(completion.sequence, None) and self._ring:
+                self._ring.scheduler.finish(completion.sequence)
+
+    def _expire_backlog(self) -> None:
+        oldest_s = time.monotonic() - BACKLOG_PATIENCE_S
+        while self._backlog and self._backlog[0].arrived_s < oldest_s:
+            error = ClusterUnavailable(f"the cluster has not been ready for {BACKLOG_PATIENCE_S:.0f} s")
+            self._reject(self._backlog.popleft(), error)
+
+    def _fail_all(self, error: GenerationError) -> None:
+        for ticket in list(self._tickets.values()):
+            self._reject(ticket, error)
+        self._backlog.clear()
+
+    def _finish_drain(self) -> None:
+        if self._draining and not any(ticket.completions for ticket in self._tickets.values()):
+            self._report(wire.Drained())
+
+
+def check_lengths(request: GenerateRequest, prompt_tokens: int, context_tokens: int) -> None:
+    """Raises RequestInvalid and ContextLengthExceeded, naming the field."""
+    if not prompt_tokens:
+        raise RequestInvalid("the prompt is empty", "prompt")
+    max_tokens = request.limits.max_tokens
+    if prompt_tokens + (max_tokens or 1) > context_tokens:
+        asked = f" and {max_tokens} for the completion" if max_tokens else ""
+        raise ContextLengthExceeded(
+            f"This model's maximum context length is {context_tokens} tokens. You asked for {prompt_tokens} "
+            f"tokens in the prompt{asked}. Shorten the prompt or lower max_tokens.",
+            "max_tokens" if prompt_tokens < context_tokens and max_tokens else "messages",
+        )
+
+
+def fresh_seed() -> int:
+    return secrets.randbits(62)
+
+
+def _rejected(request_id: str, error: GenerationError) -> wire.Rejected:
+    return wire.Rejected(request_id, error.code, error.message, error.param)
+
+
+def _empty_step(epoch: int) -> wire.Step:
+    return wire.Step(
+        epoch=epoch, batch=_WARM_UP, slots=[], starts=[], counts=[], wanted=[], opened=[], closed=[], spent_ns=[]
+    )

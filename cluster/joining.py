@@ -1,0 +1,103 @@
+"""How a machine becomes a node: it knows the cluster by the token's fingerprint and gets a certificate for it."""
+
+import ssl
+from pathlib import Path
+
+import structlog
+from msgspec import Struct
+
+from cluster import wire
+from cluster.authority import (
+    Authority,
+    fingerprint,
+    new_key,
+    node_id_of,
+    read_token,
+    save_identity,
+    signing_request,
+)
+from cluster.channel import Channel, dial
+from cluster.errors import LinkLost, PeerRejected
+from cluster.identity import Identity
+
+log = structlog.get_logger(__name__)
+
+ANSWER_TIMEOUT_S = 10.0
+
+
+class Target(Struct, frozen=True):
+    """Where a cluster's controller listens for nodes."""
+
+    host: str
+    port: int
+
+
+async def join(target: Target, token: str, folder: Path, name: str) -> Identity:
+    """Get this machine a certificate, kept in `folder`. Raises PeerRejected with the reason, LinkLost."""
+    pinned, _ = read_token(token)
+    authority_pem = await _ask_authority(target)
+    if fingerprint(authority_pem) != pinned:
+        raise PeerRejected(f"{target.host}:{target.port} is not the cluster that issued this join token")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.load_verify_locations(cadata=authority_pem)
+    channel = await dial(target.host, target.port, context)
+    try:
+        key = new_key()
+        await channel.send(wire.Enrol(token, signing_request(key, name)))
+        answer = await _answer(channel)
+        if not isinstance(answer, wire.Enrolled):
+            raise PeerRejected("the controller gave no certificate")
+    finally:
+        await channel.close()
+    identity = save_identity(folder, key, answer.certificate_pem, authority_pem)
+    log.info("joined", node_id=node_id_of(key.public_key()), controller=f"{target.host}:{target.port}")
+    return identity
+
+
+async def admit_newcomer(channel: Channel, authority: Authority) -> None:
+    """The controller's side: one question or one enrolment, then the connection ends."""
+    message, _ = await channel.receive(ANSWER_TIMEOUT_S)
+    match message:
+        case wire.AskAuthority():
+            await channel.send(wire.Authority(authority.certificate_pem))
+        case wire.Enrol(token, request_pem):
+            try:
+                certificate_pem, node_id = authority.enrol(token, request_pem)
+            except PeerRejected as error:
+                log.warning("machine refused", peer=channel.address, reason=str(error))
+                await channel.send(wire.Refused(str(error)))
+                return
+            log.info("machine joined", peer=channel.address, node_id=node_id)
+            await channel.send(wire.Enrolled(certificate_pem))
+        case _:
+            log.warning("machine refused", peer=channel.address, reason="it has no certificate of this cluster")
+            await channel.send(wire.Refused("join first: millrace join HOST --token TOKEN"))
+
+
+async def _ask_authority(target: Target) -> str:
+    # Nothing is secret yet and nothing is believed yet: the fingerprint decides.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    channel = await dial(target.host, target.port, context)
+    try:
+        await channel.send(wire.AskAuthority())
+        answer = await _answer(channel)
+    finally:
+        await channel.close()
+    if not isinstance(answer, wire.Authority):
+        raise PeerRejected(f"{target.host}:{target.port} is no controller of a Millrace cluster")
+    return answer.certificate_pem
+
+
+async def _answer(channel: Channel) -> wire.Message:
+    try:
+        answer, _ = await channel.receive(ANSWER_TIMEOUT_S)
+    except LinkLost as error:
+        raise PeerRejected(f"{channel.address} ended the conversation: {error}") from None
+    if isinstance(answer, wire.Refused):
+        raise PeerRejected(answer.reason)
+    return answer

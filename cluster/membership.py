@@ -1,0 +1,47 @@
+"""Who is in the cluster just now: admitted, watched by heartbeat, forgotten. No I/O; the clock is passed in."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from cluster.identity import NodeId
+from cluster.plan import Member
+
+HEARTBEAT_MS = 500
+# Six heartbeats: a busy machine skips one or two, a dead one all.
+PATIENCE_MS = 3000
+
+
+@dataclass(slots=True)
+class Membership:
+    """`clock` gives monotonic seconds."""
+
+    clock: Callable[[], float]
+    _members: dict[NodeId, Member] = field(default_factory=dict)
+    _seen_s: dict[NodeId, float] = field(default_factory=dict)
+
+    def admit(self, member: Member) -> None:
+        self._members[member.node_id] = member
+        self._seen_s[member.node_id] = self.clock()
+
+    def beat(self, node_id: NodeId, memory_usable_bytes: int) -> None:
+        """A member's sign of life, with the memory it could give now."""
+        if member := self._members.get(node_id):
+            if member.machine.device.kind == "cpu":  # A GPU's memory is not what the agent counts.
+                machine = replace(member.machine, memory_usable_bytes=memory_usable_bytes)
+                self._members[node_id] = replace(member, machine=machine)
+            self._seen_s[node_id] = self.clock()
+
+    def forget(self, node_id: NodeId) -> Member | None:
+        self._seen_s.pop(node_id, None)
+        return self._members.pop(node_id, None)
+
+    def present(self) -> list[Member]:
+        """In the order of their names, so that the same machines make the same plan."""
+        return sorted(self._members.values(), key=lambda member: (member.name, member.node_id))
+
+    def silent(self) -> list[Member]:
+        """Members not heard of for longer than the cluster's patience."""
+        before_s = self.clock() - PATIENCE_MS / 1000
+        return [member for node_id, member in self._members.items() if self._seen_s[node_id] < before_s]

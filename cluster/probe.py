@@ -1,0 +1,51 @@
+"""What a machine has to give: memory, cores, devices."""
+
+import os
+import platform
+
+import psutil
+from msgspec import Struct
+
+# What the operating system and other programs need is not usable, however free it looks just now.
+_SYSTEM_SHARE = 0.10
+
+
+class Device(Struct, frozen=True):
+    """Where a stage computes: "cpu", "cuda" or "mps"."""
+
+    kind: str
+    name: str
+    memory_bytes: int
+
+
+class Machine(Struct, frozen=True, kw_only=True):
+    """A node's own account of its machine; `memory_usable_bytes` already leaves the system its share."""
+
+    system: str
+    architecture: str
+    cores: int
+    memory_total_bytes: int
+    memory_usable_bytes: int
+    device: Device
+    precisions: tuple[str, ...] = ("fp32", "bf16")
+
+
+def usable_memory_bytes(share: float = 1.0) -> int:
+    """Memory a node may fill: what is free, less the system's reserve, times its share of the machine."""
+    memory = psutil.virtual_memory()
+    return int(max(0, memory.available - _SYSTEM_SHARE * memory.total) * share)
+
+
+def probe_machine(device: Device | None = None, share: float = 1.0) -> Machine:
+    """Look at this machine. `share` below 1 is for several nodes on one machine."""
+    memory = psutil.virtual_memory()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    usable = usable_memory_bytes(share)
+    return Machine(
+        system=platform.system(),
+        architecture=platform.machine(),
+        cores=cores,
+        memory_total_bytes=memory.total,
+        memory_usable_bytes=usable,
+        device=device or Device("cpu", platform.processor() or platform.machine(), usable),
+    )

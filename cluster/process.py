@@ -1,0 +1,81 @@
+"""What a node's child processes share: frames over the pipe to their agent, logs, and an end when it is gone."""
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import BinaryIO
+
+import structlog
+
+from cluster import wire
+from cluster.errors import FrameInvalid, LinkLost
+
+_FAREWELL_S = 5.0
+
+
+class AgentPipe:
+    """Frames to and from the agent over stdin and stdout; whatever prints goes to stderr instead."""
+
+    def __init__(self) -> None:
+        self._incoming: BinaryIO = os.fdopen(os.dup(0), "rb")
+        self._outgoing: BinaryIO = os.fdopen(os.dup(1), "wb")
+        os.dup2(2, 1)
+        self._sending = threading.Lock()
+
+    def send(self, message: wire.Message) -> None:
+        """Does nothing when the agent is gone: `listen` then ends this process anyway."""
+        with self._sending, contextlib.suppress(OSError, ValueError):
+            self._outgoing.write(wire.encode(message))
+            self._outgoing.flush()
+
+    def listen(self, deliver: Callable[[wire.Message], None], stop: Callable[[], None]) -> None:
+        """Start the thread that hands every message to `deliver` and calls `stop` when the agent is gone."""
+        threading.Thread(target=self._listen, args=(deliver, stop), name="agent pipe", daemon=True).start()
+
+    def _listen(self, deliver: Callable[[wire.Message], None], stop: Callable[[], None]) -> None:
+        with contextlib.suppress(LinkLost, FrameInvalid, OSError):
+            while True:
+                message_bytes, _ = wire.read_header(self._read(wire.HEADER.size))
+                deliver(wire.decode(self._read(message_bytes)))
+        stop()
+        # A computation that hangs must not keep a process alive that nobody owns any more.
+        timer = threading.Timer(_FAREWELL_S, os._exit, (1,))
+        timer.daemon = True
+        timer.start()
+
+    def _read(self, size_bytes: int) -> bytes:
+        content = self._incoming.read(size_bytes)
+        if len(content) < size_bytes:
+            raise LinkLost("the agent is gone")
+        return content
+
+
+def prepare(role: str, node_name: str, log_style: str) -> AgentPipe:
+    """Set up a child process: signals left to the agent, logs on stderr, the pipe."""
+    # A terminal's Ctrl-C reaches every process; the agent decides when its children end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    pipe = AgentPipe()
+    configure_logs(log_style)
+    structlog.contextvars.bind_contextvars(node=node_name, process=role)
+    return pipe
+
+
+def configure_logs(style: str) -> None:
+    """Structured logs on stderr; `style` is "json:LEVEL" for lines of JSON or "console:LEVEL" for people."""
+    form, _, level = style.partition(":")
+    renderer = structlog.dev.ConsoleRenderer() if form == "console" else structlog.processors.JSONRenderer()
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(level or "info"),
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )

@@ -1,0 +1,102 @@
+"""Where callers meet a head: their connections, their requests in, their events out."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+import structlog
+from msgspec.structs import replace
+
+from cluster import wire
+from cluster.channel import Channel
+from cluster.errors import ClusterUnavailable, GenerationError, LinkLost, PeerRejected, RequestInvalid
+from cluster.generation import GenerateRequest
+from cluster.head import CHOICES_MAX, Cancelled, Head, Ticket, fresh_seed
+
+log = structlog.get_logger(__name__)
+
+# A caller that lets this many messages pile up does not read any more.
+OUTGOING_MAX = 20_000
+
+
+@dataclass(slots=True, eq=False)
+class _Caller:
+    """One connection. Messages from the head's thread wait in `outgoing` for the writer task."""
+
+    channel: Channel
+    loop: asyncio.AbstractEventLoop
+    outgoing: asyncio.Queue[wire.Message] = field(default_factory=lambda: asyncio.Queue(OUTGOING_MAX))
+    requests: set[str] = field(default_factory=set)
+
+    def tell(self, message: wire.Message) -> None:
+        """Called from the head's thread."""
+        self.loop.call_soon_threadsafe(self._queue, message)
+
+    def _queue(self, message: wire.Message) -> None:
+        if isinstance(message, wire.Rejected) or (
+            isinstance(message, wire.Events) and message.events[-1].__class__.__name__ == "Done"
+        ):
+            self.requests.discard(message.request_id)
+        try:
+            self.outgoing.put_nowait(message)
+        except asyncio.QueueFull:
+            log.warning("caller reads too slowly", peer=self.channel.address)
+            self.channel.writer.transport.abort()
+
+
+class Reception:
+    """Serves every caller's connection for one head."""
+
+    def __init__(self, head: Head) -> None:
+        self._head = head
+
+    async def serve(self, channel: Channel) -> None:
+        """One caller until it hangs up; what it still had running is cancelled then."""
+        if channel.peer is None or channel.peer.role != "gateway":
+            raise PeerRejected("only gateways may ask for completions")
+        caller = _Caller(channel, asyncio.get_running_loop())
+        writing = asyncio.create_task(_write(caller))
+        try:
+            while True:
+                message, _ = await channel.receive()
+                match message:
+                    case wire.Generate(request):
+                        await self._accept(caller, request)
+                    case wire.Cancel(request_id) if request_id in caller.requests:
+                        caller.requests.discard(request_id)
+                        self._head.deliver(Cancelled(request_id))
+                    case _:
+                        pass
+        finally:
+            writing.cancel()
+            for request_id in caller.requests:
+                self._head.deliver(Cancelled(request_id))
+
+    async def _accept(self, caller: _Caller, request: GenerateRequest) -> None:
+        try:
+            ticket = await self._prepare(caller, request)
+        except GenerationError as error:
+            caller.tell(wire.Rejected(request.id, error.code, error.message, error.param))
+            return
+        caller.requests.add(request.id)
+        self._head.deliver(ticket)
+
+    async def _prepare(self, caller: _Caller, request: GenerateRequest) -> Ticket:
+        codec = self._head.codec
+        if codec is None:
+            raise ClusterUnavailable("no model is assigned to this head")
+        if not 1 <= request.n <= CHOICES_MAX:
+            raise RequestInvalid(f"n must be between 1 and {CHOICES_MAX}", "n")
+        if not request.sampling.seed:
+            request = replace(request, sampling=replace(request.sampling, seed=fresh_seed()))
+        # Long prompts take the tokenizer tens of milliseconds: not on the loop that serves everybody.
+        prompt = await asyncio.to_thread(codec.encode, request.prompt)
+        return Ticket(request, prompt, caller.tell)
+
+
+async def _write(caller: _Caller) -> None:
+    try:
+        while True:
+            await caller.channel.send(await caller.outgoing.get())
+    except LinkLost as error:
+        log.info("caller is gone", peer=caller.channel.address, reason=str(error))
+        caller.channel.writer.transport.abort()

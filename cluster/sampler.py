@@ -1,0 +1,136 @@
+"""Logits to tokens on the last stage: penalties, temperature, truncation, a draw that can be repeated."""
+
+import hashlib
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cluster.generation import Alternative, SampledToken, Sampling
+
+# Dividing by less overflows, and draws the likeliest token anyway.
+_GREEDY_BELOW = 1e-5
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A sequence as its sampling sees it; `history` is prompt and output when penalties need them."""
+
+    sampling: Sampling
+    history: list[int]
+    prompt_tokens: int
+
+
+class Sampler:
+    """Holds every open slot's sampling and draws the next token of each row it is given.
+
+    The order is that of most engines: logit bias, penalties, temperature, top-k, top-p, min-p, draw.
+    Presence and frequency penalties count the output only, as OpenAI defines them; the repetition penalty
+    counts the prompt, too, as in transformers.
+    """
+
+    def __init__(self, vocabulary: int) -> None:
+        self._vocabulary = vocabulary
+        self._slots: dict[int, _Slot] = {}
+
+    def open(self, slot: int, sampling: Sampling, history: list[int], prompt_tokens: int) -> None:
+        """`history` may be empty when the sampling needs none."""
+        self._slots[slot] = _Slot(sampling, list(history), prompt_tokens)
+
+    def close(self, slot: int) -> None:
+        self._slots.pop(slot, None)
+
+    def sample(self, logits: Tensor, slots: list[int], positions: list[int]) -> list[SampledToken]:
+        """One token per row of `logits` [rows, vocabulary]; `positions[i]` is that of the new token."""
+        states = [self._slots[slot] for slot in slots]
+        if all(_is_plain_greedy(state.sampling) for state in states):
+            chosen: list[int] = logits.argmax(dim=-1).tolist()
+            tokens = [SampledToken(token) for token in chosen]
+        else:
+            tokens = [
+                self._sample_row(logits[row].float(), state, position)
+                for row, (state, position) in enumerate(zip(states, positions, strict=True))
+            ]
+        for state, token in zip(states, tokens, strict=True):
+            if state.sampling.needs_history:
+                state.history.append(token.token_id)
+        return tokens
+
+    def _sample_row(self, raw: Tensor, state: _Slot, position: int) -> SampledToken:
+        sampling = state.sampling
+        adjusted = self._adjust(raw, state)
+        if sampling.temperature < _GREEDY_BELOW:
+            token_id = int(adjusted.argmax())
+        else:
+            token_id = _draw(adjusted / sampling.temperature, sampling, position)
+        return _report(raw, token_id, sampling.logprobs)
+
+    def _adjust(self, raw: Tensor, state: _Slot) -> Tensor:
+        sampling = state.sampling
+        if not sampling.logit_bias and not sampling.needs_history:
+            return raw
+        logits = raw.clone()
+        for token_id, bias in sampling.logit_bias.items():
+            if token_id < self._vocabulary:
+                logits[token_id] += bias
+        if sampling.needs_history:
+            _penalize(logits, state)
+        return logits
+
+
+def _is_plain_greedy(sampling: Sampling) -> bool:
+    return (
+        sampling.temperature < _GREEDY_BELOW
+        and sampling.logprobs < 0
+        and not sampling.logit_bias
+        and not sampling.needs_history
+    )
+
+
+def _penalize(logits: Tensor, state: _Slot) -> None:
+    sampling = state.sampling
+    if sampling.repetition_penalty != 1.0:
+        seen = torch.tensor(sorted(set(state.history)), device=logits.device)
+        held = logits[seen]
+        logits[seen] = torch.where(
+            held > 0, held / sampling.repetition_penalty, held * sampling.repetition_penalty
+        )
+    output = state.history[state.prompt_tokens :]
+    if output and (sampling.presence_penalty or sampling.frequency_penalty):
+        tokens, counts = torch.unique(torch.tensor(output, device=logits.device), return_counts=True)
+        logits[tokens] -= sampling.presence_penalty + sampling.frequency_penalty * counts.to(logits.dtype)
+
+
+def _draw(logits: Tensor, sampling: Sampling, position: int) -> int:
+    """Inverse-transform sampling over the truncated, sorted distribution."""
+    probabilities, order = torch.softmax(logits.double(), dim=-1).sort(descending=True, stable=True)
+    if sampling.top_k:
+        probabilities = probabilities[: sampling.top_k]
+    if sampling.top_p < 1.0:
+        # A token stays while the mass before it is below top_p, so that the first one always does.
+        shares = probabilities / probabilities.sum()
+        kept = int((shares.cumsum(0) - shares < sampling.top_p).sum())
+        probabilities = probabilities[: max(1, kept)]
+    if sampling.min_p > 0:
+        probabilities = probabilities[probabilities >= sampling.min_p * probabilities[0]]
+    cumulative = probabilities.cumsum(0)
+    threshold = _uniform(sampling.seed, position) * float(cumulative[-1])
+    at = int(torch.searchsorted(cumulative, threshold, right=True))
+    return int(order[min(at, len(probabilities) - 1)])
+
+
+def _uniform(seed: int, position: int) -> float:
+    """A number in [0, 1) that depends on seed and position alone: a replayed token is drawn alike."""
+    digest = hashlib.blake2b(f"{seed}:{position}".encode(), digest_size=8).digest()
+    return (int.from_bytes(digest, "big") >> 11) / (1 << 53)
+
+
+def _report(raw: Tensor, token_id: int, alternatives: int) -> SampledToken:
+    if alternatives < 0:
+        return SampledToken(token_id)
+    logprobs = torch.log_softmax(raw, dim=-1)
+    top: tuple[Alternative, ...] = ()
+    if alternatives:
+        values, ids = logprobs.topk(min(alternatives, len(logprobs)))
+        top = tuple(Alternative(*pair) for pair in zip(ids.tolist(), values.tolist(), strict=True))
+    return SampledToken(token_id, float(logprobs[token_id]), top)

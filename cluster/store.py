@@ -1,0 +1,156 @@
+"""Model files on this machine: found in a folder, pulled from Hugging Face, or fetched from the controller."""
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from cluster.errors import ModelError, ModelInvalid, ModelNotFound, WeightsMismatch
+from cluster.manifest import Manifest, Progress, TensorEntry, read_config, read_manifest
+from cluster.model_card import read_card
+
+PART_BYTES = 1 * 2**20
+
+_TENSORS = "tensors"
+_WANTED_FILES = ["*.safetensors", "*.safetensors.index.json", "*.json", "chat_template.jinja"]
+
+
+def model_name(reference: str) -> str:
+    """What callers call a model: its folder's name, or its Hugging Face id without the revision."""
+    folder = Path(reference).expanduser()
+    return folder.resolve().name if folder.is_dir() else reference.partition("@")[0]
+
+
+def find_model(reference: str, cache: Path) -> Path:
+    """Folder of a model given by a local path or a Hugging Face id (`owner/name`, perhaps `@revision`).
+
+    A pull shows its progress on stderr and goes on where an interrupted one stopped. An unsupported family is
+    refused after its config.json, before any weights are downloaded. Raises ModelNotFound, ModelUnsupported.
+    """
+    folder = Path(reference).expanduser()
+    if folder.is_dir():
+        return folder.resolve()
+    repository, _, revision = reference.partition("@")
+    if repository.count("/") != 1 or repository.startswith((".", "/", "~")):
+        raise ModelNotFound(f"{reference} is neither a folder nor a Hugging Face id like owner/name")
+    return _pull(repository, revision or "main", cache)
+
+
+def _pull(repository: str, revision: str, cache: Path) -> Path:
+    # The library takes long to import and most starts need no pull.
+    from huggingface_hub import hf_hub_download, snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        config = Path(hf_hub_download(repository, "config.json", revision=revision, cache_dir=cache))
+        read_card(read_config(config.parent))
+        folder = snapshot_download(repository, revision=revision, cache_dir=cache, allow_patterns=_WANTED_FILES)
+    except LocalEntryNotFoundError:
+        raise ModelNotFound(f"{repository} is not on this machine and Hugging Face cannot be reached") from None
+    except (HfHubHTTPError, OSError) as error:
+        raise ModelNotFound(f"{repository}@{revision} cannot be pulled: {error}") from None
+    return Path(folder)
+
+
+def load_manifest(folder: Path, name: str, cache: Path, progress: Progress | None = None) -> Manifest:
+    """The folder's manifest; hashing is skipped while no file has changed since the last time."""
+    files = sorted(p for p in folder.iterdir() if p.suffix in (".safetensors", ".json", ".jinja"))
+    stamps = [(str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in files]
+    key = hashlib.sha256(msgspec.json.encode([name, stamps])).hexdigest()
+    kept = cache / f"{key}.manifest"
+    if kept.is_file():
+        return msgspec.msgpack.decode(kept.read_bytes(), type=Manifest)
+    manifest = read_manifest(folder, name, progress)
+    cache.mkdir(parents=True, exist_ok=True)
+    fresh = kept.with_suffix(f".{os.getpid()}")
+    fresh.write_bytes(msgspec.msgpack.encode(manifest))
+    fresh.replace(kept)
+    return manifest
+
+
+def open_source(source: str) -> Callable[[TensorEntry], bytearray]:
+    """A reader of tensors' raw bytes, from a checkpoint folder or a ModelCopy's folder."""
+    folder = Path(source)
+    fetched = (folder / _TENSORS).is_dir()
+
+    def read(entry: TensorEntry) -> bytearray:
+        path = folder / _TENSORS / entry.sha256 if fetched else folder / entry.file
+        content = bytearray(entry.size_bytes)
+        try:
+            with path.open("rb") as file:
+                file.seek(0 if fetched else entry.offset)
+                got = file.readinto(content)
+        except OSError as error:
+            raise ModelNotFound(f"cannot read {path}: {error.strerror}") from None
+        if got != entry.size_bytes:
+            raise ModelInvalid(f"{path} is truncated: {got} of {entry.size_bytes} bytes")
+        return content
+
+    return read
+
+
+def read_part(source: Path, manifest: Manifest, sha256: str, offset: int) -> tuple[bytes, int]:
+    """Up to PART_BYTES of a tensor or small file from `offset` on, and its size in all. Raises ModelNotFound."""
+    for name, entry in manifest.files.items():
+        if entry.sha256 == sha256:
+            return (source / name).read_bytes()[offset : offset + PART_BYTES], entry.size_bytes
+    for tensor in manifest.tensors.values():
+        if tensor.sha256 == sha256:
+            with (source / tensor.file).open("rb") as file:
+                file.seek(tensor.offset + offset)
+                return file.read(min(PART_BYTES, tensor.size_bytes - offset)), tensor.size_bytes
+    raise ModelNotFound(f"{manifest.name} has nothing with sha256 {sha256}")
+
+
+class ModelCopy:
+    """A node's own copy of the parts of one model that it needs, filled piece by piece, resumable."""
+
+    def __init__(self, models: Path, manifest: Manifest) -> None:
+        self.folder = models / manifest.digest
+        self._manifest = manifest
+        (self.folder / _TENSORS).mkdir(parents=True, exist_ok=True)
+
+    def missing(self, tensor_names: list[str]) -> list[str]:
+        """Digests still to be fetched for these tensors and the small files."""
+        digests = [entry.sha256 for entry in self._manifest.files.values()]
+        digests += [self._manifest.tensors[name].sha256 for name in tensor_names]
+        return [digest for digest in dict.fromkeys(digests) if not self._path(digest).is_file()]
+
+    def offset(self, sha256: str) -> int:
+        """Where fetching goes on."""
+        part = self._part(sha256)
+        return part.stat().st_size if part.is_file() else 0
+
+    def append(self, sha256: str, content: bytes, total_bytes: int) -> bool:
+        """Add the next piece; True when the whole is there and its hash is right. Raises WeightsMismatch."""
+        part = self._part(sha256)
+        with part.open("ab") as file:
+            file.write(content)
+            size_bytes = file.tell()
+        if size_bytes < total_bytes:
+            return False
+        with part.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != sha256:
+            part.unlink()
+            raise WeightsMismatch("a fetched part", sha256, found)
+        part.replace(self._path(sha256))
+        self._place_small_files(sha256)
+        return True
+
+    def _place_small_files(self, sha256: str) -> None:
+        for name, entry in self._manifest.files.items():
+            if entry.sha256 == sha256:
+                if "/" in name or name.startswith("."):
+                    raise ModelError(f"manifest names a file {name!r} outside of the model's folder")
+                (self.folder / name).write_bytes(self._path(sha256).read_bytes())
+
+    def _path(self, sha256: str) -> Path:
+        if not (len(sha256) == 64 and sha256.isalnum()):
+            raise ModelError(f"{sha256!r} is no SHA-256")
+        return self.folder / _TENSORS / sha256
+
+    def _part(self, sha256: str) -> Path:
+        return self._path(sha256).with_suffix(".part")

@@ -1,0 +1,186 @@
+"""Between text and tokens: chat template, tokenizer, incremental detokenizer, stop strings."""
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+from jinja2 import TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer
+
+from cluster.errors import ModelInvalid, RequestInvalid
+from cluster.generation import ChatPrompt, Prompt, TextPrompt
+
+# A character has at most four bytes: after this many tokens without one, the bytes are no UTF-8.
+_PATIENCE_TOKENS = 8
+_CONTEXT_TOKENS = 5
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+class TextCodec:
+    """A model's tokenizer with its chat template and end tokens, from the model's small files."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises ModelInvalid when the files cannot be read."""
+        try:
+            self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        except Exception as error:  # noqa: BLE001 - the library raises bare Exception
+            raise ModelInvalid(f"{folder / 'tokenizer.json'}: {error}") from None
+        settings = _read_json(folder / "tokenizer_config.json")
+        self._special = _special_tokens(settings)
+        self._template = _read_template(folder, settings)
+        self.end_token_ids = self._find_end_tokens(folder)
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Token ids of a prompt. Raises RequestInvalid, naming the field."""
+        match prompt:
+            case ChatPrompt(messages):
+                return self.tokenizer.encode(self.render(messages), add_special_tokens=False).ids
+            case TextPrompt(text):
+                return self.tokenizer.encode(text).ids
+            case _:
+                size = self.tokenizer.get_vocab_size()
+                wrong = next((token for token in prompt.token_ids if not 0 <= token < size), None)
+                if wrong is not None:
+                    raise RequestInvalid(f"token {wrong} is outside of the vocabulary of {size}", "prompt")
+                return list(prompt.token_ids)
+
+    def render(self, messages: list[dict[str, Any]]) -> str:
+        """The conversation in the model's own format, ready for the assistant's turn."""
+        if self._template is None:
+            raise RequestInvalid("this model has no chat template; use /v1/completions", "messages")
+        try:
+            rendered: str = self._template.render(messages=messages, add_generation_prompt=True, **self._special)
+        except TemplateError as error:
+            message = f"the model's chat template refuses these messages: {error}"
+            raise RequestInvalid(message, "messages") from None
+        return rendered
+
+    def decode(self, token_ids: list[int]) -> str:
+        return self.tokenizer.decode(token_ids, skip_special_tokens=True)
+
+    def token_text(self, token_id: int) -> str:
+        """One token by itself, special ones included; parts of characters come out as replacement characters."""
+        return self.tokenizer.decode([token_id], skip_special_tokens=False)
+
+    def _find_end_tokens(self, folder: Path) -> frozenset[int]:
+        found: set[int] = set()
+        for file in ("generation_config.json", "config.json"):
+            ids = _read_json(folder / file).get("eos_token_id")
+            found.update(ids if isinstance(ids, list) else [ids] if isinstance(ids, int) else [])
+        named = self._special.get("eos_token")
+        if named and (token_id := self.tokenizer.token_to_id(named)) is not None:
+            found.add(token_id)
+        return frozenset(found)
+
+
+class Detokenizer:
+    """Turns tokens into text as they come, holding back what is not yet a whole character.
+
+    Decoding starts a few tokens back, because how a token reads (a leading space, say) can depend on the
+    ones before it.
+    """
+
+    def __init__(self, codec: TextCodec, prompt: list[int]) -> None:
+        self._codec = codec
+        self._ids = prompt[-_CONTEXT_TOKENS:]
+        self._settled = codec.decode(self._ids)
+        self._pending = 0
+
+    def push(self, token_id: int) -> str:
+        self._ids.append(token_id)
+        self._pending += 1
+        text = self._codec.decode(self._ids)
+        if text.endswith(_REPLACEMENT) and self._pending < _PATIENCE_TOKENS:
+            return ""
+        return self._settle(text)
+
+    def flush(self) -> str:
+        """What was held back, readable or not."""
+        return self._settle(self._codec.decode(self._ids)) if self._pending else ""
+
+    def _settle(self, text: str) -> str:
+        fresh = text[len(self._settled) :]
+        self._ids = self._ids[-_CONTEXT_TOKENS:]
+        self._settled = self._codec.decode(self._ids)
+        self._pending = 0
+        return fresh
+
+
+class StopMatcher:
+    """Finds stop strings in text that arrives in pieces, and holds back what may become one."""
+
+    def __init__(self, stops: tuple[str, ...]) -> None:
+        self._stops = stops
+        self._held = ""
+
+    def push(self, text: str) -> tuple[str, bool]:
+        """Text that is certain by now, and whether a stop string ended it (it is cut off)."""
+        if not self._stops:
+            return text, False
+        self._held += text
+        found = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
+        if found:
+            return self._held[: min(found)], True
+        keep = self._open_suffix()
+        certain, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
+        return certain, False
+
+    def flush(self) -> str:
+        certain, self._held = self._held, ""
+        return certain
+
+    def _open_suffix(self) -> int:
+        """Length of the longest end of the held text that begins a stop string."""
+        longest = min(len(self._held), max(map(len, self._stops)) - 1)
+        for length in range(longest, 0, -1):
+            tail = self._held[-length:]
+            if any(stop.startswith(tail) for stop in self._stops):
+                return length
+        return 0
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ModelInvalid(f"{path}: {error}") from None
+    return content if isinstance(content, dict) else {}
+
+
+def _special_tokens(settings: dict[str, Any]) -> dict[str, str]:
+    """bos_token and the like, which files hold as a string or as an object around one."""
+    tokens = {}
+    for name in ("bos_token", "eos_token", "pad_token", "unk_token"):
+        value = settings.get(name)
+        text = value.get("content") if isinstance(value, dict) else value
+        if isinstance(text, str):
+            tokens[name] = text
+    return tokens
+
+
+def _read_template(folder: Path, settings: dict[str, Any]) -> Any:
+    file = folder / "chat_template.jinja"
+    source = file.read_text() if file.is_file() else settings.get("chat_template")
+    if isinstance(source, list):  # Several named templates; "default" is the one for plain chat.
+        source = next((entry["template"] for entry in source if entry.get("name") == "default"), None)
+    if not source:
+        return None
+    # A template is code from whoever made the model: it runs in jinja's sandbox and sees plain data only.
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = lambda form: datetime.now().astimezone().strftime(form)
+    environment.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
+    try:
+        return environment.from_string(source)
+    except TemplateError as error:
+        raise ModelInvalid(f"chat template cannot be read: {error}") from None
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise TemplateError(message)

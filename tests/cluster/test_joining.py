@@ -1,0 +1,223 @@
+"""Who is let in: good tokens once, this cluster's certificates, TLS alone. Others are refused and logged."""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import structlog
+from structlog.typing import EventDict
+
+from cluster import wire
+from cluster.authority import Authority, fingerprint
+from cluster.channel import open_channel
+from cluster.controller import Controller
+from cluster.errors import ClusterError, LinkError, LinkLost, PeerRejected
+from cluster.identity import Identity, NodeId
+from cluster.joining import Target, join
+from cluster.node import Agent, NodeOptions
+from cluster.transport import Link, Listener, dial
+from tests.clusters import DEMO_MODEL, Cluster, running_cluster
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def controller(folder: Path) -> AsyncIterator[tuple[Controller, Target]]:
+    running = Controller(folder)
+    try:
+        yield running, Target("127.0.0.1", await running.start("127.0.0.1", 0))
+    finally:
+        await running.stop()
+
+
+@pytest.fixture
+def logs() -> Iterator[list[EventDict]]:
+    with structlog.testing.capture_logs() as captured:
+        yield captured
+
+
+def refusals(logs: list[EventDict]) -> str:
+    return " | ".join(str(line["reason"]) for line in logs if "refused" in str(line["event"]))
+
+
+async def test_a_token_lets_one_machine_in_once(tmp_path: Path, logs: list[EventDict]) -> None:
+    async with controller(tmp_path / "c") as (running, target):
+        token = running.new_token()
+        identity = await join(target, token, tmp_path / "first", "first")
+        assert identity.exists
+        assert (tmp_path / "first" / "key.pem").stat().st_mode & 0o077 == 0
+        with pytest.raises(PeerRejected, match="used already"):
+            await join(target, token, tmp_path / "second", "second")
+        assert "used already" in refusals(logs)
+        wrong = token[:-4] + ("aaaa" if token[-4:] != "aaaa" else "bbbb")
+        with pytest.raises(PeerRejected, match="no such join token"):
+            await join(target, wrong, tmp_path / "third", "third")
+        assert "no such join token" in refusals(logs)
+    assert token.split(".")[2] not in str(logs)
+
+
+async def test_a_token_names_its_cluster(tmp_path: Path) -> None:
+    """A machine in the middle that shows another authority gets no signing request, let alone the token."""
+    async with controller(tmp_path / "a") as (ours, _), controller(tmp_path / "b") as (_, theirs):
+        with pytest.raises(PeerRejected, match="not the cluster that issued"):
+            await join(theirs, ours.new_token(), tmp_path / "x", "x")
+
+
+def test_tokens_expire_and_survive_restarts(tmp_path: Path) -> None:
+    now = [1000.0]
+    token = Authority.open(tmp_path, clock=lambda: now[0]).new_token(ttl_s=60)
+    again = Authority.open(tmp_path, clock=lambda: now[0])
+    now[0] += 61
+    with pytest.raises(PeerRejected, match="expired"):
+        again.enrol(token, "")
+    assert "expired" not in token
+    assert token.split(".")[1] == fingerprint(again.certificate_pem)
+    assert token.split(".")[2] not in (tmp_path / "invitations.json").read_text()
+
+
+async def test_foreign_certificates_are_refused(tmp_path: Path, logs: list[EventDict]) -> None:
+    foreign = Authority.open(tmp_path / "foreign").issue_identity(tmp_path / "f", "node", "stranger")
+    async with controller(tmp_path / "c") as (_, target):
+        context = foreign.client_context()
+        context.verify_mode = ssl.CERT_NONE
+        reader, writer = await asyncio.open_connection(target.host, target.port, ssl=context)
+        with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
+            writer.write(wire.encode(wire.AskAuthority()))
+            await reader.readexactly(1)
+        writer.close()
+        await asyncio.sleep(0.1)
+        assert "CERTIFICATE_VERIFY_FAILED" in refusals(logs)
+
+
+@pytest.mark.parametrize(
+    "greeting", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x00" * 64, wire.encode(wire.AskAuthority())]
+)
+async def test_plain_text_is_refused(tmp_path: Path, logs: list[EventDict], greeting: bytes) -> None:
+    async with controller(tmp_path / "c") as (running, target):
+        reader, writer = await asyncio.open_connection(target.host, target.port)
+        writer.write(greeting)
+        answer = await asyncio.wait_for(reader.read(), 10)
+        assert b"certificate" not in answer.lower()
+        writer.close()
+        await asyncio.sleep(0.1)
+        assert refusals(logs)
+        assert (await join(target, running.new_token(), tmp_path / "n", "n")).exists
+
+
+async def test_data_links_demand_this_clusters_certificate(tmp_path: Path, logs: list[EventDict]) -> None:
+    ours = Authority.open(tmp_path / "ours")
+    home = ours.issue_identity(tmp_path / "home", "node", "home")
+    friend = ours.issue_identity(tmp_path / "friend", "node", "friend")
+    stranger = Authority.open(tmp_path / "theirs").issue_identity(tmp_path / "stranger", "node", "stranger")
+    arrived: asyncio.Queue[str] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+
+    def on_link(link: Link) -> None:
+        loop.call_soon_threadsafe(arrived.put_nowait, link.peer.node_id)
+
+    listener = Listener("127.0.0.1", home, on_link)
+    address = wire.Address(node_id(home), "127.0.0.1", listener.port)
+    try:
+        with pytest.raises(PeerRejected):
+            await asyncio.to_thread(dial, address, stranger)
+        with pytest.raises(PeerRejected, match="not the machine"):
+            await asyncio.to_thread(dial, wire.Address(node_id(friend), "127.0.0.1", listener.port), friend)
+        plain = socket.create_connection(("127.0.0.1", listener.port))
+        plain.sendall(b"hello, is it you?\r\n\r\n")
+        plain.settimeout(5)
+        with contextlib.suppress(ConnectionError):
+            assert b"hello" not in plain.recv(100)
+        plain.close()
+        link = await asyncio.to_thread(dial, address, friend)
+        while (peer := await asyncio.wait_for(arrived.get(), 5)) != node_id(friend):
+            pass
+        link.close()
+        assert peer == node_id(friend)
+    finally:
+        listener.close()
+    assert refusals(logs)
+
+
+async def test_links_are_tls_1_3_only(tmp_path: Path) -> None:
+    async with controller(tmp_path / "c") as (running, target):
+        identity = await join(target, running.new_token(), tmp_path / "n", "n")
+        context = identity.client_context()
+        assert context.minimum_version == ssl.TLSVersion.TLSv1_3
+        context.minimum_version, context.maximum_version = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_2
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await asyncio.open_connection(target.host, target.port, ssl=context)
+
+
+async def test_only_gateways_may_ask_a_head(tmp_path: Path, logs: list[EventDict]) -> None:
+    """A node's certificate opens the ring to it, not other people's prompts."""
+    async with running_cluster(tmp_path, nodes=1) as cluster:
+        deployment = cluster.controller.deployment
+        assert deployment
+        nosy = Identity(tmp_path / "nodes" / "node-1" / "identity")
+        channel = await open_channel(deployment.head, nosy)
+        with pytest.raises(LinkLost):
+            while True:
+                await channel.receive(5)
+        assert (await cluster.ask("a river", max_tokens=2)).done.completion_tokens == 2
+
+
+async def test_a_node_without_the_files_fetches_its_layers_only(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, nodes=1) as cluster:
+        alone = await cluster.ask("The river", max_tokens=16)
+        options = NodeOptions(
+            name="far",
+            folder=str(tmp_path / "far"),
+            controller=Target("127.0.0.1", cluster.port),
+            token=cluster.controller.new_token(),
+            share=0.5,
+        )
+        agent = asyncio.create_task(Agent(options).run())
+        try:
+            await until(lambda: cluster.controller.is_ready and len(stage_names(cluster)) == 2)
+            assert (await cluster.ask("The river", max_tokens=16)).token_ids == alone.token_ids
+            folder = next((tmp_path / "far" / "models").iterdir())
+            fetched = sum(path.stat().st_size for path in (folder / "tensors").iterdir())
+            whole = (DEMO_MODEL / "model.safetensors").stat().st_size
+            assert 0.3 * whole < fetched < 0.8 * whole
+            assert "far" in stage_names(cluster)
+        finally:
+            agent.cancel()
+            await asyncio.gather(agent, return_exceptions=True)
+
+
+async def test_a_machine_that_never_joined_says_so(tmp_path: Path) -> None:
+    async with controller(tmp_path / "c") as (_, target):
+        options = NodeOptions(name="n", folder=str(tmp_path / "n"), controller=target)
+        with pytest.raises(ClusterError, match="--token"):
+            await Agent(options).run()
+        with pytest.raises(PeerRejected, match=r"look like mrj\."):
+            await join(target, "nonsense", tmp_path / "n", "n")
+    with pytest.raises(LinkError, match="cannot reach"):
+        await join(target, "mrj." + "0" * 32 + ".secret", tmp_path / "n", "n")
+
+
+def stage_names(cluster: Cluster) -> list[str]:
+    plan = cluster.controller.topology().plan
+    return [stage.member.name for stage in plan.stages] if plan else []
+
+
+def node_id(identity: Identity) -> NodeId:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    from cluster.authority import node_id_of
+
+    key = x509.load_pem_x509_certificate((identity.folder / "certificate.pem").read_bytes()).public_key()
+    assert isinstance(key, Ed25519PublicKey)
+    return node_id_of(key)
+
+
+async def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.05)

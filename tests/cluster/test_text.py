@@ -1,0 +1,94 @@
+"""Tokens back to text: in pieces as in one go, never half a character, stop strings never leak."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.errors import RequestInvalid
+from cluster.generation import ChatPrompt, TextPrompt, TokenPrompt
+from cluster.text import Detokenizer, StopMatcher, TextCodec
+from tests.clusters import DEMO_MODEL
+
+
+@pytest.fixture(scope="module")
+def codec() -> TextCodec:
+    return TextCodec(DEMO_MODEL)
+
+
+@given(text=st.text(max_size=200), prompt=st.text(max_size=20))
+def test_pieces_make_the_whole(codec: TextCodec, text: str, prompt: str) -> None:
+    ids = codec.tokenizer.encode(text, add_special_tokens=False).ids
+    detokenizer = Detokenizer(codec, codec.tokenizer.encode(prompt, add_special_tokens=False).ids)
+    pieces = [detokenizer.push(token) for token in ids]
+    assert "".join(pieces) + detokenizer.flush() == codec.decode(ids)
+    if "\ufffd" not in text:
+        assert not any("\ufffd" in piece for piece in pieces)
+
+
+@given(
+    pieces=st.lists(st.text("ab<>", max_size=4), max_size=20),
+    stops=st.lists(st.text("ab<>", min_size=1, max_size=4), max_size=3),
+)
+def test_stop_strings_are_found_across_pieces(pieces: list[str], stops: list[str]) -> None:
+    whole = "".join(pieces)
+    ends = [at for stop in stops if (at := whole.find(stop)) >= 0]
+    matcher, got, stopped = StopMatcher(tuple(stops)), "", False
+    for piece in pieces:
+        text, stopped = matcher.push(piece)
+        got += text
+        if stopped:
+            break
+    if not stopped:
+        got += matcher.flush()
+    assert stopped == bool(ends)
+    if not ends:
+        assert got == whole
+    else:
+        # The first stop string to be completed ends the text; it may begin after a longer one's beginning.
+        assert whole.startswith(got)
+        assert not any(stop in got for stop in stops)
+
+
+def test_chat_template_is_that_of_transformers(codec: TextCodec) -> None:
+    from transformers import AutoTokenizer
+
+    reference = AutoTokenizer.from_pretrained(DEMO_MODEL)
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hello <b> & é 世界"},
+        {"role": "assistant", "content": "Hello."},
+        {"role": "user", "content": "And?"},
+    ]
+    expected = reference.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert codec.render(messages) == expected
+    ids = reference.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    assert codec.encode(ChatPrompt(messages)) == ids
+
+
+def test_end_tokens_come_from_every_file_that_names_them(codec: TextCodec) -> None:
+    named = json.loads((DEMO_MODEL / "generation_config.json").read_text())["eos_token_id"]
+    assert codec.end_token_ids >= set(named if isinstance(named, list) else [named])
+
+
+def test_prompts_of_all_kinds(codec: TextCodec) -> None:
+    ids = codec.encode(TextPrompt("a river"))
+    assert codec.encode(TokenPrompt(ids)) == ids
+    with pytest.raises(RequestInvalid, match="outside of the vocabulary") as caught:
+        codec.encode(TokenPrompt([5, 10**9]))
+    assert caught.value.param == "prompt"
+
+
+def test_a_template_may_refuse_and_is_sandboxed(tmp_path: Path) -> None:
+    for file in DEMO_MODEL.iterdir():
+        if file.suffix == ".json":
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    template = tmp_path / "chat_template.jinja"
+    template.write_text("{{ raise_exception('roles must alternate') }}")
+    with pytest.raises(RequestInvalid, match="roles must alternate"):
+        TextCodec(tmp_path).render([{"role": "user", "content": "x"}])
+    template.write_text("{{ ''.__class__.__mro__ }}")
+    with pytest.raises(RequestInvalid):
+        TextCodec(tmp_path).render([{"role": "user", "content": "x"}])

@@ -1,0 +1,107 @@
+"""Real clusters for tests: a controller in the test's process, nodes in their own."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from cluster.controller import Controller
+from cluster.generation import (
+    Done,
+    GenerateRequest,
+    GenerationEvent,
+    Limits,
+    Prompt,
+    Sampling,
+    TextPrompt,
+    TokenEvent,
+)
+from cluster.joining import Target
+from cluster.local_nodes import LocalNodes
+from cluster.model_card import Precision
+
+DEMO_MODEL = Path(__file__).parents[1] / "demo" / "model"
+GREEDY = Sampling(temperature=0.0, logprobs=0)
+
+_ids = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One finished request: each choice's text and token ids, and the totals."""
+
+    texts: dict[int, str]
+    token_ids: dict[int, list[int]]
+    finishes: dict[int, str]
+    events: list[GenerationEvent]
+    done: Done
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    controller: Controller
+    nodes: LocalNodes
+    port: int
+
+    def node_process(self, number: int) -> psutil.Process:
+        """The agent of node `number`, counted from 1."""
+        return psutil.Process(self.nodes.pids[number - 1])
+
+    async def ask(
+        self,
+        prompt: str | Prompt,
+        *,
+        sampling: Sampling = GREEDY,
+        max_tokens: int | None = 32,
+        stop: Sequence[str] = (),
+        ignore_eos: bool = True,
+        n: int = 1,
+    ) -> Answer:
+        """Ask for log-probabilities (as GREEDY does) to get token ids back."""
+        request = GenerateRequest(
+            id=f"test-{next(_ids)}",
+            prompt=TextPrompt(prompt) if isinstance(prompt, str) else prompt,
+            sampling=sampling,
+            limits=Limits(max_tokens=max_tokens, stop=tuple(stop), ignore_eos=ignore_eos),
+            n=n,
+        )
+        events = [event async for event in self.controller.generate(request)]
+        return _answer(events, n)
+
+
+def _answer(events: list[GenerationEvent], n: int) -> Answer:
+    texts = dict.fromkeys(range(n), "")
+    token_ids: dict[int, list[int]] = {choice: [] for choice in range(n)}
+    finishes: dict[int, str] = {}
+    for event in events:
+        if isinstance(event, TokenEvent):
+            texts[event.choice] += event.text
+            token_ids[event.choice] += [token.token_id for token in event.tokens]
+            if event.finish:
+                finishes[event.choice] = event.finish
+    done = events[-1]
+    assert isinstance(done, Done)
+    return Answer(texts, token_ids, finishes, events, done)
+
+
+@asynccontextmanager
+async def running_cluster(
+    folder: Path, nodes: int, model: Path = DEMO_MODEL, *, precision: Precision | None = None, slots: int = 32
+) -> AsyncIterator[Cluster]:
+    """A cluster that serves `model`, over as many nodes."""
+    controller = Controller(folder / "cluster", precision=precision, slots=slots, expected_nodes=nodes)
+    port = await controller.start("127.0.0.1", 0)
+    local = LocalNodes(nodes, folder / "nodes")
+    try:
+        await controller.load_model(str(model))
+        await local.start(Target("127.0.0.1", port), [controller.new_token() for _ in range(nodes)])
+        async with asyncio.timeout(60):
+            await controller.wait_ready(60)
+        yield Cluster(controller, local, port)
+    finally:
+        await controller.stop()
+        await local.stop()
