@@ -1,0 +1,136 @@
+"""The worker's HTTP application: bounds what it takes on, and drops a request when its client hangs up."""
+
+import asyncio
+import os
+import time
+import traceback
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import psutil
+
+from gateway.cloud_worker import adapters
+from gateway.cloud_worker.errors import Refusal
+from gateway.cloud_worker.exchange import Exchange, HungUp, Message, Receive, Send
+from gateway.cloud_worker.keys import KeysFile, KeyUnavailable
+from gateway.cloud_worker.logbook import note
+from gateway.cloud_worker.providers import CloudConfiguration, CloudModel, Health
+from gateway.cloud_worker.relay import Relay
+from gateway.cloud_worker.requests import Request, parse
+
+CANCEL_S = 10.0
+PLACE_S = 0.5
+Kind = Literal["chat", "completion"]
+_KINDS: dict[str, Kind] = {"/v1/chat/completions": "chat", "/v1/completions": "completion"}
+
+
+@dataclass
+class CloudApp:
+    """Answers the gateway over OpenAI's HTTP API with what the configured providers say."""
+
+    configuration: CloudConfiguration
+    requests: int = 0
+    in_flight: int = 0
+    _started: float = field(default_factory=time.monotonic)
+    _process: psutil.Process = field(default_factory=psutil.Process)
+
+    def __post_init__(self) -> None:
+        self._keys = KeysFile(Path(self.configuration.keys_file))
+        self._places = asyncio.Semaphore(self.configuration.limits.requests_in_flight_max)
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        exchange = Exchange(receive, send)
+        method, path = scope["method"], scope["path"]
+        if method == "GET" and path == "/healthz":
+            await exchange.answer(200, msgspec.json.encode(self.health()))
+        elif method == "POST" and path in _KINDS:
+            await self._admit(exchange, _KINDS[path])
+        else:
+            await exchange.refuse(Refusal(404, "not_found", f"There is no {method} {path} here."))
+
+    def health(self) -> Health:
+        return Health(
+            pid=os.getpid(),
+            requests=self.requests,
+            in_flight=self.in_flight,
+            rss_bytes=self._process.memory_info().rss,
+            age_s=time.monotonic() - self._started,
+            cpu_s=time.process_time(),
+        )
+
+    async def _admit(self, exchange: Exchange, kind: Kind) -> None:
+        limits = self.configuration.limits
+        try:
+            # A client may send its next request a moment before we have cleared away its last one.
+            async with asyncio.timeout(PLACE_S):
+                await self._places.acquire()
+        except TimeoutError:
+            busy = f"All {limits.requests_in_flight_max} places of the cloud worker are taken."
+            await exchange.refuse(Refusal(503, "cloud_worker_busy", busy, retry_after="1"))
+            return
+        self.requests += 1
+        self.in_flight += 1
+        try:
+            body = await exchange.body(limits.body_bytes_max, limits.body_s)
+            await _until_hung_up(exchange, self._serve(exchange, body, kind))
+        except Refusal as refusal:
+            await exchange.refuse(refusal)
+        except HungUp:
+            return
+        finally:
+            self.in_flight -= 1
+            self._places.release()
+
+    async def _serve(self, exchange: Exchange, body: bytes, kind: Kind) -> None:
+        """Every failure becomes an error answer or an error event."""
+        request: Request | None = None
+        try:
+            request = parse(body, kind)
+            model = self._model(request.model)
+            provider = adapters.provider_of(model.litellm_model)
+            await Relay(request, model, provider, self._secrets(model), self.configuration.timeouts).run(exchange)
+        except Refusal as refusal:
+            _note_refusal(refusal, request)
+            await exchange.refuse(refusal)
+        except Exception as error:  # noqa: BLE001  # the request's edge: a mistake of ours ends this request only
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            note("failed", error=type(error).__name__, place=f"{place.filename}:{place.lineno}")
+            await exchange.refuse(Refusal(500, "cloud_worker_failed", "The cloud worker made a mistake."))
+
+    def _model(self, public_name: str) -> CloudModel:
+        try:
+            return self.configuration.models[public_name]
+        except KeyError:
+            message = f"The model {public_name} is not configured for the cloud lane."
+            raise Refusal(404, "model_not_found", message, param="model") from None
+
+    def _secrets(self, model: CloudModel) -> dict[str, str]:
+        """litellm's secret arguments, read per request: a rotated key counts from the next request on."""
+        names = dict(model.secret_parameters)
+        if model.key_name:
+            names["api_key"] = model.key_name
+        try:
+            return {argument: self._keys.value_of(name) for argument, name in names.items()}
+        except KeyUnavailable as error:
+            raise Refusal(401, "provider_key_missing", str(error)) from None
+
+
+async def _until_hung_up(exchange: Exchange, serving: Coroutine[None, None, None]) -> None:
+    """Run `serving`, and cancel it, down to the provider's connection, when the client goes away."""
+    work = asyncio.create_task(serving)
+    hang_up = asyncio.create_task(exchange.hung_up())
+    try:
+        await asyncio.wait({work, hang_up}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        work.cancel()
+        hang_up.cancel()
+        await asyncio.wait({work, hang_up}, timeout=CANCEL_S)
+
+
+def _note_refusal(refusal: Refusal, request: Request | None) -> None:
+    cause = type(refusal.__cause__).__name__ if refusal.__cause__ else None
+    model = request.model if request else None
+    note("refused", status=refusal.status, code=refusal.code, model=model, cause=cause)

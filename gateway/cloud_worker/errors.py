@@ -1,0 +1,195 @@
+"""Why a request was not answered, in OpenAI's shape: `Refusal`, and litellm's exceptions turned into one.
+
+The exceptions are told apart by the names of their classes, so that nothing here needs litellm.
+"""
+
+import re
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+
+MESSAGE_CHARS_MAX = 1_000
+CHAIN_LENGTH_MAX = 10
+
+
+@dataclass(eq=False)
+class Refusal(Exception):
+    """What the gateway is told instead of an answer; it never holds a key."""
+
+    status: int
+    code: str
+    message: str
+    param: str | None = None
+    retry_after: str | None = None
+
+    def body(self) -> bytes:
+        kind = _KINDS.get(self.status, "upstream_error")
+        return orjson.dumps(
+            {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+        )
+
+
+class BrokenOff(Exception):
+    """A provider's answer ended before the provider said so."""
+
+
+_KINDS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    404: "invalid_request_error",
+    413: "invalid_request_error",
+    429: "rate_limit_error",
+    503: "server_error",
+}
+
+_BY_CLASS = {
+    "ContextWindowExceededError": (400, "context_length_exceeded"),
+    "ContentPolicyViolationError": (400, "content_filter"),
+    "UnsupportedParamsError": (400, "unsupported_parameter"),
+    "ImageFetchError": (400, "image_url_not_fetched"),
+    "ConnectTimeout": (504, "provider_timeout"),
+    "APITimeoutError": (504, "provider_timeout"),
+    "TimeoutException": (504, "provider_timeout"),
+    "TimeoutError": (504, "provider_timeout"),
+    "ConnectError": (502, "provider_unreachable"),
+    "BrokenOff": (502, "provider_broke_off"),
+    "ReadError": (502, "provider_broke_off"),
+    "RemoteProtocolError": (502, "provider_broke_off"),
+    "JSONDecodeError": (502, "provider_garbled"),
+}
+"""Meanings that the status alone does not tell; the first match along the chain of causes wins."""
+
+_BY_STATUS = {
+    401: (502, "provider_auth_failed"),
+    402: (502, "provider_quota_exhausted"),
+    403: (502, "provider_auth_failed"),
+    404: (502, "provider_model_missing"),
+    408: (504, "provider_timeout"),
+    429: (429, "provider_rate_limited"),
+    504: (504, "provider_timeout"),
+}
+
+_OWN_WORDS = {
+    "provider_auth_failed": "{provider} does not accept the key that this gateway sends (HTTP {status}).",
+    "provider_unreachable": "{provider} cannot be reached.",
+    "provider_timeout": "{provider} did not answer in time.",
+    "provider_broke_off": "The answer of {provider} broke off in the middle.",
+    "provider_garbled": "{provider} sent something that is not an answer of its API.",
+}
+"""Said by us alone: the provider's sentence may repeat a part of the key, or litellm's the address."""
+
+
+def from_litellm(error: BaseException, provider: str, secrets: list[str]) -> Refusal:
+    """The refusal for an exception that came out of litellm."""
+    chain = _chain(error)
+    said = _said_by_provider(chain)
+    status, code = _classify(chain, said)
+    if own := _OWN_WORDS.get(code):
+        message = own.format(provider=provider, status=_status(chain) or "none")
+        return Refusal(status, code, message, retry_after=_retry_after(chain))
+    if code == "unsupported_parameter":
+        names = re.findall(r"'(\w+)'", said.message.partition("[")[2].partition("]")[0])
+        message = f"{provider} does not support {', '.join(names)}."
+        return Refusal(status, code, message, names[0] if names else None)
+    message = f"{provider}: {_redact(said.message, secrets)}"
+    if status == HTTPStatus.BAD_REQUEST:
+        code = said.code if said.code and code == "provider_rejected_request" else code
+        return Refusal(status, code, message, said.param)
+    return Refusal(status, code, message, retry_after=_retry_after(chain))
+
+
+@dataclass(frozen=True)
+class _Said:
+    """The provider's own error body, as far as litellm kept it."""
+
+    message: str
+    code: str | None = None
+    param: str | None = None
+
+
+def _classify(chain: list[BaseException], said: _Said) -> tuple[int, str]:
+    for link in chain:
+        for base in type(link).__mro__:
+            if base.__name__ in _BY_CLASS:
+                return _BY_CLASS[base.__name__]
+    if said.code == "insufficient_quota":
+        return _BY_STATUS[402]
+    status = _status(chain)
+    if status in _BY_STATUS:
+        return _BY_STATUS[status]
+    if status is not None and 400 <= status < 500:
+        return 400, "provider_rejected_request"
+    return 502, "provider_failed"
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """The error, then what litellm wrapped, outermost first."""
+    chain: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and link not in chain and len(chain) < CHAIN_LENGTH_MAX:
+        chain.append(link)
+        inner = getattr(link, "original_exception", None)
+        link = inner if isinstance(inner, BaseException) else (link.__cause__ or link.__context__)
+    return chain
+
+
+def _status(chain: list[BaseException]) -> int | None:
+    statuses = (getattr(link, "status_code", None) for link in chain)
+    return next((status for status in statuses if isinstance(status, int)), None)
+
+
+def _said_by_provider(chain: list[BaseException]) -> _Said:
+    for link in chain:
+        body = getattr(link, "body", None)
+        if isinstance(body, dict) and isinstance(body.get("message"), str):
+            return _said(body)
+    text = str(chain[0]).partition(" Original exception: ")[0]
+    embedded = _embedded_error(text)
+    return _said(embedded) if embedded else _Said(message=_without_prefixes(text))
+
+
+def _said(body: dict[str, Any]) -> _Said:
+    code, param = body.get("code"), body.get("param")
+    return _Said(
+        message=str(body.get("message")),
+        code=code if isinstance(code, str) else None,
+        param=param if isinstance(param, str) else None,
+    )
+
+
+def _embedded_error(text: str) -> dict[str, Any] | None:
+    """The error object in a JSON body that litellm left inside its sentence."""
+    start, end = text.find("{"), text.rfind("}")
+    if start < 0 or end < start:
+        return None
+    try:
+        body = orjson.loads(text[start : end + 1])
+    except orjson.JSONDecodeError:
+        return None
+    error = body.get("error", body) if isinstance(body, dict) else None
+    return error if isinstance(error, dict) and isinstance(error.get("message"), str) else None
+
+
+def _without_prefixes(text: str) -> str:
+    bare = re.sub(r"^(?:(?:litellm\.)?\w+(?:Error|Exception)?\s*(?::|-)\s+)+", "", text)
+    bare = bare.partition(" Handle with `litellm.")[0]
+    return bare.strip().strip(".") + "."
+
+
+def _redact(text: str, secrets: list[str]) -> str:
+    for secret in secrets:
+        text = text.replace(secret, "[key]")
+    text = re.sub(r"://[^/\s@]+@", "://[credentials]@", text)
+    return text[:MESSAGE_CHARS_MAX]
+
+
+def _retry_after(chain: list[BaseException]) -> str | None:
+    for link in chain:
+        response = getattr(link, "response", None)
+        for headers in (getattr(link, "litellm_response_headers", None), getattr(response, "headers", None)):
+            value = headers.get("retry-after") if headers else None
+            if isinstance(value, str) and re.fullmatch(r"[\x20-\x7e]{1,40}", value):
+                return value
+    return None

@@ -1,0 +1,15 @@
+"""The worker's log: one JSON line per event on stderr, which the supervisor passes on; no prompt, no key."""
+
+import sys
+
+import orjson
+
+
+def note(event: str, **fields: str | int | float | None) -> None:
+    known = {name: value for name, value in fields.items() if value is not None}
+    line = orjson.dumps({"event": event, **known})
+    try:
+        sys.stderr.buffer.write(line + b"\n")
+        sys.stderr.buffer.flush()
+    except OSError:
+        return  # the gateway that read us is gone, and with it the reason to write

@@ -1,0 +1,211 @@
+"""One worker process as the gateway holds it: started in a folder and a session of its own, watched, ended."""
+
+import asyncio
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import orjson
+import structlog
+
+from gateway.cloud_worker.providers import CloudConfiguration, Health, Orders
+
+log = structlog.get_logger(__name__)
+
+END_S = 5.0
+LINE_BYTES_MAX = 64 * 1024
+SOCKET_PATH_CHARS_MAX = 100
+"""The kernel takes 107 on Linux and 103 on macOS."""
+PASSED_ON = ("LANG", "LC_ALL", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE")
+"""All that the worker gets of our environment: no settings, no secrets, not even the real home with its .netrc."""
+
+
+class WorkerFailed(Exception):
+    """The process did not come up."""
+
+
+@dataclass(eq=False)
+class WorkerProcess:
+    """A worker that has said it is ready; `leases` counts the requests that hold on to its socket."""
+
+    generation: int
+    socket_path: Path
+    born: Health
+    _process: Process
+    _drain_s: float
+    _log_relay: asyncio.Task[None]
+    leases: int = 0
+    _killed: bool = False
+    started: float = field(default_factory=time.monotonic)
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.idle.set()
+
+    @property
+    def alive(self) -> bool:
+        return self._process.returncode is None and not self._killed
+
+    @property
+    def age_s(self) -> float:
+        return time.monotonic() - self.started
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def take(self) -> None:
+        self.leases += 1
+        self.idle.clear()
+
+    def give_back(self) -> None:
+        self.leases -= 1
+        if self.leases == 0:
+            self.idle.set()
+
+    async def exited(self) -> int:
+        return await self._process.wait()
+
+    async def health(self, timeout_s: float) -> Health | None:
+        """What GET /healthz says, or None when it does not say it in time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await _fetch_health(self.socket_path)
+        except (OSError, EOFError, TimeoutError, msgspec.MsgspecError):
+            return None
+
+    def kill(self) -> None:
+        self._killed = True
+        with suppress(ProcessLookupError):
+            self._process.kill()
+
+    async def stop(self) -> None:
+        """Let running answers finish within the drain time, then end the process whatever it does."""
+        with suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGTERM)
+        await _end(self._process, self._drain_s + END_S)
+        self._log_relay.cancel()
+        await asyncio.wait({self._log_relay}, timeout=END_S)
+        shutil.rmtree(self.socket_path.parent, ignore_errors=True)
+
+
+async def launch(configuration: CloudConfiguration, generation: int, start_s: float) -> WorkerProcess:
+    """Start a worker and wait until it answers; raises WorkerFailed, and leaves nothing behind when it does."""
+    folder, process, log_relay = None, None, None
+    try:
+        folder = _private_folder()
+        orders = Orders(str(folder / "s"), configuration)
+        process = await _spawn(folder)
+        assert process.stderr is not None
+        log_relay = asyncio.create_task(_relay_log(process.stderr, generation))
+        async with asyncio.timeout(start_s):
+            born = await _give_orders(process, orders)
+    except BaseException as error:
+        if process is not None:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await _end(process, END_S)
+        if log_relay is not None:
+            log_relay.cancel()
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, TimeoutError):
+            raise WorkerFailed(f"the cloud worker was not ready within {start_s:g} s") from None
+        if isinstance(error, OSError | msgspec.MsgspecError | ValueError):
+            raise WorkerFailed(f"the cloud worker did not start: {type(error).__name__}") from error
+        raise
+    drain_s = configuration.limits.drain_s
+    return WorkerProcess(generation, Path(orders.socket_path), born, process, drain_s, log_relay)
+
+
+async def _spawn(folder: Path) -> Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-I",  # neither the working folder nor PYTHON* variables decide what is imported
+        "-m",
+        "gateway.cloud_worker",
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=PIPE,
+        cwd=folder,
+        env=_scrubbed(os.environ, folder),
+        limit=LINE_BYTES_MAX,
+        # A terminal's Ctrl-C goes to the whole session: the gateway drains first and then tells the worker.
+        start_new_session=True,
+    )
+
+
+def _scrubbed(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
+    passed_on = {name: environment[name] for name in PASSED_ON if name in environment}
+    return {"PATH": os.defpath, "HOME": str(folder), "TMPDIR": str(folder), **passed_on}
+
+
+def _private_folder() -> Path:
+    """A fresh folder that only we can enter (mkdtemp makes it 0700), with a name short enough for a socket."""
+    folder = tempfile.mkdtemp(prefix="millrace-cloud-")
+    if len(folder) > SOCKET_PATH_CHARS_MAX:
+        Path(folder).rmdir()
+        folder = tempfile.mkdtemp(prefix="millrace-cloud-", dir="/tmp")
+    return Path(folder)
+
+
+async def _give_orders(process: Process, orders: Orders) -> Health:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(msgspec.json.encode(orders) + b"\n")
+    await process.stdin.drain()
+    line = await process.stdout.readline()
+    if not line:
+        raise ValueError("it ended before it was ready")
+    return msgspec.json.decode(line, type=Health)
+
+
+async def _relay_log(stderr: asyncio.StreamReader, generation: int) -> None:
+    """The worker's log lines into ours, for as long as it writes any."""
+    while True:
+        try:
+            line = await stderr.readline()
+        except ValueError:  # longer than the reader's limit, which it has thrown away by now
+            continue
+        if not line:
+            return
+        try:
+            fields = orjson.loads(line)
+            said = fields.pop("event")
+        except (orjson.JSONDecodeError, KeyError, AttributeError, TypeError):
+            fields, said = {}, line.decode("utf-8", "replace").rstrip()[:500]
+        log.info("cloud_worker.said", **fields | {"said": said, "generation": generation})
+
+
+async def _fetch_health(socket_path: Path) -> Health:
+    reader, writer = await asyncio.open_unix_connection(str(socket_path))
+    try:
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: cloud\r\nConnection: close\r\n\r\n")
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d{1,5})\r\n", head)
+        if not head.startswith(b"HTTP/1.1 200") or length is None:
+            raise OSError("the worker is not well")
+        return msgspec.json.decode(await reader.readexactly(int(length.group(1))), type=Health)
+    finally:
+        writer.close()
+
+
+async def _end(process: Process, patience_s: float) -> None:
+    try:
+        async with asyncio.timeout(patience_s):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(END_S):
+                await process.wait()
