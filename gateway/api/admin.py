@@ -1,0 +1,87 @@
+"""What the command line asks of a running gateway: machines, join tokens, requests, why a route."""
+
+import asyncio
+import secrets
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+
+from cluster.controller import Topology
+from cluster.identity import NodeId
+from cluster.joining import Target
+from cluster.plan import PlannedStage
+from gateway.errors import KeyInvalid
+from gateway.services import Services
+
+HEADER = "x-millrace-admin"
+
+
+def _admit(request: Request) -> Services:
+    """Only who can read the data folder knows the token that each start makes anew."""
+    services: Services = request.app.state.services
+    given = request.headers.get(HEADER, "")
+    if not secrets.compare_digest(given.encode(), services.admin_token.encode()):
+        raise KeyInvalid(f"This is for the machine's own command line; send its token as {HEADER}.")
+    return services
+
+
+Admin = Annotated[Services, Depends(_admit)]
+
+router = APIRouter(prefix="/admin")
+
+
+@router.post("/tokens")
+async def create_token(services: Admin, request: Request) -> dict[str, Any]:
+    """A join token for one machine, and where that machine finds the cluster."""
+    cluster: Target = request.app.state.cluster
+    return {"token": services.controller.new_token(), "host": cluster.host, "port": cluster.port}
+
+
+@router.get("/cluster")
+async def show_cluster(services: Admin) -> dict[str, Any]:
+    return describe(services.controller.topology())
+
+
+@router.get("/requests")
+async def list_requests(services: Admin, limit: int = 50) -> list[dict[str, Any]]:
+    """Recent requests, newest first."""
+    entries = await asyncio.to_thread(services.request_log.newest, limit)
+    return [asdict(entry) for entry in entries]
+
+
+def describe(topology: Topology) -> dict[str, Any]:
+    """The cluster for people and programs: nodes with their layers, and why they have them."""
+    stages = topology.plan.stages if topology.plan else ()
+    by_node = {stage.member.node_id: stage for stage in stages}
+    nodes = []
+    # In ring order, spares last.
+    for member in sorted(topology.members, key=lambda m: _place(by_node, m.node_id)):
+        stage = by_node.get(member.node_id)
+        nodes.append(
+            {
+                "node": member.name,
+                "node_id": member.node_id,
+                "device": member.machine.device.kind,
+                "memory_usable_bytes": member.machine.memory_usable_bytes,
+                "layers": [stage.spec.first_layer, stage.spec.end_layer - 1] if stage else None,
+                "weight_bytes": stage.weight_bytes if stage else 0,
+                "head": member.node_id == topology.head,
+                "reason": stage.reason if stage else "spare",
+            }
+        )
+    return {
+        "status": topology.status,
+        "reason": topology.reason,
+        "epoch": topology.epoch,
+        "model": topology.model,
+        "precision": topology.plan.precision if topology.plan else None,
+        "ring_round_trip_ms": topology.round_trip_ms,
+        "plan": list(topology.plan.reasons) if topology.plan else [],
+        "nodes": nodes,
+    }
+
+
+def _place(stages: dict[NodeId, PlannedStage], node_id: NodeId) -> tuple[int, str]:
+    stage = stages.get(node_id)
+    return (stage.spec.index if stage else len(stages), node_id)

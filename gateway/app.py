@@ -1,0 +1,161 @@
+"""The composition root: every service built and started, every route mounted, everything ended in order."""
+
+import secrets
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import structlog
+from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+from starlette.routing import Route
+
+from accounting.money import Price, parse_usd
+from accounting.prices import CloudPrices, PriceBook
+from cluster.controller import Controller
+from cluster.joining import Target
+from gateway.admission import Admission
+from gateway.api import admin, health, models
+from gateway.api.generate import GenerateEndpoint
+from gateway.bookkeeping import Bookkeeper
+from gateway.books import Books
+from gateway.cloud_worker.providers import CloudConfiguration, CloudModel
+from gateway.cloud_worker.supervisor import CloudWorker
+from gateway.console import pages
+from gateway.data_folder import DataFolder
+from gateway.database import open_engine, read_sessions, upgrade, write_sessions
+from gateway.errors import GatewayError, MethodNotAllowed, NotFound, RequestInvalid, to_api_error
+from gateway.identity.keys import Keys, load_secret
+from gateway.lane_health import LaneHealth
+from gateway.lanes.base import Lane
+from gateway.lanes.cloud import CloudLane
+from gateway.lanes.cluster import ClusterLane
+from gateway.lanes.pool import PoolLane
+from gateway.observability import Metrics
+from gateway.request_log import RequestLog
+from gateway.services import Services
+from gateway.settings import CloudSettings, LaneName, Settings
+
+log = structlog.get_logger(__name__)
+
+
+@asynccontextmanager
+async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerator[Services]:
+    """Everything built and running; ended in reverse order on the way out."""
+    dsn = settings.database.dsn
+    engine = open_engine(dsn.get_secret_value() if dsn else folder.dsn)
+    upgrade(engine)
+    read, write = read_sessions(engine), write_sessions(engine)
+    async with AsyncExitStack() as stack:
+        stack.callback(engine.dispose)
+        books = Books(read, write)
+        books.start()
+        stack.push_async_callback(books.stop)
+        request_log = RequestLog(read, write)
+        request_log.start()
+        stack.callback(request_log.stop)
+        metrics, lane_health = Metrics.create(), LaneHealth()
+        bookkeeper = Bookkeeper(books, request_log, metrics, lane_health)
+        stack.push_async_callback(bookkeeper.stop)
+        controller = Controller(
+            folder.cluster,
+            precision=settings.cluster.precision,
+            slots=settings.cluster.slots,
+            expected_nodes=max(1, settings.cluster.nodes),
+        )
+        stack.push_async_callback(controller.stop)
+        yield Services(
+            settings=settings,
+            metrics=metrics,
+            keys=Keys(load_secret(folder.path), read, write),
+            books=books,
+            request_log=request_log,
+            bookkeeper=bookkeeper,
+            admission=Admission(settings.server.requests_max),
+            health=lane_health,
+            lanes=await _open_lanes(settings, folder, controller, stack),
+            controller=controller,
+            admin_token=secrets.token_urlsafe(32),
+        )
+
+
+async def _open_lanes(
+    settings: Settings, folder: DataFolder, controller: Controller, stack: AsyncExitStack
+) -> dict[LaneName, Lane]:
+    """The lanes that the settings call for; the cluster lane always, since machines may join at any time."""
+    lanes: dict[LaneName, Lane] = {"cluster": ClusterLane(controller, settings.cluster.slots)}
+    if settings.pool.backends:
+        pool = PoolLane(settings.pool)
+        stack.push_async_callback(pool.stop)
+        await pool.start()
+        lanes["pool"] = pool
+    if settings.cloud.models:
+        cloud = CloudLane(settings.cloud, _cloud_worker(settings.cloud, folder), _price_book(settings.cloud))
+        stack.push_async_callback(cloud.stop)
+        lanes["cloud"] = cloud
+    return lanes
+
+
+def _cloud_worker(settings: CloudSettings, folder: DataFolder) -> CloudWorker:
+    models = {
+        name: CloudModel(
+            litellm_model=model.model,
+            base_url=model.base_url,
+            key_name=model.key,
+            parameters=model.parameters,
+            secret_parameters=model.secret_parameters,
+        )
+        for name, model in settings.models.items()
+    }
+    keys_file = settings.keys_file or folder.path / "cloud.keys"
+    configuration = CloudConfiguration(models=models, keys_file=str(keys_file), proxies=settings.proxies)
+    return CloudWorker(configuration)
+
+
+def _price_book(settings: CloudSettings) -> PriceBook:
+    """The providers' list, with the owner's own prices before it."""
+    own = {
+        ("cloud", model.model): Price(
+            parse_usd(model.prompt_usd_per_mtok),
+            parse_usd(model.prompt_usd_per_mtok),
+            parse_usd(model.completion_usd_per_mtok),
+        )
+        for model in settings.models.values()
+        if model.prompt_usd_per_mtok is not None and model.completion_usd_per_mtok is not None
+    }
+    return PriceBook(own, "settings", CloudPrices.installed())
+
+
+def create_app(services: Services, cluster: Target) -> FastAPI:
+    """Every route. The two that carry the traffic are plain ASGI; the rest is FastAPI."""
+    app = FastAPI(title="Millrace", docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.services = services
+    app.state.cluster = cluster
+    app.router.routes.append(Route("/v1/chat/completions", GenerateEndpoint(services, "chat"), methods=["POST"]))
+    app.router.routes.append(Route("/v1/completions", GenerateEndpoint(services, "completion"), methods=["POST"]))
+    for router in (models.router, health.router, admin.router, pages.router):
+        app.include_router(router)
+    app.mount("/console/static", pages.static)
+    app.add_exception_handler(GatewayError, _answer_error)
+    app.add_exception_handler(HTTPException, _answer_error)
+    app.add_exception_handler(Exception, _answer_error)
+    return app
+
+
+async def _answer_error(request: Request, error: Exception) -> Response:
+    """Any route's error in OpenAI's shape."""
+    if isinstance(error, HTTPException):
+        error = _of_status(request, error)
+    elif not isinstance(error, GatewayError):
+        log.error("request failed", path=request.url.path, exc_info=error)
+    answer = to_api_error(error)
+    headers = {name.decode(): value.decode() for name, value in answer.headers}
+    return Response(answer.body(), answer.status, headers, "application/json")
+
+
+def _of_status(request: Request, error: HTTPException) -> GatewayError:
+    what = f"{request.method} {request.url.path}"
+    if error.status_code == 404:
+        return NotFound(f"There is no {what}.")
+    if error.status_code == 405:
+        return MethodNotAllowed(f"{what} is not allowed.")
+    return RequestInvalid(str(error.detail))

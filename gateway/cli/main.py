@@ -1,0 +1,22 @@
+"""The `millrace` command: every subcommand by its file."""
+
+import typer
+
+from gateway.cli import keys, machines, money, requests, serving
+
+app = typer.Typer(
+    name="millrace",
+    help="One OpenAI base URL in front of everything you can compute on.",
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,
+    rich_markup_mode="rich",
+)
+app.command("up")(serving.up)
+app.command("join")(machines.join)
+app.command("nodes")(machines.nodes)
+app.add_typer(machines.token, name="token")
+app.add_typer(keys.app, name="key")
+app.command("requests")(requests.requests)
+app.command("balance")(money.balance)
+app.add_typer(money.credit, name="credit")
+app.command("version")(serving.version)

@@ -1,0 +1,54 @@
+"""`millrace balance` and `credit`: what there is to spend on the cloud."""
+
+import uuid
+from typing import Annotated
+
+import typer
+
+from gateway.cli import output
+from gateway.cli.serving import AsJson, DataDir, settings_from
+
+credit = typer.Typer(help="Credits for paid lanes.", no_args_is_help=True)
+
+
+@credit.command("add")
+def add(
+    amount: Annotated[str, typer.Argument(help="USD as a decimal number, such as 5.00.")],
+    note: Annotated[str, typer.Option(help="Why, for the statement.")] = "added by the operator",
+    user: Annotated[str, typer.Option(help="Whose credits.")] = "owner",
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Allow so much to be spent on cloud lanes. Example: millrace credit add 5.00"""
+    from accounting.errors import LedgerError
+    from accounting.money import format_usd, parse_usd
+    from gateway.cli.store import with_books
+
+    try:
+        amount_nano = parse_usd(amount)
+        posted = with_books(
+            settings_from(data_dir), lambda books: books.credit(uuid.uuid4().hex, user, amount_nano, note)
+        )
+    except LedgerError as error:
+        output.fail(str(error))
+    if as_json:
+        output.data({"event": posted.event_seq, "amount_usd": format_usd(amount_nano), "user": user})
+    else:
+        output.talk.print(
+            f"{user} has ${format_usd(amount_nano)} more (event {posted.event_seq})", highlight=False
+        )
+
+
+def balance(
+    user: Annotated[str, typer.Option(help="Whose credits.")] = "owner",
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show credits: there, held by running requests, free. Example: millrace balance"""
+    from accounting.money import format_usd
+    from gateway.cli.store import with_books
+
+    found = with_books(settings_from(data_dir), lambda books: books.balance(user))
+    amounts = (found.posted_nano, found.held_nano, found.available_nano)
+    columns = ("user", "credits_usd", "held_usd", "available_usd")
+    output.table(columns, [(user, *map(format_usd, amounts))], as_json=as_json)

@@ -1,0 +1,27 @@
+"""The way from a command to the gateway that runs on the same data folder."""
+
+from typing import Any
+
+import httpx
+
+from gateway.api.admin import HEADER
+from gateway.cli import output
+from gateway.data_folder import DataFolder
+from gateway.settings import Settings
+
+TIMEOUT_S = 30.0
+
+
+def ask(settings: Settings, method: str, path: str) -> Any:
+    """The running gateway's answer; ends the command when there is none."""
+    running = DataFolder(settings.data_dir).read_running()
+    if running is None:
+        output.fail(f"no gateway runs on {settings.data_dir}; start one with `millrace up`", output.UNREACHABLE)
+    url = running["base_url"].removesuffix("/v1") + path
+    try:
+        response = httpx.request(method, url, headers={HEADER: running["admin_token"]}, timeout=TIMEOUT_S)
+    except httpx.HTTPError as error:
+        output.fail(f"the gateway at {url} does not answer: {error}", output.UNREACHABLE)
+    if response.status_code != 200:
+        output.fail(f"the gateway answered {response.status_code}: {response.text}")
+    return response.json()

@@ -1,0 +1,77 @@
+"""The folder of everything kept on this machine: who may use it, and where things lie in it."""
+
+import fcntl
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from gateway.settings import SettingsInvalid
+
+
+class FolderBusy(SettingsInvalid):
+    """Another gateway runs on this folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataFolder:
+    """Made on first use, closed to other users."""
+
+    path: Path
+
+    def prepare(self) -> None:
+        """Raises SettingsInvalid when the folder cannot be made or written."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            (self.path / "lock").touch()
+        except OSError as error:
+            raise SettingsInvalid(f"data_dir: {self.path} cannot be used: {error.strerror}") from None
+
+    def lock(self) -> int:
+        """Claim the folder for this process's life; returns the descriptor to keep. Raises FolderBusy."""
+        descriptor = os.open(self.path / "lock", os.O_RDWR)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            running = self.read_running()
+            who = f" (pid {running['pid']}, {running['base_url']})" if running else ""
+            raise FolderBusy(
+                f"another gateway runs on {self.path}{who}. Stop it, or choose another --data-dir."
+            ) from None
+        return descriptor
+
+    @property
+    def dsn(self) -> str:
+        """The books, where no PostgreSQL is given."""
+        return f"sqlite:///{self.path / 'millrace.db'}"
+
+    @property
+    def cluster(self) -> Path:
+        return self.path / "cluster"
+
+    @property
+    def nodes(self) -> Path:
+        return self.path / "nodes"
+
+    @property
+    def _running(self) -> Path:
+        return self.path / "running.json"
+
+    def write_running(self, base_url: str, admin_token: str) -> None:
+        """Tell this machine's command line where the gateway is, and how to be believed by it."""
+        facts = {"pid": os.getpid(), "base_url": base_url, "admin_token": admin_token}
+        with os.fdopen(os.open(self._running, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(orjson.dumps(facts))
+
+    def read_running(self) -> dict[str, Any] | None:
+        try:
+            facts: dict[str, Any] = orjson.loads(self._running.read_bytes())
+        except (OSError, orjson.JSONDecodeError):
+            return None
+        return facts
+
+    def forget_running(self) -> None:
+        self._running.unlink(missing_ok=True)

@@ -1,0 +1,143 @@
+"""Our errors as HTTP: one table from what happened to status, type and code, in OpenAI's shape.
+
+The official SDKs choose their exception class by status alone: 400 BadRequest, 401 Authentication, 403
+PermissionDenied, 404 NotFound, 409 Conflict, 429 RateLimit, 5xx InternalServer (and they try 409, 429 and 5xx
+again by themselves).
+"""
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from accounting import errors as books
+from cluster import errors as cluster
+
+
+class GatewayError(Exception):
+    """Root of what the gateway itself refuses; `param` names the request's field when one is to blame."""
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code
+
+
+class RequestInvalid(GatewayError):
+    """The body is not what the API asks for."""
+
+
+class BodyTooLarge(GatewayError):
+    pass
+
+
+class KeyInvalid(GatewayError):
+    pass
+
+
+class ModelUnknown(GatewayError):
+    pass
+
+
+class NotFound(GatewayError):
+    pass
+
+
+class MethodNotAllowed(GatewayError):
+    pass
+
+
+class PolicyForbids(GatewayError):
+    """A rule stands against the only way to serve this; the message names the rule and its owner."""
+
+
+class FeatureUnsupported(GatewayError):
+    """No lane that may serve this model can do what the request asks for."""
+
+
+class Overloaded(GatewayError):
+    """Too much is running; worth trying again after `retry_after_s`."""
+
+    retry_after_s = 1
+
+
+class LaneFailed(GatewayError):
+    """A backend did not answer, or answered nonsense, before its first byte."""
+
+
+class LaneUnreachable(LaneFailed):
+    """No connection: the backend has seen nothing of the request."""
+
+
+class LaneTimeout(LaneFailed):
+    pass
+
+
+class LaneLimited(LaneFailed):
+    """The backend has a rate limit and we have reached it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiError:
+    """What the client gets."""
+
+    status: int
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+    headers: tuple[tuple[bytes, bytes], ...] = field(default=())
+
+    def body(self) -> bytes:
+        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        return msgspec.json.encode({"error": error})
+
+    def event(self) -> bytes:
+        """The same as the last event of a stream that had begun."""
+        return b"data: " + self.body() + b"\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    status: int
+    type: str
+    code: str | None = None
+
+
+# The first class that an error is an instance of decides; a code of the error's own goes before the row's.
+_TABLE: dict[type[Exception], _Row] = {
+    RequestInvalid: _Row(400, "invalid_request_error"),
+    BodyTooLarge: _Row(413, "invalid_request_error", "body_too_large"),
+    KeyInvalid: _Row(401, "authentication_error", "invalid_api_key"),
+    ModelUnknown: _Row(404, "invalid_request_error", "model_not_found"),
+    NotFound: _Row(404, "invalid_request_error", "not_found"),
+    MethodNotAllowed: _Row(405, "invalid_request_error", "method_not_allowed"),
+    PolicyForbids: _Row(403, "permission_error", "policy_forbids"),
+    FeatureUnsupported: _Row(400, "invalid_request_error", "unsupported_feature"),
+    Overloaded: _Row(503, "overloaded_error", "overloaded"),
+    LaneTimeout: _Row(504, "upstream_error", "upstream_timeout"),
+    LaneLimited: _Row(429, "rate_limit_error", "upstream_rate_limited"),
+    LaneFailed: _Row(502, "upstream_error", "upstream_failed"),
+    books.InsufficientCredit: _Row(402, "insufficient_credit", "insufficient_credit"),
+    books.LedgerBusy: _Row(503, "overloaded_error", "ledger_busy"),
+    cluster.RequestInvalid: _Row(400, "invalid_request_error"),
+    cluster.ContextLengthExceeded: _Row(400, "invalid_request_error"),
+    cluster.ClusterBusy: _Row(503, "overloaded_error"),
+    cluster.ClusterUnavailable: _Row(503, "overloaded_error"),
+    cluster.StageLost: _Row(502, "upstream_error"),
+    cluster.GenerationError: _Row(500, "server_error"),
+}
+EXPECTED = tuple(_TABLE)
+"""What a request may end with on purpose; anything else is a defect."""
+
+
+def to_api_error(error: Exception) -> ApiError:
+    """The one place where an error becomes HTTP. Unforeseen ones say nothing of what is inside."""
+    for kind, row in _TABLE.items():
+        if isinstance(error, kind):
+            code = getattr(error, "code", None) or row.code
+            message = getattr(error, "message", None) or str(error)
+            retry_after_s = 1 if row.status == 503 else 0
+            headers = ((b"retry-after", b"%d" % retry_after_s),) if retry_after_s else ()
+            return ApiError(row.status, message, row.type, getattr(error, "param", None), code, headers)
+    return ApiError(500, "The gateway made a mistake; the log has it under this request's id.", "server_error")

@@ -1,0 +1,161 @@
+"""One request from admission to settled ledger: choose, open, relay, settle."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+import structlog
+
+from accounting.metering import estimate
+from accounting.postings import Outcome
+from cluster.errors import GenerationError
+from gateway.admission import place_hold
+from gateway.bookkeeping import Ending, Trip
+from gateway.errors import (
+    EXPECTED,
+    FeatureUnsupported,
+    GatewayError,
+    LaneFailed,
+    ModelUnknown,
+    Overloaded,
+    PolicyForbids,
+    to_api_error,
+)
+from gateway.identity.caller import Caller
+from gateway.lanes.base import Answer, Call, Meter, Offer
+from gateway.routing import Candidate, Decision, Facts, Need, decide
+from gateway.services import Services
+
+log = structlog.get_logger(__name__)
+
+# A request that nobody could begin to answer is offered to so many candidates at most.
+ATTEMPTS_MAX = 3
+_REASON_CHARS = 400
+_FIELDS = {"json": "response_format", "vision": "messages", "audio": "messages"}
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What the HTTP edge sends: the head is settled, the body is still to come."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: AsyncGenerator[bytes]
+
+
+async def serve(services: Services, caller: Caller, call: Call) -> Reply:
+    """Answer a call. Raises what gateway.errors turns into a status; later errors are the body's last event."""
+    services.admission.enter()
+    trip = Trip.begin(call, caller, explain(services, caller, call))
+    try:
+        answer, candidate = await _open_first(services, trip)
+    except BaseException as error:
+        services.admission.leave()
+        services.bookkeeper.settle(trip, Meter(), _refusal(error))
+        raise
+    return Reply(answer.status, _headers(trip, answer, candidate), _deliver(services, trip, answer))
+
+
+def explain(services: Services, caller: Caller, call: Call) -> Decision:
+    """The routing decision for a call, without acting on it."""
+    request, health = call.request, services.health
+    need = Need(
+        model=request.model,
+        features=call.features,
+        prompt_tokens=estimate(call.raw.decode("utf-8", "replace")).tokens,
+        output_tokens=request.tokens_limit,
+        lane=request.millrace.lane if request.millrace else None,
+    )
+    now_s = health.now_s()
+    offers = [offer for lane in services.lanes.values() for offer in lane.offers(request.model)]
+    facts = [Facts(offer, record := health.of(offer.label), record.is_open(now_s)) for offer in offers]
+    return decide(need, caller, facts, services.settings.routing)
+
+
+async def _open_first(services: Services, trip: Trip) -> tuple[Answer, Candidate]:
+    """The best candidate that begins to answer; one that fails before its first byte is replaced by the next."""
+    failure: LaneFailed | None = None
+    for candidate in trip.decision.candidates[:ATTEMPTS_MAX]:
+        trip.offer = candidate.offer
+        try:
+            return await _open(services, trip, candidate.offer), candidate
+        except LaneFailed as error:
+            failure = error
+            log.warning("lane failed", request_id=trip.call.id, lane=candidate.offer.label, reason=str(error))
+            services.metrics.lane_failures.labels(candidate.offer.lane).inc()
+    raise failure or _why_nobody(trip.call, trip.decision)
+
+
+async def _open(services: Services, trip: Trip, offer: Offer) -> Answer:
+    if trip.hold is None:
+        trip.hold = await place_hold(services.books, trip.caller, trip.call, offer)
+    services.health.began(offer.label)
+    try:
+        return await services.lanes[offer.lane].open(trip.call, offer)
+    except LaneFailed:
+        services.health.failed(offer.label)
+        raise
+    except BaseException:
+        services.health.left(offer.label)
+        raise
+
+
+async def _deliver(services: Services, trip: Trip, answer: Answer) -> AsyncGenerator[bytes]:
+    """The answer's bytes; settles when they end, however they end."""
+    ending = Ending(answer.status, "interrupted")
+    try:
+        async with aclosing(answer.body) as body:
+            async for chunk in body:
+                if trip.first_byte_s is None:
+                    trip.first_byte_s = trip.elapsed_s
+                yield chunk
+        outcome: Outcome = "complete" if answer.status == 200 and answer.meter.is_complete else "failed"
+        ending = Ending(answer.status, outcome)
+    except (LaneFailed, GenerationError) as error:
+        # The status line is long gone: a stream ends with an error event and without [DONE].
+        ending = Ending(answer.status, "failed", str(error))
+        log.warning("answer broke off", request_id=trip.call.id, reason=str(error))
+        yield to_api_error(error).event()
+    finally:
+        services.admission.leave()
+        services.bookkeeper.observe(trip, answer.meter, ending)
+        services.bookkeeper.settle(trip, answer.meter, ending)
+
+
+def _refusal(error: BaseException) -> Ending:
+    """How a request ended that got no answer; 499 is what others log for a caller who hung up."""
+    if not isinstance(error, Exception):
+        return Ending(499, "interrupted")
+    status = to_api_error(error).status
+    problem = str(error) if isinstance(error, EXPECTED) else type(error).__name__
+    return Ending(status, "refused" if status < 500 else "failed", problem)
+
+
+def _why_nobody(call: Call, decision: Decision) -> GatewayError:
+    """The error that fits an empty ranking, in the words of the rejections."""
+    model, rejections = call.request.model, decision.rejections
+    if not rejections:
+        message = f"The model '{model}' does not exist here. GET /v1/models lists what does."
+        return ModelUnknown(message, param="model")
+    for rejection in rejections:
+        if rejection.rule:
+            message = f"'{model}' cannot be served by a lane that this key may use: {decision.reason}."
+            return PolicyForbids(message, param="model", code=f"policy_{rejection.rule.name}")
+    if all(call.features - rejection.offer.features for rejection in rejections):
+        missing = min(call.features)
+        message = f"'{model}' cannot do this here: {decision.reason}."
+        return FeatureUnsupported(message, param=_FIELDS.get(missing, missing))
+    return Overloaded(f"'{model}' cannot be served just now: {decision.reason}.")
+
+
+def _headers(trip: Trip, answer: Answer, candidate: Candidate) -> list[tuple[bytes, bytes]]:
+    reason = trip.decision.reason
+    if candidate is not trip.decision.candidates[0]:
+        reason = f"{candidate.offer.label} took over from {trip.decision.candidates[0].offer.label}; {reason}"
+    return [
+        (b"content-type", answer.content_type.encode("latin-1", "replace")),
+        (b"x-request-id", trip.call.id.encode()),
+        (b"x-millrace-lane", candidate.offer.lane.encode()),
+        (b"x-millrace-reason", reason[:_REASON_CHARS].encode("ascii", "replace")),
+        *answer.headers,
+    ]

@@ -1,0 +1,177 @@
+"""The OpenAI API's shapes: requests checked as they are parsed, answers and stream events as bytes."""
+
+import json
+import math
+import re
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from gateway.errors import RequestInvalid
+
+Kind = Literal["chat", "completion"]
+
+# Far beyond any model; a larger number is a mistake or an attack.
+TOKENS_MAX = 10_000_000
+STOPS_MAX = 16
+_PATH = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
+
+PositiveTokens = Annotated[int, Meta(ge=1, le=TOKENS_MAX)]
+StopString = Annotated[str, Meta(min_length=1, max_length=1000)]
+
+
+class StreamOptions(Struct, frozen=True):
+    include_usage: bool | None = None
+
+
+class ContentPart(Struct, frozen=True):
+    type: str
+    text: str | None = None
+
+
+class Message(Struct, frozen=True):
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[ContentPart] | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+
+
+class Extras(Struct, frozen=True, forbid_unknown_fields=True):
+    """The optional `millrace` object of a request."""
+
+    lane: Literal["cluster", "pool", "cloud"] | None = None
+
+
+class _Common(Struct, frozen=True, kw_only=True):
+    model: Annotated[str, Meta(min_length=1, max_length=256, pattern="^[^\\x00-\\x1f\\x7f]+$")]
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: PositiveTokens | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=0, le=2**31)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    n: Annotated[int, Meta(ge=1, le=128)] | None = None
+    stop: StopString | Annotated[list[StopString], Meta(max_length=STOPS_MAX)] | None = None
+    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    ignore_eos: bool | None = None
+    user: str | None = None
+    millrace: Extras | None = None
+
+    @property
+    def is_stream(self) -> bool:
+        return bool(self.stream)
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether a stream is to end with a usage event."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+
+class ChatRequest(_Common, frozen=True, kw_only=True):
+    """The fields of POST /v1/chat/completions that we act on; others travel on in the original bytes."""
+
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=10_000)]
+    max_completion_tokens: PositiveTokens | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    tools: list[dict[str, Any]] | None = None
+    functions: list[dict[str, Any]] | None = None
+    response_format: dict[str, Any] | None = None
+    modalities: list[str] | None = None
+
+    @property
+    def tokens_limit(self) -> int | None:
+        return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def alternatives(self) -> int:
+        """Log-probabilities wanted per token, -1 for none at all."""
+        return (self.top_logprobs or 0) if self.logprobs else -1
+
+
+class CompletionRequest(_Common, frozen=True, kw_only=True):
+    """The fields of POST /v1/completions that we act on."""
+
+    prompt: str | list[str | int | list[int]]
+    suffix: str | None = None
+    echo: bool | None = None
+    best_of: Annotated[int, Meta(ge=1, le=128)] | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+
+    @property
+    def tokens_limit(self) -> int | None:
+        return self.max_tokens
+
+    @property
+    def alternatives(self) -> int:
+        return -1 if self.logprobs is None else self.logprobs
+
+
+Request = ChatRequest | CompletionRequest
+
+_decoders: dict[Kind, msgspec.json.Decoder[Request]] = {
+    "chat": msgspec.json.Decoder(ChatRequest),
+    "completion": msgspec.json.Decoder(CompletionRequest),
+}
+
+
+def read_request(kind: Kind, body: bytes) -> Request:
+    """Parse and check a body. Raises RequestInvalid naming the field."""
+    if not body:
+        raise RequestInvalid("The request has no body; send a JSON object.", code="invalid_json")
+    try:
+        request = _decoders[kind].decode(body)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        at = _PATH.search(text)
+        missing = re.search(r"missing required field `(\w+)`", text)
+        param = missing.group(1) if missing else at.group(1) if at else None
+        said = _PATH.sub("", text)
+        code = "missing_required_parameter" if missing else "invalid_value"
+        raise RequestInvalid(f"{param}: {said}" if param else said, param=param or None, code=code) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if param := _find_non_finite(body):
+            message = f"{param}: NaN and Infinity are no JSON numbers"
+            raise RequestInvalid(message, param=param, code="invalid_json") from None
+        raise RequestInvalid(f"The body is not valid JSON: {error}", code="invalid_json") from None
+    _check_combinations(request)
+    return request
+
+
+def _find_non_finite(body: bytes) -> str | None:
+    """The top-level field that holds NaN or Infinity, which Python's json writes and JSON does not have."""
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    fields = content.items() if isinstance(content, dict) else ()
+    return next((name for name, value in fields if isinstance(value, float) and not math.isfinite(value)), None)
+
+
+def _check_combinations(request: Request) -> None:
+    if request.stream_options and not request.stream:
+        raise RequestInvalid("stream_options: only allowed with stream: true", param="stream_options")
+    if isinstance(request, ChatRequest):
+        if request.top_logprobs and not request.logprobs:
+            raise RequestInvalid("top_logprobs: only allowed with logprobs: true", param="top_logprobs")
+    elif not request.prompt:
+        raise RequestInvalid("prompt: must not be empty", param="prompt", code="invalid_value")
+    elif len({type(part) for part in request.prompt}) > 1:
+        raise RequestInvalid("prompt: must be of one kind: text, token ids, or lists of them", param="prompt")
+    for token in request.logit_bias or ():
+        if not token.isascii() or not token.isdigit():
+            raise RequestInvalid(f"logit_bias: {token[:20]!r} is no token id", param="logit_bias")
+
+
+def model_entry(name: str, lanes: list[str]) -> dict[str, Any]:
+    """One element of GET /v1/models."""
+    return {"id": name, "object": "model", "created": 0, "owned_by": "millrace", "millrace": {"lanes": lanes}}

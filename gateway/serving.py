@@ -1,0 +1,173 @@
+"""A gateway's life: services up, sockets open, cluster deployed, signals obeyed, everything down again."""
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import structlog
+import uvicorn
+from fastapi import FastAPI
+
+from cluster.controller import Controller
+from cluster.errors import ClusterUnavailable
+from cluster.joining import Target
+from cluster.local_nodes import LocalNodes
+from cluster.manifest import Progress
+from gateway.app import create_app, open_services
+from gateway.data_folder import DataFolder
+from gateway.services import Services
+from gateway.settings import ServerSettings, Settings, SettingsInvalid
+
+log = structlog.get_logger(__name__)
+
+# The first deployment of a large model from a slow disk takes minutes.
+READY_TIMEOUT_S = 1800.0
+_REACHABLE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - translated, not bound
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A gateway that answers requests."""
+
+    base_url: str
+    console_url: str
+    cluster: Target
+    services: Services
+
+
+class _Server(uvicorn.Server):
+    """uvicorn with signals left to us: it would end the process before the nodes are stopped."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+
+async def run(
+    settings: Settings, folder: DataFolder, on_ready: Callable[[Running], None], progress: Progress
+) -> None:
+    """Serve until SIGINT or SIGTERM; a second one does not wait for running requests.
+
+    What was begun last ends first: the HTTP server drains, then the nodes go, then the books close. Raises
+    SettingsInvalid and ModelError when the gateway cannot start.
+    """
+    listening = _listen(settings.server)
+    async with open_services(settings, folder) as services:
+        cluster = await _open_cluster_port(settings, services.controller, listening.getsockname()[1])
+        running = _describe(settings, listening, cluster, services)
+        folder.write_running(running.base_url, services.admin_token)
+        async with _local_nodes(settings, folder, services.controller) as nodes:
+            app = create_app(services, cluster)
+            async with _http_server(app, settings.server, listening) as stopped:
+                starting = asyncio.create_task(_start_cluster(settings, running, nodes, progress))
+                try:
+                    await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
+                    if starting.done():
+                        starting.result()
+                        on_ready(running)
+                        await stopped
+                finally:
+                    starting.cancel()
+                    folder.forget_running()
+                    log.info("stopping", in_flight=services.admission.in_flight)
+
+
+def _listen(server: ServerSettings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in server.host else socket.AF_INET
+    try:
+        return socket.create_server((server.host, server.port), family=family, backlog=1024)
+    except OSError as error:
+        raise SettingsInvalid(f"server: cannot listen on {server.host}:{server.port}: {error.strerror}") from None
+
+
+async def _open_cluster_port(settings: Settings, controller: Controller, http_port: int) -> Target:
+    """The nodes' port: the one that is set, or the HTTP port's neighbour, or any when that is taken."""
+    host = settings.cluster.host or settings.server.host
+    wanted = settings.cluster.port or http_port + 1
+    try:
+        return Target(host, await controller.start(host, wanted))
+    except (OSError, OverflowError) as error:
+        if settings.cluster.port:
+            raise SettingsInvalid(f"cluster: cannot listen on {host}:{wanted}: {error}") from None
+    return Target(host, await controller.start(host, 0))
+
+
+def _describe(settings: Settings, listening: socket.socket, cluster: Target, services: Services) -> Running:
+    host, port = _REACHABLE.get(settings.server.host, settings.server.host), listening.getsockname()[1]
+    root = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return Running(f"{root}/v1", f"{root}/console", cluster, services)
+
+
+@asynccontextmanager
+async def _local_nodes(
+    settings: Settings, folder: DataFolder, controller: Controller
+) -> AsyncGenerator[LocalNodes]:
+    cluster = settings.cluster
+    nodes = LocalNodes(cluster.nodes, folder.nodes, cluster.memory_share, settings.log.style)
+    try:
+        yield nodes
+    finally:
+        # First the controller, which would otherwise plan anew with every node that goes.
+        await controller.stop()
+        await nodes.stop()
+
+
+@asynccontextmanager
+async def _http_server(
+    app: FastAPI, settings: ServerSettings, listening: socket.socket
+) -> AsyncGenerator["asyncio.Task[None]"]:
+    """Serving inside of the block; gives the task that ends when a signal asks for the end."""
+    config = uvicorn.Config(
+        app,
+        http="httptools",
+        lifespan="off",
+        access_log=False,
+        server_header=False,
+        log_config=None,
+        timeout_graceful_shutdown=settings.drain_s,
+    )
+    server = _Server(config)
+    serving = asyncio.create_task(server.serve(sockets=[listening]), name="http server")
+    stopped = asyncio.create_task(_until_signal(server), name="signals")
+    serving.add_done_callback(lambda _: stopped.cancel())
+    try:
+        yield stopped
+    finally:
+        server.should_exit = True
+        await asyncio.gather(serving, return_exceptions=True)
+
+
+async def _until_signal(server: _Server) -> None:
+    asked = asyncio.Event()
+
+    def obey() -> None:
+        server.force_exit = asked.is_set()
+        asked.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, obey)
+    await asked.wait()
+
+
+async def _start_cluster(settings: Settings, running: Running, nodes: LocalNodes, progress: Progress) -> None:
+    """Local nodes and the model, up to a ring that serves or the reason why there is none."""
+    controller = running.services.controller
+    model = settings.cluster.model
+    reading = asyncio.create_task(controller.load_model(model, progress)) if model else None
+    local = Target(_REACHABLE.get(running.cluster.host, running.cluster.host), running.cluster.port)
+    await nodes.start(local, [controller.new_token() for _ in range(settings.cluster.nodes)])
+    if reading is None:
+        return
+    await reading
+    if not settings.cluster.nodes:
+        return
+    try:
+        await controller.wait_ready(READY_TIMEOUT_S)
+    except ClusterUnavailable as error:
+        # Other lanes may serve, and machines may join: the reason is shown, the gateway stays.
+        log.error("cluster not ready", reason=error.message)

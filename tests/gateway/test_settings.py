@@ -1,0 +1,68 @@
+"""Settings: strongest source wins, unknown names are refused, what is written down is what there is."""
+
+from pathlib import Path
+
+import pytest
+
+from gateway.settings import SettingsInvalid, read_settings, refuse_unknown, variables
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MILLRACE_DATA_DIR", str(tmp_path))
+
+
+def test_the_command_line_beats_the_environment_beats_the_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "millrace.toml").write_text("[cluster]\nnodes = 1\nslots = 7\n[server]\nport = 1\n")
+    monkeypatch.setenv("MILLRACE_CLUSTER__NODES", "2")
+    monkeypatch.setenv("MILLRACE_SERVER__PORT", "2")
+    settings = read_settings(server={"port": 3})
+    assert (settings.server.port, settings.cluster.nodes, settings.cluster.slots) == (3, 2, 7)
+
+
+def test_nested_values_and_mappings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLRACE_CLOUD__MODELS", '{"fast": {"model": "openai/gpt-4o-mini"}}')
+    monkeypatch.setenv("MILLRACE_POLICY__LANES", '["pool"]')
+    settings = read_settings()
+    assert settings.cloud.models["fast"].model == "openai/gpt-4o-mini"
+    assert settings.policy.lanes == ("pool",)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("MILLRACE_SERVER__PROT", "1", "did you mean MILLRACE_SERVER__PORT"),
+        ("MILLRACE_NONSENSE", "1", "MILLRACE_NONSENSE is no setting"),
+        ("MILLRACE_SERVER__PORT", "many", "server.port: "),
+        ("MILLRACE_SERVER__PORT", "70000", "server.port: "),
+        ("MILLRACE_LOG__LEVEL", "loud", "log.level: "),
+        ("MILLRACE_POLICY__LANES", '["moon"]', "policy.lanes"),
+        ("MILLRACE_CLOUD__MODELS", '{"x": {"model": "m", "pirce": "1"}}', "pirce: is no setting"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, message: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(SettingsInvalid, match=message):
+        read_settings()
+
+
+def test_a_broken_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "millrace.toml").write_text("[server\n")
+    with pytest.raises(SettingsInvalid, match=r"millrace\.toml"):
+        read_settings()
+
+
+def test_every_setting_has_a_variable_and_a_description() -> None:
+    listed = dict(variables())
+    assert "MILLRACE_CLUSTER__MODEL" in listed
+    assert all(description for description in listed.values())
+    refuse_unknown(dict.fromkeys(listed, "x"))
+
+
+def test_secrets_do_not_print(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLRACE_DATABASE__DSN", "postgresql://me:hunter2@db/x")
+    assert "hunter2" not in repr(read_settings())

@@ -1,0 +1,151 @@
+"""Real gateways for tests: `millrace up` in a process of its own, with its nodes, its books and its signals."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import openai
+import psutil
+
+from gateway.api.admin import HEADER
+from gateway.data_folder import DataFolder
+from tests.clusters import DEMO_MODEL
+
+START_TIMEOUT_S = 90.0
+STOP_TIMEOUT_S = 30.0
+
+T = TypeVar("T")
+
+
+@dataclass
+class Gateway:
+    """One running `millrace up`."""
+
+    process: subprocess.Popen[str]
+    folder: Path
+    base_url: str
+    api_key: str
+    log: list[str] = field(default_factory=list)
+    clients: list[openai.OpenAI | httpx.Client] = field(default_factory=list)
+
+    @property
+    def root(self) -> str:
+        return self.base_url.removesuffix("/v1")
+
+    def openai(self, api_key: str | None = None) -> openai.OpenAI:
+        """The official client, without retries that would hide a failure."""
+        key = api_key or self.api_key
+        client = openai.OpenAI(base_url=self.base_url, api_key=key, max_retries=0, timeout=60)
+        self.clients.append(client)
+        return client
+
+    def http(self, api_key: str | None = None) -> httpx.Client:
+        headers = {"authorization": f"Bearer {api_key or self.api_key}"}
+        client = httpx.Client(base_url=self.root, headers=headers, timeout=60)
+        self.clients.append(client)
+        return client
+
+    def admin(self, path: str) -> Any:
+        running = DataFolder(self.folder).read_running()
+        assert running
+        headers = {HEADER: running["admin_token"]}
+        return httpx.get(self.root + path, headers=headers, timeout=10).raise_for_status().json()
+
+    def cli(self, *words: str) -> str:
+        """A millrace command on this gateway's data folder; its stdout."""
+        done = subprocess.run(
+            [sys.executable, "-m", "gateway", *words, "--data-dir", str(self.folder)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def new_key(self, name: str, lanes: str) -> str:
+        return str(json.loads(self.cli("key", "create", name, "--lanes", lanes, "--json"))["api_key"])
+
+    def record(self, request_id: str) -> dict[str, Any]:
+        """The request's row, written just after its answer."""
+        return until(
+            lambda: next((row for row in self.admin("/admin/requests") if row["request_id"] == request_id), None)
+        )
+
+    def processes(self) -> list[psutil.Process]:
+        """The gateway and everything it started."""
+        parent = psutil.Process(self.process.pid)
+        return [parent, *parent.children(recursive=True)]
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(STOP_TIMEOUT_S)
+
+
+def until(look: Callable[[], T | None], timeout_s: float = 15.0) -> T:
+    """What `look` finds, as soon as it finds something."""
+    deadline_s = time.monotonic() + timeout_s
+    while time.monotonic() < deadline_s:
+        if (found := look()) is not None:
+            return found
+        time.sleep(0.03)
+    raise AssertionError("it did not happen in time")
+
+
+@contextmanager
+def running_gateway(
+    folder: Path, *, model: Path | str | None = DEMO_MODEL, nodes: int = 2, settings: dict[str, str] | None = None
+) -> Iterator[Gateway]:
+    """Start it, wait for its first line, stop it. `settings` are MILLRACE_* variables without the prefix."""
+    command = [sys.executable, "-m", "gateway", "up", "--json", "--port", "0", "--data-dir", str(folder)]
+    if model:
+        command += ["--model", str(model), "--nodes", str(nodes)]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MILLRACE_")}
+    environment |= {f"MILLRACE_{name}": value for name, value in (settings or {}).items()}
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, start_new_session=True, text=True
+    )
+    assert process.stdout
+    log: list[str] = []
+    reading = threading.Thread(target=_keep, args=(process, log), daemon=True)
+    reading.start()
+    watchdog = threading.Timer(START_TIMEOUT_S, process.kill)
+    watchdog.start()
+    try:
+        line = process.stdout.readline()
+        watchdog.cancel()
+        assert line, "".join(log)
+        facts = json.loads(line)
+        assert facts["pid"] == process.pid
+        gateway = Gateway(process, folder, facts["base_url"], facts["api_key"], log)
+        try:
+            yield gateway
+        finally:
+            for client in gateway.clients:
+                client.close()
+    finally:
+        watchdog.cancel()
+        if process.poll() is None:
+            process.terminate()
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        finally:
+            process.kill()
+            reading.join(5)
+            process.stdout.close()
+
+
+def _keep(process: subprocess.Popen[str], log: list[str]) -> None:
+    assert process.stderr
+    with process.stderr:
+        log.extend(iter(process.stderr.readline, ""))

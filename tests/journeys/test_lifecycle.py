@@ -1,0 +1,176 @@
+"""Start and stop: signals drain and leave no process behind, crashes lose nothing that was acknowledged."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from tests.clusters import DEMO_MODEL
+from tests.databases import Databases
+from tests.gateways import Gateway, running_gateway
+
+MODEL = DEMO_MODEL.name
+LONG = {
+    "model": MODEL,
+    "messages": [{"role": "user", "content": "Tell me a story."}],
+    "max_tokens": 600,
+    "ignore_eos": True,
+    "temperature": 0,
+    "stream": True,
+}
+
+
+def stream_until_the_end(gateway: Gateway, begun: threading.Event, lines: list[str]) -> None:
+    with gateway.http().stream("POST", "/v1/chat/completions", json=LONG) as answer:
+        for line in answer.iter_lines():
+            lines.append(line)
+            if len(lines) > 4:
+                begun.set()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains_and_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
+    with running_gateway(tmp_path, nodes=2) as gateway:
+        family = gateway.processes()
+        assert len(family) == 6  # The gateway, two agents, two stages, one head.
+        begun, lines = threading.Event(), list[str]()
+        reader = threading.Thread(target=stream_until_the_end, args=(gateway, begun, lines))
+        reader.start()
+        assert begun.wait(20)
+        status = gateway.stop(number)
+        reader.join(10)
+    assert status == 0
+    assert lines[-2] == "data: [DONE]"
+    assert sum("content" in line for line in lines) > 100
+    _, alive = psutil.wait_procs(family, 5)
+    assert not alive
+    assert not (tmp_path / "running.json").exists()
+
+
+def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
+    with running_gateway(tmp_path, nodes=1, settings={"SERVER__DRAIN_S": "600"}) as gateway:
+        family = gateway.processes()
+        begun, lines = threading.Event(), list[str]()
+        slow = LONG | {"max_tokens": 900, "n": 32}
+        request = gateway.http().build_request("POST", "/v1/chat/completions", json=slow)
+        reader = threading.Thread(target=_read_some, args=(gateway, request, begun, lines))
+        reader.start()
+        assert begun.wait(20)
+        gateway.process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        began = time.monotonic()
+        gateway.stop(signal.SIGINT)
+        assert time.monotonic() - began < 10
+        reader.join(10)
+    _, alive = psutil.wait_procs(family, 5)
+    assert not alive
+    assert "data: [DONE]" not in lines
+
+
+def _read_some(gateway: Gateway, request: httpx.Request, begun: threading.Event, lines: list[str]) -> None:
+    try:
+        answer = gateway.http().send(request, stream=True)
+        for line in answer.iter_lines():
+            lines.append(line)
+            begun.set()
+    except httpx.TransportError:
+        begun.set()
+
+
+def test_a_killed_gateway_takes_its_nodes_along_and_keeps_its_books(tmp_path: Path) -> None:
+    with running_gateway(tmp_path, nodes=1) as gateway:
+        family = gateway.processes()
+        raw = gateway.openai().chat.completions.with_raw_response.create(
+            model=MODEL, messages=[{"role": "user", "content": "Hello"}], max_tokens=4
+        )
+        booked = gateway.record(raw.headers["x-request-id"])
+        first_key = gateway.api_key
+        gateway.process.kill()
+        _, alive = psutil.wait_procs(family, 15)
+        assert not alive
+    with running_gateway(tmp_path, nodes=1) as gateway:
+        assert gateway.record(raw.headers["x-request-id"]) == booked
+        assert gateway.api_key != first_key
+        for key in (first_key, gateway.api_key):
+            assert [model.id for model in gateway.openai(key).models.list()] == [MODEL]
+
+
+def test_two_gateways_do_not_share_a_folder(tmp_path: Path) -> None:
+    with running_gateway(tmp_path, model=None) as gateway:
+        second = start_and_fail(tmp_path)
+        assert second.returncode == 1
+        assert f"pid {gateway.process.pid}" in second.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--model", "/no/such/folder"], "neither a folder nor a Hugging Face id"),
+        (["--port", "99999"], "65535"),
+        (["--nodes", "-1"], "--nodes"),
+    ],
+)
+def test_what_cannot_start_says_why(tmp_path: Path, words: list[str], expected: str) -> None:
+    failed = start_and_fail(tmp_path, *words)
+    assert failed.returncode in (1, 2)
+    assert expected in failed.stderr
+    assert "Traceback" not in failed.stderr
+
+
+def test_an_unknown_setting_is_refused_by_name(tmp_path: Path) -> None:
+    failed = start_and_fail(tmp_path, environment={"MILLRACE_CLUSTR__NODES": "2"})
+    assert failed.returncode == 2
+    assert "MILLRACE_CLUSTR__NODES is no setting; did you mean MILLRACE_CLUSTER__NODES?" in failed.stderr
+    (tmp_path / "millrace.toml").write_text("[server]\nprot = 1\n")
+    failed = start_and_fail(tmp_path)
+    assert "server.prot: is no setting" in failed.stderr
+
+
+def test_a_taken_port_is_named(tmp_path: Path) -> None:
+    with running_gateway(tmp_path / "first", model=None) as gateway:
+        port = gateway.root.rpartition(":")[2]
+        failed = start_and_fail(tmp_path / "second", "--port", port)
+        assert f"127.0.0.1:{port}" in failed.stderr
+
+
+def test_postgresql_holds_the_books_too(tmp_path: Path, databases: Databases) -> None:
+    with (
+        databases.database("postgresql", migrated=False) as dsn,
+        running_gateway(tmp_path, nodes=1, settings={"DATABASE__DSN": dsn}) as gateway,
+    ):
+        raw = gateway.openai().chat.completions.with_raw_response.create(
+            model=MODEL, messages=[{"role": "user", "content": "Hello"}], max_tokens=4
+        )
+        assert gateway.record(raw.headers["x-request-id"])["event_seq"] == 1
+        assert not (tmp_path / "millrace.db").exists()
+
+
+def start_and_fail(
+    folder: Path, *words: str, environment: dict[str, str] | None = None
+) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "gateway", "up", "--data-dir", str(folder), *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=environment and {"PATH": "/usr/bin:/bin", **environment},
+    )
+
+
+def test_the_first_line_is_the_contract(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "gateway", "up", "--json", "--port", "0", "--data-dir", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        facts = json.loads(process.stdout.readline())
+        assert set(facts) == {"base_url", "api_key", "console_url", "pid"}
+        assert httpx.get(facts["console_url"]).status_code == 200
+        process.terminate()
+        assert process.wait(30) == 0
