@@ -1,5 +1,4 @@
 # The words people use here. `make help` lists them; each target sets up what it needs by itself.
-MAKEFLAGS += --no-print-directory
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 

@@ -92,9 +92,8 @@ Serve = Callable[[Channel], Awaitable[None]]
 class Door:
     """A listening port that admits whoever the TLS context admits, and logs whom it does not.
 
-    The handler owns its channel until it returns; a LinkLost or FrameInvalid that it lets through ends
-    this one connection. asyncio's own TLS server drops failed handshakes without a word, hence the
-    accept loop here.
+    The handler owns its channel until it returns; a LinkError that it lets through ends this one connection.
+    asyncio's own TLS server drops failed handshakes without a word, hence the accept loop here.
     """
 
     def __init__(self, name: str, context: ssl.SSLContext, serve: Serve) -> None:
@@ -149,7 +148,7 @@ class Door:
             await self._serve(channel)
         except LinkLost as error:
             log.info("connection ended", door=self._name, peer=address, reason=str(error))
-        except FrameInvalid as error:
+        except (FrameInvalid, PeerRejected) as error:
             log.warning("connection refused", door=self._name, peer=address, reason=str(error))
         finally:
             await channel.close()

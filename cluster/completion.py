@@ -43,7 +43,7 @@ class Completion:
             return self._finish("length", text + self._held_text(), named)
         if not text and not named:
             return None
-        return TokenEvent(self.choice, text, named)
+        return self._event(text, named, None)
 
     def _is_full(self) -> bool:
         limit = self.limits.max_tokens
@@ -55,7 +55,10 @@ class Completion:
 
     def _finish(self, reason: FinishReason, text: str, tokens: tuple[SampledToken, ...]) -> TokenEvent:
         self.finished = True
-        return TokenEvent(self.choice, text, tokens, reason)
+        return self._event(text, tokens, reason)
+
+    def _event(self, text: str, tokens: tuple[SampledToken, ...], reason: FinishReason | None) -> TokenEvent:
+        return TokenEvent(self.choice, text, self.tokens, self.sequence.spent_ns, tokens, reason)
 
     def _name(self, token: SampledToken) -> SampledToken:
         text = self.codec.token_text

@@ -15,8 +15,8 @@ from cluster.channel import Door
 from cluster.checkpoint import check_tensors
 from cluster.client import HeadClient
 from cluster.deployment import Deployment, Model, Rollout
-from cluster.errors import ClusterError, ClusterUnavailable, LinkLost, ModelError, ModelNotFound
-from cluster.generation import GenerateRequest, GenerationEvent
+from cluster.errors import ClusterError, ClusterUnavailable, LinkLost, ModelError, ModelNotFound, StageLost
+from cluster.generation import GenerateRequest, GenerationEvent, TokenEvent
 from cluster.identity import Identity, NodeId
 from cluster.manifest import Progress
 from cluster.model_card import Precision, read_card
@@ -28,6 +28,8 @@ log = structlog.get_logger(__name__)
 
 DRAIN_TIMEOUT_S = 300.0
 READY_PATIENCE_S = 60.0
+# Until the news that broke a request has reached the deployment, too.
+LOSS_PAUSE_S = 0.2
 # How long the first plan waits for machines that are known to be on their way.
 GATHER_TIMEOUT_S = 60.0
 RETRY_PAUSES_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -168,12 +170,27 @@ class Controller:
             raise ClusterUnavailable(self._reason)
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerationEvent]:
-        """Events of one request; waits a while for a ring that is being planned. Raises GenerationError."""
-        await self.wait_ready(READY_PATIENCE_S)
-        client = await self._open_client()
-        async with contextlib.aclosing(client.generate(request)) as events:
-            async for event in events:
-                yield event
+        """Events of one request. Raises GenerationError.
+
+        It waits a while for a ring that is being planned; a ring that is lost before the first token is waited
+        for again, since nobody has seen anything of the answer yet.
+        """
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + READY_PATIENCE_S
+        begun = False
+        while True:
+            await self.wait_ready(max(0.0, deadline_s - loop.time()))
+            try:
+                client = await self._open_client()
+                async with contextlib.aclosing(client.generate(request)) as events:
+                    async for event in events:
+                        begun = begun or isinstance(event, TokenEvent)
+                        yield event
+                return
+            except (ClusterUnavailable, StageLost):
+                if begun or loop.time() >= deadline_s:
+                    raise
+                await asyncio.sleep(LOSS_PAUSE_S)
 
     async def _open_client(self) -> HeadClient:
         async with self._opening:
@@ -212,7 +229,8 @@ class Controller:
                     failures += 1
                     await self._fail(error, pause_s)
                     await self._wait_for_newcomer(pause_s)
-                    continue
+                # Whoever joined meanwhile has said so into the rollout's ear.
+                continue
             await self._next_event(None)
 
     async def _wait_for_newcomer(self, pause_s: float) -> None:

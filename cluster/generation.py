@@ -91,14 +91,17 @@ class Accepted(Struct, frozen=True, tag="accepted"):
 
 
 class TokenEvent(Struct, frozen=True, tag="token", omit_defaults=True):
-    """Text that became certain, with the tokens it ends with; `finish` closes the choice.
+    """Text that became certain; `finish` closes the choice.
 
     `text` can be empty (half a character, text that may turn out to be a stop string) and can hold
-    several tokens' text at once.
+    several tokens' text at once. `tokens` has them with log-probabilities when these were asked for.
+    `completion_tokens` and `compute_ns` are the choice's totals so far, for whoever leaves early.
     """
 
     choice: int
     text: str
+    completion_tokens: int
+    compute_ns: int
     tokens: tuple[SampledToken, ...] = ()
     finish: FinishReason | None = None
 

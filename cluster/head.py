@@ -60,7 +60,8 @@ class Ticket:
 
     @property
     def is_started(self) -> bool:
-        return any(c.sequence.computed or c.sequence.output_tokens or c.finished for c in self.completions)
+        """Whether its caller may have seen something of the answer."""
+        return any(completion.sequence.output_tokens for completion in self.completions)
 
     @property
     def is_finished(self) -> bool:
@@ -121,12 +122,14 @@ class Head:
             try:
                 item = self._inbox.get(timeout=_TICK_S)
             except queue.Empty:
+                if self._ring and not self._tickets:
+                    self._ring.scheduler.check_integrity()
                 continue
             if item is None:
                 break
             self._handle(item)
             self._send_steps()
-        self._fail_all(ClusterUnavailable("this node is shutting down"))
+        self._end_all()
         self.ring_end.close()
 
     def _handle(self, item: Ticket | Cancelled | Frame | RingBroken | wire.Message) -> None:
@@ -190,7 +193,7 @@ class Head:
             self._schedule(self._backlog.popleft(), ring)
 
     def _break(self, reason: str) -> None:
-        """End this epoch: what had started fails, what had not waits for the next ring."""
+        """End this epoch: what has begun to answer fails, what has not waits for the next ring."""
         self.ring_end.leave()
         self._ring = None
         self._owners.clear()
@@ -297,9 +300,11 @@ class Head:
             error = ClusterUnavailable(f"the cluster has not been ready for {BACKLOG_PATIENCE_S:.0f} s")
             self._reject(self._backlog.popleft(), error)
 
-    def _fail_all(self, error: GenerationError) -> None:
+    def _end_all(self) -> None:
+        """This head ends: what has begun is lost, what has not may be asked of the next head."""
         for ticket in list(self._tickets.values()):
-            self._reject(ticket, error)
+            kind = StageLost if ticket.is_started else ClusterUnavailable
+            self._reject(ticket, kind("the machine that coordinates the cluster was lost or stopped"))
         self._backlog.clear()
 
     def _finish_drain(self) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import structlog
 
 from cluster.joining import Target
 from cluster.node import NodeOptions
+from cluster.probe import compute_threads
 
 log = structlog.get_logger(__name__)
 
@@ -29,14 +29,13 @@ class LocalNodes:
 
     async def start(self, controller: Target, tokens: list[str]) -> None:
         """One token a node; a node that has joined before does not use its token."""
-        cores = os.cpu_count() or 1
         for number, token in enumerate(tokens, start=1):
             options = NodeOptions(
                 name=f"node-{number}",
                 folder=str(self._folder / f"node-{number}"),
                 controller=controller,
                 token=token,
-                threads=max(1, cores // self._count),
+                threads=compute_threads(self._count),
                 share=self._memory_share / self._count,
                 shares_files=True,
                 log_style=self._log_style,

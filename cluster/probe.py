@@ -36,6 +36,17 @@ def usable_memory_bytes(share: float = 1.0) -> int:
     return int(max(0, memory.available - _SYSTEM_SHARE * memory.total) * share)
 
 
+def compute_threads(nodes: int = 1) -> int:
+    """Threads for each of `nodes` stages: physical cores but one, shared out.
+
+    The one is for links, head and gateway: a thread that waits for a core holds all others of its kernel up,
+    which cost nine tenths of the speed where it was measured.
+    """
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    physical = psutil.cpu_count(logical=False) or allowed
+    return max(1, (min(allowed, physical) - 1) // nodes)
+
+
 def probe_machine(device: Device | None = None, share: float = 1.0) -> Machine:
     """Look at this machine. `share` below 1 is for several nodes on one machine."""
     memory = psutil.virtual_memory()

@@ -10,7 +10,7 @@ import structlog
 from cluster import wire
 from cluster.authority import Authority
 from cluster.channel import Channel
-from cluster.errors import LinkLost, ModelError
+from cluster.errors import LinkError, LinkLost, ModelError
 from cluster.identity import NodeId
 from cluster.joining import admit_newcomer
 from cluster.membership import HEARTBEAT_MS, PATIENCE_MS, Membership
@@ -68,8 +68,9 @@ class Roster:
             while True:
                 message, _ = await channel.receive()
                 await self._handle(member, connection, message)
-        except LinkLost as error:
+        except LinkError as error:
             reason = str(error)
+            raise
         finally:
             for task in connection.fetches:
                 task.cancel()

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 import signal
 import socket
 from pathlib import Path
@@ -56,6 +55,7 @@ def join(
     from cluster.errors import ClusterError
     from cluster.joining import Target
     from cluster.node import NodeOptions
+    from cluster.probe import compute_threads
     from gateway.observability import configure_logs
 
     configure_logs(settings.log.level, settings.log.format)
@@ -65,7 +65,7 @@ def join(
         folder=str(settings.data_dir / "node"),
         controller=Target(address, port),
         token=_from_stdin() if token == _STDIN else token,
-        threads=threads or os.cpu_count() or 1,
+        threads=threads or compute_threads(),
         log_style=settings.log.style,
     )
     Path(options.folder).mkdir(parents=True, exist_ok=True, mode=0o700)

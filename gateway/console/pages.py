@@ -106,8 +106,8 @@ def _clock(time_ns: int) -> str:
     return datetime.fromtimestamp(time_ns / 1e9, UTC).strftime("%H:%M:%S")
 
 
-def _gib(size_bytes: int) -> str:
-    return f"{size_bytes / 2**30:.1f} GiB"
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes / 2**30:.1f} GiB" if size_bytes >= 2**30 else f"{size_bytes / 2**20:.0f} MiB"
 
 
-_templates.filters |= {"clock": _clock, "gib": _gib}
+_templates.filters |= {"clock": _clock, "size": _size}

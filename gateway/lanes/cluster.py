@@ -8,6 +8,7 @@ from typing import Any
 from cluster.controller import Controller, Status
 from cluster.errors import ClusterBusy, ClusterUnavailable, RequestInvalid
 from cluster.generation import (
+    Accepted,
     ChatPrompt,
     Done,
     GenerateRequest,
@@ -79,18 +80,13 @@ class ClusterLane:
         requests = _generate_requests(call)
         writer = AnswerWriter(call, model, [_echo(call.request, request.prompt) for request in requests])
         async with aclosing(self._events(requests)) as events:
+            tally = _Tally(meter)
             async for number, event in events:
-                match event:
-                    case TokenEvent():
-                        choice = number * requests[0].n + event.choice
-                        if chunk := writer.token(choice, event):
-                            yield chunk
-                    case Done(prompt_tokens, completion_tokens, compute_ns):
-                        meter.prompt_tokens += prompt_tokens
-                        meter.completion_tokens += completion_tokens
-                        meter.compute_ns += compute_ns
-                    case _:
-                        pass
+                tally.add(number, event)
+                if isinstance(event, TokenEvent):
+                    choice = number * requests[0].n + event.choice
+                    if chunk := writer.token(choice, event):
+                        yield chunk
         meter.is_complete = True
         yield writer.end(meter.prompt_tokens, meter.completion_tokens)
 
@@ -125,6 +121,26 @@ class ClusterLane:
                     await merged.put((number, event))
         except Exception as error:  # noqa: BLE001 - a task's edge: whoever merges raises it again
             await merged.put(error)
+
+
+class _Tally:
+    """Keeps a meter right at every moment, since a caller may leave at any."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self._prompts: dict[int, int] = {}
+        self._choices: dict[tuple[int, int], tuple[int, int]] = {}
+
+    def add(self, number: int, event: GenerationEvent) -> None:
+        """`number` is the prompt's; an accepted prompt may be accepted again after a loss."""
+        if isinstance(event, Accepted):
+            self._meter.prompt_tokens += event.prompt_tokens - self._prompts.get(number, 0)
+            self._prompts[number] = event.prompt_tokens
+        elif isinstance(event, TokenEvent):
+            tokens, compute_ns = self._choices.get((number, event.choice), (0, 0))
+            self._meter.completion_tokens += event.completion_tokens - tokens
+            self._meter.compute_ns += event.compute_ns - compute_ns
+            self._choices[number, event.choice] = event.completion_tokens, event.compute_ns
 
 
 async def _resume(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:

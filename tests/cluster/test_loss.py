@@ -61,16 +61,14 @@ async def kill_while_answering(cluster: Cluster, victim: psutil.Process) -> str:
     )
     with pytest.raises(StageLost) as lost:
         async for event in cluster.controller.generate(request):
-            if isinstance(event, TokenEvent):
+            if isinstance(event, TokenEvent) and victim.is_running():
                 victim.kill()
+                victim.wait(5)
     return str(lost.value)
 
 
-@pytest.mark.parametrize("part", ["node", "stage", "head"])
-@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize(("part", "number"), [("node", 1), ("node", 2), ("stage", 1), ("stage", 2), ("head", 1)])
 async def test_a_lost_process_ends_what_ran_and_the_rest_serves_on(tmp_path: Path, part: str, number: int) -> None:
-    if part == "head" and number == 2:
-        pytest.skip("the head lives on the first stage's node")
     async with running_cluster(tmp_path, nodes=2) as cluster:
         before = await cluster.ask(PROMPT)
         epoch = cluster.controller.topology().epoch

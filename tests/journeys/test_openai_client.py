@@ -173,6 +173,19 @@ def test_every_request_is_booked_and_logged(gateway: Gateway) -> None:
     assert "cluster: about" in shown
 
 
+def test_hanging_up_ends_the_work_and_books_what_came(gateway: Gateway) -> None:
+    body = {"model": MODEL, "messages": QUESTION, "stream": True, "ignore_eos": True, "max_tokens": 900}
+    with gateway.http().stream("POST", "/v1/chat/completions", json=body) as answer:
+        lines = answer.iter_lines()
+        for _ in range(10):
+            next(lines)
+    record = gateway.record(answer.headers["x-request-id"])
+    assert record["outcome"] == "interrupted"
+    assert record["prompt_tokens"] > 0
+    assert 0 < record["completion_tokens"] < 800
+    assert "millrace_in_flight 0.0" in gateway.http().get("/metrics").text
+
+
 def test_health_and_metrics(gateway: Gateway) -> None:
     with gateway.http() as client:
         assert client.get("/healthz").json() == {"status": "ok"}

@@ -1,0 +1,63 @@
+"""Many callers at once, some of whom hang up: everybody else is answered, nothing leaks."""
+
+import asyncio
+import random
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from tests.clusters import DEMO_MODEL
+from tests.gateways import Gateway, running_gateway, until
+
+MODEL = DEMO_MODEL.name
+
+
+@pytest.mark.parametrize("requests", [120, pytest.param(5000, marks=pytest.mark.slow)])
+def test_callers_come_and_go(tmp_path: Path, requests: int) -> None:
+    with running_gateway(tmp_path, nodes=2) as gateway:
+        asyncio.run(_crowd(gateway, 40))
+        idle = _memory_bytes(gateway)
+        answered = asyncio.run(_crowd(gateway, requests))
+        assert answered > requests // 3
+        until(lambda: "millrace_in_flight 0.0" in gateway.http().get("/metrics").text or None)
+        # The head checks its slots and blocks whenever it is idle, and would have ended by now.
+        asyncio.run(asyncio.sleep(2))
+        assert gateway.openai().completions.create(model=MODEL, prompt="The end", max_tokens=3).usage
+        assert gateway.admin("/admin/cluster")["epoch"] == 1
+        rows = gateway.admin("/admin/requests?limit=1000")
+        assert len(rows) == min(1000, requests + 41)
+        assert not [row for row in rows if row["outcome"] == "failed"]
+        assert _memory_bytes(gateway) - idle < 20e6 + 4e3 * requests
+
+
+async def _crowd(gateway: Gateway, requests: int) -> int:
+    """Forty callers at a time; how many got their whole answer."""
+    chance = random.Random(requests)
+    gate = asyncio.Semaphore(40)
+    limits = httpx.Limits(max_connections=60)
+    headers = {"authorization": f"Bearer {gateway.api_key}"}
+    async with httpx.AsyncClient(base_url=gateway.root, headers=headers, timeout=120, limits=limits) as client:
+        ends = await asyncio.gather(
+            *(_call(client, gate, chance.random(), chance.randint(1, 40)) for _ in range(requests))
+        )
+    return sum(ends)
+
+
+async def _call(client: httpx.AsyncClient, gate: asyncio.Semaphore, mood: float, tokens: int) -> bool:
+    body = {"model": MODEL, "prompt": "word " * tokens, "max_tokens": tokens, "stream": True, "ignore_eos": True}
+    async with gate, client.stream("POST", "/v1/completions", json=body) as answer:
+        assert answer.status_code == 200
+        last = ""
+        async for line in answer.aiter_lines():
+            last = line or last
+            if mood < 0.4 and "text" in line:
+                return False
+    return last == "data: [DONE]"
+
+
+def _memory_bytes(gateway: Gateway) -> int:
+    return sum(
+        process.memory_info().rss for process in gateway.processes() if process.status() != psutil.STATUS_ZOMBIE
+    )
