@@ -225,7 +225,12 @@ def _read_request(request_pem: str) -> tuple[Ed25519PublicKey, str]:
 
 
 def _subject(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64] or "node")])
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, _shortened(name) or "node")])
+
+
+def _shortened(name: str) -> str:
+    """X.509 allows a common name 64 bytes of UTF-8."""
+    return name.encode()[:64].decode(errors="ignore")
 
 
 def _digest(secret: str) -> str:

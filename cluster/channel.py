@@ -12,6 +12,7 @@ import structlog
 from cluster import wire
 from cluster.errors import FrameInvalid, LinkLost, PeerRejected
 from cluster.identity import Identity, Peer, read_peer
+from cluster.sockets import tune
 
 log = structlog.get_logger(__name__)
 
@@ -19,16 +20,24 @@ HANDSHAKE_TIMEOUT_S = 5.0
 SEND_TIMEOUT_S = 20.0
 _HANDSHAKES_MAX = 64
 _CHANNELS_MAX = 1024
+_ACCEPT_PAUSE_S = 0.5
+# A machine that has no certificate yet says no more than a token and a signing request.
+_NEWCOMER_BYTES_MAX = 64 * 2**10
 
 
 @dataclass(slots=True)
 class Channel:
-    """One connection. `peer` is None only for a machine that is about to join."""
+    """One connection. `peer` is None only for a machine that is about to join.
+
+    Whoever expects payloads raises `payload_bytes_max`; nobody else may be sent any.
+    """
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     peer: Peer | None
     address: str
+    message_bytes_max: int = wire.MESSAGE_BYTES_MAX
+    payload_bytes_max: int = 0
     _sending: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def send(self, message: wire.Message, payload: bytes | memoryview = b"") -> None:
@@ -46,7 +55,7 @@ class Channel:
         """The next frame. Raises LinkLost and FrameInvalid; a silent peer is lost after `timeout_s`."""
         try:
             async with asyncio.timeout(timeout_s):
-                return await read_frame(self.reader)
+                return await read_frame(self.reader, self.message_bytes_max, self.payload_bytes_max)
         except TimeoutError:
             raise LinkLost(f"{self.address} has been silent for {timeout_s} s") from None
         except (asyncio.IncompleteReadError, OSError) as error:
@@ -59,8 +68,12 @@ class Channel:
                 await self.writer.wait_closed()
 
 
-async def read_frame(reader: asyncio.StreamReader) -> tuple[wire.Message, bytes]:
-    message_bytes, payload_bytes = wire.read_header(await reader.readexactly(wire.HEADER.size))
+async def read_frame(
+    reader: asyncio.StreamReader, message_bytes_max: int = wire.MESSAGE_BYTES_MAX, payload_bytes_max: int = 0
+) -> tuple[wire.Message, bytes]:
+    """The next frame, within bounds. Raises FrameInvalid, asyncio.IncompleteReadError, OSError."""
+    header = await reader.readexactly(wire.HEADER.size)
+    message_bytes, payload_bytes = wire.read_header(header, message_bytes_max, payload_bytes_max)
     message = wire.decode(await reader.readexactly(message_bytes))
     return message, await reader.readexactly(payload_bytes) if payload_bytes else b""
 
@@ -83,6 +96,7 @@ async def dial(host: str, port: int, context: ssl.SSLContext, timeout_s: float =
         raise PeerRejected(f"{host}:{port} refused or failed the TLS handshake: {error.reason}") from None
     except (OSError, TimeoutError) as error:
         raise LinkLost(f"cannot reach {host}:{port}: {error}") from None
+    tune(writer.get_extra_info("socket"))
     return Channel(reader, writer, _peer_of(writer), f"{host}:{port}")
 
 
@@ -124,7 +138,13 @@ class Door:
     async def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            connection, address = await loop.sock_accept(listening)
+            try:
+                connection, address = await loop.sock_accept(listening)
+            except OSError as error:
+                # Out of file descriptors, say: those who hold them may give some back.
+                log.error("cannot accept connections", door=self._name, reason=str(error))
+                await asyncio.sleep(_ACCEPT_PAUSE_S)
+                continue
             if len(self._connections) >= _CHANNELS_MAX:
                 log.warning("connection refused", door=self._name, peer=address[0], reason="too many connections")
                 connection.close()
@@ -156,7 +176,7 @@ class Door:
 
 async def _handshake(connection: socket.socket, context: ssl.SSLContext, address: str) -> Channel:
     loop = asyncio.get_running_loop()
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    tune(connection)
     reader = asyncio.StreamReader()
     protocol = asyncio.StreamReaderProtocol(reader)
     transport, _ = await loop.connect_accepted_socket(
@@ -166,7 +186,10 @@ async def _handshake(connection: socket.socket, context: ssl.SSLContext, address
         ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
     )
     writer = asyncio.StreamWriter(transport, protocol, reader, loop)
-    return Channel(reader, writer, _peer_of(writer), address)
+    peer = _peer_of(writer)
+    if peer is None:
+        return Channel(reader, writer, None, address, message_bytes_max=_NEWCOMER_BYTES_MAX)
+    return Channel(reader, writer, peer, address)
 
 
 def _peer_of(writer: asyncio.StreamWriter) -> Peer | None:

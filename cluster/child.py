@@ -15,13 +15,20 @@ from cluster.errors import FrameInvalid, LinkLost
 log = structlog.get_logger(__name__)
 
 STOP_TIMEOUT_S = 5.0
+# A fresh child imports torch first, which takes slow disks a while; later its pipe thread answers at once.
+START_PATIENCE_S = 120.0
+PATIENCE_S = 10.0
+ASK_EVERY_S = 2.0
 
 Handle = Callable[[wire.Message], Awaitable[None]]
 Ended = Callable[[str], Awaitable[None]]
 
 
 class Child:
-    """One run of `python -m MODULE`. Its messages go to `handle`; `ended` is told why when it ends by itself."""
+    """One run of `python -m MODULE`. Its messages go to `handle`; `ended` is told why when it ends by itself.
+
+    A child that shows no sign of life, because it was stopped or hangs, is killed and counts as ended.
+    """
 
     def __init__(self, role: str, module: str, arguments: list[str], handle: Handle, ended: Ended) -> None:
         self.role = role
@@ -29,13 +36,17 @@ class Child:
         self._handle = handle
         self._ended = ended
         self._process: asyncio.subprocess.Process | None = None
-        self._reading: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._alive = asyncio.Event()
 
     async def start(self) -> None:
         self._process = await asyncio.create_subprocess_exec(
             *self._command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
         )
-        self._reading = asyncio.create_task(self._read(self._process), name=f"{self.role} child")
+        self._tasks = [
+            asyncio.create_task(self._read(self._process), name=f"{self.role} child"),
+            asyncio.create_task(self._watch(self._process), name=f"{self.role} watch"),
+        ]
 
     @property
     def memory_bytes(self) -> int:
@@ -57,9 +68,9 @@ class Child:
 
     async def stop(self) -> None:
         """Close its pipe, which asks it to end, and insist when it does not."""
-        if self._reading:
-            self._reading.cancel()
-            await asyncio.gather(self._reading, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         process = self._process
         if process is None or process.returncode is not None:
             return
@@ -79,11 +90,31 @@ class Child:
         try:
             while True:
                 message, _ = await read_frame(process.stdout)
-                await self._handle(message)
+                self._alive.set()
+                if not isinstance(message, wire.Tick):
+                    await self._handle(message)
         except asyncio.IncompleteReadError:
             reason = f"exit status {await process.wait()}"
         except (FrameInvalid, LinkLost) as error:
             reason = str(error)
             process.kill()
         log.error("child ended", role=self.role, reason=reason)
+        self._tasks[1].cancel()
         await self._ended(f"its {self.role} process ended: {reason}")
+
+    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+        patience_s = START_PATIENCE_S
+        while True:
+            self._alive.clear()
+            try:
+                await self.send(wire.Tick())
+                async with asyncio.timeout(patience_s):
+                    await self._alive.wait()
+            except LinkLost:
+                return
+            except TimeoutError:
+                log.error("child killed", role=self.role, reason=f"no sign of life for {patience_s:.0f} s")
+                process.kill()
+                return
+            patience_s = PATIENCE_S
+            await asyncio.sleep(ASK_EVERY_S)

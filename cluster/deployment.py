@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from cluster import wire
-from cluster.errors import ClusterError
+from cluster.errors import ClusterError, NodeFailed
 from cluster.identity import NodeId
 from cluster.manifest import Manifest
 from cluster.model_card import ModelCard
@@ -50,11 +50,10 @@ class Rollout:
     answer: Callable[[], Awaitable[tuple[NodeId, wire.Message]]]
 
     async def run(self) -> Deployment:
-        """Raises ClusterError with the first node's reason, TimeoutError."""
+        """Raises NodeFailed with the first node's reason, ClusterError, TimeoutError."""
         ring = [stage.member.node_id for stage in self.plan.stages]
-        async with asyncio.timeout(LOAD_TIMEOUT_S):
-            await self._assign(ring)
-            head, stages = await self._places(ring)
+        await self._assign(ring)
+        head, stages = await self._places(ring)
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             round_trip_ms = await self._close(ring, head, stages)
         address = wire.Address(ring[0], head.host, head.client_port)
@@ -82,12 +81,17 @@ class Rollout:
         """Where head and stages listen, once all have loaded."""
         head: wire.Ready | None = None
         stages: dict[NodeId, wire.Ready] = {}
-        while head is None or len(stages) < len(ring):
-            node_id, ready = await self._next(wire.Ready)
-            if ready.role == "head":
-                head = ready
-            else:
-                stages[node_id] = ready
+        try:
+            async with asyncio.timeout(LOAD_TIMEOUT_S):
+                while head is None or len(stages) < len(ring):
+                    node_id, ready = await self._next(wire.Ready)
+                    if ready.role == "head" and node_id == ring[0]:
+                        head = ready
+                    elif ready.role == "stage":
+                        stages[node_id] = ready
+        except TimeoutError:
+            late = next((node_id for node_id in ring if node_id not in stages), ring[0])
+            raise NodeFailed(late, f"a machine has not loaded its layers in {LOAD_TIMEOUT_S:.0f} s") from None
         return head, stages
 
     async def _close(self, ring: list[NodeId], head: wire.Ready, stages: dict[NodeId, wire.Ready]) -> float:
@@ -103,12 +107,16 @@ class Rollout:
         return closed.round_trip_ms
 
     async def _next(self, kind: type[Answer]) -> tuple[NodeId, Answer]:
-        """The next answer of this kind and epoch; a failure of this epoch ends the rollout."""
+        """The next answer of this kind and epoch from the ring; a failure of this epoch ends the rollout."""
+        ring = {stage.member.node_id for stage in self.plan.stages}
         while True:
             node_id, answer = await self.answer()
+            if node_id not in ring:
+                continue
             match answer:
-                case wire.Failed(epoch, _, reason) if epoch in (self.epoch, wire.ANY_EPOCH):
-                    raise ClusterError(reason)
+                case wire.Failed(epoch, role, reason) if epoch in (self.epoch, wire.ANY_EPOCH):
+                    # A machine that is gone will not be planned with; one that stays and fails may do so again.
+                    raise ClusterError(reason) if role == "node" else NodeFailed(node_id, reason)
                 case kind(epoch=self.epoch):
                     return node_id, answer
                 case _:

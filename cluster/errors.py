@@ -11,6 +11,7 @@ ClusterError
 │   ├── PeerRejected         wrong certificate, role, token or protocol version
 │   ├── FrameInvalid         bytes that are no frame of ours, or a frame beyond its bound
 │   └── LinkLost             the other end is gone
+├── NodeFailed               one machine could not do its part of a rollout
 └── GenerationError          how a request can end; crosses the wire as (code, message, param)
     ├── RequestInvalid
     ├── ContextLengthExceeded
@@ -57,6 +58,12 @@ class WeightsMismatch(ModelError):
     def __init__(self, name: str, expected_sha256: str, found_sha256: str) -> None:
         self.name = name
         super().__init__(f"{name} has sha256 {found_sha256}, the manifest pins {expected_sha256}")
+
+
+class NodeFailed(ClusterError):
+    def __init__(self, node_id: str, reason: str) -> None:
+        super().__init__(reason)
+        self.node_id = node_id
 
 
 class LinkError(ClusterError):

@@ -1,11 +1,9 @@
 """The pipeline's loop: schedule, send, commit tokens, tell callers; fail what a lost stage was running."""
 
 import queue
-import secrets
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,59 +16,34 @@ from cluster.errors import (
     ClusterBusy,
     ClusterError,
     ClusterUnavailable,
-    ContextLengthExceeded,
+    FrameInvalid,
     GenerationError,
     LinkError,
     RequestInvalid,
     StageLost,
 )
-from cluster.generation import Accepted, Done, GenerateRequest, GenerationEvent
+from cluster.generation import Accepted, Done, GenerationEvent
 from cluster.identity import Identity
+from cluster.model_card import read_card
+from cluster.plan import BLOCK_TOKENS
 from cluster.ring import RingBroken, RingEnd
 from cluster.scheduler import Scheduler, Sequence
 from cluster.text import TextCodec
+from cluster.tickets import REQUESTS_MAX, Cancelled, Tell, Ticket, check_lengths, check_tokens, choice_seed
 from cluster.transport import Frame
 
 log = structlog.get_logger(__name__)
 
-REQUESTS_MAX = 512
-CHOICES_MAX = 128
 BACKLOG_PATIENCE_S = 60.0
+# Callers give up on a head that has been silent for longer (client.SILENCE_TIMEOUT_S).
+QUEUE_PATIENCE_S = 240.0
+# A prefill chunk on slow machines takes a while; a stage that computes for longer hangs.
+BATCH_TIMEOUT_S = 120.0
+# What a request was waiting for when the ring broke may be what broke it: it gets one more try, not more.
+BREAKS_MAX = 1
 
 _TICK_S = 1.0
 _WARM_UP = 0
-_SAMPLED_BYTES_MAX = 16 * 2**20
-
-Tell = Callable[[wire.Message], None]
-
-
-@dataclass(slots=True)
-class Ticket:
-    """A request in the head's hands; `tell` takes its answers on the head's thread."""
-
-    request: GenerateRequest
-    prompt: list[int]
-    tell: Tell
-    arrived_s: float = field(default_factory=time.monotonic)
-    completions: list[Completion] = field(default_factory=list)
-
-    @property
-    def id(self) -> str:
-        return self.request.id
-
-    @property
-    def is_started(self) -> bool:
-        """Whether its caller may have seen something of the answer."""
-        return any(completion.sequence.output_tokens for completion in self.completions)
-
-    @property
-    def is_finished(self) -> bool:
-        return bool(self.completions) and all(completion.finished for completion in self.completions)
-
-
-@dataclass(frozen=True, slots=True)
-class Cancelled:
-    request_id: str
 
 
 @dataclass(slots=True)
@@ -79,8 +52,11 @@ class _Ring:
 
     order: wire.AssignHead
     scheduler: Scheduler
+    vocabulary: int
     connected_s: float = 0.0
     is_closed: bool = False
+    # When each batch under way was sent, oldest first.
+    sent_s: dict[int, float] = field(default_factory=dict)
 
 
 class Head:
@@ -99,10 +75,12 @@ class Head:
         self._ring: _Ring | None = None
         self._codec: TextCodec | None = None
         self._codec_source = ""
+        self._context_tokens = 0
         self._tickets: dict[str, Ticket] = {}
         self._backlog: deque[Ticket] = deque()
         self._owners: dict[Sequence, tuple[Ticket, Completion]] = {}
         self._draining = False
+        self._looked_s = 0.0
 
     def deliver(self, item: Ticket | Cancelled | wire.Message) -> None:
         """Called from any thread."""
@@ -116,9 +94,14 @@ class Head:
         """The tokenizer of the assigned model, for whoever prepares tickets."""
         return self._codec
 
+    @property
+    def context_tokens(self) -> int:
+        """The longest prompt of the assigned model with what it answers; 0 before there is one."""
+        return self._context_tokens
+
     def run(self) -> None:
         while True:
-            self._expire_backlog()
+            self._look_at_clock()
             try:
                 item = self._inbox.get(timeout=_TICK_S)
             except queue.Empty:
@@ -135,14 +118,16 @@ class Head:
     def _handle(self, item: Ticket | Cancelled | Frame | RingBroken | wire.Message) -> None:
         match item:
             case Frame(wire.Sampled() as sampled):
-                self._commit(sampled)
+                try:
+                    self._commit(sampled)
+                except FrameInvalid as error:
+                    self._fail(sampled.epoch, str(error))
             case Ticket():
                 self._take(item)
             case Cancelled(request_id):
                 self._cancel(request_id)
             case RingBroken(epoch, reason) if self._ring and self._ring.order.epoch == epoch:
-                self._break(reason)
-                self._report(wire.Failed(epoch, "head", reason))
+                self._fail(epoch, reason)
             case wire.AssignHead():
                 self._assign(item)
             case wire.Connect():
@@ -163,12 +148,18 @@ class Head:
             if self._codec is None or self._codec_source != order.source:
                 self._codec = TextCodec(Path(order.source))
                 self._codec_source = order.source
+            vocabulary = read_card(order.manifest.config).vocabulary
+            if order.kv_blocks * BLOCK_TOKENS < order.context_tokens:
+                raise ClusterError(f"{order.kv_blocks} KV blocks hold less than one context")
         except ClusterError as error:
             self._report(wire.Failed(order.epoch, "head", str(error)))
             return
         scheduler = Scheduler(order.epoch, order.stages, order.slots, order.kv_blocks)
-        self._ring = _Ring(order, scheduler)
+        self._ring = _Ring(order, scheduler, vocabulary)
+        self._context_tokens = order.context_tokens
         self._draining = False
+        for ticket in self._backlog:  # It was the drain that they waited for.
+            ticket.waiting_since_s = time.monotonic()
         self.ring_end.expect(order.epoch, order.upstream, 0)
         self._report(wire.Ready(order.epoch, "head", self.ring_end.host, self.ring_end.port, self.client_port))
 
@@ -192,16 +183,27 @@ class Head:
         while self._backlog:
             self._schedule(self._backlog.popleft(), ring)
 
-    def _break(self, reason: str) -> None:
+    def _fail(self, epoch: int, reason: str) -> None:
+        """The ring of this epoch cannot go on; an older one's troubles are over."""
+        if self._ring and self._ring.order.epoch == epoch:
+            log.warning("ring broken", epoch=epoch, reason=reason)
+            self._break(reason, count=True)
+            self._report(wire.Failed(epoch, "head", reason))
+
+    def _break(self, reason: str, *, count: bool = False) -> None:
         """End this epoch: what has begun to answer fails, what has not waits for the next ring."""
         self.ring_end.leave()
         self._ring = None
         self._owners.clear()
         for ticket in list(self._tickets.values()):
-            if ticket.is_started:
+            if not ticket.completions:
+                continue  # It has waited in the backlog all along.
+            ticket.breaks += int(count and not ticket.is_queued)
+            if ticket.is_started or ticket.breaks > BREAKS_MAX:
                 self._reject(ticket, StageLost(f"a machine of the cluster was lost while answering: {reason}"))
-            elif ticket.completions:
+            else:
                 ticket.completions = []
+                ticket.waiting_since_s = time.monotonic()
                 self._backlog.append(ticket)
 
     # Requests
@@ -228,12 +230,13 @@ class Head:
         request, context_tokens = ticket.request, ring.order.context_tokens
         try:
             check_lengths(request, len(ticket.prompt), context_tokens)
+            check_tokens(ticket.prompt, ring.vocabulary)
         except GenerationError as error:
             self._reject(ticket, error)
             return
         ticket.tell(wire.Events(ticket.id, [Accepted(len(ticket.prompt))]))
         for choice in range(request.n):
-            sampling = replace(request.sampling, seed=request.sampling.seed + choice)
+            sampling = replace(request.sampling, seed=choice_seed(request.sampling.seed, choice))
             sequence = Sequence(list(ticket.prompt), len(ticket.prompt), sampling)
             completion = Completion.begin(choice, sequence, request.limits, context_tokens, self._codec)
             ticket.completions.append(completion)
@@ -254,6 +257,7 @@ class Head:
         ring = self._ring
         while ring and ring.is_closed and (work := ring.scheduler.next_step()):
             step, token_ids = work
+            ring.sent_s[step.batch] = time.monotonic()
             self.ring_end.send(step, memoryview(array("i", token_ids)).cast("B") if token_ids else b"")
 
     def _commit(self, sampled: wire.Sampled) -> None:
@@ -263,6 +267,9 @@ class Head:
         if sampled.batch == _WARM_UP:
             self._close_ring(ring)
             return
+        if any(not 0 <= token.token_id < ring.vocabulary for token in sampled.tokens):
+            raise FrameInvalid("the last stage drew a token outside of the vocabulary")
+        ring.sent_s.pop(sampled.batch, None)
         touched: dict[str, list[GenerationEvent]] = {}
         for sequence, token in ring.scheduler.commit(sampled.batch, sampled.tokens, sum(sampled.spent_ns)):
             ticket, completion = self._owners[sequence]
@@ -294,11 +301,25 @@ class Head:
             if self._owners.pop(completion.sequence, None) and self._ring:
                 self._ring.scheduler.finish(completion.sequence)
 
-    def _expire_backlog(self) -> None:
-        oldest_s = time.monotonic() - BACKLOG_PATIENCE_S
-        while self._backlog and self._backlog[0].arrived_s < oldest_s:
+    def _look_at_clock(self) -> None:
+        """Once a tick: whoever has waited too long hears so, and so does a ring that is stuck."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s < _TICK_S:
+            return
+        self._looked_s = now_s
+        while self._backlog and not self._draining and self._has_waited(self._backlog[0], BACKLOG_PATIENCE_S):
             error = ClusterUnavailable(f"the cluster has not been ready for {BACKLOG_PATIENCE_S:.0f} s")
             self._reject(self._backlog.popleft(), error)
+        for ticket in list(self._tickets.values()):
+            if ticket.is_queued and self._has_waited(ticket, QUEUE_PATIENCE_S):
+                busy = f"all places were taken for {QUEUE_PATIENCE_S:.0f} s; try again shortly"
+                self._reject(ticket, ClusterBusy(busy))
+        ring = self._ring
+        if ring and ring.sent_s and now_s - next(iter(ring.sent_s.values())) > BATCH_TIMEOUT_S:
+            self._fail(ring.order.epoch, f"the ring has not answered a step for {BATCH_TIMEOUT_S:.0f} s")
+
+    def _has_waited(self, ticket: Ticket, patience_s: float) -> bool:
+        return time.monotonic() - ticket.waiting_since_s > patience_s
 
     def _end_all(self) -> None:
         """This head ends: what has begun is lost, what has not may be asked of the next head."""
@@ -310,24 +331,6 @@ class Head:
     def _finish_drain(self) -> None:
         if self._draining and not any(ticket.completions for ticket in self._tickets.values()):
             self._report(wire.Drained())
-
-
-def check_lengths(request: GenerateRequest, prompt_tokens: int, context_tokens: int) -> None:
-    """Raises RequestInvalid and ContextLengthExceeded, naming the field."""
-    if not prompt_tokens:
-        raise RequestInvalid("the prompt is empty", "prompt")
-    max_tokens = request.limits.max_tokens
-    if prompt_tokens + (max_tokens or 1) > context_tokens:
-        asked = f" and {max_tokens} for the completion" if max_tokens else ""
-        raise ContextLengthExceeded(
-            f"This model's maximum context length is {context_tokens} tokens. You asked for {prompt_tokens} "
-            f"tokens in the prompt{asked}. Shorten the prompt or lower max_tokens.",
-            "max_tokens" if prompt_tokens < context_tokens and max_tokens else "messages",
-        )
-
-
-def fresh_seed() -> int:
-    return secrets.randbits(62)
 
 
 def _rejected(request_id: str, error: GenerationError) -> wire.Rejected:

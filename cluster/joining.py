@@ -44,6 +44,9 @@ async def join(target: Target, token: str, folder: Path, name: str) -> Identity:
     context.load_verify_locations(cadata=authority_pem)
     channel = await dial(target.host, target.port, context)
     try:
+        # Any node's certificate comes from the same authority; the token is for the controller alone.
+        if channel.peer is None or channel.peer.role != "gateway":
+            raise PeerRejected(f"{target.host}:{target.port} is no controller of this cluster")
         key = new_key()
         await channel.send(wire.Enrol(token, signing_request(key, name)))
         answer = await _answer(channel)

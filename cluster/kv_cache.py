@@ -68,10 +68,6 @@ class KvCache:
         self._keys.pop(slot, None)
         self._values.pop(slot, None)
 
-    def clear(self) -> None:
-        for slot in list(self._blocks):
-            self.free(slot)
-
     def _empty(self, blocks: int) -> Tensor:
         kv_heads, head_dim = self._shape
         return torch.empty(kv_heads, blocks * BLOCK_TOKENS, head_dim, dtype=self._dtype, device=self._device)

@@ -119,6 +119,8 @@ def _hash_shard(path: Path) -> list[tuple[str, TensorEntry]]:
             header = json.loads(content[8 : 8 + header_bytes])
         except ValueError as error:
             raise ModelInvalid(f"{path}: header cannot be read: {error}") from None
+        if not isinstance(header, dict):
+            raise ModelInvalid(f"{path}: header must be a JSON object")
         header.pop("__metadata__", None)
         entries = [
             (name, _read_entry(path, name, about, 8 + header_bytes, size_bytes)) for name, about in header.items()

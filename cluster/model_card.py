@@ -74,6 +74,8 @@ def read_card(config: dict[str, Any]) -> ModelCard:
         raise ModelUnsupported(f"model family {family!r} is not supported; supported: {', '.join(FAMILIES)}")
     if config.get("hidden_act", "silu") != "silu":
         raise ModelUnsupported(f"config.json: hidden_act {config['hidden_act']!r} is not supported, only 'silu'")
+    if config.get("partial_rotary_factor", 1) != 1:
+        raise ModelUnsupported("config.json: partial_rotary_factor is not supported, only full rotary embeddings")
     if config.get("quantization_config"):
         raise ModelUnsupported("config.json: quantization_config is not supported; take the unquantized weights")
     hidden = _count(config, "hidden_size")
@@ -88,7 +90,7 @@ def read_card(config: dict[str, Any]) -> ModelCard:
         kv_heads=_count(config, "num_key_value_heads", heads),
         head_dim=_count(config, "head_dim", hidden // heads),
         context_tokens=_count(config, "max_position_embeddings"),
-        norm_epsilon=float(config.get("rms_norm_eps", 1e-6)),
+        norm_epsilon=_number(config, "rms_norm_eps", 1e-6),
         rope=_read_rope(config),
         tied_embeddings=bool(config.get("tie_word_embeddings", False)),
         attention_bias=bool(config.get("attention_bias", False)),
@@ -111,16 +113,25 @@ def _count(config: dict[str, Any], name: str, default: int | None = None) -> int
     return value
 
 
+def _number(config: dict[str, Any], name: str, default: float) -> float:
+    value = config.get(name, default)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise ModelInvalid(f"config.json: {name} must be a number, not {value!r}")
+    return float(value)
+
+
 def _read_rope(config: dict[str, Any]) -> Rope:
     # transformers 5 writes everything into rope_parameters; older files have rope_theta beside rope_scaling.
     scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not isinstance(scaling, dict):
+        raise ModelInvalid(f"config.json: rope settings must be an object, not {scaling!r}")
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     if kind not in _ROPE_KINDS:
         raise ModelUnsupported(
             f"config.json: rope type {kind!r} is not supported; supported: {', '.join(_ROPE_KINDS)}"
         )
     try:
-        return Rope(
+        rope = Rope(
             theta=float(scaling.get("rope_theta", config.get("rope_theta", 10000.0))),
             kind=kind,
             factor=float(scaling.get("factor", 1.0)),
@@ -130,3 +141,6 @@ def _read_rope(config: dict[str, Any]) -> Rope:
         )
     except (TypeError, ValueError) as error:
         raise ModelInvalid(f"config.json: rope settings cannot be read: {error}") from None
+    if kind == "llama3" and rope.original_context < 1:
+        raise ModelInvalid("config.json: rope type 'llama3' needs original_max_position_embeddings")
+    return rope

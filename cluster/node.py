@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -18,7 +19,7 @@ from cluster.identity import Identity
 from cluster.joining import Target, join
 from cluster.model_card import read_card
 from cluster.probe import Machine, usable_memory_bytes
-from cluster.store import ModelCopy
+from cluster.store import PART_BYTES, ModelCopy
 
 log = structlog.get_logger(__name__)
 
@@ -62,8 +63,9 @@ class Agent:
         self._empty_stage_bytes = 0
         self._epoch = 0
         self._assigning: dict[Role, asyncio.Task[None]] = {}
-        self._parts: asyncio.Queue[tuple[wire.Part, bytes]] = asyncio.Queue(16)
+        self._parts: asyncio.Queue[tuple[wire.Part, bytes]] = asyncio.Queue(4)
         self._fetching = asyncio.Lock()
+        self._starting = asyncio.Lock()
 
     async def run(self) -> None:
         """Until cancelled. Raises PeerRejected when this machine is not let in."""
@@ -81,6 +83,11 @@ class Agent:
 
     async def _stay_connected(self) -> None:
         failures = 0
+
+        def welcomed() -> None:
+            nonlocal failures
+            failures = 0
+
         while True:
             try:
                 channel = await dial(
@@ -88,26 +95,30 @@ class Agent:
                     self._options.controller.port,
                     self._identity.client_context(),
                 )
-                failures = 0
-                await self._serve_controller(channel)
+                if channel.peer is None or channel.peer.role != "gateway":
+                    await channel.close()
+                    raise PeerRejected(f"{channel.address} is no controller of this cluster")
+                channel.payload_bytes_max = PART_BYTES
+                await self._serve_controller(channel, welcomed)
             except LinkLost as error:
                 pause_s = PAUSES_S[min(failures, len(PAUSES_S) - 1)]
                 failures += 1
                 log.warning("controller lost", reason=str(error), again_in_s=pause_s)
                 await asyncio.sleep(pause_s)
 
-    async def _serve_controller(self, channel: Channel) -> None:
-        """One connection from hello to its loss."""
+    async def _serve_controller(self, channel: Channel, welcomed: Callable[[], None]) -> None:
+        """One connection from hello to its loss. Raises LinkLost, PeerRejected, ClusterError."""
         beating: asyncio.Task[None] | None = None
         try:
             await self._start_stage(channel.writer.get_extra_info("sockname")[0])
-            machine = await asyncio.wait_for(asyncio.shield(self._machine), START_TIMEOUT_S)
+            machine = await self._probed_machine()
             await channel.send(wire.Hello(self._options.name, machine))
             welcome, _ = await channel.receive(WELCOME_TIMEOUT_S)
             if isinstance(welcome, wire.Refused):
                 raise PeerRejected(welcome.reason)
             if not isinstance(welcome, wire.Welcome):
                 raise FrameInvalid("expected a welcome from the controller")
+            welcomed()
             self._channel = channel
             beating = asyncio.create_task(self._beat(channel, welcome.heartbeat_ms / 1000))
             while True:
@@ -118,6 +129,12 @@ class Agent:
             if beating:
                 beating.cancel()
             await channel.close()
+
+    async def _probed_machine(self) -> Machine:
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._machine), START_TIMEOUT_S)
+        except TimeoutError:
+            raise ClusterError(f"the stage process did not start within {START_TIMEOUT_S:.0f} s") from None
 
     async def _beat(self, channel: Channel, interval_s: float) -> None:
         try:
@@ -136,8 +153,9 @@ class Agent:
     async def _handle(self, message: wire.Message, payload: bytes) -> None:
         match message:
             case wire.Part():
-                if self._fetching.locked():  # Otherwise the rest of a fetch that was given up.
-                    await self._parts.put((message, payload))
+                # One part is asked for at a time; a full queue means that nobody waits for this one any more.
+                with contextlib.suppress(asyncio.QueueFull):
+                    self._parts.put_nowait((message, payload))
             case wire.AssignStage():
                 self._assign("stage", message)
             case wire.AssignHead():
@@ -166,12 +184,13 @@ class Agent:
         """Bring the files here, then hand the order to the child that carries it out."""
         try:
             source = order.source if self._options.shares_files else await self._fetch(order)
-            if role not in self._children:
-                await self._start_child(role, *self._program(role))
-            await self._children[role].send(replace(order, source=source))
-        except (ClusterError, OSError) as error:
-            log.error("assignment failed", role=role, epoch=order.epoch, reason=str(error))
-            await self._report(wire.Failed(order.epoch, role, str(error)))
+            # Shielded: a child that a newer order interrupts half-way through its start would never be used.
+            child = await asyncio.shield(self._ensure_child(role))
+            await child.send(replace(order, source=source))
+        except Exception as error:
+            expected = isinstance(error, ClusterError | OSError)
+            log.error("assignment failed", role=role, epoch=order.epoch, reason=str(error), exc_info=not expected)
+            await self._report(wire.Failed(order.epoch, role, f"{self._options.name}: {error}"))
 
     async def _fetch(self, order: wire.AssignStage | wire.AssignHead) -> str:
         """Get what this node lacks of the model; returns the folder of its copy."""
@@ -179,45 +198,57 @@ class Agent:
         card = read_card(manifest.config)
         names = stage_tensor_names(card, order.spec) if isinstance(order, wire.AssignStage) else []
         async with self._fetching:
-            while not self._parts.empty():
-                self._parts.get_nowait()
             copy = ModelCopy(self._folder / "models", manifest)
             for sha256 in copy.missing(names):
                 await self._fetch_one(copy, sha256)
         return str(copy.folder)
 
     async def _fetch_one(self, copy: ModelCopy, sha256: str) -> None:
-        await self._report(wire.Fetch(sha256, copy.offset(sha256)))
         complete = False
         while not complete:
-            try:
-                part, content = await asyncio.wait_for(self._parts.get(), PART_TIMEOUT_S)
-            except TimeoutError:
-                raise LinkLost(
-                    f"the controller sent nothing of {sha256[:12]} for {PART_TIMEOUT_S:.0f} s"
-                ) from None
-            if part.sha256 == sha256:
-                complete = await asyncio.to_thread(copy.append, sha256, content, part.total_bytes)
+            offset = copy.offset(sha256)
+            await self._report(wire.Fetch(sha256, offset))
+            part, content = await self._next_part(sha256, offset)
+            # Shielded: half a part in the file would be counted as a whole one by whoever goes on.
+            complete = await asyncio.shield(asyncio.to_thread(copy.append, sha256, content, part.total_bytes))
+
+    async def _next_part(self, sha256: str, offset: int) -> tuple[wire.Part, bytes]:
+        """The part that was asked for; what is left of a fetch that was given up is passed over."""
+        try:
+            async with asyncio.timeout(PART_TIMEOUT_S):
+                while True:
+                    part, content = await self._parts.get()
+                    if part.sha256 == sha256 and part.offset == offset and (content or not part.total_bytes):
+                        return part, content
+        except TimeoutError:
+            silence = f"the controller sent nothing of {sha256[:12]} for {PART_TIMEOUT_S:.0f} s"
+            raise LinkLost(silence) from None
 
     # Children
 
     async def _start_stage(self, host: str) -> None:
         """The stage process listens on the address that this machine reaches the controller from."""
-        if "stage" in self._children and host == self._host:
-            return
-        for child in self._children.values():
-            await child.stop()
-        self._children.clear()
-        self._host = host
-        self._machine = asyncio.get_running_loop().create_future()
-        await self._start_child("stage", *self._program("stage"))
+        if host != self._host:
+            for child in self._children.values():
+                await child.stop()
+            self._children.clear()
+            self._host = host
+        await self._ensure_child("stage")
 
     def _program(self, role: Role) -> tuple[str, list[str]]:
         if role == "head":
             return "cluster.head_process", []
         return "cluster.stage_process", [str(self._options.threads), str(self._options.share)]
 
-    async def _start_child(self, role: Role, module: str, arguments: list[str]) -> None:
+    async def _ensure_child(self, role: Role) -> Child:
+        async with self._starting:
+            if role not in self._children:
+                if role == "stage":
+                    self._machine = asyncio.get_running_loop().create_future()
+                self._children[role] = await self._start_child(role, *self._program(role))
+            return self._children[role]
+
+    async def _start_child(self, role: Role, module: str, arguments: list[str]) -> Child:
         async def handle(message: wire.Message) -> None:
             await self._from_child(message)
 
@@ -226,12 +257,13 @@ class Agent:
 
         common = [str(self._identity.folder), self._options.name, self._host, self._options.log_style]
         child = Child(role, module, [*common, *arguments], handle, ended)
-        self._children[role] = child
         await child.start()
+        return child
 
     async def _from_child(self, message: wire.Message) -> None:
         if isinstance(message, wire.Hello):
-            self._empty_stage_bytes = self._children["stage"].memory_bytes
+            stage = self._children.get("stage")
+            self._empty_stage_bytes = stage.memory_bytes if stage else 0
             if not self._machine.done():
                 self._machine.set_result(message.machine)
         else:

@@ -118,15 +118,17 @@ def _plan_at(name: str, card: ModelCard, members: list[Member], precision: Preci
     needs = _needs(card, precision, slots)
     used, left_out = _choose(card, members, needs)
     rooms = _rooms(card, used, needs)
+    # A machine chosen by `_choose` has room for a layer, or is the only one.
     if sum(rooms) < card.layers:
         needed_bytes = (
-            card.layers * (needs.layer_bytes + card.context_tokens * needs.kv_bytes_per_token)
+            card.layers * (needs.layer_bytes + _context_room(card) * needs.kv_bytes_per_token)
             + needs.fixed_bytes(first=True, last=True)
         )  # fmt: skip
         raise ModelDoesNotFit(f"{name} at {precision}", needed_bytes, sum(_usable(m) for m in members))
     layers = _cut(card.layers, [_usable(member) for member in used], rooms)
     kv_tokens = min(_kv_tokens(used, layers, needs, at) for at in range(len(used)))
-    kv_blocks = min(kv_tokens, slots * card.context_tokens) // BLOCK_TOKENS
+    kv_blocks = min(kv_tokens, slots * _context_room(card)) // BLOCK_TOKENS
+    assert kv_blocks * BLOCK_TOKENS >= card.context_tokens, "one sequence could wait for room for ever"
     stages = tuple(_stages(card, used, layers, needs, precision, kv_blocks, slots))
     reasons = (
         f"{name} in {precision}: {card.total_bytes(precision) / 2**20:.0f} MiB of weights on {len(used)} node(s)",
@@ -139,11 +141,15 @@ def _plan_at(name: str, card: ModelCard, members: list[Member], precision: Preci
 def _needs(card: ModelCard, precision: Precision, slots: int) -> _Needs:
     rows = CHUNK_TOKENS + slots
     widest = max(2 * card.intermediate, _WORKSPACE_VECTORS * card.hidden)
+    # A prefill chunk's mask holds a row for each query head that shares a key-value head; rope has two tables.
+    mask_values = card.heads // card.kv_heads * CHUNK_TOKENS * card.context_tokens
+    rope_values = 2 * card.context_tokens * card.head_dim
+    values = rows * widest + mask_values + rope_values
     return _Needs(
         layer_bytes=card.layer_bytes(precision),
         kv_bytes_per_token=card.kv_bytes_per_token(precision),
         embedding_bytes=card.embedding_bytes(precision),
-        workspace_bytes=rows * widest * BYTES_PER_VALUE[precision] + slots * card.vocabulary * 4,
+        workspace_bytes=values * BYTES_PER_VALUE[precision] + slots * card.vocabulary * 4,
         tied=card.tied_embeddings,
     )
 
@@ -153,23 +159,33 @@ def _usable(member: Member) -> int:
 
 
 def _choose(card: ModelCard, members: list[Member], needs: _Needs) -> tuple[list[Member], list[str]]:
-    """Leave out machines without room for one layer, and the smallest beyond one machine per layer."""
+    """Leave out machines without room for one layer, and the smallest beyond one machine per layer.
+
+    One at a time: whoever becomes first or last when another leaves needs room for the embeddings, too.
+    """
     used, left_out = list(members), []
-    for member in sorted(members, key=_usable):
-        at = used.index(member)
-        room = _rooms(card, used, needs)[at]
-        if len(used) > 1 and (room < 1 or len(used) > card.layers):
-            used.remove(member)
-            why = "has no room for a layer" if room < 1 else f"is one more than the model's {card.layers} layers"
-            left_out.append(f"{member.name} is left out: {_usable(member) / 2**20:.0f} MiB usable, {why}")
+    while len(used) > 1:
+        rooms = dict(zip((member.node_id for member in used), _rooms(card, used, needs), strict=True))
+        cramped = [member for member in used if rooms[member.node_id] < 1]
+        if not cramped and len(used) <= card.layers:
+            break
+        member = min(cramped or used, key=_usable)
+        used.remove(member)
+        why = "has no room for a layer" if cramped else f"is one more than the model's {card.layers} layers"
+        left_out.append(f"{member.name} is left out: {_usable(member) / 2**20:.0f} MiB usable, {why}")
     return used, left_out
+
+
+def _context_room(card: ModelCard) -> int:
+    """Tokens of cache that one full context takes: whole blocks."""
+    return -(-card.context_tokens // BLOCK_TOKENS) * BLOCK_TOKENS
 
 
 def _rooms(card: ModelCard, used: list[Member], needs: _Needs) -> list[int]:
     """How many layers each machine could hold with one full context in its KV cache."""
     last = len(used) - 1
     return [
-        needs.room_layers(_usable(member), card.context_tokens, first=at == 0, last=at == last)
+        needs.room_layers(_usable(member), _context_room(card), first=at == 0, last=at == last)
         for at, member in enumerate(used)
     ]
 

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import socket
 
 import psutil
 from msgspec import Struct
@@ -27,7 +28,6 @@ class Machine(Struct, frozen=True, kw_only=True):
     memory_total_bytes: int
     memory_usable_bytes: int
     device: Device
-    precisions: tuple[str, ...] = ("fp32", "bf16")
 
 
 def usable_memory_bytes(share: float = 1.0) -> int:
@@ -47,11 +47,24 @@ def compute_threads(nodes: int = 1) -> int:
     return max(1, (min(allowed, physical) - 1) // nodes)
 
 
+def own_address(*, ipv6: bool = False) -> str | None:
+    """The address that this machine reaches others from, None without a network; nothing is sent to find out."""
+    family, elsewhere = (socket.AF_INET6, "2001:db8::1") if ipv6 else (socket.AF_INET, "192.0.2.1")
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((elsewhere, 9))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return None
+
+
 def probe_machine(device: Device | None = None, share: float = 1.0) -> Machine:
     """Look at this machine. `share` below 1 is for several nodes on one machine."""
     memory = psutil.virtual_memory()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     usable = usable_memory_bytes(share)
+    if device and device.kind != "cpu":
+        usable = int(device.memory_bytes * (1 - _SYSTEM_SHARE) * share)
     return Machine(
         system=platform.system(),
         architecture=platform.machine(),

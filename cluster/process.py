@@ -39,12 +39,16 @@ class AgentPipe:
         with contextlib.suppress(LinkLost, FrameInvalid, OSError):
             while True:
                 message_bytes, _ = wire.read_header(self._read(wire.HEADER.size))
-                deliver(wire.decode(self._read(message_bytes)))
-        stop()
-        # A computation that hangs must not keep a process alive that nobody owns any more.
+                message = wire.decode(self._read(message_bytes))
+                if isinstance(message, wire.Tick):
+                    self.send(message)
+                else:
+                    deliver(message)
+        # A computation that hangs must not keep a process alive that nobody owns any more; `stop` may hang, too.
         timer = threading.Timer(_FAREWELL_S, os._exit, (1,))
         timer.daemon = True
         timer.start()
+        stop()
 
     def _read(self, size_bytes: int) -> bytes:
         content = self._incoming.read(size_bytes)

@@ -8,9 +8,10 @@ from msgspec.structs import replace
 
 from cluster import wire
 from cluster.channel import Channel
-from cluster.errors import ClusterUnavailable, GenerationError, LinkLost, PeerRejected, RequestInvalid
-from cluster.generation import GenerateRequest
-from cluster.head import CHOICES_MAX, Cancelled, Head, Ticket, fresh_seed
+from cluster.errors import ClusterBusy, ClusterUnavailable, GenerationError, LinkLost, PeerRejected, RequestInvalid
+from cluster.generation import Done, GenerateRequest
+from cluster.head import Head
+from cluster.tickets import CHOICES_MAX, REQUESTS_MAX, Cancelled, Ticket, fresh_seed
 
 log = structlog.get_logger(__name__)
 
@@ -26,6 +27,7 @@ class _Caller:
     loop: asyncio.AbstractEventLoop
     outgoing: asyncio.Queue[wire.Message] = field(default_factory=lambda: asyncio.Queue(OUTGOING_MAX))
     requests: set[str] = field(default_factory=set)
+    preparing: set[asyncio.Task[None]] = field(default_factory=set)
 
     def tell(self, message: wire.Message) -> None:
         """Called from the head's thread."""
@@ -33,7 +35,7 @@ class _Caller:
 
     def _queue(self, message: wire.Message) -> None:
         if isinstance(message, wire.Rejected) or (
-            isinstance(message, wire.Events) and message.events[-1].__class__.__name__ == "Done"
+            isinstance(message, wire.Events) and isinstance(message.events[-1], Done)
         ):
             self.requests.discard(message.request_id)
         try:
@@ -60,25 +62,39 @@ class Reception:
                 message, _ = await channel.receive()
                 match message:
                     case wire.Generate(request):
-                        await self._accept(caller, request)
+                        self._accept(caller, request)
                     case wire.Cancel(request_id) if request_id in caller.requests:
                         caller.requests.discard(request_id)
                         self._head.deliver(Cancelled(request_id))
                     case _:
                         pass
         finally:
-            writing.cancel()
+            for task in (writing, *caller.preparing):
+                task.cancel()
             for request_id in caller.requests:
                 self._head.deliver(Cancelled(request_id))
 
-    async def _accept(self, caller: _Caller, request: GenerateRequest) -> None:
+    def _accept(self, caller: _Caller, request: GenerateRequest) -> None:
+        """Each request in a task of its own: one long prompt holds nobody else up."""
+        if len(caller.preparing) >= REQUESTS_MAX:
+            caller.tell(wire.Rejected(request.id, ClusterBusy.code, "too many requests arrive at once"))
+            return
+        caller.requests.add(request.id)
+        task = asyncio.create_task(self._admit(caller, request), name=f"prepare {request.id}")
+        caller.preparing.add(task)
+        task.add_done_callback(caller.preparing.discard)
+
+    async def _admit(self, caller: _Caller, request: GenerateRequest) -> None:
         try:
             ticket = await self._prepare(caller, request)
         except GenerationError as error:
             caller.tell(wire.Rejected(request.id, error.code, error.message, error.param))
-            return
-        caller.requests.add(request.id)
-        self._head.deliver(ticket)
+        except Exception:  # the edge of one request: the connection carries others, too
+            log.exception("request cannot be prepared", request_id=request.id)
+            caller.tell(wire.Rejected(request.id, GenerationError.code, "the prompt cannot be prepared"))
+        else:
+            if request.id in caller.requests:  # Otherwise it was cancelled meanwhile.
+                self._head.deliver(ticket)
 
     async def _prepare(self, caller: _Caller, request: GenerateRequest) -> Ticket:
         codec = self._head.codec
@@ -89,7 +105,7 @@ class Reception:
         if not request.sampling.seed:
             request = replace(request, sampling=replace(request.sampling, seed=fresh_seed()))
         # Long prompts take the tokenizer tens of milliseconds: not on the loop that serves everybody.
-        prompt = await asyncio.to_thread(codec.encode, request.prompt)
+        prompt = await asyncio.to_thread(codec.encode, request.prompt, self._head.context_tokens)
         return Ticket(request, prompt, caller.tell)
 
 

@@ -96,6 +96,7 @@ class RingEnd:
             if self._inlet:
                 raise PeerRejected("upstream has a link already")
             self._inlet = link
+        link.settle()
         try:
             while True:
                 frame = link.receive(place.payload_bytes_max)

@@ -11,6 +11,7 @@ stages, each with its share of the decoding sequences, so that every stage has w
 from collections import deque
 from dataclasses import dataclass, field
 
+from cluster.errors import FrameInvalid
 from cluster.generation import SampledToken, Sampling
 from cluster.plan import BLOCK_TOKENS, CHUNK_TOKENS
 from cluster.wire import OpenSlot, Step
@@ -80,10 +81,6 @@ class Scheduler:
         self._free_blocks = self.kv_blocks
 
     @property
-    def in_flight(self) -> int:
-        return len(self._in_flight)
-
-    @property
     def blocks_free(self) -> int:
         return self._free_blocks
 
@@ -127,8 +124,14 @@ class Scheduler:
         return step, token_ids
 
     def commit(self, batch: int, tokens: list[SampledToken], spent_ns: int) -> list[tuple[Sequence, SampledToken]]:
-        """Take a batch's answer; returns the sequences that got a token. The caller finishes those that end."""
-        rows = self._in_flight.pop(batch)
+        """Take a batch's answer; returns the sequences that got a token. The caller finishes those that end.
+
+        Raises FrameInvalid when it answers no batch that is under way, or another number of rows.
+        """
+        rows = self._in_flight.get(batch)
+        if rows is None or len(tokens) != sum(row.wanted for row in rows):
+            raise FrameInvalid(f"{len(tokens)} tokens for batch {batch}, which did not ask for so many")
+        del self._in_flight[batch]
         total = sum(row.count for row in rows)
         answers = iter(tokens)
         fresh = []
@@ -195,7 +198,7 @@ class Scheduler:
         needed = _blocks(sequence.computed + count) - sequence.blocks
         while needed > self._free_blocks:
             busy = [sequence, *(row.sequence for row in rows)]
-            later = [o for o in self.running if o.arrival > sequence.arrival and o not in busy]
+            later = [o for o in self.running if o.arrival > sequence.arrival and o.blocks and o not in busy]
             if not later:
                 return False
             self._preempt(max(later, key=lambda other: other.arrival))
@@ -211,7 +214,11 @@ class Scheduler:
         self.waiting.appendleft(sequence)
 
     def _release(self, sequence: Sequence) -> None:
-        self._closed.append(sequence.slot)
+        unheard = [opened for opened in self._opened if opened.slot == sequence.slot]
+        if unheard:  # The stages have not been told of it yet: it never was there.
+            self._opened.remove(unheard[0])
+        else:
+            self._closed.append(sequence.slot)
         self._free_slots.append(sequence.slot)
         self._free_blocks += sequence.blocks
         sequence.slot, sequence.blocks = -1, 0

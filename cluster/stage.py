@@ -139,8 +139,10 @@ class Stage:
         _check(step, loaded.spec, len(payload), loaded.card.hidden)
         batch = loaded.decoder.batch(step.slots, step.starts, step.counts)
         if loaded.spec.is_first:
-            token_ids = torch.frombuffer(payload, dtype=torch.int32).to(self._device)
-            rows = loaded.decoder.embed(token_ids)
+            token_ids = torch.frombuffer(payload, dtype=torch.int32)
+            if not 0 <= int(token_ids.min()) <= int(token_ids.max()) < loaded.card.vocabulary:
+                raise FrameInvalid(f"step {step.batch} has tokens outside of the vocabulary")
+            rows = loaded.decoder.embed(token_ids.to(self._device))
         else:
             flat = torch.frombuffer(payload, dtype=DTYPES[loaded.spec.precision])
             rows = flat.view(step.rows, loaded.card.hidden).to(self._device)

@@ -11,7 +11,7 @@ from cluster.errors import ModelError, ModelInvalid, ModelNotFound, WeightsMisma
 from cluster.manifest import Manifest, Progress, TensorEntry, read_config, read_manifest
 from cluster.model_card import read_card
 
-PART_BYTES = 1 * 2**20
+PART_BYTES = 4 * 2**20
 
 _TENSORS = "tensors"
 _WANTED_FILES = ["*.safetensors", "*.safetensors.index.json", "*.json", "chat_template.jinja"]
@@ -41,7 +41,7 @@ def find_model(reference: str, cache: Path) -> Path:
 def _pull(repository: str, revision: str, cache: Path) -> Path:
     # The library takes long to import and most starts need no pull.
     from huggingface_hub import hf_hub_download, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
         config = Path(hf_hub_download(repository, "config.json", revision=revision, cache_dir=cache))
@@ -49,7 +49,7 @@ def _pull(repository: str, revision: str, cache: Path) -> Path:
         folder = snapshot_download(repository, revision=revision, cache_dir=cache, allow_patterns=_WANTED_FILES)
     except LocalEntryNotFoundError:
         raise ModelNotFound(f"{repository} is not on this machine and Hugging Face cannot be reached") from None
-    except (HfHubHTTPError, OSError) as error:
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
         raise ModelNotFound(f"{repository}@{revision} cannot be pulled: {error}") from None
     return Path(folder)
 
@@ -93,15 +93,16 @@ def open_source(source: str) -> Callable[[TensorEntry], bytearray]:
 
 def read_part(source: Path, manifest: Manifest, sha256: str, offset: int) -> tuple[bytes, int]:
     """Up to PART_BYTES of a tensor or small file from `offset` on, and its size in all. Raises ModelNotFound."""
-    for name, entry in manifest.files.items():
-        if entry.sha256 == sha256:
-            return (source / name).read_bytes()[offset : offset + PART_BYTES], entry.size_bytes
-    for tensor in manifest.tensors.values():
-        if tensor.sha256 == sha256:
-            with (source / tensor.file).open("rb") as file:
-                file.seek(tensor.offset + offset)
-                return file.read(min(PART_BYTES, tensor.size_bytes - offset)), tensor.size_bytes
-    raise ModelNotFound(f"{manifest.name} has nothing with sha256 {sha256}")
+    places = [(name, 0, entry.size_bytes) for name, entry in manifest.files.items() if entry.sha256 == sha256]
+    places += [(t.file, t.offset, t.size_bytes) for t in manifest.tensors.values() if t.sha256 == sha256]
+    if not places:
+        raise ModelNotFound(f"{manifest.name} has nothing with sha256 {sha256}")
+    name, begin, size_bytes = places[0]
+    if not 0 <= offset <= size_bytes:
+        raise ModelNotFound(f"{name} has {size_bytes} bytes of sha256 {sha256}, none at {offset}")
+    with (source / name).open("rb") as file:
+        file.seek(begin + offset)
+        return file.read(min(PART_BYTES, size_bytes - offset)), size_bytes
 
 
 class ModelCopy:
@@ -132,6 +133,7 @@ class ModelCopy:
         if size_bytes < total_bytes:
             return False
         with part.open("rb") as file:
+            os.fsync(file.fileno())
             found = hashlib.file_digest(file, "sha256").hexdigest()
         if found != sha256:
             part.unlink()

@@ -1,6 +1,7 @@
 """Between text and tokens: chat template, tokenizer, incremental detokenizer, stop strings."""
 
 import json
+import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -9,7 +10,7 @@ from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
-from cluster.errors import ModelInvalid, RequestInvalid
+from cluster.errors import ContextLengthExceeded, ModelInvalid, RequestInvalid
 from cluster.generation import ChatPrompt, Prompt, TextPrompt
 
 # A character has at most four bytes: after this many tokens without one, the bytes are no UTF-8.
@@ -31,20 +32,35 @@ class TextCodec:
         self._special = _special_tokens(settings)
         self._template = _read_template(folder, settings)
         self.end_token_ids = self._find_end_tokens(folder)
+        vocabulary = self.tokenizer.get_vocab(with_added_tokens=True)
+        self.token_bytes_max = max((len(token.encode()) for token in vocabulary), default=1)
 
-    def encode(self, prompt: Prompt) -> list[int]:
-        """Token ids of a prompt. Raises RequestInvalid, naming the field."""
+    def encode(self, prompt: Prompt, tokens_max: int = sys.maxsize) -> list[int]:
+        """Token ids of a prompt. Raises RequestInvalid, naming the field.
+
+        Raises ContextLengthExceeded, before any work, for a text that cannot come to `tokens_max` or fewer.
+        """
         match prompt:
             case ChatPrompt(messages):
-                return self.tokenizer.encode(self.render(messages), add_special_tokens=False).ids
+                return self._tokenize(self.render(messages), tokens_max, special=False)
             case TextPrompt(text):
-                return self.tokenizer.encode(text).ids
+                return self._tokenize(text, tokens_max, special=True)
             case _:
                 size = self.tokenizer.get_vocab_size()
                 wrong = next((token for token in prompt.token_ids if not 0 <= token < size), None)
                 if wrong is not None:
                     raise RequestInvalid(f"token {wrong} is outside of the vocabulary of {size}", "prompt")
                 return list(prompt.token_ids)
+
+    def _tokenize(self, text: str, tokens_max: int, *, special: bool) -> list[int]:
+        least = len(text.encode("utf-8", "replace")) // self.token_bytes_max
+        if least > tokens_max:
+            raise ContextLengthExceeded(
+                f"This model's maximum context length is {tokens_max} tokens. Your prompt has {least} at the very "
+                "least. Shorten it.",
+                "messages",
+            )
+        return self.tokenizer.encode(text, add_special_tokens=special).ids
 
     def render(self, messages: list[dict[str, Any]]) -> str:
         """The conversation in the model's own format, ready for the assistant's turn."""
@@ -54,6 +70,9 @@ class TextCodec:
             rendered: str = self._template.render(messages=messages, add_generation_prompt=True, **self._special)
         except TemplateError as error:
             message = f"the model's chat template refuses these messages: {error}"
+            raise RequestInvalid(message, "messages") from None
+        except Exception as error:  # noqa: BLE001 - a template is foreign code and may fail in any way
+            message = f"the model's chat template cannot render these messages: {type(error).__name__}: {error}"
             raise RequestInvalid(message, "messages") from None
         return rendered
 
@@ -79,13 +98,15 @@ class Detokenizer:
     """Turns tokens into text as they come, holding back what is not yet a whole character.
 
     Decoding starts a few tokens back, because how a token reads (a leading space, say) can depend on the
-    ones before it.
+    ones before it; and it starts where text was settled before, because there a character begins.
     """
 
     def __init__(self, codec: TextCodec, prompt: list[int]) -> None:
         self._codec = codec
         self._ids = prompt[-_CONTEXT_TOKENS:]
-        self._settled = codec.decode(self._ids)
+        self._before = len(self._ids)
+        # A prompt may end within a character that the first tokens complete.
+        self._settled = codec.decode(self._ids).rstrip(_REPLACEMENT)
         self._pending = 0
 
     def push(self, token_id: int) -> str:
@@ -102,7 +123,8 @@ class Detokenizer:
 
     def _settle(self, text: str) -> str:
         fresh = text[len(self._settled) :]
-        self._ids = self._ids[-_CONTEXT_TOKENS:]
+        self._ids = self._ids[self._before :]
+        self._before = len(self._ids)
         self._settled = self._codec.decode(self._ids)
         self._pending = 0
         return fresh

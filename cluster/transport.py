@@ -9,6 +9,7 @@ import queue
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,13 +18,16 @@ import structlog
 from cluster import wire
 from cluster.errors import FrameInvalid, LinkLost, PeerRejected
 from cluster.identity import Identity, Peer, read_peer
+from cluster.sockets import tune
 
 log = structlog.get_logger(__name__)
 
 HANDSHAKE_TIMEOUT_S = 5.0
 OUTBOX_FRAMES = 64
 
-_HANDSHAKES_MAX = 32
+# One link is in use at a time; the others are about to be refused or have just ended.
+_LINKS_MAX = 32
+_ACCEPT_PAUSE_S = 0.5
 # Below this size one write of a joined frame beats two writes of its parts.
 _JOIN_BYTES = 64 * 2**10
 
@@ -61,6 +65,10 @@ class Link:
         message = wire.decode(self._read(message_bytes))
         return Frame(message, self._read(payload_bytes))
 
+    def settle(self) -> None:
+        """From now on wait for ever at our level; the kernel still notices a dead peer."""
+        self._connection.settimeout(None)
+
     def close(self) -> None:
         """Also wakes a thread that is blocked in send or receive."""
         with contextlib.suppress(OSError):
@@ -96,23 +104,30 @@ def dial(address: wire.Address, identity: Identity, timeout_s: float = 10.0) -> 
     if peer.node_id != address.node_id:
         connection.close()
         raise PeerRejected(f"{where} is not the machine it should be")
-    _tune(connection)
-    return Link(connection, peer, where)
+    tune(connection)
+    link = Link(connection, peer, where)
+    link.settle()
+    return link
 
 
 class Listener:
-    """Accepts links and hands each, handshake done, to `on_link` on a thread of its own."""
+    """Accepts links and hands each, handshake done, to `on_link` on a thread of its own.
+
+    A link that arrives has HANDSHAKE_TIMEOUT_S for each read until `on_link` settles it.
+    """
 
     def __init__(self, host: str, identity: Identity, on_link: Callable[[Link], None]) -> None:
         self._context = identity.server_context()
         self._on_link = on_link
-        self._handshakes = threading.BoundedSemaphore(_HANDSHAKES_MAX)
+        self._places = threading.BoundedSemaphore(_LINKS_MAX)
+        self._closed = False
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listening = socket.create_server((host, 0), family=family)
         self.port = int(self._listening.getsockname()[1])
         threading.Thread(target=self._accept, name="link listener", daemon=True).start()
 
     def close(self) -> None:
+        self._closed = True
         with contextlib.suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
@@ -121,10 +136,15 @@ class Listener:
         while True:
             try:
                 plain, (host, port, *_) = self._listening.accept()
-            except OSError:
-                return
-            if not self._handshakes.acquire(blocking=False):
-                log.warning("link refused", peer=f"{host}:{port}", reason="too many handshakes at once")
+            except OSError as error:
+                if self._closed:
+                    return
+                # Out of file descriptors, say: those who hold them may give some back.
+                log.error("cannot accept links", reason=str(error))
+                time.sleep(_ACCEPT_PAUSE_S)
+                continue
+            if not self._places.acquire(blocking=False):
+                log.warning("link refused", peer=f"{host}:{port}", reason="too many links at once")
                 plain.close()
                 continue
             thread = threading.Thread(target=self._admit, args=(plain, f"{host}:{port}"), daemon=True)
@@ -133,21 +153,30 @@ class Listener:
 
     def _admit(self, plain: socket.socket, address: str) -> None:
         try:
+            if link := self._handshake(plain, address):
+                self._serve(link)
+        finally:
+            self._places.release()
+
+    def _handshake(self, plain: socket.socket, address: str) -> Link | None:
+        try:
             plain.settimeout(HANDSHAKE_TIMEOUT_S)
             connection = self._context.wrap_socket(plain, server_side=True)
-            link = Link(connection, read_peer(connection), address)
-            _tune(connection)
+            tune(connection)
+            return Link(connection, read_peer(connection), address)
         except (OSError, PeerRejected) as error:
             plain.close()
             reason = error.reason if isinstance(error, ssl.SSLError) else str(error)
             log.warning("link refused", peer=address, reason=reason)
-            return
-        finally:
-            self._handshakes.release()
+            return None
+
+    def _serve(self, link: Link) -> None:
         try:
             self._on_link(link)
-        except (LinkLost, FrameInvalid, PeerRejected) as error:
-            log.info("link ended", peer=address, reason=str(error))
+        except LinkLost as error:
+            log.info("link ended", peer=link.address, reason=str(error))
+        except (FrameInvalid, PeerRejected) as error:
+            log.warning("link refused", peer=link.address, reason=str(error))
         finally:
             link.close()
 
@@ -167,9 +196,15 @@ class Outbox:
         self._frames.put((message, payload))
 
     def close(self) -> None:
+        """What still waits goes nowhere: the link is closed first."""
         self._link.close()
-        with contextlib.suppress(queue.Full):
-            self._frames.put_nowait(None)
+        while True:
+            try:
+                self._frames.put_nowait(None)
+                return
+            except queue.Full:
+                with contextlib.suppress(queue.Empty):
+                    self._frames.get_nowait()
 
     def _write(self) -> None:
         lost = False
@@ -181,18 +216,3 @@ class Outbox:
             except LinkLost as error:
                 lost = True
                 self._on_lost(error)
-
-
-def _tune(connection: ssl.SSLSocket) -> None:
-    """Blocking for ever at our level, but not in the kernel's: a dead peer is noticed within seconds."""
-    connection.settimeout(None)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (
-        ("TCP_KEEPIDLE", 2),
-        ("TCP_KEEPINTVL", 1),
-        ("TCP_KEEPCNT", 3),
-        ("TCP_USER_TIMEOUT", 5000),
-    ):
-        if hasattr(socket, option):  # Linux has all four; others keep their defaults.
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

@@ -81,7 +81,7 @@ class Heartbeat(Struct, frozen=True, tag=True):
 
 
 class Tick(Struct, frozen=True, tag=True):
-    """The controller's answer to a heartbeat: it is alive, too."""
+    """A sign of life: the controller's answer to a heartbeat; between agent and child, question and answer."""
 
 
 class AssignStage(Struct, frozen=True, tag=True):
@@ -154,16 +154,17 @@ class Dismiss(Struct, frozen=True, tag=True):
 
 
 class Fetch(Struct, frozen=True, tag=True):
-    """Send me the bytes that have this digest, from `offset` on: a tensor or a small file of the model."""
+    """Send me the next part of the bytes with this digest, from `offset` on: a tensor or a small file."""
 
     sha256: str
     offset: int
 
 
 class Part(Struct, frozen=True, tag=True):
-    """The next part of fetched bytes; the payload holds it."""
+    """The answer to one Fetch: as many of the bytes as one payload takes."""
 
     sha256: str
+    offset: int
     total_bytes: int
 
 

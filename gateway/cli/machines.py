@@ -32,7 +32,11 @@ def create_token(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         output.data(made)
         return
     output.talk.print("Run this on the new machine:")
-    host = _own_address() if made["host"] in _ANY else made["host"]
+    host = made["host"]
+    if host in _ANY:
+        from cluster.probe import own_address
+
+        host = own_address(ipv6=host == _ANY[1]) or socket.gethostname()
     typer.echo(f"millrace join {host}:{made['port']} --token {made['token']}")
     if host in _LOOPBACK:
         output.talk.print(
@@ -107,16 +111,6 @@ def nodes(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         for node in cluster["nodes"]
     ]
     output.table(columns, rows, as_json=False)
-
-
-def _own_address() -> str:
-    """The address that this machine reaches others from; nothing is sent to find it out."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))
-        except OSError:
-            return socket.gethostname()
-        return str(probe.getsockname()[0])
 
 
 def _from_stdin() -> str:

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-from cluster.controller import Controller, Status
+from cluster.controller import Controller
 from cluster.errors import ClusterBusy, ClusterUnavailable, RequestInvalid
 from cluster.generation import (
     Accepted,
@@ -20,6 +20,7 @@ from cluster.generation import (
     TokenEvent,
     TokenPrompt,
 )
+from cluster.manager import Status
 from gateway.errors import LaneFailed
 from gateway.lanes.base import Answer, Call, Meter, Offer, State
 from gateway.lanes.cluster_answers import AnswerWriter

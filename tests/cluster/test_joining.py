@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import shutil
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -14,9 +15,10 @@ from structlog.typing import EventDict
 
 from cluster import wire
 from cluster.authority import Authority, fingerprint
-from cluster.channel import open_channel
+from cluster.channel import Channel, Door, open_channel
 from cluster.controller import Controller
 from cluster.errors import ClusterError, LinkError, LinkLost, PeerRejected
+from cluster.generation import GenerateRequest, TextPrompt
 from cluster.identity import Identity, NodeId
 from cluster.joining import Target, join
 from cluster.node import Agent, NodeOptions
@@ -160,7 +162,8 @@ async def test_only_gateways_may_ask_a_head(tmp_path: Path, logs: list[EventDict
         assert deployment
         nosy = Identity(tmp_path / "nodes" / "node-1" / "identity")
         channel = await open_channel(deployment.head, nosy)
-        with pytest.raises(LinkLost):
+        await channel.send(wire.Generate(GenerateRequest(id="nosy", prompt=TextPrompt("a river"))))
+        with pytest.raises(LinkLost, match="closed"):
             while True:
                 await channel.receive(5)
         assert (await cluster.ask("a river", max_tokens=2)).done.completion_tokens == 2
@@ -188,6 +191,42 @@ async def test_a_node_without_the_files_fetches_its_layers_only(tmp_path: Path) 
         finally:
             agent.cancel()
             await asyncio.gather(agent, return_exceptions=True)
+
+
+async def test_the_same_certificate_twice_is_refused(tmp_path: Path, logs: list[EventDict]) -> None:
+    """A copied data folder: the machine that is there stays, the other one is told why it is not let in."""
+    async with running_cluster(tmp_path, nodes=1) as cluster:
+        shutil.copytree(tmp_path / "nodes" / "node-1" / "identity", tmp_path / "copy" / "identity")
+        target = Target("127.0.0.1", cluster.port)
+        with pytest.raises(PeerRejected, match="in the cluster already"):
+            async with asyncio.timeout(20):
+                await Agent(NodeOptions(name="copy", folder=str(tmp_path / "copy"), controller=target)).run()
+        assert (await cluster.ask("a river", max_tokens=2)).done.completion_tokens == 2
+        assert cluster.controller.topology().epoch == 1
+
+
+async def test_a_node_cannot_pose_as_the_controller(tmp_path: Path) -> None:
+    """Its certificate comes from the same authority, but a token or a hello is not for it."""
+    authority = Authority.open(tmp_path / "authority")
+    rogue = authority.issue_identity(tmp_path / "rogue", "node", "rogue")
+    victim = authority.issue_identity(tmp_path / "victim" / "identity", "node", "victim")
+
+    async def pose(channel: Channel) -> None:
+        if channel.peer is None:
+            await channel.receive(5)
+            await channel.send(wire.Authority(authority.certificate_pem))
+        await channel.receive(5)
+
+    door = Door("rogue", rogue.server_context(certificate_needed=False), pose)
+    target = Target("127.0.0.1", await door.open("127.0.0.1", 0))
+    try:
+        with pytest.raises(PeerRejected, match="no controller"):
+            await join(target, authority.new_token(), tmp_path / "new", "new")
+        options = NodeOptions(name="victim", folder=str(victim.folder.parent), controller=target)
+        with pytest.raises(PeerRejected, match="no controller"):
+            await Agent(options).run()
+    finally:
+        await door.close()
 
 
 async def test_a_machine_that_never_joined_says_so(tmp_path: Path) -> None:

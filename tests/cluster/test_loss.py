@@ -9,6 +9,8 @@ import pytest
 
 from cluster.errors import ClusterUnavailable, StageLost
 from cluster.generation import GenerateRequest, Limits, TextPrompt, TokenEvent
+from cluster.joining import Target
+from cluster.node import Agent, NodeOptions
 from tests.clusters import GREEDY, Cluster, running_cluster
 
 pytestmark = pytest.mark.anyio
@@ -102,6 +104,111 @@ async def test_requests_that_had_not_begun_survive_a_loss(tmp_path: Path) -> Non
         assert (await waiting).token_ids == expected.token_ids
         assert head
         assert head.is_running()
+
+
+def freeze(agent: psutil.Process) -> list[psutil.Process]:
+    """As when a machine loses its power: no process of it says anything any more, not even goodbye."""
+    frozen = [agent, *agent.children()]
+    for process in frozen:
+        process.suspend()
+    return frozen
+
+
+@pytest.mark.parametrize("number", [1, 2])
+async def test_a_frozen_machine_is_noticed_and_left_out(tmp_path: Path, number: int) -> None:
+    """With number 1 it is the head that falls silent: its callers get their error, too."""
+    async with running_cluster(tmp_path, nodes=2) as cluster:
+        expected = await cluster.ask(PROMPT)
+        frozen: list[psutil.Process] = []
+        request = GenerateRequest(
+            id="doomed",
+            prompt=TextPrompt(PROMPT),
+            sampling=GREEDY,
+            limits=Limits(max_tokens=LONG, ignore_eos=True),
+        )
+        try:
+            with pytest.raises(StageLost):
+                async with asyncio.timeout(30):
+                    async for event in cluster.controller.generate(request):
+                        if isinstance(event, TokenEvent) and not frozen:
+                            frozen = freeze(cluster.node_process(number))
+            assert (await cluster.ask(PROMPT)).token_ids == expected.token_ids
+            plan = cluster.controller.topology().plan
+            assert plan
+            assert [stage.member.name for stage in plan.stages] == [f"node-{3 - number}"]
+        finally:
+            for process in frozen:
+                process.kill()
+
+
+async def test_a_stopped_stage_is_replaced(tmp_path: Path) -> None:
+    """Its machine is well and beats on: the agent notices that its own child does not answer."""
+    async with running_cluster(tmp_path, nodes=1) as cluster:
+        expected = await cluster.ask(PROMPT)
+        stage = child(cluster.node_process(1), "stage")
+        assert stage
+        stage.suspend()
+        async with asyncio.timeout(50):
+            assert (await cluster.ask(PROMPT)).token_ids == expected.token_ids
+        assert not stage.is_running()
+
+
+async def test_a_machine_that_cannot_load_is_left_out(tmp_path: Path) -> None:
+    """It joins, its copy of the model cannot be written, and the others go on serving."""
+    async with running_cluster(tmp_path, nodes=1) as cluster:
+        expected = await cluster.ask(PROMPT)
+        broken = tmp_path / "broken"
+        broken.mkdir()
+        (broken / "models").write_text("a file where the folder should be")
+        options = NodeOptions(
+            name="broken",
+            folder=str(broken),
+            controller=Target("127.0.0.1", cluster.port),
+            token=cluster.controller.new_token(),
+            share=0.5,
+        )
+        agent = asyncio.create_task(Agent(options).run())
+        try:
+            async with asyncio.timeout(60):
+                while cluster.controller.topology().epoch < 3:
+                    await asyncio.sleep(0.05)
+                await cluster.controller.wait_ready(30)
+            topology = cluster.controller.topology()
+            assert [member.name for member in topology.members] == ["broken", "node-1"]
+            assert topology.plan
+            assert [stage.member.name for stage in topology.plan.stages] == ["node-1"]
+            assert (await cluster.ask(PROMPT)).token_ids == expected.token_ids
+        finally:
+            agent.cancel()
+            await asyncio.gather(agent, return_exceptions=True)
+
+
+async def test_an_answer_is_finished_before_a_newcomer_takes_part(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, nodes=1) as cluster:
+        expected = await cluster.ask(PROMPT, max_tokens=300)
+        running = asyncio.create_task(cluster.ask(PROMPT, max_tokens=300))
+        options = NodeOptions(
+            name="late",
+            folder=str(tmp_path / "late"),
+            controller=Target("127.0.0.1", cluster.port),
+            token=cluster.controller.new_token(),
+            share=0.5,
+        )
+        agent = asyncio.create_task(Agent(options).run())
+        try:
+            while cluster.controller.topology().epoch < 2 or not cluster.controller.is_ready:
+                running = asyncio.create_task(cluster.ask(PROMPT, max_tokens=300)) if running.done() else running
+                if running.done():
+                    assert running.result().token_ids == expected.token_ids
+                await asyncio.sleep(0.05)
+            assert (await running).token_ids == expected.token_ids
+            assert (await cluster.ask(PROMPT, max_tokens=300)).token_ids == expected.token_ids
+            plan = cluster.controller.topology().plan
+            assert plan
+            assert len(plan.stages) == 2
+        finally:
+            agent.cancel()
+            await asyncio.gather(agent, return_exceptions=True)
 
 
 async def test_without_nodes_the_answer_is_a_reason(tmp_path: Path) -> None:

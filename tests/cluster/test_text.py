@@ -1,13 +1,15 @@
 """Tokens back to text: in pieces as in one go, never half a character, stop strings never leak."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models
 
-from cluster.errors import RequestInvalid
+from cluster.errors import ContextLengthExceeded, RequestInvalid
 from cluster.generation import ChatPrompt, TextPrompt, TokenPrompt
 from cluster.text import Detokenizer, StopMatcher, TextCodec
 from tests.clusters import DEMO_MODEL
@@ -18,6 +20,17 @@ def codec() -> TextCodec:
     return TextCodec(DEMO_MODEL)
 
 
+@pytest.fixture(scope="module")
+def byte_codec(tmp_path_factory: pytest.TempPathFactory) -> TextCodec:
+    """A vocabulary of "a" and single bytes, as in SentencePiece models with byte fallback."""
+    vocabulary = {"<unk>": 0, "a": 1} | {f"<0x{byte:02X}>": byte + 2 for byte in range(256)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>", byte_fallback=True))
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    folder = tmp_path_factory.mktemp("bytes")
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return TextCodec(folder)
+
+
 @given(text=st.text(max_size=200), prompt=st.text(max_size=20))
 def test_pieces_make_the_whole(codec: TextCodec, text: str, prompt: str) -> None:
     ids = codec.tokenizer.encode(text, add_special_tokens=False).ids
@@ -26,6 +39,30 @@ def test_pieces_make_the_whole(codec: TextCodec, text: str, prompt: str) -> None
     assert "".join(pieces) + detokenizer.flush() == codec.decode(ids)
     if "\ufffd" not in text:
         assert not any("\ufffd" in piece for piece in pieces)
+
+
+@given(text=st.text("aé€😀 ", max_size=40))
+def test_tokens_of_single_bytes_make_whole_characters(byte_codec: TextCodec, text: str) -> None:
+    """Tokenizers of the Llama 2 kind fall back to bytes: a character is spread over up to four tokens."""
+    ids = byte_codec.tokenizer.encode(text, add_special_tokens=False).ids
+    detokenizer = Detokenizer(byte_codec, [])
+    pieces = [detokenizer.push(token) for token in ids]
+    assert "".join(pieces) + detokenizer.flush() == text
+    assert not any("\ufffd" in piece for piece in pieces)
+
+
+def test_a_template_that_fails_is_the_requests_fault(tmp_path: Path) -> None:
+    for file in ("tokenizer.json", "tokenizer_config.json", "config.json"):
+        shutil.copy(DEMO_MODEL / file, tmp_path / file)
+    (tmp_path / "chat_template.jinja").write_text("{{ messages[0].content + 1 }}")
+    with pytest.raises(RequestInvalid, match="cannot render") as refused:
+        TextCodec(tmp_path).encode(ChatPrompt([{"role": "user", "content": "hello"}]))
+    assert refused.value.param == "messages"
+
+
+def test_a_prompt_far_too_long_is_not_even_encoded(codec: TextCodec) -> None:
+    with pytest.raises(ContextLengthExceeded, match="at the very least"):
+        codec.encode(TextPrompt("x" * 10_000_000), tokens_max=1024)
 
 
 @given(

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -140,3 +141,16 @@ async def test_a_chat_ends_by_itself(cluster: Cluster) -> None:
     assert answer.finishes[0] == "stop"
     assert answer.texts[0].strip()
     assert "<|" not in answer.texts[0]
+
+
+async def test_bf16_says_the_same_over_one_stage_and_two(tmp_path: Path) -> None:
+    """Rows cross the link in the pinned dtype: cutting the model changes nothing, in half precision either."""
+    answers = []
+    for nodes in (1, 2):
+        async with running_cluster(tmp_path / str(nodes), nodes=nodes, precision="bf16") as cluster:
+            plan = cluster.controller.topology().plan
+            assert plan
+            assert (len(plan.stages), plan.precision) == (nodes, "bf16")
+            answers.append((await cluster.ask(PROMPTS[1], max_tokens=TOKENS)).token_ids[0])
+    assert answers[0] == answers[1]
+    assert len(set(answers[0])) > 5

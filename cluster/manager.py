@@ -1,0 +1,223 @@
+"""The one task that owns the deployment: plans, deploys, and plans anew when a machine is lost or joins."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import structlog
+
+from cluster import wire
+from cluster.deployment import Deployment, Model, Rollout
+from cluster.errors import ClusterError, ClusterUnavailable, LinkLost, ModelDoesNotFit, ModelError, NodeFailed
+from cluster.identity import NodeId
+from cluster.model_card import Precision
+from cluster.plan import Member, Plan, plan_stages
+from cluster.rests import Rests
+from cluster.roster import Roster
+
+log = structlog.get_logger(__name__)
+
+DRAIN_TIMEOUT_S = 120.0
+# How long the first plan waits for machines that are known to be on their way.
+GATHER_TIMEOUT_S = 60.0
+RETRY_PAUSES_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+
+Status = Literal["no_model", "waiting", "planning", "ready", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """What the operator decides of plans: arithmetic, sequences at once, machines to wait for at the start."""
+
+    precision: Precision | None = None
+    slots: int = 32
+    expected_nodes: int = 1
+
+
+class DeploymentManager:
+    """`run` is its task. `head_changed` is called when nobody should wait for the head of before any more."""
+
+    def __init__(
+        self, folder: Path, roster: Roster, options: PlanOptions, head_changed: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._folder = folder
+        self._roster = roster
+        self._options = options
+        self._head_changed = head_changed
+        self._model: Model | None = None
+        self._considered: frozenset[NodeId] = frozenset()
+        self._rests = Rests()
+        self._changed = asyncio.Condition()
+        self.status: tuple[Status, str] = ("no_model", "no model was given")
+        self.deployment: Deployment | None = None
+        self.epoch = _last_epoch(folder)
+
+    async def run(self) -> None:
+        """Deploy, watch, deploy anew, for ever. Everything the nodes say outside of a rollout arrives here."""
+        await self._gather()
+        failures = 0
+        while True:
+            if self._model and self._must_plan():
+                try:
+                    await self._deploy(self._model)
+                    failures = 0
+                except Exception as error:  # noqa: BLE001 - the edge of this task: nobody else would plan anew
+                    pause_s = RETRY_PAUSES_S[min(failures, len(RETRY_PAUSES_S) - 1)]
+                    failures += 1
+                    await self._fail(error, pause_s)
+                    await self._wait_for_newcomer(pause_s)
+                # Whoever joined meanwhile has said so into the rollout's ear.
+                continue
+            await self._next_event(self._rests.next_end_s())
+
+    async def serve(self, model: Model) -> None:
+        """From now on this model is deployed as soon as there are machines."""
+        self._model = model
+        await self.tell("waiting", "no machine is in the cluster")
+
+    async def tell(self, status: Status, reason: str) -> None:
+        """Change the status; whoever waits for it looks again."""
+        async with self._changed:
+            self.status = (status, reason)
+            self._changed.notify_all()
+
+    async def wait_ready(self, timeout_s: float) -> None:
+        """Raises ClusterUnavailable, with the reason, when there is no working ring in time."""
+        try:
+            async with asyncio.timeout(timeout_s), self._changed:
+                await self._changed.wait_for(lambda: self.status[0] in ("ready", "failed", "no_model"))
+        except TimeoutError:
+            raise ClusterUnavailable(f"the cluster is not ready: {self.status[1]}") from None
+        if self.status[0] != "ready":
+            raise ClusterUnavailable(self.status[1])
+
+    # Waiting
+
+    async def _gather(self) -> None:
+        """Before the first plan: wait for the model and the machines that are on their way."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GATHER_TIMEOUT_S):
+                expected = self._options.expected_nodes
+                while self._model is None or len(self._roster.membership.present()) < expected:
+                    await self._next_event(0.5)
+
+    async def _wait_for_newcomer(self, pause_s: float) -> None:
+        """Before trying again; a machine that joins meanwhile may change the outcome."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                while not isinstance((await self._roster.answers.get())[1], wire.Hello):
+                    pass
+
+    async def _next_event(self, timeout_s: float | None) -> None:
+        """One thing that a node said or that happened to it; a failure in the present ring breaks it."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                member, message = await self._roster.answers.get()
+        except TimeoutError:
+            return
+        deployment = self.deployment
+        if deployment and isinstance(message, wire.Failed) and _concerns(deployment, member, message):
+            await self._break(f"{member.name}: {message.reason}")
+            if not self._roster.is_present(deployment.head.node_id):
+                # Whoever waits for a machine that is gone would wait for the connection's own timeout.
+                await self._head_changed()
+
+    def _must_plan(self) -> bool:
+        present = {member.node_id for member in self._roster.membership.present()}
+        fresh = [node_id for node_id in present - self._considered if not self._rests.rests(node_id)]
+        return bool(present) and (self.deployment is None or bool(fresh))
+
+    # From plan to ring
+
+    async def _deploy(self, model: Model) -> None:
+        """One epoch from plan to closed ring. Raises ClusterError, TimeoutError, OSError."""
+        if self.deployment:
+            await self._drain(self.deployment)
+        members = self._roster.membership.present()
+        await self._break("the cluster is being planned")
+        self.epoch += 1
+        _save_epoch(self._folder, self.epoch)
+        plan = self._plan(model, members)
+        for reason in (*plan.reasons, *(stage.reason for stage in plan.stages)):
+            log.info("plan", epoch=self.epoch, reason=reason)
+        for member in members:
+            await self._roster.send(member.node_id, wire.Dismiss(self.epoch))
+        try:
+            deployment = await Rollout(self.epoch, model, plan, self._roster.send, self._answer).run()
+        except NodeFailed as failure:
+            pause_s = self._rests.add(failure.node_id)
+            log.warning("node left out", node_id=failure.node_id, reason=str(failure), seconds=pause_s)
+            raise
+        for stage in plan.stages:
+            self._rests.end(stage.member.node_id)
+        self.deployment = deployment
+        await self._head_changed()
+        await self.tell("ready", f"{model.name} over {len(plan.stages)} node(s)")
+        log.info("cluster ready", epoch=self.epoch, round_trip_ms=round(deployment.round_trip_ms, 1))
+
+    def _plan(self, model: Model, members: list[Member]) -> Plan:
+        """Without the machines that rest; with them where the model fits nowhere else."""
+        awake = [member for member in members if not self._rests.rests(member.node_id)]
+        try:
+            return self._plan_over(model, awake or members)
+        except ModelDoesNotFit:
+            return self._plan_over(model, members)
+
+    def _plan_over(self, model: Model, members: list[Member]) -> Plan:
+        self._considered = frozenset(member.node_id for member in members)
+        precision, slots = self._options.precision, self._options.slots
+        return plan_stages(model.name, model.card, members, precision=precision, slots=slots)
+
+    async def _answer(self) -> tuple[NodeId, wire.Message]:
+        member, message = await self._roster.answers.get()
+        return member.node_id, message
+
+    async def _drain(self, deployment: Deployment) -> None:
+        """Let running requests finish before a ring that works is taken apart."""
+        with contextlib.suppress(TimeoutError, LinkLost):
+            async with asyncio.timeout(DRAIN_TIMEOUT_S):
+                await self._roster.send(deployment.head.node_id, wire.Drain())
+                while True:
+                    member, message = await self._roster.answers.get()
+                    if isinstance(message, wire.Drained) and member.node_id == deployment.head.node_id:
+                        return
+                    if isinstance(message, wire.Failed) and _concerns(deployment, member, message):
+                        return
+
+    async def _break(self, reason: str) -> None:
+        if self.deployment:
+            log.warning("ring broken", epoch=self.deployment.epoch, reason=reason)
+        self.deployment = None
+        await self.tell("planning", reason)
+
+    async def _fail(self, error: Exception, again_in_s: float) -> None:
+        """A model that fits nowhere will not fit in a moment; anything else is tried again while callers wait."""
+        self.deployment = None
+        foreseen = isinstance(error, ClusterError | TimeoutError | OSError)
+        reason = str(error) or "machines did not answer in time"
+        log.error(
+            "deployment failed", epoch=self.epoch, reason=reason, again_in_s=again_in_s, exc_info=not foreseen
+        )
+        await self.tell("failed" if isinstance(error, ModelError) else "planning", reason)
+
+
+def _concerns(deployment: Deployment, member: Member, failure: wire.Failed) -> bool:
+    """Whether a failure is one of this deployment's: of a machine in its ring, in its epoch."""
+    takes_part = any(stage.member.node_id == member.node_id for stage in deployment.plan.stages)
+    return takes_part and failure.epoch in (deployment.epoch, wire.ANY_EPOCH)
+
+
+def _last_epoch(folder: Path) -> int:
+    """The epoch that an earlier run reached; 0 where none did, or where a full disk left the file empty."""
+    file = folder / "epoch"
+    content = file.read_text().strip() if file.is_file() else ""
+    return int(content) if content.isdigit() else 0
+
+
+def _save_epoch(folder: Path, epoch: int) -> None:
+    fresh = folder / "epoch.new"
+    fresh.write_text(str(epoch))
+    fresh.replace(folder / "epoch")

@@ -1,0 +1,87 @@
+"""Requests as a head keeps them: their state while they wait or run, and what is checked before they start."""
+
+import hashlib
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from cluster import wire
+from cluster.completion import Completion
+from cluster.errors import ContextLengthExceeded, RequestInvalid
+from cluster.generation import GenerateRequest
+
+REQUESTS_MAX = 512
+CHOICES_MAX = 128
+
+Tell = Callable[[wire.Message], None]
+
+
+@dataclass(slots=True)
+class Ticket:
+    """A request in the head's hands; `tell` takes its answers on the head's thread."""
+
+    request: GenerateRequest
+    prompt: list[int]
+    tell: Tell
+    waiting_since_s: float = field(default_factory=time.monotonic)
+    breaks: int = 0
+    completions: list[Completion] = field(default_factory=list)
+
+    @property
+    def id(self) -> str:
+        return self.request.id
+
+    @property
+    def is_started(self) -> bool:
+        """Whether its caller may have seen something of the answer."""
+        return any(completion.sequence.output_tokens for completion in self.completions)
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether a ring has it, but nothing of it has been computed yet."""
+        return bool(self.completions) and not any(
+            completion.sequence.computed or completion.sequence.generation for completion in self.completions
+        )
+
+    @property
+    def is_finished(self) -> bool:
+        return bool(self.completions) and all(completion.finished for completion in self.completions)
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    request_id: str
+
+
+def check_lengths(request: GenerateRequest, prompt_tokens: int, context_tokens: int) -> None:
+    """Raises RequestInvalid and ContextLengthExceeded, naming the field."""
+    if not prompt_tokens:
+        raise RequestInvalid("the prompt is empty", "prompt")
+    max_tokens = request.limits.max_tokens
+    if prompt_tokens + (max_tokens or 1) > context_tokens:
+        asked = f" and {max_tokens} for the completion" if max_tokens else ""
+        raise ContextLengthExceeded(
+            f"This model's maximum context length is {context_tokens} tokens. You asked for {prompt_tokens} "
+            f"tokens in the prompt{asked}. Shorten the prompt or lower max_tokens.",
+            "max_tokens" if prompt_tokens < context_tokens and max_tokens else "messages",
+        )
+
+
+def check_tokens(token_ids: list[int], vocabulary: int) -> None:
+    """Raises RequestInvalid for ids that the embedding has no row for, whatever the tokenizer says."""
+    if token_ids and not 0 <= min(token_ids) <= max(token_ids) < vocabulary:
+        wrong = next(token for token in token_ids if not 0 <= token < vocabulary)
+        raise RequestInvalid(f"token {wrong} is outside of the model's vocabulary of {vocabulary}", "prompt")
+
+
+def fresh_seed() -> int:
+    return secrets.randbits(62)
+
+
+def choice_seed(seed: int, choice: int) -> int:
+    """The seed of one of a request's choices; neighbouring seeds share no choice."""
+    if not choice:
+        return seed
+    digest = hashlib.blake2b(f"{seed}/{choice}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 2
