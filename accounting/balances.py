@@ -1,5 +1,6 @@
 """What stands on the accounts: balances and statements, read through a session or connection that is given."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -57,6 +58,12 @@ def balance(reader: Reader, code: str) -> Balance:
     """
     row = reader.execute(select(account_table).where(account_table.c.code == code)).one_or_none()
     return Balance(code, terms_of(code).currency, 0, 0) if row is None else _balance(row)
+
+
+def available(reader: Reader, codes: Collection[str]) -> dict[str, int]:
+    """Return what may still be spent from each of these accounts."""
+    rows = reader.execute(select(account_table).where(account_table.c.code.in_(codes)))
+    return dict.fromkeys(codes, 0) | {row.code: _balance(row).available_nano for row in rows}
 
 
 def balances(reader: Reader, prefix: str = "", *, limit: int = 100) -> list[Balance]:

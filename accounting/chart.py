@@ -55,7 +55,9 @@ _CHART: tuple[tuple[str, Terms], ...] = (
     ("cu:supply:<id>", Terms("income", _OPEN, "cu-9")),
 )
 
-_ID = "[A-Za-z0-9._@-]{1,80}"
+_ID_MAX = 80
+_ID = f"[A-Za-z0-9._@-]{{1,{_ID_MAX}}}"
+_NOT_IN_ID = re.compile("[^A-Za-z0-9._@-]")
 _PATTERNS = tuple((re.compile(code.replace("<id>", _ID)), terms) for code, terms in _CHART)
 
 ASSET_BANK = "asset:bank"
@@ -96,6 +98,11 @@ def user_receivable(user_id: str) -> str:
 def provider_accrued(provider: str) -> str:
     """What we owe a cloud provider and have not paid yet."""
     return f"provider:{provider}:accrued"
+
+
+def provider_id(name: str) -> str:
+    """What a provider is called in the chart, made of whatever a price list or the owner calls it."""
+    return _NOT_IN_ID.sub("-", name.partition("/")[0])[:_ID_MAX] or "unnamed"
 
 
 def department(name: str) -> str:

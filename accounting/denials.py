@@ -5,12 +5,13 @@ refused, and turns it into the stored answer of an earlier request or the error 
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Row, select
 from sqlalchemy.exc import DBAPIError
 
-from accounting.balances import balance
+from accounting.balances import available, balance
 from accounting.chart import terms_of
 from accounting.errors import (
     AlreadyResolved,
@@ -27,12 +28,40 @@ from accounting.tables import account_table, event_table, transfer_table
 
 def explain(connection: Connection, posting: Posting, refusal: DBAPIError) -> Answer:
     """Return the stored answer if the event stands in the books already, else the reason why it cannot."""
+    return foreseen(connection, posting) or PostingRefused(
+        f"event {posting.idem_key!r} was refused: {refusal.orig}"
+    )
+
+
+def foreseen(connection: Connection, posting: Posting) -> Answer | None:
+    """Return the answer to an event that the books hold already or will refuse; None if they may take it."""
     return (
         _earlier_answer(connection, posting)
         or _unresolvable(connection, posting)
+        or _not_reaped(connection, posting)
         or _short_of_credit(connection, posting)
-        or PostingRefused(f"event {posting.idem_key!r} was refused: {refusal.orig}")
     )
+
+
+def suspects(connection: Connection, postings: Sequence[Posting]) -> list[bool]:
+    """Guess for each event of a group, in order, whether the books will refuse it.
+
+    Two queries for the whole group: a key that is known, or less credit than the events before leave. Other
+    reasons are not looked for; the books themselves have the last word on every event.
+    """
+    keys = [posting.idem_key for posting in postings]
+    known = set(connection.scalars(select(event_table.c.idem_key).where(event_table.c.idem_key.in_(keys))))
+    all_needs = [_needs(posting.legs) for posting in postings]
+    left = available(connection, {code for needs in all_needs for code in needs})
+    found = []
+    for posting, needs in zip(postings, all_needs, strict=True):
+        is_suspect = posting.idem_key in known or any(needed > left[code] for code, needed in needs.items())
+        if not is_suspect:
+            known.add(posting.idem_key)
+            for code, needed in needs.items():
+                left[code] -= needed
+        found.append(is_suspect)
+    return found
 
 
 def _earlier_answer(connection: Connection, posting: Posting) -> Answer | None:
@@ -61,6 +90,23 @@ def _unresolvable(connection: Connection, posting: Posting) -> PostingDenied | N
         if resolved_by is not None:
             return AlreadyResolved(f"the hold of {posting.ref!r} was resolved before, by a {resolved_by}")
     return None
+
+
+def _not_reaped(connection: Connection, posting: Posting) -> PostingDenied | None:
+    """A late capture follows the reaper's release, and no other: whoever released a hold delivered nothing."""
+    if posting.kind != "late":
+        return None
+    kinds = connection.execute(
+        select(event_table.c.kind).where(
+            event_table.c.idem_key.in_((f"reap:{posting.ref}", f"void:{posting.ref}"))
+        )
+    ).scalars()
+    match kinds.one_or_none():
+        case "reap":
+            return None
+        case "release":
+            return AlreadyResolved(f"the hold of {posting.ref!r} was resolved before, by a release")
+    return HoldNotFound(f"no hold of {posting.ref!r} was reaped, so nothing is late")
 
 
 def _held(connection: Connection, pending_seq: int) -> Row[*tuple[Any, ...]] | None:

@@ -33,7 +33,7 @@ class AccountUnknown(LedgerError):
 
     def __init__(self, code: str) -> None:
         super().__init__(f"no account may be called {code!r}")
-        self.code = code
+        self.account = code
 
 
 class PriceUnknown(LedgerError):

@@ -67,18 +67,22 @@ class Holds:
         """
         return self._poster.submit(rules.capture(held, bill, usage))
 
-    def capture_late(self, held: Hold, bill: CloudBill, usage: UsageRecord | None = None) -> "Future[Posted]":
-        """Book what was delivered on a hold that the reaper gave back: the user owes it from now on.
+    def capture_late(
+        self, held: Hold, bill: CloudBill, usage: UsageRecord | None = None, *, covered_nano: int = 0
+    ) -> "Future[Posted]":
+        """Book what was delivered on a hold that the reaper gave back.
 
         Only for a capture that raised `HoldExpired`: the user has the text, and no credits are set aside for
-        it any more. Taking the debt from credits that the user still has, or gets, is left to a later rule.
+        it any more. `covered_nano` of the charge is taken from credits that the user has; the rest is owed from
+        now on. The future raises `InsufficientCredit` when there are fewer credits than that, `AlreadyResolved`
+        when the hold was released, and `HoldNotFound` when nothing was reaped.
 
         Raises:
             HoldExpired: it ended longer than `LATE_CAPTURE_NS` ago, and nothing is booked any more.
         """
         if self._clock_ns() - held.expires_ns > LATE_CAPTURE_NS:
             raise HoldExpired(f"the hold of {held.request_id!r} ended too long ago to book anything on it")
-        return self._poster.submit(rules.late_capture(held, bill, usage))
+        return self._poster.submit(rules.late_capture(held, bill, usage, covered_nano=covered_nano))
 
     def release(self, held: Hold, usage: UsageRecord | None = None) -> "Future[Posted]":
         """Give a hold back whole: nothing was delivered, nothing is charged."""

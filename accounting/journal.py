@@ -3,6 +3,8 @@
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Literal, TypeAlias
 
 from sqlalchemy import Connection, func, insert, select
@@ -10,7 +12,7 @@ from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.orm import Session
 
 from accounting.chart import terms_of
-from accounting.denials import explain
+from accounting.denials import explain, foreseen, suspects
 from accounting.postings import Answer, Leg, Posted, Posting, UsageRecord, meta_text, request_hash
 from accounting.tables import account_table, event_table, transfer_table, usage_table
 
@@ -27,6 +29,8 @@ Failpoint = Literal[
 
 OnFailpoint: TypeAlias = Callable[[Failpoint], None]
 _Row: TypeAlias = dict[str, Any]
+
+_Writer: TypeAlias = "Callable[[Connection, _Page, Sequence[Posting]], tuple[_Page, list[Answer]]]"
 
 _WRITER_LOCK = 0x626F6F6B
 _ACCOUNTS_REMEMBERED_MAX = 65_536
@@ -106,20 +110,49 @@ class Journal:
     def _write(
         self, connection: Connection, page: _Page, postings: Sequence[Posting]
     ) -> tuple[_Page, list[Answer]]:
-        """Write events all at once under one savepoint; if one is refused, halve until it stands alone.
-
-        k refusals among n events cost about k·log2(n/k) savepoints more, and none costs one in all.
-        """
+        """Write events all at once under one savepoint; if one is refused, write those that are not."""
         try:
             with connection.begin_nested():
                 return self._insert(connection, page, postings)
         except (IntegrityError, DataError) as refusal:
             if len(postings) == 1:
                 return page, [explain(connection, postings[0], refusal)]
-        half = len(postings) // 2
-        page, first = self._write(connection, page, postings[:half])
-        page, second = self._write(connection, page, postings[half:])
-        return page, first + second
+        suspected = suspects(connection, postings)
+        if not any(suspected):
+            # Refused for a reason that takes more than a glance: k such events among n cost about k·log2(n/k)
+            # tries.
+            suspected = [number < len(postings) // 2 for number in range(len(postings))]
+            return self._write_runs(connection, page, postings, suspected, self._write)
+        return self._write_runs(connection, page, postings, suspected, self._write_suspects)
+
+    def _write_runs(
+        self,
+        connection: Connection,
+        page: _Page,
+        postings: Sequence[Posting],
+        marked: list[bool],
+        write_marked: _Writer,
+    ) -> tuple[_Page, list[Answer]]:
+        """Write neighbours that are marked alike together, in order."""
+        answers: list[Answer] = []
+        for is_marked, run in groupby(zip(marked, postings, strict=True), key=itemgetter(0)):
+            write = write_marked if is_marked else self._write
+            page, some = write(connection, page, [posting for _, posting in run])
+            answers += some
+        return page, answers
+
+    def _write_suspects(
+        self, connection: Connection, page: _Page, postings: Sequence[Posting]
+    ) -> tuple[_Page, list[Answer]]:
+        """One by one, and only those that can be written as far as anybody can tell."""
+        answers: list[Answer] = []
+        for posting in postings:
+            if answer := foreseen(connection, posting):
+                answers.append(answer)
+            else:
+                page, some = self._write(connection, page, [posting])
+                answers += some
+        return page, answers
 
     def _insert(
         self, connection: Connection, page: _Page, postings: Sequence[Posting]

@@ -57,9 +57,9 @@ def estimate(text: str) -> Count:
 
 
 def tokens_max(texts: Iterable[str]) -> int:
-    """Return a bound that the prompt made of these messages does not pass, whichever tokenizer reads it.
+    """Return a bound on the tokens of the prompt made of these texts, where a token stands for at least a byte.
 
-    A token of a byte-level vocabulary stands for at least one byte of UTF-8; what a chat template puts around
-    each message is allowed for on top.
+    That is so with byte-level vocabularies, special tokens apart: what a usual chat template puts around each
+    message is allowed for on top. Pictures, and what a provider adds to explain tools, are not in it.
     """
     return sum(len(text.encode()) + _TEMPLATE_TOKENS_MAX for text in texts) + _TEMPLATE_TOKENS_MAX

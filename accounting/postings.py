@@ -34,8 +34,10 @@ class Leg:
 
     Raises:
         AccountUnknown: a code that the chart does not have.
-        AmountInvalid: no int, beyond `MAX_EVENT_NANO`, or less than one unit (than zero, for a leg that resolves).
-        PostingInvalid: accounts of different currencies, or a phase without its field.
+        AmountInvalid: no int (a bool is none), beyond `MAX_EVENT_NANO`, or less than one unit (than zero, for a
+            leg that resolves); a number or time that no column can hold.
+        PostingInvalid: accounts of different currencies, or a phase without its field: what a resolving leg
+            resolves, when a pending one expires.
     """
 
     debit: str
@@ -48,10 +50,12 @@ class Leg:
     def __post_init__(self) -> None:
         resolves = self.phase in ("post", "void")
         _check_numbers(self.amount_nano, least=0 if resolves else 1, most=MAX_EVENT_NANO)
+        _check_numbers(*(n for n in (self.pending_seq, self.expires_ns) if n is not None), most=_MAX_TIME)
         if terms_of(self.debit).currency != terms_of(self.credit).currency or self.debit == self.credit:
             raise PostingInvalid(f"nothing can move from {self.debit} to {self.credit}")
-        if resolves != (self.pending_seq is not None) or (self.expires_ns is not None and self.phase != "pending"):
-            raise PostingInvalid(f"a {self.phase} transfer is given fields of another phase")
+        expires = self.phase == "pending"
+        if resolves != (self.pending_seq is not None) or expires != (self.expires_ns is not None):
+            raise PostingInvalid(f"a {self.phase} transfer lacks its field or has one of another phase")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,8 @@ class UsageRecord:
     def __post_init__(self) -> None:
         _check_numbers(self.prompt_tokens, self.cached_tokens, self.completion_tokens, most=MAX_TOKENS)
         _check_numbers(self.charge_nano, self.cost_nano, self.compute_nano, most=MAX_EVENT_NANO)
-        _check_numbers(self.started_ns, self.duration_ms, self.ttft_ms or 0, most=_MAX_TIME)
+        ttft_ms = 0 if self.ttft_ms is None else self.ttft_ms
+        _check_numbers(self.started_ns, self.duration_ms, ttft_ms, most=_MAX_TIME)
         _check_texts(
             self.request_id,
             self.user_id,

@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from accounting.chart import provider_id
 from accounting.errors import PriceUnknown
 from accounting.money import Price, nano_per_million
 
@@ -100,7 +101,7 @@ class CloudPrices:
             model=model,
             version=self._version,
             price=price,
-            provider=entry["litellm_provider"],
+            provider=provider_id(entry["litellm_provider"]),
             long_context=_long_context(entry),
             max_input_tokens=entry.get("max_input_tokens"),
             max_output_tokens=entry.get("max_output_tokens"),
@@ -128,8 +129,8 @@ class PriceBook:
     """Finds prices: the owner's own first, then the providers'.
 
     Args:
-        own: by lane and model, in nano-USD (nano compute units on lanes of own machines) per million tokens;
-            the model `*` stands for each model of its lane that is not named.
+        own: by lane and name, in nano-USD (nano compute units on lanes of own machines) per million tokens;
+            the name `*` stands for each of its lane that is not named.
         own_version: what the owner calls this list.
         cloud: the providers' list.
     """
@@ -139,20 +140,22 @@ class PriceBook:
         self._own_version = own_version
         self._cloud = cloud
 
-    def find(self, lane: str, model: str) -> PricedModel:
+    def find(self, lane: str, model: str, *, name: str | None = None) -> PricedModel:
         """Return what a model costs on a lane.
 
-        An own price for a cloud model replaces the provider's, not what the list knows of the model's limits.
+        Several names may stand for one model (each with another key, place or price): `name` is the one that
+        the owner's prices go by, the model itself where it has no other. An own price for a cloud model
+        replaces the provider's, not what the list knows of the model's limits.
 
         Raises:
             PriceUnknown: nobody named a price per token for it.
         """
-        own = self._own.get((lane, model)) or self._own.get((lane, "*"))
+        own = self._own.get((lane, name or model)) or self._own.get((lane, "*"))
         listed = self._cloud.find(model) if lane == CLOUD_LANE else None
         if own is None:
             if listed is None:
                 raise PriceUnknown(lane, model)
             return listed
         if listed is None:
-            return PricedModel(lane, model, self._own_version, own, provider=model.partition("/")[0])
+            return PricedModel(lane, model, self._own_version, own, provider=provider_id(model))
         return replace(listed, version=self._own_version, price=own, long_context=None)

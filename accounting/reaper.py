@@ -19,6 +19,7 @@ from accounting.tables import account_table, event_table, transfer_table
 
 _SWEEP_MAX = 1_000
 _SWEEP_OVERLAP_NS = 3600 * 10**9
+_FULL_SWEEP_EVERY_NS = 3600 * 10**9
 
 
 def open_holds(
@@ -47,8 +48,9 @@ def open_holds(
 class Reaper:
     """Sweeps up holds whose time has passed; the gateway calls it every few seconds.
 
-    Each sweep looks only at holds that expired since the one before it (and an hour more, for clocks that were
-    set), so that it costs the same however long the books have grown.
+    Most sweeps look only at holds that expired since the one before (and an hour more, for clocks that differ), so
+    that they cost the same however long the books have grown; once an hour all holds are looked at, for clocks
+    that were set.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Reaper:
         self._open_session = open_session
         self._clock_ns = clock_ns
         self._swept_until_ns = 0
+        self._full_sweep_ns = clock_ns()
 
     def sweep(self, timeout_s: float = 30.0) -> int:
         """Release every expired hold and return how many there were; waits for the books, at most `timeout_s`.
@@ -67,6 +70,8 @@ class Reaper:
             TimeoutError: not all was booked in time; also found again by the next sweep.
         """
         now_ns = self._clock_ns()
+        if abs(now_ns - self._full_sweep_ns) >= _FULL_SWEEP_EVERY_NS:
+            self._swept_until_ns, self._full_sweep_ns = 0, now_ns
         expired = self._expired(now_ns)
         futures = [self._poster.submit(rules.reap(held)) for held in expired]
         if wait(futures, timeout_s).not_done:

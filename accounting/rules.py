@@ -72,15 +72,22 @@ def capture(held: Hold, bill: CloudBill, usage: UsageRecord | None = None) -> Po
     return _captured("capture", held, (taken,), bill, charge_nano, usage)
 
 
-def late_capture(held: Hold, bill: CloudBill, usage: UsageRecord | None = None) -> Posting:
-    """Book text that was delivered after the reaper had given its hold back: the user owes it.
+def late_capture(
+    held: Hold, bill: CloudBill, usage: UsageRecord | None = None, *, covered_nano: int = 0
+) -> Posting:
+    """Book text that was delivered after the reaper had given its hold back: at most what was held.
 
-    `asset:user_recv -> clearing:burst` for at most what was held, then as in `capture`. It has the key of the
-    capture too, so that a request is captured once, in time or late.
+    `covered_nano` of it comes from the credits that the user still has, `user:paid -> clearing:burst`; the rest
+    the user owes, `asset:user_recv -> clearing:burst`. Then as in `capture`. It has the key of the capture too,
+    so that a request is captured once, in time or late; the books take it only after the reaper's release.
     """
     charge_nano = min(bill.charge_nano, held.amount_nano)
-    owed = _moved(chart.user_receivable(held.user_id), chart.CLEARING_BURST, charge_nano)
-    return _captured("late", held, owed, bill, charge_nano, usage)
+    covered_nano = min(checked_nano(covered_nano), charge_nano)
+    paid = (
+        *_moved(held.account, chart.CLEARING_BURST, covered_nano),
+        *_moved(chart.user_receivable(held.user_id), chart.CLEARING_BURST, charge_nano - covered_nano),
+    )
+    return _captured("late", held, paid, bill, charge_nano, usage)
 
 
 def _captured(
@@ -113,8 +120,13 @@ def _moved(debit: str, credit: str, amount_nano: int) -> tuple[Leg, ...]:
 
 
 def release(held: Hold, usage: UsageRecord | None = None) -> Posting:
-    """Give a hold back whole: nothing was delivered, nothing is charged."""
-    return Posting(f"void:{held.request_id}", "release", held.request_id, (_given_back(held),), usage=usage)
+    """Give a hold back whole: no provider delivered anything, nothing is charged.
+
+    Where own machines answered after all, what they spent is booked with it.
+    """
+    worked = _worked(usage) if usage is not None else ()
+    legs = (_given_back(held), *worked)
+    return Posting(f"void:{held.request_id}", "release", held.request_id, legs, usage=usage)
 
 
 def reap(held: Hold) -> Posting:
@@ -132,5 +144,9 @@ def local_use(usage: UsageRecord) -> Posting:
     A request that cost nothing (an answer from the cache, a refusal) is an event without transfers: every
     request has its place in the books.
     """
-    legs = _moved(chart.department(usage.department), chart.supply(usage.lane), usage.compute_nano)
-    return Posting(f"use:{usage.request_id}", "use", usage.request_id, legs, usage=usage)
+    return Posting(f"use:{usage.request_id}", "use", usage.request_id, _worked(usage), usage=usage)
+
+
+def _worked(usage: UsageRecord) -> tuple[Leg, ...]:
+    """Return the transfer of what own machines spent, `cu:dept -> cu:supply`."""
+    return _moved(chart.department(usage.department), chart.supply(usage.lane), usage.compute_nano)

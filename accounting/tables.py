@@ -90,7 +90,7 @@ class Transfer(SQLModel, table=True):
         CheckConstraint("debit <> credit", name="transfer_sides"),
         CheckConstraint("phase IN ('single', 'pending', 'post', 'void')", name="transfer_phase"),
         CheckConstraint("(phase IN ('post', 'void')) = (pending_seq IS NOT NULL)", name="transfer_resolves"),
-        CheckConstraint("phase = 'pending' OR expires_ns IS NULL", name="transfer_expires"),
+        CheckConstraint("(phase = 'pending') = (expires_ns IS NOT NULL)", name="transfer_expires"),
         CheckConstraint(
             "amount >= CASE WHEN phase IN ('post', 'void') THEN 0 ELSE 1 END AND amount <= 1000000000000000",
             name="transfer_amount",

@@ -7,13 +7,18 @@ from gateway.books import Books
 from gateway.errors import Overloaded
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Call, Offer
-from gateway.openai import ChatRequest
+from gateway.lanes.tokens import tool_tokens_max
+from gateway.openai import ChatRequest, Request
 
 # An answer that takes longer than this has long been ended by the lanes' own patience.
 HOLD_LASTS_S = 1200.0
-_OUTPUT_TOKENS = 16_384
+# Every model that no list knows can do this much.
+_OUTPUT_TOKENS = 4096
+# OpenAI's completions stop after so many unless told otherwise.
+_COMPLETION_TOKENS = 16
 _FORMAT_TOKENS = 16
-_MEDIA_TOKENS = 4096
+# The most that a model of the price list bills for one inline picture: gpt-4o-mini's 2833 + 5667 a tile, 8 tiles.
+_MEDIA_TOKENS = 2833 + 8 * 5667
 
 
 class Admission:
@@ -33,24 +38,61 @@ class Admission:
         self.in_flight -= 1
 
 
+def output_bound(request: Request, offer: Offer) -> int:
+    """The most tokens that each choice may have: what the hold pays for, and what upstream is told."""
+    if request.tokens_limit is not None:
+        return request.tokens_limit
+    if not isinstance(request, ChatRequest):
+        return _COMPLETION_TOKENS
+    return (offer.price and offer.price.max_output_tokens) or _OUTPUT_TOKENS
+
+
+def choices_of(request: Request) -> int:
+    """How many answers a provider generates and charges for, whether or not it shows them all."""
+    wanted = request.n or 1
+    if isinstance(request, ChatRequest):
+        return wanted
+    return max(wanted, request.best_of or 1) * _prompts(request.prompt)
+
+
+def _prompts(prompt: str | list[str | int | list[int]]) -> int:
+    """A list of texts or of token lists is as many prompts; a list of tokens is one."""
+    if isinstance(prompt, str) or isinstance(prompt[0], int):
+        return 1
+    return len(prompt)
+
+
 async def place_hold(books: Books, caller: Caller, call: Call, offer: Offer) -> Hold | None:
-    """The most this call may cost, put aside; None where nothing is charged. Raises InsufficientCredit."""
-    if offer.price is None:
-        return None
-    request = call.request
-    # Every token of the prompt stands for at least a byte of the body, whatever tokenizer reads it.
-    prompt_tokens = tokens_max([call.raw.decode("utf-8", "replace")]) + _allowance_tokens(call)
-    output_tokens = request.tokens_limit or offer.price.max_output_tokens or _OUTPUT_TOKENS
-    amount_nano = holds.size(offer.price.price_for(prompt_tokens), prompt_tokens, output_tokens, request.n or 1)
+    """The most this call may cost, put aside; None where nothing is charged.
+
+    Raises:
+        InsufficientCredit: the caller has less.
+        AmountInvalid: no request may ask for so much.
+        BooksUnavailable: the books do not answer.
+    """
+    amount_nano = hold_nano(call, offer)
     if not amount_nano:
         return None
     return await books.hold(call.id, caller.user_id, amount_nano, HOLD_LASTS_S)
 
 
+def hold_nano(call: Call, offer: Offer) -> int:
+    """The most that this call may cost there."""
+    if offer.price is None:
+        return 0
+    request = call.request
+    # Every token of the prompt stands for at least a byte of the body.
+    text = call.raw.decode("utf-8", "replace")
+    prompt_tokens = tokens_max([text]) + _allowance_tokens(call) + tool_tokens_max(request)
+    price = offer.price.price_for(prompt_tokens)
+    return holds.size(price, prompt_tokens, output_bound(request, offer), choices_of(request))
+
+
 def _allowance_tokens(call: Call) -> int:
-    """What a provider adds: its chat format around each message, pictures and sounds that a URL names."""
+    """What a provider adds: its chat format around each message, and pictures, whose bytes say nothing."""
     if not isinstance(call.request, ChatRequest):
         return _FORMAT_TOKENS
     messages = call.request.messages
-    parts = sum(len(message.content) for message in messages if isinstance(message.content, list))
-    return _FORMAT_TOKENS * len(messages) + _MEDIA_TOKENS * parts
+    parts = [part for message in messages if isinstance(message.content, list) for part in message.content]
+    media = sum(part.type != "text" for part in parts)
+    return _FORMAT_TOKENS * (len(messages) + len(parts)) + _MEDIA_TOKENS * media

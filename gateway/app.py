@@ -9,7 +9,6 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
-from accounting.money import Price, parse_usd
 from accounting.prices import CloudPrices, PriceBook
 from cluster.controller import Controller
 from cluster.joining import Target
@@ -22,7 +21,7 @@ from gateway.cloud_worker.providers import CloudConfiguration, CloudModel
 from gateway.cloud_worker.supervisor import CloudWorker
 from gateway.console import pages
 from gateway.data_folder import DataFolder
-from gateway.database import open_engine, read_sessions, upgrade, write_sessions
+from gateway.database import open_upgraded, read_sessions, write_sessions
 from gateway.errors import GatewayError, MethodNotAllowed, NotFound, RequestInvalid, to_api_error
 from gateway.identity.keys import Keys, load_secret
 from gateway.lane_health import LaneHealth
@@ -34,6 +33,7 @@ from gateway.observability import Metrics
 from gateway.request_log import RequestLog
 from gateway.services import Services
 from gateway.settings import CloudSettings, LaneName, Settings
+from gateway.spool import Spool
 
 log = structlog.get_logger(__name__)
 
@@ -42,19 +42,20 @@ log = structlog.get_logger(__name__)
 async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerator[Services]:
     """Everything built and running; ended in reverse order on the way out."""
     dsn = settings.database.dsn
-    engine = open_engine(dsn.get_secret_value() if dsn else folder.dsn)
-    upgrade(engine)
+    engine = open_upgraded(dsn.get_secret_value() if dsn else folder.dsn)
     read, write = read_sessions(engine), write_sessions(engine)
     async with AsyncExitStack() as stack:
         stack.callback(engine.dispose)
         books = Books(read, write)
         books.start()
+        books.inspect()
         stack.push_async_callback(books.stop)
         request_log = RequestLog(read, write)
         request_log.start()
         stack.callback(request_log.stop)
         metrics, lane_health = Metrics.create(), LaneHealth()
-        bookkeeper = Bookkeeper(books, request_log, metrics, lane_health)
+        bookkeeper = Bookkeeper(books, request_log, metrics, lane_health, Spool(folder.spool))
+        bookkeeper.start()
         stack.push_async_callback(bookkeeper.stop)
         controller = Controller(
             folder.cluster,
@@ -113,15 +114,7 @@ def _cloud_worker(settings: CloudSettings, folder: DataFolder) -> CloudWorker:
 
 def _price_book(settings: CloudSettings) -> PriceBook:
     """The providers' list, with the owner's own prices before it."""
-    own = {
-        ("cloud", model.model): Price(
-            parse_usd(model.prompt_usd_per_mtok),
-            parse_usd(model.prompt_usd_per_mtok),
-            parse_usd(model.completion_usd_per_mtok),
-        )
-        for model in settings.models.values()
-        if model.prompt_usd_per_mtok is not None and model.completion_usd_per_mtok is not None
-    }
+    own = {("cloud", name): price for name, model in settings.models.items() if (price := model.own_price)}
     return PriceBook(own, "settings", CloudPrices.installed())
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import structlog
 
-from accounting.errors import LedgerError
-from accounting.money import charge
-from accounting.postings import Outcome, UsageRecord
+from accounting.errors import BooksUnavailable, LedgerError
+from accounting.money import MAX_TOKENS, charge
+from accounting.postings import Outcome, Posted, UsageRecord
 from accounting.rules import CloudBill, Hold
 from gateway.books import Books
 from gateway.identity.caller import Caller
@@ -17,10 +17,19 @@ from gateway.lanes.base import Call, Meter, Offer
 from gateway.observability import Metrics
 from gateway.request_log import RequestEntry, RequestLog
 from gateway.routing import Decision
+from gateway.spool import Settlement, Spool
 
 log = structlog.get_logger(__name__)
 
 NO_LANE = "none"
+
+# Between tries, doubling: a database that restarts is back within them.
+_PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 0.0)
+# So many settlements may wait for a database at once; beyond it they go to the spool after one try.
+_SETTLING_MAX = 4096
+_STOP_S = 10.0
+_REPLAY_EVERY_S = 30.0
+_REPLAYED_AT_ONCE = 100
 
 
 @dataclass(slots=True)
@@ -55,23 +64,53 @@ class Ending:
 
 
 class Bookkeeper:
-    """Settles requests behind their answers' backs; owns the tasks that do so."""
+    """Settles requests behind their answers' backs; owns the tasks that do so.
 
-    def __init__(self, books: Books, request_log: RequestLog, metrics: Metrics, health: LaneHealth) -> None:
+    While the books do not answer, a settlement is tried again with pauses, always under its own key; what they
+    have not taken by then goes to the spool, which is emptied into the books now and then, first at the start.
+    """
+
+    def __init__(
+        self, books: Books, request_log: RequestLog, metrics: Metrics, health: LaneHealth, spool: Spool
+    ) -> None:
         self._books = books
         self._request_log = request_log
         self._metrics = metrics
         self._health = health
+        self._spool = spool
         self._settling: set[asyncio.Task[None]] = set()
+        self._stopping = asyncio.Event()
+        self._replaying: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._replaying = asyncio.create_task(self._replay(), name="spool replay")
 
     def settle(self, trip: Trip, meter: Meter, ending: Ending) -> None:
         """Everything that follows a request. Nobody waits for it but `stop`."""
+        if self._stopping.is_set():
+            # The books may be closed already; the next start books it.
+            self._spool.add(_settlement(trip, meter, ending))
+            return
         task = asyncio.create_task(self._settle(trip, meter, ending), name=f"settle {trip.call.id}")
         self._settling.add(task)
-        task.add_done_callback(self._settling.discard)
+        task.add_done_callback(self._ended)
 
     async def stop(self) -> None:
-        await asyncio.gather(*self._settling, return_exceptions=True)
+        """What is being settled is booked or on disk afterwards; so is what ends from now on."""
+        self._stopping.set()
+        if self._replaying:
+            self._replaying.cancel()
+            await asyncio.gather(self._replaying, return_exceptions=True)
+        if self._settling:
+            _, late = await asyncio.wait(self._settling, timeout=_STOP_S)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._settling.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            log.error("request not settled", task=task.get_name(), exc_info=error)
 
     def observe(self, trip: Trip, meter: Meter, ending: Ending) -> None:
         """How the backend did; for requests that a backend began to answer."""
@@ -91,10 +130,11 @@ class Bookkeeper:
 
     async def _settle(self, trip: Trip, meter: Meter, ending: Ending) -> None:
         lane = trip.offer.lane if trip.offer else NO_LANE
-        usage = _usage(trip, meter, ending)
-        charge_nano, event_seq = 0, None
+        settlement = _settlement(trip, meter, ending)
+        usage, charge_nano, event_seq = settlement.usage, 0, None
         try:
-            charge_nano, event_seq = await self._book(trip, meter, usage)
+            if posted := await self._book(settlement):
+                charge_nano, event_seq = settlement.charge_nano, posted.event_seq
         except LedgerError as error:
             log.error("request not booked", request_id=trip.call.id, reason=str(error))
         self._metrics.requests.labels(lane, ending.outcome).inc()
@@ -112,27 +152,85 @@ class Bookkeeper:
             duration_ms=usage.duration_ms,
         )
 
-    async def _book(self, trip: Trip, meter: Meter, usage: UsageRecord) -> tuple[int, int]:
-        """(charge in nano-USD, event number): capture what was delivered, or release, or book local work."""
-        if trip.hold is None:
-            return 0, (await self._books.record(usage)).event_seq
-        # Nothing delivered, nothing charged: not even the prompt.
-        if not meter.completion_tokens or trip.offer is None or trip.offer.price is None:
-            return 0, (await self._books.release(trip.hold, usage)).event_seq
-        price = trip.offer.price.price_for(meter.prompt_tokens)
-        cost_nano = charge(price, meter.prompt_tokens, meter.cached_tokens, meter.completion_tokens)
-        bill = CloudBill(trip.offer.price.provider, cost_nano, cost_nano)
-        posted = await self._books.capture(trip.hold, bill, usage)
-        return min(cost_nano, trip.hold.amount_nano), posted.event_seq
+    async def _book(self, settlement: Settlement) -> Posted | None:
+        """The books' answer; None where an earlier try was booked, or where the spool has the settlement now."""
+        try:
+            for pause_s in _PAUSES_S if len(self._settling) <= _SETTLING_MAX else _PAUSES_S[:1]:
+                try:
+                    return await self._books.settle(settlement)
+                except BooksUnavailable as error:
+                    log.warning("books unavailable", request_id=settlement.usage.request_id, reason=str(error))
+                if await self._is_stopping_within(pause_s):
+                    break
+        except asyncio.CancelledError:
+            # Booked or not, nobody knows: booking it again under its key finds out.
+            self._spool.add(settlement)
+            raise
+        await asyncio.to_thread(self._spool.add, settlement)
+        return None
+
+    async def _is_stopping_within(self, pause_s: float) -> bool:
+        try:
+            async with asyncio.timeout(pause_s):
+                return await self._stopping.wait()
+        except TimeoutError:
+            return False
+
+    async def _replay(self) -> None:
+        """Empty the spool into the books, again and again: what an outage left, and what the last process left."""
+        while True:
+            try:
+                await self._replay_once()
+            except Exception:
+                # The task's edge: a disk that is broken now may be mended later.
+                log.exception("spool not replayed")
+            await asyncio.sleep(_REPLAY_EVERY_S)
+
+    async def _replay_once(self) -> None:
+        spooled = await asyncio.to_thread(self._spool.read)
+        for start in range(0, len(spooled), _REPLAYED_AT_ONCE):
+            some = spooled[start : start + _REPLAYED_AT_ONCE]
+            booked = await asyncio.gather(*(self._is_booked(entry.settlement) for entry in some))
+            lines = {entry.line for entry, done in zip(some, booked, strict=True) if done}
+            if not lines:
+                return
+            await asyncio.to_thread(self._spool.remove, lines)
+            log.info("spooled requests booked", count=len(lines))
+
+    async def _is_booked(self, settlement: Settlement) -> bool:
+        """Whether there is nothing left to do for a spooled settlement."""
+        try:
+            if await self._books.settle(settlement):
+                self._metrics.charged_nano.inc(settlement.charge_nano)
+        except BooksUnavailable:
+            return False
+        except LedgerError as error:
+            request_id, charge_nano = settlement.usage.request_id, settlement.charge_nano
+            log.error("request not booked", request_id=request_id, charge_nano=charge_nano, reason=str(error))
+        return True
+
+
+def _settlement(trip: Trip, meter: Meter, ending: Ending) -> Settlement:
+    """Capture what a provider delivered, else release; without a hold only the usage row."""
+    usage = _usage(trip, meter, ending)
+    price = trip.offer.price if trip.offer else None
+    # Nothing delivered, nothing charged: not even the prompt. And own machines charge nothing.
+    if trip.hold is None or price is None or not usage.completion_tokens:
+        return Settlement(usage, trip.hold)
+    tokens = (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
+    cost_nano = charge(price.price_for(usage.prompt_tokens), *tokens)
+    return Settlement(usage, trip.hold, CloudBill(price.provider, cost_nano, cost_nano, price.version))
 
 
 def _usage(trip: Trip, meter: Meter, ending: Ending) -> UsageRecord:
     offer = trip.offer
     duration_s = trip.elapsed_s
     compute_nano = meter.compute_ns
-    if offer and offer.lane == "pool":
+    if offer and offer.lane == "pool" and ending.outcome in ("complete", "interrupted"):
         # A backend that is not ours does not say how busy it was: the time it took stands for it.
         compute_nano = int(duration_s * 1e9)
+    # Upstreams count themselves, and some count nonsense: no request is booked with what none can have.
+    prompt_tokens = _between(0, meter.prompt_tokens, MAX_TOKENS)
     return UsageRecord(
         request_id=trip.call.id,
         user_id=trip.caller.user_id,
@@ -141,9 +239,9 @@ def _usage(trip: Trip, meter: Meter, ending: Ending) -> UsageRecord:
         model=trip.call.request.model,
         lane=offer.lane if offer else NO_LANE,
         provider=offer.price.provider if offer and offer.price else offer.backend if offer else NO_LANE,
-        prompt_tokens=meter.prompt_tokens,
-        cached_tokens=meter.cached_tokens,
-        completion_tokens=meter.completion_tokens,
+        prompt_tokens=prompt_tokens,
+        cached_tokens=_between(0, meter.cached_tokens, prompt_tokens),
+        completion_tokens=_between(0, meter.completion_tokens, MAX_TOKENS),
         count_source=meter.source,
         outcome=ending.outcome,
         started_ns=trip.started_ns,
@@ -151,6 +249,10 @@ def _usage(trip: Trip, meter: Meter, ending: Ending) -> UsageRecord:
         ttft_ms=None if trip.first_byte_s is None else int(1000 * trip.first_byte_s),
         compute_nano=compute_nano,
     )
+
+
+def _between(least: int, number: int, most: int) -> int:
+    return max(least, min(number, most))
 
 
 def _entry(

@@ -49,6 +49,11 @@ class DataFolder:
         return f"sqlite:///{self.path / 'millrace.db'}"
 
     @property
+    def spool(self) -> Path:
+        """What the books could not take, until they do."""
+        return self.path / "unbooked.jsonl"
+
+    @property
     def cluster(self) -> Path:
         return self.path / "cluster"
 

@@ -5,22 +5,26 @@ and never with the write lock. Writers take that lock at once (BEGIN IMMEDIATE):
 and asks for it later is refused without waiting whenever another one committed in between.
 """
 
+import logging
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry
 
 import migrations
 
-_WRITE = "millrace_write"
+# What a session is for, as an option of its engine.
+_USE = "millrace_use"
+_READ, _WRITE = "read", "write"
 _MIGRATION_LOCK = 0x6D696C6C
 _BUSY_TIMEOUT_S = 5
 _LOCK_TIMEOUT_S = 5
@@ -35,6 +39,28 @@ class DatabaseUnsupported(ValueError):
 
 class DatabaseNewer(RuntimeError):
     """The database was upgraded by a newer Millrace than this one, which must not write to it."""
+
+
+class DatabaseUnusable(RuntimeError):
+    """The database cannot be opened, in words for whoever started the program and without the DSN's password."""
+
+
+def open_upgraded(dsn: str) -> Engine:
+    """Open a database and bring its tables up to date. Raises DatabaseUnusable, whatever the reason is."""
+    engine: Engine | None = None
+    try:
+        engine = open_engine(dsn)
+        upgrade(engine)
+    except (DatabaseUnsupported, DatabaseNewer) as error:
+        reason = str(error)
+    except DBAPIError as error:
+        # Without the driver's own words, which may repeat the DSN.
+        reason = f"is it there, is it a database, and are we let in? ({type(error.orig).__name__})"
+    else:
+        return engine
+    if engine:
+        engine.dispose()
+    raise DatabaseUnusable(f"the database cannot be used: {reason}")
 
 
 def parse_dsn(dsn: str) -> URL:
@@ -74,6 +100,8 @@ def open_engine(dsn: str, *, pool_size: int = 8) -> Engine:
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
+    # psycopg warns of each batch that the database refuses; who sent it is told anyway.
+    logging.getLogger("psycopg").setLevel(logging.ERROR)
     bounds = f"-c statement_timeout={_STATEMENT_TIMEOUT_S}s -c lock_timeout={_LOCK_TIMEOUT_S}s"
     return create_engine(
         url,
@@ -94,8 +122,10 @@ def _prepare_sqlite(connection: sqlite3.Connection, _: ConnectionPoolEntry) -> N
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    writes = connection.get_execution_options().get(_WRITE, False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+    use = connection.get_execution_options().get(_USE)
+    # Connections go from one use to the other, so that each says anew what it may do.
+    connection.exec_driver_sql(f"PRAGMA query_only = {'ON' if use == _READ else 'OFF'}")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if use == _WRITE else "BEGIN")
 
 
 def write_sessions(engine: Engine) -> Callable[[], Session]:
@@ -105,13 +135,14 @@ def write_sessions(engine: Engine) -> Callable[[], Session]:
 
 def read_sessions(engine: Engine) -> Callable[[], Session]:
     """Return a factory of sessions that only read, and see one moment of the database however long they do."""
+    options: dict[str, Any] = {_USE: _READ}
     if engine.dialect.name == "postgresql":
-        engine = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-    return sessionmaker(engine, expire_on_commit=False)
+        options = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+    return sessionmaker(engine.execution_options(**options), expire_on_commit=False)
 
 
 def _writing(engine: Engine) -> Engine:
-    return engine.execution_options(**{_WRITE: True})
+    return engine.execution_options(**{_USE: _WRITE})
 
 
 def upgrade(engine: Engine) -> None:

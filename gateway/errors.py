@@ -8,6 +8,8 @@ again by themselves).
 from dataclasses import dataclass, field
 
 import msgspec
+from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from accounting import errors as books
 from cluster import errors as cluster
@@ -69,11 +71,23 @@ class LaneUnreachable(LaneFailed):
     """No connection: the backend has seen nothing of the request."""
 
 
-class LaneTimeout(LaneFailed):
+class LaneBrokeOff(LaneFailed):
+    """The request was sent and no answer came: the backend may have worked on it, and its owner may charge."""
+
+
+class LaneTimeout(LaneBrokeOff):
     pass
 
 
-class LaneLimited(LaneFailed):
+class LaneBusy(LaneFailed):
+    """The backend is well and has no room just now; worth trying again after `retry_after_s`, where it said so."""
+
+    def __init__(self, message: str, *, code: str | None = None, retry_after_s: int | None = None) -> None:
+        super().__init__(message, code=code)
+        self.retry_after_s = retry_after_s
+
+
+class LaneLimited(LaneBusy):
     """The backend has a rate limit and we have reached it."""
 
 
@@ -102,9 +116,12 @@ class _Row:
     status: int
     type: str
     code: str | None = None
+    param: str | None = None
+    message: str | None = None
+    """Said instead of the error's own words, where those are for us alone."""
 
 
-# The first class that an error is an instance of decides; a code of the error's own goes before the row's.
+# The first class that an error is an instance of decides; its own code and param go before the row's.
 _TABLE: dict[type[Exception], _Row] = {
     RequestInvalid: _Row(400, "invalid_request_error"),
     BodyTooLarge: _Row(413, "invalid_request_error", "body_too_large"),
@@ -116,10 +133,23 @@ _TABLE: dict[type[Exception], _Row] = {
     FeatureUnsupported: _Row(400, "invalid_request_error", "unsupported_feature"),
     Overloaded: _Row(503, "overloaded_error", "overloaded"),
     LaneTimeout: _Row(504, "upstream_error", "upstream_timeout"),
+    LaneBrokeOff: _Row(502, "upstream_error", "upstream_broke_off"),
     LaneLimited: _Row(429, "rate_limit_error", "upstream_rate_limited"),
+    LaneBusy: _Row(503, "overloaded_error", "upstream_busy"),
     LaneFailed: _Row(502, "upstream_error", "upstream_failed"),
     books.InsufficientCredit: _Row(402, "insufficient_credit", "insufficient_credit"),
     books.LedgerBusy: _Row(503, "overloaded_error", "ledger_busy"),
+    books.BooksUnavailable: _Row(503, "server_error", "ledger_unavailable"),
+    # Of all that a hold is sized with, only the caller's limit can be too much for any request.
+    books.AmountInvalid: _Row(400, "invalid_request_error", "invalid_value", "max_tokens"),
+    books.AccountUnknown: _Row(403, "permission_error", "account_unknown"),
+    books.PriceUnknown: _Row(503, "server_error", "price_unknown"),
+    **dict.fromkeys(
+        (OperationalError, InterfaceError, PoolTimeout),
+        _Row(
+            503, "server_error", "database_unavailable", message="The database does not answer. Try again shortly."
+        ),
+    ),
     cluster.RequestInvalid: _Row(400, "invalid_request_error"),
     cluster.ContextLengthExceeded: _Row(400, "invalid_request_error"),
     cluster.ClusterBusy: _Row(503, "overloaded_error"),
@@ -136,8 +166,9 @@ def to_api_error(error: Exception) -> ApiError:
     for kind, row in _TABLE.items():
         if isinstance(error, kind):
             code = getattr(error, "code", None) or row.code
-            message = getattr(error, "message", None) or str(error)
-            retry_after_s = 1 if row.status == 503 else 0
+            message = row.message or getattr(error, "message", None) or str(error)
+            param = getattr(error, "param", None) or row.param
+            retry_after_s = getattr(error, "retry_after_s", None) or (1 if row.status == 503 else 0)
             headers = ((b"retry-after", b"%d" % retry_after_s),) if retry_after_s else ()
-            return ApiError(row.status, message, row.type, getattr(error, "param", None), code, headers)
+            return ApiError(row.status, message, row.type, param, code, headers)
     return ApiError(500, "The gateway made a mistake; the log has it under this request's id.", "server_error")

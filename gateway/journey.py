@@ -6,15 +6,16 @@ from dataclasses import dataclass
 
 import structlog
 
-from accounting.metering import estimate
 from accounting.postings import Outcome
 from cluster.errors import GenerationError
-from gateway.admission import place_hold
+from gateway.admission import hold_nano, place_hold
 from gateway.bookkeeping import Ending, Trip
 from gateway.errors import (
     EXPECTED,
     FeatureUnsupported,
     GatewayError,
+    LaneBrokeOff,
+    LaneBusy,
     LaneFailed,
     ModelUnknown,
     Overloaded,
@@ -22,7 +23,8 @@ from gateway.errors import (
     to_api_error,
 )
 from gateway.identity.caller import Caller
-from gateway.lanes.base import Answer, Call, Meter, Offer
+from gateway.lanes.base import Answer, Call, Meter, Offer, begun
+from gateway.lanes.tokens import estimate_prompt
 from gateway.routing import Candidate, Decision, Facts, Need, decide
 from gateway.services import Services
 
@@ -31,7 +33,6 @@ log = structlog.get_logger(__name__)
 # A request that nobody could begin to answer is offered to so many candidates at most.
 ATTEMPTS_MAX = 3
 _REASON_CHARS = 400
-_FIELDS = {"json": "response_format", "vision": "messages", "audio": "messages"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +46,16 @@ class Reply:
 
 async def serve(services: Services, caller: Caller, call: Call) -> Reply:
     """Answer a call. Raises what gateway.errors turns into a status; later errors are the body's last event."""
-    services.admission.enter()
     trip = Trip.begin(call, caller, explain(services, caller, call))
+    services.admission.enter()
     try:
         answer, candidate = await _open_first(services, trip)
     except BaseException as error:
         services.admission.leave()
         services.bookkeeper.settle(trip, Meter(), _refusal(error))
         raise
-    return Reply(answer.status, _headers(trip, answer, candidate), _deliver(services, trip, answer))
+    body = await begun(_deliver(services, trip, answer))
+    return Reply(answer.status, _headers(trip, answer, candidate), body)
 
 
 def explain(services: Services, caller: Caller, call: Call) -> Decision:
@@ -61,8 +63,8 @@ def explain(services: Services, caller: Caller, call: Call) -> Decision:
     request, health = call.request, services.health
     need = Need(
         model=request.model,
-        features=call.features,
-        prompt_tokens=estimate(call.raw.decode("utf-8", "replace")).tokens,
+        features=frozenset(call.features),
+        prompt_tokens=estimate_prompt(request),
         output_tokens=request.tokens_limit,
         lane=request.millrace.lane if request.millrace else None,
     )
@@ -76,6 +78,8 @@ async def _open_first(services: Services, trip: Trip) -> tuple[Answer, Candidate
     """The best candidate that begins to answer; one that fails before its first byte is replaced by the next."""
     failure: LaneFailed | None = None
     for candidate in trip.decision.candidates[:ATTEMPTS_MAX]:
+        if trip.hold and hold_nano(trip.call, candidate.offer) > trip.hold.amount_nano:
+            continue  # what was put aside for a cheaper provider would not cover it
         trip.offer = candidate.offer
         try:
             return await _open(services, trip, candidate.offer), candidate
@@ -83,7 +87,19 @@ async def _open_first(services: Services, trip: Trip) -> tuple[Answer, Candidate
             failure = error
             log.warning("lane failed", request_id=trip.call.id, lane=candidate.offer.label, reason=str(error))
             services.metrics.lane_failures.labels(candidate.offer.lane).inc()
+            if _may_cost_twice(candidate.offer, error):
+                break
     raise failure or _why_nobody(trip.call, trip.decision)
+
+
+def _may_cost_twice(offer: Offer, error: LaneFailed) -> bool:
+    """Whether asking another candidate could have the same work paid for twice.
+
+    On own machines (cluster, pool) work done in vain costs nobody money: the next candidate is always asked. A
+    provider that was not reached, or that answered with an error, charges nothing; one that fell silent after
+    it had the request may well charge for it.
+    """
+    return offer.price is not None and isinstance(error, LaneBrokeOff)
 
 
 async def _open(services: Services, trip: Trip, offer: Offer) -> Answer:
@@ -92,11 +108,12 @@ async def _open(services: Services, trip: Trip, offer: Offer) -> Answer:
     services.health.began(offer.label)
     try:
         return await services.lanes[offer.lane].open(trip.call, offer)
-    except LaneFailed:
-        services.health.failed(offer.label)
-        raise
-    except BaseException:
-        services.health.left(offer.label)
+    except BaseException as error:
+        # A backend that is merely busy, or an error of the request's own, says nothing against the backend.
+        if isinstance(error, LaneFailed) and not isinstance(error, LaneBusy):
+            services.health.failed(offer.label)
+        else:
+            services.health.left(offer.label)
         raise
 
 
@@ -105,6 +122,7 @@ async def _deliver(services: Services, trip: Trip, answer: Answer) -> AsyncGener
     ending = Ending(answer.status, "interrupted")
     try:
         async with aclosing(answer.body) as body:
+            yield b""
             async for chunk in body:
                 if trip.first_byte_s is None:
                     trip.first_byte_s = trip.elapsed_s
@@ -141,10 +159,11 @@ def _why_nobody(call: Call, decision: Decision) -> GatewayError:
         if rejection.rule:
             message = f"'{model}' cannot be served by a lane that this key may use: {decision.reason}."
             return PolicyForbids(message, param="model", code=f"policy_{rejection.rule.name}")
-    if all(call.features - rejection.offer.features for rejection in rejections):
-        missing = min(call.features)
+    asked = call.request.millrace.lane if call.request.millrace else None
+    lacking = [call.features.keys() - r.offer.features for r in rejections if asked in (None, r.offer.lane)]
+    if lacking and all(lacking):
         message = f"'{model}' cannot do this here: {decision.reason}."
-        return FeatureUnsupported(message, param=_FIELDS.get(missing, missing))
+        return FeatureUnsupported(message, param=call.features[min(lacking[0])])
     return Overloaded(f"'{model}' cannot be served just now: {decision.reason}.")
 
 

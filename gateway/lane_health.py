@@ -74,7 +74,7 @@ class LaneHealth:
             health.closed_until_s = self.clock() + pause_s
 
     def left(self, label: str) -> None:
-        """The caller hung up: no verdict on the backend."""
+        """The caller hung up, or the backend was only busy: no verdict on it."""
         self._ended(self.of(label))
 
     def _ended(self, health: Health) -> None:

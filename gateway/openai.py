@@ -25,15 +25,29 @@ class StreamOptions(Struct, frozen=True):
     include_usage: bool | None = None
 
 
+class ImageUrl(Struct, frozen=True):
+    url: str
+
+
 class ContentPart(Struct, frozen=True):
     type: str
     text: str | None = None
+    image_url: ImageUrl | str | None = None
+    cache_control: Any = None
+
+    @property
+    def is_by_reference(self) -> bool:
+        """Whether it names a picture, or something else, that does not travel in the request itself."""
+        url = self.image_url.url if isinstance(self.image_url, ImageUrl) else self.image_url
+        return url is not None and not url.startswith("data:image/")
 
 
 class Message(Struct, frozen=True):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[ContentPart] | None = None
     tool_calls: list[dict[str, Any]] | None = None
+    audio: Any = None
+    cache_control: Any = None
 
 
 class Extras(Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,6 +73,7 @@ class _Common(Struct, frozen=True, kw_only=True):
     logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     ignore_eos: bool | None = None
+    service_tier: str | None = None
     user: str | None = None
     millrace: Extras | None = None
 
@@ -87,6 +102,9 @@ class ChatRequest(_Common, frozen=True, kw_only=True):
     functions: list[dict[str, Any]] | None = None
     response_format: dict[str, Any] | None = None
     modalities: list[str] | None = None
+    audio: dict[str, Any] | None = None
+    prediction: dict[str, Any] | None = None
+    web_search_options: dict[str, Any] | None = None
 
     @property
     def tokens_limit(self) -> int | None:
@@ -163,6 +181,9 @@ def _check_combinations(request: Request) -> None:
     if isinstance(request, ChatRequest):
         if request.top_logprobs and not request.logprobs:
             raise RequestInvalid("top_logprobs: only allowed with logprobs: true", param="top_logprobs")
+        if request.max_tokens and request.max_completion_tokens not in (None, request.max_tokens):
+            text = "max_completion_tokens: differs from max_tokens; send one of them"
+            raise RequestInvalid(text, param="max_completion_tokens")
     elif not request.prompt:
         raise RequestInvalid("prompt: must not be empty", param="prompt", code="invalid_value")
     elif len({type(part) for part in request.prompt}) > 1:

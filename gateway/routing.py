@@ -14,7 +14,8 @@ from typing import Any
 from accounting.money import charge, format_usd
 from gateway.identity.caller import Caller
 from gateway.lane_health import Health
-from gateway.lanes.base import Feature, Offer
+from gateway.lanes.base import Offer
+from gateway.lanes.features import Feature
 from gateway.policy import Rule, forbids
 from gateway.settings import LaneName, RoutingSettings
 

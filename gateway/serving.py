@@ -17,6 +17,7 @@ from cluster.errors import ClusterUnavailable
 from cluster.joining import Target
 from cluster.local_nodes import LocalNodes
 from cluster.manifest import Progress
+from cluster.probe import own_address
 from gateway.app import create_app, open_services
 from gateway.data_folder import DataFolder
 from gateway.services import Services
@@ -26,6 +27,7 @@ log = structlog.get_logger(__name__)
 
 # The first deployment of a large model from a slow disk takes minutes.
 READY_TIMEOUT_S = 1800.0
+_CANCEL_S = 5.0
 _REACHABLE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - translated, not bound
 
 
@@ -53,7 +55,7 @@ async def run(
     """Serve until SIGINT or SIGTERM; a second one does not wait for running requests.
 
     What was begun last ends first: the HTTP server drains, then the nodes go, then the books close. Raises
-    SettingsInvalid and ModelError when the gateway cannot start.
+    SettingsInvalid, DatabaseUnusable and ModelError when the gateway cannot start.
     """
     listening = _listen(settings.server)
     async with open_services(settings, folder) as services:
@@ -139,6 +141,16 @@ async def _http_server(
     finally:
         server.should_exit = True
         await asyncio.gather(serving, return_exceptions=True)
+        await _end_requests(server)
+
+
+async def _end_requests(server: _Server) -> None:
+    """End what neither the drain nor a second signal waited for, while lanes and books are there to settle it."""
+    left = set(server.server_state.tasks)
+    for task in left:
+        task.cancel()
+    if left:
+        await asyncio.wait(left, timeout=_CANCEL_S)
 
 
 async def _until_signal(server: _Server) -> None:
@@ -154,13 +166,23 @@ async def _until_signal(server: _Server) -> None:
     await asked.wait()
 
 
+def _for_local_nodes(cluster: Target) -> Target:
+    """A node listens for the ring on the address that it reaches the controller from.
+
+    Where machines elsewhere may join, that must be one that they can reach, too.
+    """
+    if cluster.host not in _REACHABLE:
+        return cluster
+    return Target(own_address(ipv6=":" in cluster.host) or _REACHABLE[cluster.host], cluster.port)
+
+
 async def _start_cluster(settings: Settings, running: Running, nodes: LocalNodes, progress: Progress) -> None:
     """Local nodes and the model, up to a ring that serves or the reason why there is none."""
     controller = running.services.controller
     model = settings.cluster.model
     reading = asyncio.create_task(controller.load_model(model, progress)) if model else None
-    local = Target(_REACHABLE.get(running.cluster.host, running.cluster.host), running.cluster.port)
-    await nodes.start(local, [controller.new_token() for _ in range(settings.cluster.nodes)])
+    tokens = [controller.new_token() for _ in range(settings.cluster.nodes)]
+    await nodes.start(_for_local_nodes(running.cluster), tokens)
     if reading is None:
         return
     await reading

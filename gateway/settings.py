@@ -5,10 +5,13 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from accounting.errors import AmountInvalid
+from accounting.money import Price, parse_usd
 
 LaneName = Literal["cluster", "pool", "cloud"]
 
@@ -82,9 +85,37 @@ class CloudModel(_Section):
     base_url: str | None = Field(None, description="Other address than the provider's own.")
     prompt_usd_per_mtok: str | None = Field(None, description="Price of a million prompt tokens, as text.")
     completion_usd_per_mtok: str | None = Field(None, description="Price of a million completion tokens, as text.")
-    max_output_tokens: int | None = Field(None, ge=1, description="Longest completion; sizes the money hold.")
+    max_output_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="Longest answer; sizes the money hold of a request that names no limit, and is its.",
+    )
     parameters: dict[str, str] = Field({}, description="Further litellm arguments, as api_version.")
     secret_parameters: dict[str, str] = Field({}, description="litellm argument -> name in the keys file.")
+
+    @field_validator("prompt_usd_per_mtok", "completion_usd_per_mtok")
+    @classmethod
+    def _is_a_price(cls, text: str | None) -> str | None:
+        if text is not None:
+            try:
+                parse_usd(text)
+            except AmountInvalid as error:
+                raise ValueError(str(error)) from None
+        return text
+
+    @model_validator(mode="after")
+    def _has_a_whole_price(self) -> Self:
+        if (self.prompt_usd_per_mtok is None) != (self.completion_usd_per_mtok is None):
+            raise ValueError("prompt_usd_per_mtok and completion_usd_per_mtok are one price: set both or neither")
+        return self
+
+    @property
+    def own_price(self) -> Price | None:
+        """In nano-USD per million tokens, where the owner set one; nothing is cheaper for being cached."""
+        if self.prompt_usd_per_mtok is None:
+            return None
+        prompt_nano = parse_usd(self.prompt_usd_per_mtok)
+        return Price(prompt_nano, prompt_nano, parse_usd(self.completion_usd_per_mtok))
 
 
 class CloudSettings(_Section):

@@ -112,8 +112,9 @@ async def _wait_until_gone(receive: Receive) -> None:
 
 
 async def _send_reply(send: Send, reply: Reply) -> None:
-    await send({"type": "http.response.start", "status": reply.status, "headers": reply.headers})
+    # A client that leaves between the head and the body must not leave the body's work behind.
     async with aclosing(reply.body) as body:
+        await send({"type": "http.response.start", "status": reply.status, "headers": reply.headers})
         async for chunk in body:
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
     await send({"type": "http.response.body", "body": b""})

@@ -16,27 +16,26 @@ def add(
     amount: Annotated[str, typer.Argument(help="USD as a decimal number, such as 5.00.")],
     note: Annotated[str, typer.Option(help="Why, for the statement.")] = "added by the operator",
     user: Annotated[str, typer.Option(help="Whose credits.")] = "owner",
+    credit_id: Annotated[
+        str | None, typer.Option("--id", help="A name of this payment: under one name it is added once.")
+    ] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Allow so much to be spent on cloud lanes. Example: millrace credit add 5.00"""
-    from accounting.errors import LedgerError
     from accounting.money import format_usd, parse_usd
-    from gateway.cli.store import with_books
+    from gateway.cli.store import saying_what_is_wrong, with_books
 
-    try:
+    with saying_what_is_wrong():
         amount_nano = parse_usd(amount)
-        posted = with_books(
-            settings_from(data_dir), lambda books: books.credit(uuid.uuid4().hex, user, amount_nano, note)
-        )
-    except LedgerError as error:
-        output.fail(str(error))
+        name = credit_id or uuid.uuid4().hex
+        posted = with_books(settings_from(data_dir), lambda books: books.credit(name, user, amount_nano, note))
     if as_json:
-        output.data({"event": posted.event_seq, "amount_usd": format_usd(amount_nano), "user": user})
-    else:
-        output.talk.print(
-            f"{user} has ${format_usd(amount_nano)} more (event {posted.event_seq})", highlight=False
-        )
+        added = {"event": posted.event_seq, "amount_usd": format_usd(amount_nano), "user": user}
+        output.data(added | {"was_there": posted.replayed})
+        return
+    what = "was given this before" if posted.replayed else f"has ${format_usd(amount_nano)} more"
+    output.talk.print(f"{user} {what} (event {posted.event_seq})", highlight=False)
 
 
 def balance(
@@ -46,9 +45,10 @@ def balance(
 ) -> None:
     """Show credits: there, held by running requests, free. Example: millrace balance"""
     from accounting.money import format_usd
-    from gateway.cli.store import with_books
+    from gateway.cli.store import saying_what_is_wrong, with_books
 
-    found = with_books(settings_from(data_dir), lambda books: books.balance(user))
+    with saying_what_is_wrong():
+        found = with_books(settings_from(data_dir), lambda books: books.balance(user))
     amounts = (found.posted_nano, found.held_nano, found.available_nano)
     columns = ("user", "credits_usd", "held_usd", "available_usd")
     output.table(columns, [(user, *map(format_usd, amounts))], as_json=as_json)

@@ -40,6 +40,7 @@ def up(
     )
     # Importing the gateway takes a second; `millrace --help` should not.
     from cluster.errors import ModelError
+    from gateway.database import DatabaseUnusable
     from gateway.observability import configure_logs
     from gateway.serving import run
 
@@ -50,7 +51,7 @@ def up(
         folder.lock()
         with _Hashing() as hashing:
             _event_loop(run(settings, folder, lambda running: _announce(running, as_json), hashing.advance))
-    except (SettingsInvalid, ModelError) as error:
+    except (SettingsInvalid, ModelError, DatabaseUnusable) as error:
         output.fail(str(error))
 
 

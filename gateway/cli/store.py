@@ -7,12 +7,15 @@ from typing import TypeVar
 
 from sqlalchemy.orm import Session
 
+from accounting.errors import AccountUnknown, AmountInvalid, LedgerError, PostingInvalid
 from gateway.books import Books
 from gateway.cli import output
 from gateway.data_folder import DataFolder
-from gateway.database import open_engine, read_sessions, upgrade, write_sessions
+from gateway.database import DatabaseUnusable, open_upgraded, read_sessions, write_sessions
 from gateway.identity.keys import Keys, load_secret
 from gateway.settings import Settings, SettingsInvalid
+
+WRONG_USAGE = 2
 
 Sessions = Callable[[], Session]
 T = TypeVar("T")
@@ -27,12 +30,25 @@ def open_store(settings: Settings) -> Generator[tuple[Sessions, Sessions]]:
     except SettingsInvalid as error:
         output.fail(str(error))
     dsn = settings.database.dsn
-    engine = open_engine(dsn.get_secret_value() if dsn else folder.dsn)
     try:
-        upgrade(engine)
+        engine = open_upgraded(dsn.get_secret_value() if dsn else folder.dsn)
+    except DatabaseUnusable as error:
+        output.fail(str(error))
+    try:
         yield read_sessions(engine), write_sessions(engine)
     finally:
         engine.dispose()
+
+
+@contextmanager
+def saying_what_is_wrong() -> Generator[None]:
+    """End the command with one line when the books refuse, or when it asks for what no books have."""
+    try:
+        yield
+    except (AccountUnknown, AmountInvalid, PostingInvalid) as error:
+        output.fail(str(error), WRONG_USAGE)
+    except LedgerError as error:
+        output.fail(str(error))
 
 
 @contextmanager

@@ -10,6 +10,7 @@ worker side    __main__        read the orders, then serve
                relay           one request's talk with its provider, every wait bounded
                requests        the fields that are let through to litellm, and their types
                adapters        the only module that imports litellm
+               schemas         how far a JSON schema's references would make it grow
                answers         litellm's answers in OpenAI's shape
                errors          litellm's exceptions in OpenAI's shape
                keys            the file of cloud keys

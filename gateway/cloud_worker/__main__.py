@@ -5,6 +5,7 @@ import resource
 import select
 import sys
 import time
+from contextlib import suppress
 
 import msgspec
 
@@ -23,12 +24,22 @@ def main() -> int:
         note("bad_orders", error=str(error))
         return EXIT_BAD_ORDERS
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold the keys
+    _limit_memory(orders.configuration.limits.memory_bytes_max)
     os.environ.update(orders.configuration.proxies)
     # Imported this late because litellm comes with it, which takes seconds and reads the environment.
     from gateway.cloud_worker.server import serve
 
     serve(orders)
     return 0
+
+
+def _limit_memory(bytes_max: int) -> None:
+    """What asks for more fails alone, with a MemoryError, before the machine suffers."""
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    if hard != resource.RLIM_INFINITY:
+        bytes_max = min(bytes_max, hard)
+    with suppress(ValueError, OSError):  # not every system knows this limit
+        resource.setrlimit(resource.RLIMIT_AS, (bytes_max, bytes_max))
 
 
 def _first_line() -> bytes:

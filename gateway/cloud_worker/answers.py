@@ -36,8 +36,8 @@ class Answer:
         return isinstance(self.request, ChatRequest)
 
     def whole(self, response: Any) -> Json:
-        self.text = [_text_of(choice) for choice in response.choices]
         choices = [self._whole_choice(choice) for choice in response.choices]
+        self.text = [_said_in(choice.get("message") or {"content": choice.get("text")}) for choice in choices]
         self.usage = _usage(getattr(response, "usage", None))
         kind = "chat.completion" if self._is_chat else "text_completion"
         return {**self._head(response, kind), "choices": choices, "usage": self.usage}
@@ -90,7 +90,7 @@ class Answer:
         if not delta and logprobs is None and choice.finish_reason is None:
             return None
         text = delta.get("content") or ""
-        self.text.append(text)
+        self.text.append(_said_in(delta))
         body = {"index": choice.index, "finish_reason": choice.finish_reason, "logprobs": logprobs}
         return {**body, "delta": delta} if self._is_chat else {**body, "text": text}
 
@@ -148,6 +148,16 @@ def _refusal(message: Any) -> str | None:
     filed = getattr(message, "provider_specific_fields", None) or {}
     refusal = getattr(message, "refusal", None) or filed.get("refusal")
     return refusal if isinstance(refusal, str) else None
+
+
+def _said_in(message: Json) -> str:
+    """Everything that the provider generated in a message or a piece of one: calls of tools count as well."""
+    functions = [call.get("function") for call in message.get("tool_calls") or ()] + [message.get("function_call")]
+    calls = [
+        text for function in functions if function for text in (function.get("name"), function.get("arguments"))
+    ]
+    texts = (message.get("reasoning_content"), message.get("content"), message.get("refusal"), *calls)
+    return "".join(text for text in texts if isinstance(text, str))
 
 
 def _text_of(choice: Any) -> str:

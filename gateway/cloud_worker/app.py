@@ -15,7 +15,7 @@ import psutil
 from gateway.cloud_worker import adapters
 from gateway.cloud_worker.errors import Refusal
 from gateway.cloud_worker.exchange import Exchange, HungUp, Message, Receive, Send
-from gateway.cloud_worker.keys import KeysFile, KeyUnavailable
+from gateway.cloud_worker.keys import KEYLESS, KeysFile, KeyUnavailable, usual_key_name
 from gateway.cloud_worker.logbook import note
 from gateway.cloud_worker.providers import CloudConfiguration, CloudModel, Health
 from gateway.cloud_worker.relay import Relay
@@ -91,7 +91,8 @@ class CloudApp:
             request = parse(body, kind)
             model = self._model(request.model)
             provider = adapters.provider_of(model.litellm_model)
-            await Relay(request, model, provider, self._secrets(model), self.configuration.timeouts).run(exchange)
+            secrets = self._secrets(model, provider)
+            await Relay(request, model, provider, secrets, self.configuration.timeouts).run(exchange)
         except Refusal as refusal:
             _note_refusal(refusal, request)
             await exchange.refuse(refusal)
@@ -107,15 +108,22 @@ class CloudApp:
             message = f"The model {public_name} is not configured for the cloud lane."
             raise Refusal(404, "model_not_found", message, param="model") from None
 
-    def _secrets(self, model: CloudModel) -> dict[str, str]:
+    def _secrets(self, model: CloudModel, provider: str) -> dict[str, str]:
         """litellm's secret arguments, read per request: a rotated key counts from the next request on."""
         names = dict(model.secret_parameters)
-        if model.key_name:
-            names["api_key"] = model.key_name
+        if key_name := model.key_name or _usual_key_name(model, provider):
+            names["api_key"] = key_name
         try:
             return {argument: self._keys.value_of(name) for argument, name in names.items()}
         except KeyUnavailable as error:
             raise Refusal(401, "provider_key_missing", str(error)) from None
+
+
+def _usual_key_name(model: CloudModel, provider: str) -> str | None:
+    """None where the key may come into wrong hands, at another address, and where it is not the custom."""
+    if model.base_url or model.secret_parameters or provider in KEYLESS:
+        return None
+    return usual_key_name(provider)
 
 
 async def _until_hung_up(exchange: Exchange, serving: Coroutine[None, None, None]) -> None:

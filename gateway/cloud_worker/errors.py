@@ -4,6 +4,7 @@ The exceptions are told apart by the names of their classes, so that nothing her
 """
 
 import re
+import traceback
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -49,7 +50,7 @@ _BY_CLASS = {
     "ContentPolicyViolationError": (400, "content_filter"),
     "UnsupportedParamsError": (400, "unsupported_parameter"),
     "ImageFetchError": (400, "image_url_not_fetched"),
-    "ConnectTimeout": (504, "provider_timeout"),
+    "ConnectTimeout": (502, "provider_unreachable"),
     "APITimeoutError": (504, "provider_timeout"),
     "TimeoutException": (504, "provider_timeout"),
     "TimeoutError": (504, "provider_timeout"),
@@ -68,8 +69,11 @@ _BY_STATUS = {
     404: (502, "provider_model_missing"),
     408: (504, "provider_timeout"),
     429: (429, "provider_rate_limited"),
+    503: (503, "provider_overloaded"),
     504: (504, "provider_timeout"),
+    529: (503, "provider_overloaded"),
 }
+OVERLOADED_RETRY_AFTER = "5"
 
 _OWN_WORDS = {
     "provider_auth_failed": "{provider} does not accept the key that this gateway sends (HTTP {status}).",
@@ -80,24 +84,45 @@ _OWN_WORDS = {
 }
 """Said by us alone: the provider's sentence may repeat a part of the key, or litellm's the address."""
 
+_WORDLESS = {
+    "context_length_exceeded": "The request is longer than {provider} takes.",
+    "content_filter": "{provider} declines the request for its content.",
+    "image_url_not_fetched": "Pictures are not fetched for {provider}; send them inside of the request.",
+    "provider_overloaded": "{provider} is overloaded.",
+    "provider_rate_limited": "{provider} has reached its rate limit.",
+    "request_not_translated": "The request cannot be put into the form of {provider}: a field has an odd value.",
+}
+"""Said where the provider has not spoken: what litellm and Python say then may repeat the prompt, or the code."""
+
+_TRANSLATING = re.compile(
+    r"transform_request|map_openai_params|get_optional_params|validate_chat_\w+|\w+_messages_pt"
+)
+"""litellm's functions that a request goes through before anything of it is sent."""
+
 
 def from_litellm(error: BaseException, provider: str, secrets: list[str]) -> Refusal:
     """The refusal for an exception that came out of litellm."""
     chain = _chain(error)
-    said = _said_by_provider(chain)
-    status, code = _classify(chain, said)
+    answered = any(_is_answer(link) for link in chain)
+    said = _said_by_provider(chain, answered)
+    status, code = _classify(chain, said, answered)
+    retry_after = _retry_after(chain) or (OVERLOADED_RETRY_AFTER if code == "provider_overloaded" else None)
     if own := _OWN_WORDS.get(code):
         message = own.format(provider=provider, status=_status(chain) or "none")
-        return Refusal(status, code, message, retry_after=_retry_after(chain))
+        return Refusal(status, code, message, retry_after=retry_after)
     if code == "unsupported_parameter":
-        names = re.findall(r"'(\w+)'", said.message.partition("[")[2].partition("]")[0])
+        names = re.findall(r"'(\w+)'", str(error).partition("[")[2].partition("]")[0])
         message = f"{provider} does not support {', '.join(names)}."
         return Refusal(status, code, message, names[0] if names else None)
+    if said is None:
+        general = "{provider} rejects the request." if status < 500 else "{provider} gave no answer."
+        message = _WORDLESS.get(code, general).format(provider=provider)
+        return Refusal(status, code, message, retry_after=retry_after)
     message = f"{provider}: {_redact(said.message, secrets)}"
     if status == HTTPStatus.BAD_REQUEST:
         code = said.code if said.code and code == "provider_rejected_request" else code
         return Refusal(status, code, message, said.param)
-    return Refusal(status, code, message, retry_after=_retry_after(chain))
+    return Refusal(status, code, message, retry_after=retry_after)
 
 
 @dataclass(frozen=True)
@@ -109,12 +134,17 @@ class _Said:
     param: str | None = None
 
 
-def _classify(chain: list[BaseException], said: _Said) -> tuple[int, str]:
-    for link in chain:
-        for base in type(link).__mro__:
-            if base.__name__ in _BY_CLASS:
-                return _BY_CLASS[base.__name__]
-    if said.code == "insufficient_quota":
+def _classify(chain: list[BaseException], said: _Said | None, answered: bool) -> tuple[int, str]:
+    known = _known_class(chain)
+    if known and (known[0] < 500 or answered):
+        return known
+    if not answered and _was_translating(chain):
+        return 400, "request_not_translated"
+    if known:
+        return known
+    if not answered and any(type(link).__module__ == "builtins" for link in chain):
+        return 502, "provider_garbled"  # litellm or we stumbled over what came back
+    if said and said.code == "insufficient_quota":
         return _BY_STATUS[402]
     status = _status(chain)
     if status in _BY_STATUS:
@@ -122,6 +152,27 @@ def _classify(chain: list[BaseException], said: _Said) -> tuple[int, str]:
     if status is not None and 400 <= status < 500:
         return 400, "provider_rejected_request"
     return 502, "provider_failed"
+
+
+def _known_class(chain: list[BaseException]) -> tuple[int, str] | None:
+    for link in chain:
+        for base in type(link).__mro__:
+            if base.__name__ in _BY_CLASS:
+                return _BY_CLASS[base.__name__]
+    return None
+
+
+def _is_answer(link: BaseException) -> bool:
+    """Whether an error is an HTTP answer of the provider: litellm's own classes only look like one."""
+    if type(link).__module__ == "litellm.exceptions":
+        return False
+    return any(base.__name__ in ("HTTPStatusError", "APIStatusError") for base in type(link).__mro__)
+
+
+def _was_translating(chain: list[BaseException]) -> bool:
+    """Whether the request broke litellm on the way to its provider's form: nothing has been sent by then."""
+    frames = (frame for link in chain for frame, _ in traceback.walk_tb(link.__traceback__))
+    return any(_TRANSLATING.search(frame.f_code.co_name) for frame in frames)
 
 
 def _chain(error: BaseException) -> list[BaseException]:
@@ -136,18 +187,20 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 
 def _status(chain: list[BaseException]) -> int | None:
-    statuses = (getattr(link, "status_code", None) for link in chain)
-    return next((status for status in statuses if isinstance(status, int)), None)
+    statuses = [status for link in chain if isinstance(status := getattr(link, "status_code", None), int)]
+    # litellm has no class for an overloaded provider and calls it a fault of the server.
+    return 529 if 529 in statuses else statuses[0] if statuses else None
 
 
-def _said_by_provider(chain: list[BaseException]) -> _Said:
+def _said_by_provider(chain: list[BaseException], answered: bool) -> _Said | None:
+    """None where no error body of the provider is at hand."""
     for link in chain:
         body = getattr(link, "body", None)
-        if isinstance(body, dict) and isinstance(body.get("message"), str):
+        is_read = answered or type(link).__module__.startswith("openai")
+        if is_read and isinstance(body, dict) and isinstance(body.get("message"), str):
             return _said(body)
-    text = str(chain[0]).partition(" Original exception: ")[0]
-    embedded = _embedded_error(text)
-    return _said(embedded) if embedded else _Said(message=_without_prefixes(text))
+    embedded = _embedded_error(str(chain[0]).partition(" Original exception: ")[0]) if answered else None
+    return _said(embedded) if embedded else None
 
 
 def _said(body: dict[str, Any]) -> _Said:
@@ -170,12 +223,6 @@ def _embedded_error(text: str) -> dict[str, Any] | None:
         return None
     error = body.get("error", body) if isinstance(body, dict) else None
     return error if isinstance(error, dict) and isinstance(error.get("message"), str) else None
-
-
-def _without_prefixes(text: str) -> str:
-    bare = re.sub(r"^(?:(?:litellm\.)?\w+(?:Error|Exception)?\s*(?::|-)\s+)+", "", text)
-    bare = bare.partition(" Handle with `litellm.")[0]
-    return bare.strip().strip(".") + "."
 
 
 def _redact(text: str, secrets: list[str]) -> str:

@@ -7,6 +7,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 FILE_BYTES_MAX = 256 * 1024
+KEYLESS = frozenset(
+    (
+        "bedrock",
+        "bedrock_converse",
+        "llamafile",
+        "lm_studio",
+        "ollama",
+        "ollama_chat",
+        "sagemaker",
+        "sagemaker_chat",
+        "vertex_ai",
+        "vertex_ai_beta",
+    )
+)
+"""Providers that know their callers by other means than a key in one line, or not at all."""
 _LINE = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*)")
 
 
@@ -23,6 +38,7 @@ class KeysFile:
     _keys: dict[str, str] = field(default_factory=dict, repr=False)
 
     def value_of(self, name: str) -> str:
+        """Raises KeyUnavailable."""
         self._refresh(name)
         value = self._keys.get(name)
         if not value:
@@ -51,6 +67,11 @@ class KeysFile:
             raise KeyUnavailable(f"{refused}: its mode is {mode:04o}, it must be 0600.")
         if now.st_size > FILE_BYTES_MAX:
             raise KeyUnavailable(f"{refused}: it is larger than {FILE_BYTES_MAX} bytes.")
+
+
+def usual_key_name(provider: str) -> str:
+    """OPENAI_API_KEY for `openai`, and so on: the name that a provider's own tools look for."""
+    return re.sub(r"\W", "_", provider).upper() + "_API_KEY"
 
 
 def _open_at_once(path: str, flags: int) -> int:

@@ -16,7 +16,7 @@ class CloudModel(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     base_url: str | None = None
     """The provider's own address when None; the only place besides it that the worker talks to."""
     key_name: Name | None = None
-    """The line of the keys file that holds the API key; None for a provider that wants none."""
+    """The line of the keys file that holds the API key; when None the usual one, for a provider's own address."""
     parameters: dict[Name, str] = field(default_factory=dict)
     """Further litellm arguments that are no secret, as `api_version` or `aws_region_name`."""
     secret_parameters: dict[Name, Name] = field(default_factory=dict)
@@ -37,7 +37,9 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
 
     body_bytes_max: Annotated[int, Meta(gt=0)] = 32 * 1024 * 1024
     body_s: Seconds = 30.0
-    requests_in_flight_max: Annotated[int, Meta(gt=0)] = 64
+    requests_in_flight_max: Annotated[int, Meta(gt=0)] = 512
+    memory_bytes_max: Annotated[int, Meta(gt=0)] = 8 * 1024 * 1024 * 1024
+    """Of address space, most of which a worker maps and never uses."""
     drain_s: Seconds = 30.0
     """How long running answers may go on after SIGTERM."""
 

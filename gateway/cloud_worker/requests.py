@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from gateway.cloud_worker.errors import Refusal
+from gateway.cloud_worker.schemas import SchemaTooLarge, expanded_bytes
 
 Json = dict[str, Any]
 Count = Annotated[int, Meta(ge=0)]
@@ -123,9 +124,19 @@ def _check(request: Request) -> None:
             if not isinstance(message.get("content"), str | list | None):
                 expected = "Content is a string, a list of parts or null."
                 raise Refusal(400, "invalid_value", expected, f"{place}.content")
+        _check_schemas(request)
     if request.stream and (request.n or 1) > 1:
         # litellm's stream wrapper, needed for most providers, reads the first answer only and would mix them.
         raise Refusal(400, "unsupported_parameter", "Cloud models stream one answer: n must be 1.", "n")
+
+
+def _check_schemas(request: ChatRequest) -> None:
+    for name in ("tools", "functions", "response_format"):
+        try:
+            expanded_bytes(getattr(request, name))
+        except SchemaTooLarge:
+            large = "The schemas are too large once their references are written out, or too deep."
+            raise Refusal(400, "schema_too_large", large, name) from None
 
 
 def _invalid_field(error: str) -> Refusal:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +37,9 @@ class Upkeep:
     requests_max: int = 20_000
     age_max_s: float = 12 * 3600.0
     rss_bytes_max: int = 1024 * 1024 * 1024
+    """A worker of this size is replaced once another is ready; its answers may finish."""
+    rss_bytes_kill: int = 3 * 1024 * 1024 * 1024
+    """One of this size is ended at once, before the machine runs out of memory."""
     retire_s: float = 960.0
     """How long a replaced worker may finish its answers; longer than any answer may take."""
     eager_restarts_max: int = 3
@@ -218,7 +221,8 @@ class CloudWorker:
                     return True
                 health = await worker.health(self._upkeep.health_s)
                 misses = 0 if health else misses + 1
-                if misses >= self._upkeep.health_misses_max:
+                if misses >= self._upkeep.health_misses_max or worker.rss_bytes >= self._upkeep.rss_bytes_kill:
+                    log.error("cloud_worker.given_up", generation=worker.generation, misses=misses)
                     worker.kill()
                     return False
                 if replaceable and health and (reason := self._upkeep.worn_out(health)):
@@ -230,11 +234,16 @@ class CloudWorker:
             asked.cancel()
 
     async def _retire(self, worker: WorkerProcess) -> None:
-        try:
-            async with asyncio.timeout(self._upkeep.retire_s):
-                await worker.idle.wait()
-        except TimeoutError:
-            log.warning("cloud_worker.retired_busy", generation=worker.generation, leases=worker.leases)
+        deadline = time.monotonic() + self._upkeep.retire_s
+        while not worker.idle.is_set() and worker.alive:
+            if worker.rss_bytes >= self._upkeep.rss_bytes_kill:
+                worker.kill()
+            if time.monotonic() >= deadline or not worker.alive:
+                log.warning("cloud_worker.retired_busy", generation=worker.generation, leases=worker.leases)
+                break
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._upkeep.health_interval_s):
+                    await worker.idle.wait()
         await worker.stop()
 
     async def _pause(self, failures: int) -> None:

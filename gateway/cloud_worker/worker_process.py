@@ -1,10 +1,13 @@
 """One worker process as the gateway holds it: started in a folder and a session of its own, watched, ended."""
 
 import asyncio
+import errno
 import os
 import re
 import shutil
 import signal
+import socket
+import stat
 import sys
 import tempfile
 import time
@@ -16,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 import orjson
+import psutil
 import structlog
 
 from gateway.cloud_worker.providers import CloudConfiguration, Health, Orders
@@ -23,6 +27,9 @@ from gateway.cloud_worker.providers import CloudConfiguration, Health, Orders
 log = structlog.get_logger(__name__)
 
 END_S = 5.0
+ABANDONED_AFTER_S = 3600.0
+_FOLDER_PREFIX = "millrace-cloud-"
+_SOCKET_NAME = "s"
 LINE_BYTES_MAX = 64 * 1024
 SOCKET_PATH_CHARS_MAX = 100
 """The kernel takes 107 on Linux and 103 on macOS."""
@@ -64,6 +71,14 @@ class WorkerProcess:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def rss_bytes(self) -> int:
+        """Seen from outside, whether the process answers or not; 0 once it is gone."""
+        try:
+            return int(psutil.Process(self.pid).memory_info().rss)
+        except psutil.Error:
+            return 0
+
     def take(self) -> None:
         self.leases += 1
         self.idle.clear()
@@ -104,7 +119,7 @@ async def launch(configuration: CloudConfiguration, generation: int, start_s: fl
     folder, process, log_relay = None, None, None
     try:
         folder = _private_folder()
-        orders = Orders(str(folder / "s"), configuration)
+        orders = Orders(str(folder / _SOCKET_NAME), configuration)
         process = await _spawn(folder)
         assert process.stderr is not None
         log_relay = asyncio.create_task(_relay_log(process.stderr, generation))
@@ -152,11 +167,32 @@ def _scrubbed(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
 
 def _private_folder() -> Path:
     """A fresh folder that only we can enter (mkdtemp makes it 0700), with a name short enough for a socket."""
-    folder = tempfile.mkdtemp(prefix="millrace-cloud-")
+    folder = tempfile.mkdtemp(prefix=_FOLDER_PREFIX)
     if len(folder) > SOCKET_PATH_CHARS_MAX:
         Path(folder).rmdir()
-        folder = tempfile.mkdtemp(prefix="millrace-cloud-", dir="/tmp")
+        folder = tempfile.mkdtemp(prefix=_FOLDER_PREFIX, dir="/tmp")
+    _remove_abandoned(Path(folder).parent)
     return Path(folder)
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Folders of workers whose gateway was killed: ours, not new, and with nobody behind the socket."""
+    for folder in parent.glob(_FOLDER_PREFIX + "*"):
+        with suppress(OSError):
+            known = folder.lstat()
+            is_ours = stat.S_ISDIR(known.st_mode) and known.st_uid == os.getuid()
+            if (
+                is_ours
+                and time.time() - known.st_mtime > ABANDONED_AFTER_S
+                and not _is_served(folder / _SOCKET_NAME)
+            ):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_served(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as attempt:
+        attempt.setblocking(False)
+        return attempt.connect_ex(str(path)) not in (errno.ECONNREFUSED, errno.ENOENT)
 
 
 async def _give_orders(process: Process, orders: Orders) -> Health:

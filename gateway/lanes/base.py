@@ -6,13 +6,11 @@ from typing import Literal, Protocol
 
 from accounting.postings import CountSource
 from accounting.prices import PricedModel
-from gateway.openai import ChatRequest, Kind, Request
+from gateway.lanes.features import ALL_FEATURES, Feature, features_of
+from gateway.openai import Kind, Request
 from gateway.settings import LaneName
 
-Feature = Literal["tools", "json", "vision", "audio", "suffix", "best_of"]
 State = Literal["ready", "starting", "down"]
-
-ALL_FEATURES: frozenset[Feature] = frozenset(("tools", "json", "vision", "audio", "suffix", "best_of"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +43,13 @@ class Meter:
     compute_ns: int = 0
     is_complete: bool = False
 
+    def take(self, counted: "Meter") -> None:
+        """The token counts of another meter, and where they come from."""
+        self.prompt_tokens = counted.prompt_tokens
+        self.cached_tokens = counted.cached_tokens
+        self.completion_tokens = counted.completion_tokens
+        self.source = counted.source
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -56,28 +61,26 @@ class Call:
     raw: bytes
 
     @property
-    def features(self) -> frozenset[Feature]:
-        """What a lane must be able to do, beyond text in and text out."""
-        return _chat_features(self.request) if isinstance(self.request, ChatRequest) else self._text_features()
-
-    def _text_features(self) -> frozenset[Feature]:
-        wanted: set[Feature] = set()
-        if getattr(self.request, "suffix", None):
-            wanted.add("suffix")
-        if (getattr(self.request, "best_of", None) or 1) > 1:
-            wanted.add("best_of")
-        return frozenset(wanted)
+    def features(self) -> dict[Feature, str]:
+        """What a lane must be able to do, beyond text in and text out, and the field that asks for it."""
+        return features_of(self.request)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An upstream that has begun to answer. Closing `body` early stops its work at once."""
+    """An upstream that has begun to answer. Closing `body` early, even unread, stops its work at once."""
 
     status: int
     content_type: str
     body: AsyncGenerator[bytes]
     meter: Meter = field(default_factory=Meter)
     headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+async def begun(body: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    """A body past its first, empty yield: one that never began would not run its `finally` when closed."""
+    await anext(body)
+    return body
 
 
 class Lane(Protocol):
@@ -92,20 +95,7 @@ class Lane(Protocol):
         """Every backend that has this model or should have it. No I/O."""
 
     async def open(self, call: Call, offer: Offer) -> Answer:
-        """Begin. Raises LaneFailed while another candidate may still be tried, GenerationError for good."""
+        """Begin; the answer's body is a `begun` one.
 
-
-def _chat_features(request: ChatRequest) -> frozenset[Feature]:
-    wanted: set[Feature] = set()
-    if request.tools or request.functions:
-        wanted.add("tools")
-    if request.response_format and request.response_format.get("type") not in (None, "text"):
-        wanted.add("json")
-    if request.modalities and request.modalities != ["text"]:
-        wanted.add("audio")
-    for message in request.messages:
-        if isinstance(message.content, list):
-            kinds = {part.type for part in message.content}
-            wanted |= {"vision"} if "image_url" in kinds else set()
-            wanted |= {"audio"} if kinds & {"input_audio", "file"} else set()
-    return frozenset(wanted)
+        Raises LaneFailed while another candidate may still be tried, GenerationError and RequestInvalid for good.
+        """

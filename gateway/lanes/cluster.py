@@ -22,8 +22,9 @@ from cluster.generation import (
 )
 from cluster.manager import Status
 from gateway.errors import LaneFailed
-from gateway.lanes.base import Answer, Call, Meter, Offer, State
+from gateway.lanes.base import Answer, Call, Meter, Offer, State, begun
 from gateway.lanes.cluster_answers import AnswerWriter
+from gateway.lanes.features import HINTS
 from gateway.openai import ChatRequest, Message, Request
 from gateway.settings import LaneName
 
@@ -60,7 +61,7 @@ class ClusterLane:
                 model=model,
                 state=state,
                 note="" if state == "ready" else reason,
-                features=frozenset(),
+                features=HINTS,
                 context_tokens=loaded.card.context_tokens if loaded else None,
                 slots=self._slots,
             )
@@ -75,7 +76,7 @@ class ClusterLane:
         except (ClusterBusy, ClusterUnavailable) as error:
             raise LaneFailed(error.message, code=error.code) from error
         content_type = "text/event-stream" if call.request.is_stream else "application/json"
-        return Answer(200, content_type, _resume(first, body), meter)
+        return Answer(200, content_type, await begun(_resume(first, body)), meter)
 
     async def _body(self, call: Call, model: str, meter: Meter) -> AsyncGenerator[bytes]:
         requests = _generate_requests(call)
@@ -146,6 +147,7 @@ class _Tally:
 
 async def _resume(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
     async with aclosing(rest):
+        yield b""
         yield first
         async for chunk in rest:
             yield chunk

@@ -47,7 +47,7 @@ class PoolLane:
     async def start(self) -> None:
         """Returns when every backend has been asked once."""
         connector = aiohttp.TCPConnector(limit=0, limit_per_host=_CONNECTIONS)
-        self._session = aiohttp.ClientSession(connector=connector, auto_decompress=False)
+        self._session = aiohttp.ClientSession(connector=connector)
         await self._probe_all()
         self._probing = asyncio.create_task(self._keep_probing(), name="pool probes")
 

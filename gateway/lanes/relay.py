@@ -1,30 +1,35 @@
 """Passing an OpenAI-compatible upstream's answer on, byte for byte, while reading what it used."""
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, Protocol
 
 import aiohttp
 import orjson
 
 from accounting.metering import estimate
-from gateway.errors import LaneFailed, LaneLimited, LaneTimeout, LaneUnreachable
-from gateway.lanes.base import Answer, Call, Meter
+from gateway.errors import LaneBrokeOff, LaneBusy, LaneFailed, LaneLimited, LaneTimeout, LaneUnreachable
+from gateway.lanes.base import Answer, Call, Meter, begun
+from gateway.lanes.events import DONE, EventSplitter
+from gateway.lanes.tokens import estimate_prompt, read_usage, said_in
 
 CONNECT_S = 5.0
 ERROR_BYTES_MAX = 64 * 2**10
 ANSWER_BYTES_MAX = 64 * 2**20
 
-# The usage event and [DONE] fit in here whatever the model's name is.
-_TAIL_BYTES = 4096
-EVENT = b"data: "
-DONE = b"data: [DONE]"
-_FINISHED = b'"finish_reason":"'
+_CHOICES_MAX = 10_000
+_RETRY_AFTER_S_MAX = 86_400
+_SAID_CHARS = 500
 
 # Statuses that say something of the backend, not of the request: another candidate may do better.
 _BACKEND_TO_BLAME = frozenset((401, 403, 404, 405, 408, 429))
+# The cloud worker's words for a provider that had the request and did not answer it properly.
+_PERHAPS_WORKED_ON = frozenset(("provider_broke_off", "provider_garbled"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +62,8 @@ async def relay(
 ) -> Answer:
     """Send the call and return once the upstream answers; `owned` is closed with the answer's body.
 
-    Raises LaneFailed and its kinds when another backend may do better.
+    Raises LaneFailed and its kinds: LaneUnreachable when nothing was sent, LaneBrokeOff when it may have been
+    worked on. The journey decides what that means for the next candidate.
     """
     stack = owned or AsyncExitStack()
     try:
@@ -70,24 +76,34 @@ async def relay(
         raise
     meter = Meter()
     content_type = response.headers.get("content-type", "application/json")
-    if response.status != 200:
-        reader = WholeReader()
-    return Answer(response.status, content_type, _pass_on(upstream, call, response, reader, meter, stack), meter)
+    if response.status != 200 or "json" in content_type:
+        reader = WholeReader()  # an error, or a server that does not stream
+    passed_on = await begun(_pass_on(upstream, call, response, reader, meter, stack))
+    return Answer(response.status, content_type, passed_on, meter)
 
 
 async def _send(upstream: Upstream, call: Call, body: bytes) -> aiohttp.ClientResponse:
     path = "/chat/completions" if call.kind == "chat" else "/completions"
-    headers = upstream.headers | {"content-type": "application/json", "x-request-id": call.id}
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=upstream.silence_s)
+    # Encoded bytes could not be read on their way, and the caller has not said which encodings it knows.
+    headers = upstream.headers | {
+        "content-type": "application/json",
+        "accept-encoding": "identity",
+        "x-request-id": call.id,
+    }
+    # A read has no bound here: until the head it is first_byte_s, within the body silence_s.
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
     try:
         async with asyncio.timeout(upstream.first_byte_s):
             return await upstream.session.post(
                 upstream.base_url + path, data=body, headers=headers, timeout=timeout, allow_redirects=False
             )
+    except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+        raise LaneUnreachable(f"{upstream.name} cannot be reached: {type(error).__name__}") from None
     except TimeoutError:
         raise LaneTimeout(f"{upstream.name} did not answer within {upstream.first_byte_s:.0f} s") from None
     except (aiohttp.ClientError, OSError) as error:
-        raise LaneUnreachable(f"{upstream.name} cannot be reached: {type(error).__name__}") from None
+        text = f"{upstream.name} had the request and broke off before it answered: {type(error).__name__}"
+        raise LaneBrokeOff(text) from None
 
 
 async def _failure(upstream: Upstream, response: aiohttp.ClientResponse) -> LaneFailed:
@@ -98,13 +114,32 @@ async def _failure(upstream: Upstream, response: aiohttp.ClientResponse) -> Lane
         error = orjson.loads(content).get("error")
     except (aiohttp.ClientError, OSError, TimeoutError, orjson.JSONDecodeError, AttributeError):
         error = None
-    said = error.get("message") if isinstance(error, dict) else None
-    code = error.get("code") if isinstance(error, dict) else None
-    message = f"{upstream.name} answered {response.status}" + (f": {said}" if said else "")
+    said, code = (error.get("message"), error.get("code")) if isinstance(error, dict) else (None, None)
+    said = said if isinstance(said, str) else None
+    message = f"{upstream.name} answered {response.status}" + (f": {said[:_SAID_CHARS]}" if said else "")
     code = code if isinstance(code, str) else None
+    retry_after_s = _retry_after_s(response.headers.get("retry-after"))
     if response.status == 429:
-        return LaneLimited(message, code=code)
-    return LaneTimeout(message, code=code) if response.status in (408, 504) else LaneFailed(message, code=code)
+        return LaneLimited(message, code=code, retry_after_s=retry_after_s)
+    if response.status == 503 and retry_after_s is not None:
+        return LaneBusy(message, code=code, retry_after_s=retry_after_s)
+    if response.status in (408, 504):
+        return LaneTimeout(message, code=code)
+    return LaneBrokeOff(message, code=code) if code in _PERHAPS_WORKED_ON else LaneFailed(message, code=code)
+
+
+def _retry_after_s(said: str | None) -> int | None:
+    """The header's seconds, or the seconds until its date; None when it says nothing that makes sense."""
+    if said is None:
+        return None
+    try:
+        wait_s = float(said)
+    except ValueError:
+        try:
+            wait_s = (parsedate_to_datetime(said) - datetime.now(UTC)).total_seconds()
+        except (ValueError, TypeError):
+            return None
+    return math.ceil(min(max(wait_s, 1), _RETRY_AFTER_S_MAX)) if math.isfinite(wait_s) else None
 
 
 async def _pass_on(
@@ -117,39 +152,86 @@ async def _pass_on(
 ) -> AsyncGenerator[bytes]:
     async with stack:
         try:
-            async for chunk in response.content.iter_any():
+            yield b""
+            while chunk := await _next_chunk(upstream, response):
                 if passed := reader.feed(chunk):
                     yield passed
             reader.check_end()
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        except TimeoutError:
+            raise LaneFailed(f"{upstream.name} sent nothing for {upstream.silence_s:.0f} s") from None
+        except (aiohttp.ClientError, OSError) as error:
             raise LaneFailed(f"{upstream.name} broke off: {type(error).__name__}") from None
         finally:
             reader.fill(meter, call)
 
 
+async def _next_chunk(upstream: Upstream, response: aiohttp.ClientResponse) -> bytes:
+    """What has arrived, at once; empty at the end."""
+    async with asyncio.timeout(upstream.silence_s):
+        return await response.content.readany()
+
+
 class StreamReader:
-    """Passes a stream untouched, counts its events and keeps its end, where the usage stands."""
+    """Passes a stream untouched and reads along: how it ended, and what it used."""
 
     def __init__(self) -> None:
-        self._tail = b""
-        self._events = 0
+        self._events = EventSplitter()
+        self._usage = Meter()
+        self._said_events = 0
+        self._unfinished: set[Any] = set()
+        self._has_finished = False
+        self._is_done = False
+        self._is_broken = False
+        self._has_ended = False
 
     def feed(self, chunk: bytes) -> bytes:
-        self._events += chunk.count(EVENT)
-        self._tail = (self._tail + chunk)[-_TAIL_BYTES:]
+        for data in self._events.feed(chunk):
+            self._read(data)
         return chunk
 
     def check_end(self) -> None:
         """Whether the stream was whole shows in the bytes that the caller has."""
+        for data in self._events.end():
+            self._read(data)
+        self._has_ended = True
 
     def fill(self, meter: Meter, call: Call) -> None:
-        meter.is_complete = DONE in self._tail or _FINISHED in self._tail
-        for line in reversed(self._tail.split(b"\n")):
-            if line.startswith(EVENT) and b'"usage"' in line and read_usage(line[len(EVENT) :], meter):
-                return
-        # Without a usage event every event is about one token; the last says only that the stream is done.
-        meter.completion_tokens = max(0, self._events - int(meter.is_complete))
-        meter.prompt_tokens = estimate_prompt(call)
+        # Some servers end without [DONE]: a stream is whole as well when every choice that began has finished.
+        is_finished = self._has_ended and self._has_finished and not self._unfinished
+        meter.is_complete = (self._is_done or is_finished) and not self._is_broken
+        if self._usage.source == "upstream":
+            meter.take(self._usage)
+            return
+        # Without usage every event with text in it is about one token.
+        meter.completion_tokens = self._said_events
+        meter.prompt_tokens = estimate_prompt(call.request)
+
+    def _read(self, data: bytes) -> None:
+        if data == DONE:
+            self._is_done = True
+            return
+        try:
+            event = orjson.loads(data)
+        except orjson.JSONDecodeError:
+            return
+        if not isinstance(event, dict):
+            return
+        self._is_broken = self._is_broken or bool(event.get("error"))
+        read_usage(event, self._usage)
+        choices = event.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
+            self._said_events += bool(said_in(choice))
+            self._follow(choice)
+
+    def _follow(self, choice: Any) -> None:
+        index = choice.get("index", 0) if isinstance(choice, dict) else None
+        if not isinstance(index, int):
+            return
+        if choice.get("finish_reason"):
+            self._unfinished.discard(index)
+            self._has_finished = True
+        elif len(self._unfinished) < _CHOICES_MAX:
+            self._unfinished.add(index)
 
 
 class WholeReader:
@@ -157,6 +239,7 @@ class WholeReader:
 
     def __init__(self) -> None:
         self._content = bytearray()
+        self._has_ended = False
 
     def feed(self, chunk: bytes) -> bytes:
         if len(self._content) < ANSWER_BYTES_MAX:
@@ -165,36 +248,16 @@ class WholeReader:
 
     def check_end(self) -> None:
         """The connection's own length accounting has done so."""
+        self._has_ended = True
 
     def fill(self, meter: Meter, call: Call) -> None:
-        meter.is_complete = read_usage(bytes(self._content), meter)
-        if not meter.is_complete:
-            meter.prompt_tokens = estimate_prompt(call)
-
-
-def read_usage(content: bytes, meter: Meter) -> bool:
-    """Take the usage of a JSON answer or event; False when there is none that makes sense."""
-    try:
-        answer = orjson.loads(content)
-    except orjson.JSONDecodeError:
-        return False
-    usage = answer.get("usage") if isinstance(answer, dict) else None
-    if not isinstance(usage, dict):
-        return False
-    details = usage.get("prompt_tokens_details")
-    meter.prompt_tokens = _count(usage.get("prompt_tokens"))
-    meter.completion_tokens = _count(usage.get("completion_tokens"))
-    meter.cached_tokens = min(
-        meter.prompt_tokens, _count(details.get("cached_tokens") if isinstance(details, dict) else 0)
-    )
-    meter.source = "upstream"
-    return True
-
-
-def estimate_prompt(call: Call) -> int:
-    """Prompt tokens where nobody told: the body's size, which includes its JSON."""
-    return estimate(call.raw.decode("utf-8", "replace")).tokens
-
-
-def _count(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**9 else 0
+        try:
+            answer = orjson.loads(self._content)
+        except orjson.JSONDecodeError:
+            answer = None
+        choices = answer.get("choices") if isinstance(answer, dict) else None
+        meter.is_complete = self._has_ended and isinstance(choices, list)
+        if read_usage(answer, meter) or not isinstance(choices, list):
+            return
+        meter.prompt_tokens = estimate_prompt(call.request)
+        meter.completion_tokens = sum(estimate(said_in(choice)).tokens for choice in choices)

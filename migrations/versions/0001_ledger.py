@@ -17,7 +17,13 @@ def upgrade() -> None:
     _create_event()
     _create_transfer()
     _create_usage()
-    for statement in SQLITE_TRIGGERS if op.get_bind().dialect.name == "sqlite" else POSTGRESQL_TRIGGERS:
+    connection = op.get_bind()
+    if connection.dialect.name == "sqlite":
+        statements = SQLITE_TRIGGERS
+    else:
+        schema = connection.scalar(sa.text("SELECT quote_ident(current_schema())"))
+        statements = tuple(statement.replace("<schema>", schema) for statement in POSTGRESQL_TRIGGERS)
+    for statement in statements:
         op.execute(statement)
 
 
@@ -89,7 +95,7 @@ def _create_transfer() -> None:
         sa.CheckConstraint("debit <> credit", name="transfer_sides"),
         sa.CheckConstraint("phase IN ('single', 'pending', 'post', 'void')", name="transfer_phase"),
         sa.CheckConstraint("(phase IN ('post', 'void')) = (pending_seq IS NOT NULL)", name="transfer_resolves"),
-        sa.CheckConstraint("phase = 'pending' OR expires_ns IS NULL", name="transfer_expires"),
+        sa.CheckConstraint("(phase = 'pending') = (expires_ns IS NOT NULL)", name="transfer_expires"),
         sa.CheckConstraint(
             "amount >= CASE WHEN phase IN ('post', 'void') THEN 0 ELSE 1 END AND amount <= 1000000000000000",
             name="transfer_amount",
@@ -132,8 +138,11 @@ def _create_usage() -> None:
 
 
 # SQLite. INSERT OR REPLACE deletes the row in its way without asking the delete triggers, so the insert triggers
-# look for such a row first. An account may change only together with a transfer that touches it and is newer than
-# the last one applied; the apply trigger brings every transfer's number along, so no number is left to forge with.
+# look for such a row first. INSERT OR IGNORE and OR FAIL reach into triggers and take the sting out of a constraint
+# that is broken there, and a pragma turns references or checks off altogether; RAISE(ABORT) obeys none of them, so
+# transfer_check asks for all that a constraint also asks for, and transfer_apply that it changed what it should.
+# An account may change only together with a transfer that touches it and is newer than the last one applied; the
+# apply trigger brings every transfer's number along, so no number is left to forge with.
 SQLITE_TRIGGERS = (
     """
     CREATE TRIGGER account_open BEFORE INSERT ON account BEGIN
@@ -159,6 +168,15 @@ SQLITE_TRIGGERS = (
         WHERE EXISTS (SELECT 1 FROM transfer WHERE seq = NEW.seq)
           OR EXISTS (SELECT 1 FROM transfer WHERE event_seq = NEW.event_seq AND leg = NEW.leg)
           OR EXISTS (SELECT 1 FROM transfer WHERE pending_seq = NEW.pending_seq);
+      SELECT RAISE(ABORT, 'a transfer belongs to an event and has two accounts')
+        WHERE NOT EXISTS (SELECT 1 FROM event WHERE seq = NEW.event_seq)
+          OR (SELECT COUNT(*) FROM account WHERE id IN (NEW.debit, NEW.credit)) <> 2;
+      SELECT RAISE(ABORT, 'a transfer with these fields cannot be')
+        WHERE NEW.phase NOT IN ('single', 'pending', 'post', 'void')
+          OR (NEW.phase IN ('post', 'void')) <> (NEW.pending_seq IS NOT NULL)
+          OR (NEW.phase = 'pending') <> (NEW.expires_ns IS NOT NULL)
+          OR NEW.amount < CASE WHEN NEW.phase IN ('post', 'void') THEN 0 ELSE 1 END
+          OR NEW.amount > 1000000000000000;
       SELECT RAISE(ABORT, 'the two accounts have different currencies')
         WHERE (SELECT currency FROM account WHERE id = NEW.debit)
            <> (SELECT currency FROM account WHERE id = NEW.credit);
@@ -167,6 +185,16 @@ SQLITE_TRIGGERS = (
           SELECT 1 FROM transfer AS held
           WHERE held.seq = NEW.pending_seq AND held.phase = 'pending'
             AND held.debit = NEW.debit AND held.credit = NEW.credit AND held.amount >= NEW.amount);
+      SELECT RAISE(ABORT, 'no_overdraft')
+        FROM (SELECT COALESCE((SELECT amount FROM transfer WHERE seq = NEW.pending_seq), 0) AS released), account
+        WHERE id IN (NEW.debit, NEW.credit) AND guarded AND CASE NEW.phase WHEN 'void' THEN 0 ELSE NEW.amount END - released >
+          CASE
+            WHEN id = NEW.debit AND normal = 'C' THEN credits_posted - debits_posted - debits_pending
+            WHEN id = NEW.credit AND normal = 'D' THEN debits_posted - credits_posted - credits_pending
+          END;
+      SELECT RAISE(ABORT, 'no more fits into the account')
+        FROM account WHERE id IN (NEW.debit, NEW.credit)
+          AND MAX(debits_posted, credits_posted, debits_pending, credits_pending) > 4000000000000000000;
     END
     """,
     """
@@ -183,10 +211,14 @@ SQLITE_TRIGGERS = (
           ELSE -(SELECT amount FROM transfer WHERE seq = NEW.pending_seq) END,
         applied_seq = NEW.seq
         WHERE id = NEW.credit;
+      SELECT RAISE(ABORT, 'a transfer moves both its accounts')
+        WHERE (SELECT COUNT(*) FROM account WHERE id IN (NEW.debit, NEW.credit) AND applied_seq = NEW.seq) <> 2;
     END
     """,
     """
     CREATE TRIGGER event_append BEFORE INSERT ON event BEGIN
+      SELECT RAISE(ABORT, 'only what was reaped is captured late')
+        WHERE NEW.kind = 'late' AND NOT EXISTS (SELECT 1 FROM event WHERE idem_key = 'reap:' || NEW.ref);
       SELECT RAISE(ABORT, 'events are not replaced')
         WHERE EXISTS (SELECT 1 FROM event WHERE seq = NEW.seq)
           OR EXISTS (SELECT 1 FROM event WHERE idem_key = NEW.idem_key);
@@ -197,6 +229,8 @@ SQLITE_TRIGGERS = (
       SELECT RAISE(ABORT, 'usage rows are not replaced')
         WHERE EXISTS (SELECT 1 FROM usage WHERE event_seq = NEW.event_seq)
           OR EXISTS (SELECT 1 FROM usage WHERE request_id = NEW.request_id);
+      SELECT RAISE(ABORT, 'a usage row belongs to an event')
+        WHERE NOT EXISTS (SELECT 1 FROM event WHERE seq = NEW.event_seq);
     END
     """,
     *(
@@ -215,17 +249,49 @@ SQLITE_TRIGGERS = (
     ),
 )
 
-# PostgreSQL. The same rules; an update of an account is legal only from within the apply trigger, which is what
-# pg_trigger_depth() tells. Accounts are locked in the order of their ids, so that two writers cannot deadlock.
+# PostgreSQL. The same rules. The functions look names up in their own schema, whatever the caller's search path is
+# and whatever temporary table bears the name of one of ours. Accounts are locked in the order of their ids, so that
+# two writers cannot deadlock.
 POSTGRESQL_TRIGGERS = (
     """
-    CREATE FUNCTION ledger_refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+    CREATE FUNCTION ledger_refuse() RETURNS trigger LANGUAGE plpgsql
+    SET search_path = pg_catalog, <schema>, pg_temp AS $$
     BEGIN
       RAISE EXCEPTION 'the books are append-only' USING ERRCODE = 'integrity_constraint_violation';
     END $$
     """,
     """
-    CREATE FUNCTION ledger_apply() RETURNS trigger LANGUAGE plpgsql AS $$
+    CREATE FUNCTION ledger_late() RETURNS trigger LANGUAGE plpgsql
+    SET search_path = pg_catalog, <schema>, pg_temp AS $$
+    BEGIN
+      IF NOT EXISTS (SELECT 1 FROM event WHERE idem_key = 'reap:' || NEW.ref) THEN
+        RAISE EXCEPTION 'only what was reaped is captured late' USING ERRCODE = 'integrity_constraint_violation';
+      END IF;
+      RETURN NEW;
+    END $$
+    """,
+    """
+    CREATE TRIGGER event_late BEFORE INSERT ON event FOR EACH ROW
+      WHEN (NEW.kind = 'late') EXECUTE FUNCTION ledger_late()
+    """,
+    """
+    CREATE FUNCTION ledger_fixed() RETURNS trigger LANGUAGE plpgsql
+    SET search_path = pg_catalog, <schema>, pg_temp AS $$
+    BEGIN
+      IF (NEW.id, NEW.code, NEW.currency, NEW.kind, NEW.normal, NEW.guarded)
+        IS DISTINCT FROM (OLD.id, OLD.code, OLD.currency, OLD.kind, OLD.normal, OLD.guarded) THEN
+        RAISE EXCEPTION 'what an account is does not change' USING ERRCODE = 'integrity_constraint_violation';
+      END IF;
+      IF NEW.applied_seq <= OLD.applied_seq OR NOT EXISTS (
+        SELECT 1 FROM transfer WHERE seq = NEW.applied_seq AND NEW.id IN (debit, credit)) THEN
+        RAISE EXCEPTION 'balances change by transfers only' USING ERRCODE = 'integrity_constraint_violation';
+      END IF;
+      RETURN NEW;
+    END $$
+    """,
+    """
+    CREATE FUNCTION ledger_apply() RETURNS trigger LANGUAGE plpgsql
+    SET search_path = pg_catalog, <schema>, pg_temp AS $$
     DECLARE
       posted BIGINT := 0;
       pending BIGINT := 0;
@@ -266,10 +332,7 @@ POSTGRESQL_TRIGGERS = (
         OR NEW.credits_pending <> 0 OR NEW.applied_seq <> 0)
       EXECUTE FUNCTION ledger_refuse()
     """,
-    """
-    CREATE TRIGGER account_fixed BEFORE UPDATE ON account FOR EACH STATEMENT
-      WHEN (pg_trigger_depth() = 0) EXECUTE FUNCTION ledger_refuse()
-    """,
+    "CREATE TRIGGER account_fixed BEFORE UPDATE ON account FOR EACH ROW EXECUTE FUNCTION ledger_fixed()",
     "CREATE TRIGGER account_kept BEFORE DELETE OR TRUNCATE ON account FOR EACH STATEMENT EXECUTE FUNCTION ledger_refuse()",
     *(
         f"""

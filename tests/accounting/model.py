@@ -53,14 +53,21 @@ class Model:
         self._share(charge, cost)
         return self._book(f"cap:{request_id}", "capture", charge, cost)
 
-    def capture_late(self, request_id: str, charge: int, cost: int) -> str:
+    def capture_late(self, request_id: str, charge: int, cost: int, covered: int) -> str:
         hold = self.holds[request_id]
         charge = min(charge, hold.amount)
-        if seen := self._seen(f"cap:{request_id}", "late", charge, cost):
+        covered = min(covered, charge)
+        if seen := self._seen(f"cap:{request_id}", "late", charge, cost, covered):
             return seen
-        self.posted[f"asset:user_recv:{hold.user_id}"] += charge
+        if hold.state != "reaped":
+            return "AlreadyResolved" if hold.state == "released" else "HoldNotFound"
+        account = f"user:{hold.user_id}:paid"
+        if self.posted[account] - self.held[account] < covered:
+            return "InsufficientCredit"
+        self.posted[account] -= covered
+        self.posted[f"asset:user_recv:{hold.user_id}"] += charge - covered
         self._share(charge, cost)
-        return self._book(f"cap:{request_id}", "late", charge, cost)
+        return self._book(f"cap:{request_id}", "late", charge, cost, covered)
 
     def release(self, request_id: str) -> str:
         hold = self.holds[request_id]

@@ -151,8 +151,9 @@ def _resolve(wish: Wish, held: Hold) -> Attempt:
     if wish.what == "capture":
         posting = rules.capture(held, bill, record)
         return Attempt(lambda model: model.capture(held.request_id, charge, cost), posting)
-    posting = rules.late_capture(held, bill, record)
-    return Attempt(lambda model: model.capture_late(held.request_id, charge, cost), posting)
+    covered = wish.amount if wish.pick % 3 else 0
+    posting = rules.late_capture(held, bill, record, covered_nano=covered)
+    return Attempt(lambda model: model.capture_late(held.request_id, charge, cost, covered), posting)
 
 
 def _tampered(earlier: Attempt, amount: int) -> Attempt:

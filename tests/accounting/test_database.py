@@ -8,12 +8,15 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Engine, text
+from sqlalchemy.exc import DBAPIError
 from sqlmodel import SQLModel
 
 from gateway.database import (
     DatabaseNewer,
     DatabaseUnsupported,
+    DatabaseUnusable,
     open_engine,
+    open_upgraded,
     parse_dsn,
     read_sessions,
     upgrade,
@@ -69,6 +72,13 @@ def test_a_reader_sees_one_moment_while_the_writer_goes_on(engine: Engine) -> No
         assert reader.scalar(seen) == before
 
 
+def test_a_reader_cannot_write(engine: Engine) -> None:
+    with read_sessions(engine)() as reader, pytest.raises(DBAPIError):
+        reader.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with write_sessions(engine)() as writer, writer.begin():
+        writer.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+
+
 def test_sqlite_survives_a_power_cut_and_checks_its_references(tmp_path: Path) -> None:
     engine = open_engine(f"sqlite:///{tmp_path / 'books.db'}")
     with engine.connect() as connection:
@@ -92,3 +102,13 @@ def test_other_databases_are_refused_without_repeating_the_dsn(dsn: str) -> None
     with pytest.raises(DatabaseUnsupported) as refusal:
         parse_dsn(dsn)
     assert "secret" not in str(refusal.value)
+
+
+def test_what_cannot_be_opened_is_said_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "letter.db").write_text("Dear books, I am no database.")
+    unusable = (f"sqlite:///{tmp_path}/letter.db", "postgresql://u:secret@127.0.0.1:9/d", "mysql://u:secret@h/d")
+    for dsn in unusable:
+        with pytest.raises(DatabaseUnusable) as refusal:
+            open_upgraded(dsn)
+        assert "secret" not in str(refusal.value)
+        assert "\n" not in str(refusal.value)

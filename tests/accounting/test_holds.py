@@ -22,12 +22,57 @@ def test_a_dead_request_leaves_no_hold_and_its_text_is_owed(books: Books) -> Non
     assert books.balance("user:ann:paid").available_nano == 1000
 
     assert outcome(books.holds.capture(held, bill, usage("r1"))) == "HoldExpired"
-    assert outcome(books.holds.capture_late(held, bill, usage("r1"))) == "posted"
-    assert outcome(books.holds.capture_late(held, bill, usage("r1"))) == "replayed"
-    assert books.balance("asset:user_recv:ann").posted_nano == 700
+    assert outcome(books.holds.capture_late(held, bill, usage("r1"), covered_nano=1001)) == "posted"
+    assert outcome(books.holds.capture_late(held, bill, usage("r1"), covered_nano=1001)) == "replayed"
+    assert books.balance("user:ann:paid").available_nano == 300
+    assert books.balance("asset:user_recv:ann").posted_nano == 0
     assert books.balance("provider:acme:accrued").posted_nano == 300
     assert books.balance("income:burst_margin").posted_nano == 400
     assert books.findings() == []
+
+
+def test_late_text_takes_the_credits_there_are_and_the_rest_is_owed(books: Books) -> None:
+    books.credit("ann", 1000)
+    held = books.hold("r1", "ann", 700)
+    books.now_ns = held.expires_ns + 1
+    books.reaper.sweep(ANSWER_S)
+    books.hold("r2", "ann", 800)
+    bill = CloudBill("acme", charge_nano=600, cost_nano=600)
+    assert outcome(books.holds.capture_late(held, bill, usage("r1"), covered_nano=201)) == "InsufficientCredit"
+    assert outcome(books.holds.capture_late(held, bill, usage("r1"), covered_nano=200)) == "posted"
+    assert books.balance("user:ann:paid").available_nano == 0
+    assert books.balance("asset:user_recv:ann").posted_nano == 400
+    assert books.findings() == []
+
+
+def test_what_was_released_is_not_charged_late(books: Books) -> None:
+    books.credit("ann", 1000)
+    released, running = books.hold("r1", "ann", 100), books.hold("r2", "ann", 100)
+    books.holds.release(released).result(ANSWER_S)
+    bill = CloudBill("acme", charge_nano=60, cost_nano=40)
+    assert outcome(books.holds.capture_late(released, bill)) == "AlreadyResolved"
+    assert outcome(books.holds.capture_late(running, bill)) == "HoldNotFound"
+    assert books.balance("user:ann:paid").available_nano == 900
+
+
+def test_local_work_after_a_hold_is_booked_with_its_release(books: Books) -> None:
+    books.credit("ann", 1000)
+    held = books.hold("r1", "ann", 700)
+    books.holds.release(held, usage("r1", compute_nano=9)).result(ANSWER_S)
+    assert books.balance("user:ann:paid").available_nano == 1000
+    assert books.balance("cu:supply:cluster").posted_nano == 9
+    assert books.findings() == []
+
+
+def test_a_clock_that_ran_ahead_hides_no_hold_for_ever(books: Books) -> None:
+    books.credit("ann", 1000)
+    right_ns = books.now_ns
+    books.now_ns += 600 * MINUTE_NS
+    books.reaper.sweep(ANSWER_S)
+    books.now_ns = right_ns
+    held = books.hold("r1", "ann", 700)
+    books.now_ns = held.expires_ns + 1
+    assert books.reaper.sweep(ANSWER_S) == 1
 
 
 def test_after_a_day_nothing_is_booked_on_a_hold_any_more(books: Books) -> None:

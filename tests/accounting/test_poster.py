@@ -71,6 +71,24 @@ def test_a_denial_does_not_sink_its_group(engine: Engine) -> None:
         assert books.findings() == []
 
 
+def test_a_denial_costs_its_group_two_tries_and_not_one_for_each_event(engine: Engine) -> None:
+    gate, passed = Gate(), list[Failpoint]()
+
+    def pass_by(place: Failpoint) -> None:
+        passed.append(place)
+        gate(place)
+
+    with Books(engine, failpoint=pass_by) as books:
+        first = books.poster.submit(rules.manual_credit("c1", "ann", 100, "test"))
+        assert gate.reached.wait(ANSWER_S)
+        users = ["ann"] * 40 + ["nobody"] * 3 + ["ann"] * 40
+        held = [books.poster.submit(rules.hold(f"r{n}", user, 1, books.now_ns)) for n, user in enumerate(users)]
+        gate.open()
+        assert outcomes([first, *held]).count("posted") == 1 + 80
+    # The first event, the group as it came, and its two parts without the denied ones between.
+    assert passed.count("accounts_opened") == 4
+
+
 def test_a_denial_says_what_is_missing(books: Books) -> None:
     books.credit("ann", 100)
     books.hold("r1", "ann", 70)

@@ -20,6 +20,14 @@ def test_an_amount_is_a_whole_number_that_one_event_may_move(amount: Any) -> Non
         Leg(BANK, ANN, amount)
 
 
+@pytest.mark.parametrize("number", [1.0, True, -1, 2**63])
+def test_a_time_or_number_is_a_whole_one_that_fits(number: Any) -> None:
+    with pytest.raises(AmountInvalid):
+        Leg(BANK, ANN, 1, "pending", expires_ns=number)
+    with pytest.raises(AmountInvalid):
+        Leg(BANK, ANN, 1, "void", pending_seq=number)
+
+
 @pytest.mark.parametrize(
     "code", ["user::paid", "user:ann", "user:a b:paid", "user:ånn:paid", "cash", "", ANN + "\n"]
 )
@@ -36,6 +44,7 @@ def test_only_the_chart_opens_accounts(code: str) -> None:
         {"phase": "post"},
         {"pending_seq": 1},
         {"expires_ns": 1},
+        {"phase": "pending"},
         {"phase": "void", "pending_seq": 1, "expires_ns": 1},
     ],
     ids=repr,

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from accounting.chart import provider_accrued, terms_of
 from accounting.errors import PriceUnknown
 from accounting.money import Price
 from accounting.prices import CloudPrices, LongContext, PriceBook
@@ -14,7 +15,12 @@ OWN = Price(1, 2, 3)
 
 @pytest.fixture(scope="module")
 def book() -> PriceBook:
-    own = {("cluster", "*"): OWN, ("cloud", "openai/gpt-4o"): OWN, ("cloud", "house/model"): OWN}
+    own = {
+        ("cluster", "*"): OWN,
+        ("cloud", "openai/gpt-4o"): OWN,
+        ("cloud", "house/model"): OWN,
+        ("cloud", "x"): OWN,
+    }
     return PriceBook(own, "2026-11", CloudPrices.installed())
 
 
@@ -40,6 +46,19 @@ def test_own_prices_go_first_and_keep_the_listed_limits(book: PriceBook) -> None
     ours = book.find("cloud", "openai/gpt-4o")
     assert (ours.price, ours.version, ours.provider, ours.max_input_tokens) == (OWN, "2026-11", "openai", 128_000)
     assert book.find("cloud", "house/model").provider == "house"
+
+
+def test_two_names_of_one_model_may_have_two_prices(book: PriceBook) -> None:
+    assert book.find("cloud", "openai/gpt-4o-mini", name="x").price == OWN
+    assert book.find("cloud", "openai/gpt-4o-mini", name="y").price == Price(150_000_000, 75_000_000, 600_000_000)
+
+
+@pytest.mark.parametrize(
+    "model", ["vertex_ai-language-models/gemini", "my model", "naïve:model/x", "m" * 200, "/x", ""]
+)
+def test_any_provider_can_be_owed(book: PriceBook, model: str) -> None:
+    priced = book.find("cloud", model, name="x")
+    assert terms_of(provider_accrued(priced.provider)).kind == "liability"
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,7 @@ _COMMON = {
     "fails-midway": replace(GOOD, error_after_chunks=3),
     "garbage": replace(GOOD, garbage=True),
     "tool": replace(GOOD, calls_tool=True),
+    "late": replace(GOOD, first_byte_delay_s=0.6),
 }
 
 _TOO_LONG = "This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens."
@@ -85,6 +86,7 @@ _ANTHROPIC_REFUSALS = {
 
 OPENAI = _COMMON | {
     "no-usage": replace(GOOD, sends_usage=False),
+    "tool-no-usage": replace(GOOD, calls_tool=True, sends_usage=False),
     "declines": replace(GOOD, declines=True),
 }
 OPENAI |= {name: replace(GOOD, refusal=refusal) for name, refusal in _OPENAI_REFUSALS.items()}

@@ -9,7 +9,8 @@ from accounting.money import Price
 from accounting.prices import PricedModel
 from gateway.identity.caller import Caller
 from gateway.lane_health import Health, LaneHealth
-from gateway.lanes.base import Feature, Offer, State
+from gateway.lanes.base import Offer, State
+from gateway.lanes.features import Feature
 from gateway.routing import Decision, Facts, Need, decide
 from gateway.settings import LaneName, RoutingSettings
 

@@ -40,6 +40,16 @@ def test_nested_values_and_mappings(monkeypatch: pytest.MonkeyPatch) -> None:
         ("MILLRACE_LOG__LEVEL", "loud", "log.level: "),
         ("MILLRACE_POLICY__LANES", '["moon"]', "policy.lanes"),
         ("MILLRACE_CLOUD__MODELS", '{"x": {"model": "m", "pirce": "1"}}', "pirce: is no setting"),
+        (
+            "MILLRACE_CLOUD__MODELS",
+            '{"x": {"model": "m", "prompt_usd_per_mtok": "1e3", "completion_usd_per_mtok": "1"}}',
+            r"cloud\.models\.x\.prompt_usd_per_mtok: .*decimal string",
+        ),
+        (
+            "MILLRACE_CLOUD__MODELS",
+            '{"x": {"model": "m", "completion_usd_per_mtok": "1"}}',
+            r"cloud\.models\.x: .*set both or neither",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(

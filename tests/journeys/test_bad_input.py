@@ -38,6 +38,7 @@ CASES: list[tuple[str, bytes, int, str | None]] = [
     ("fractional max_tokens", body(max_tokens=1.5), 400, "max_tokens"),
     ("huge max_tokens", body(max_tokens=10**30), 400, "max_tokens"),
     ("large max_tokens", body(max_tokens=10**6), 400, "max_tokens"),
+    ("two limits", body(max_tokens=5, max_completion_tokens=6), 400, "max_completion_tokens"),
     ("textual max_tokens", body(max_tokens="7"), 400, "max_tokens"),
     ("NaN", json.dumps(GOOD | {"temperature": float("nan")}).encode(), 400, "temperature"),
     ("infinity", json.dumps(GOOD | {"top_p": float("inf")}).encode(), 400, "top_p"),
@@ -60,6 +61,8 @@ CASES: list[tuple[str, bytes, int, str | None]] = [
         None,
     ),
     ("unknown extra", body(millrace={"fly": True}), 400, "millrace"),
+    ("a search", body(web_search_options={}), 400, "web_search_options"),
+    ("a file", body(messages=[{"role": "user", "content": [{"type": "file"}]}]), 400, "messages[0].content[0]"),
     ("a long prompt", body(messages=[{"role": "user", "content": "word " * 20_000}]), 400, "messages"),
     ("10 MB", body(messages=[{"role": "user", "content": "a" * 10_000_000}]), 413, None),
 ]

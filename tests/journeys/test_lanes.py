@@ -111,6 +111,19 @@ def test_the_pool_relays_bytes_untouched(lanes: Lanes) -> None:
     assert record["charge_nano"] == 0
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_without_usage_is_counted_and_complete(lanes: Lanes, stream: bool) -> None:
+    with lanes.gateway.http() as client:
+        body = {"model": "fake.no-usage", "messages": QUESTION, "stream": stream}
+        answer = client.post("/v1/chat/completions", json=body)
+    assert lanes.desk.last("fake.no-usage").headers["accept-encoding"] == "identity"
+    record = lanes.gateway.record(answer.headers["x-request-id"])
+    assert record["outcome"] == "complete"
+    # One for each event with text in it, or a quarter of the text's bytes where it comes whole.
+    assert record["completion_tokens"] == (6 if stream else 8)
+    assert 4 < record["prompt_tokens"] < 20
+
+
 def test_a_backend_that_is_down_is_not_asked(lanes: Lanes) -> None:
     with pytest.raises(openai.InternalServerError, match="attic"):
         lanes.client().chat.completions.create(model="fake.attic", messages=QUESTION)
@@ -171,6 +184,73 @@ def test_without_credit_nothing_is_sent(lanes: Lanes) -> None:
     assert lanes.balance()["held_usd"] == 0
 
 
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({}, {"max_tokens": 1000}),
+        ({"max_tokens": 70}, {"max_tokens": 70}),
+        ({"max_completion_tokens": 80}, {"max_completion_tokens": 80}),
+    ],
+)
+def test_the_provider_is_told_the_bound_that_the_hold_rests_on(
+    lanes: Lanes, fields: dict[str, int], told: dict[str, int]
+) -> None:
+    lanes.client().chat.completions.create(model="gpt-fake", messages=QUESTION, extra_body=fields)
+    body = lanes.cloud.last("fake").body
+    assert {name: value for name, value in body.items() if name.startswith("max_")} == told
+
+
+PICTURE = {"type": "image_url", "image_url": {"url": "https://example.org/huge.png"}}
+FUNCTION = {"type": "function", "function": {"name": "x", "parameters": {"type": "object"}}}
+MARKED = {"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"service_tier": "priority"}, "service_tier"),
+        ({"service_tier": "flex"}, "service_tier"),
+        ({"web_search_options": {}}, "web_search_options"),
+        ({"modalities": ["text", "audio"], "audio": {"voice": "alloy"}}, "modalities"),
+        ({"prediction": {"type": "content", "content": "x"}}, "prediction"),
+        ({"tools": [{"type": "mcp", "server_url": "https://example.org"}]}, "tools[0]"),
+        ({"tools": [FUNCTION, {"googleSearch": {}}]}, "tools[1]"),
+        ({"tools": [FUNCTION | {"cache_control": {"type": "ephemeral"}}]}, "tools[0].cache_control"),
+        ({"messages": [{"role": "user", "content": [MARKED]}]}, "messages[0].content[0].cache_control"),
+        ({"messages": [{"role": "user", "content": [PICTURE]}]}, "messages[0].content[0].image_url"),
+        ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "messages[0].content[0]"),
+        ({"messages": [{"role": "user", "content": [{"type": "file"}]}]}, "messages[0].content[0]"),
+    ],
+)
+def test_what_the_price_list_does_not_cover_is_not_bought(
+    lanes: Lanes, fields: dict[str, Any], param: str
+) -> None:
+    sent = len(lanes.cloud.requests)
+    with lanes.gateway.http(lanes.cloud_key) as client:
+        body = {"model": "gpt-fake", "messages": QUESTION} | fields
+        answer = client.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
+    assert len(lanes.cloud.requests) == sent
+
+
+def test_a_lane_that_is_asked_for_says_itself_what_it_lacks(lanes: Lanes) -> None:
+    """The pool has the model and the feature, but is not what was asked for."""
+    extra = {"millrace": {"lane": "cloud"}, "service_tier": "flex"}
+    with pytest.raises(openai.BadRequestError) as refused:
+        lanes.client().chat.completions.create(model="fake.crashes", messages=QUESTION, extra_body=extra)
+    assert refused.value.param == "service_tier"
+
+
+def test_depth_that_cannot_be_passed_on_is_refused(lanes: Lanes) -> None:
+    deep = b'{"a":' * 400 + b"1" + b"}" * 400
+    body = json.dumps({"model": "gpt-fake", "messages": QUESTION, "millrace": {}}).encode()
+    with lanes.gateway.http(lanes.cloud_key) as client:
+        answer = client.post("/v1/chat/completions", content=body[:-1] + b',"response_format":' + deep + b"}")
+    assert answer.status_code == 400
+    assert lanes.balance()["held_usd"] == 0
+
+
 def test_no_price_no_service(lanes: Lanes) -> None:
     with pytest.raises(openai.InternalServerError, match="no price is known"):
         lanes.client().chat.completions.create(model="unpriced", messages=QUESTION)
@@ -196,7 +276,7 @@ def test_hanging_up_stops_the_provider_and_pays_for_what_came(lanes: Lanes) -> N
     lanes.cloud.wait_until("fake.slow-chunks", "cancelled")
     record = lanes.gateway.record(answer.headers["x-request-id"])
     assert record["outcome"] == "interrupted"
-    assert 0 < record["completion_tokens"] < 60
+    assert 0 < record["completion_tokens"] < 400
     charged = until(lambda: before["credits_usd"] - lanes.balance()["credits_usd"] or None)
     assert charged == record["charge_nano"] == price_of(record["prompt_tokens"], record["completion_tokens"])
     assert lanes.balance()["held_usd"] == 0
@@ -223,6 +303,7 @@ def test_a_providers_refusal_is_not_the_callers(lanes: Lanes) -> None:
     with pytest.raises(openai.RateLimitError) as limited:
         lanes.client().chat.completions.create(model="gpt-fake.rate-limited", messages=QUESTION)
     assert limited.value.code == "provider_rate_limited"
+    assert limited.value.response.headers["retry-after"] == "7"
     assert lanes.balance()["held_usd"] == 0
 
 
@@ -247,6 +328,9 @@ def test_secrets_stay_secret(lanes: Lanes, tmp_path: Path) -> None:
         )
         for secret in (anthropic.KEY, lanes.cloud_key):
             assert secret not in shown
-    database = (lanes.gateway.folder / "millrace.db").read_bytes()
-    assert lanes.cloud_key.encode() not in database
+    # The newest rows stand in the write-ahead log beside the database.
+    database = b"".join(path.read_bytes() for path in lanes.gateway.folder.glob("millrace.db*"))
+    assert lanes.cloud_key[:10].encode() in database
+    for secret in (lanes.cloud_key, lanes.gateway.api_key, provider.KEY, anthropic.KEY):
+        assert secret.encode() not in database
     assert format_usd(0) == "0.00"

@@ -2,10 +2,12 @@
 
 import json
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -72,6 +74,8 @@ def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
     _, alive = psutil.wait_procs(family, 5)
     assert not alive
     assert "data: [DONE]" not in lines
+    with closing(sqlite3.connect(tmp_path / "millrace.db")) as database:
+        assert database.execute("SELECT outcome FROM usage").fetchall() == [("interrupted",)]
 
 
 def _read_some(gateway: Gateway, request: httpx.Request, begun: threading.Event, lines: list[str]) -> None:

@@ -58,6 +58,7 @@ def configuration(
         **{f"gpt.{name}": openai(f"fake.{name}") for name in behaviours.OPENAI},
         **{f"claude.{name}": anthropic(f"fake.{name}") for name in behaviours.ANTHROPIC},
         "gpt-without-key": openai("fake", key_name="ABSENT_API_KEY"),
+        "mistral-without-key": CloudModel("mistral/fake"),
         "gpt-nowhere": CloudModel("openai/fake", NOWHERE, "OPENAI_API_KEY"),
         "claude-nowhere": CloudModel("anthropic/fake", NOWHERE, "ANTHROPIC_API_KEY"),
         "gpt-with-password": CloudModel("openai/fake", "http://me:hunter2@127.0.0.1:1/v1", "OPENAI_API_KEY"),

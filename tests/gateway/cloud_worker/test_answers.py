@@ -79,6 +79,14 @@ def test_usage_is_estimated_where_the_provider_counts_nothing(worker: RunningWor
     assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_of_tool_calls_alone_is_not_free(worker: RunningWorker, stream: bool) -> None:
+    fields: Json = {"stream": True, "stream_options": WITH_USAGE} if stream else {}
+    response = worker.chat("gpt.tool-no-usage", tools=[WEATHER], **fields)
+    usage = events_of(response)[-1]["usage"] if stream else response.json()["usage"]
+    assert usage["completion_tokens"] > 3
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_tools_reach_the_provider_and_calls_come_back_whole(worker: RunningWorker, model: str) -> None:
     choice = worker.chat(f"{model}.tool", tools=[WEATHER]).json()["choices"][0]

@@ -4,6 +4,7 @@ import os
 import subprocess
 from pathlib import Path
 
+import psutil
 import pytest
 
 from gateway.cloud_worker.keys import KeysFile, KeyUnavailable
@@ -88,6 +89,12 @@ def test_a_model_without_its_key_says_which_and_where(worker: RunningWorker, key
     assert error["message"] == f"The key ABSENT_API_KEY is not in {keys_file}."
 
 
+def test_a_key_goes_by_its_providers_usual_name(worker: RunningWorker, keys_file: Path) -> None:
+    response = worker.chat("mistral-without-key")
+    assert response.status_code == 401
+    assert error_of(response)["message"] == f"The key MISTRAL_API_KEY is not in {keys_file}."
+
+
 def test_no_key_shows_in_process_lists_environment_or_log(worker: RunningWorker) -> None:
     for model in (
         "gpt",
@@ -99,7 +106,12 @@ def test_no_key_shows_in_process_lists_environment_or_log(worker: RunningWorker)
         "gpt.garbage",
     ):
         worker.chat(model)
-    processes = subprocess.run(["ps", "axww", "-o", "pid,args"], capture_output=True, text=True, check=True).stdout
+    family = [
+        worker.process.pid,
+        *(child.pid for child in psutil.Process(worker.process.pid).children(recursive=True)),
+    ]
+    listing = ["ps", "-ww", "-o", "pid,args", "-p", ",".join(map(str, family))]
+    processes = subprocess.run(listing, capture_output=True, text=True, check=True).stdout
     proc = Path(f"/proc/{worker.process.pid}")
     seen = processes + worker.log()
     if proc.exists():

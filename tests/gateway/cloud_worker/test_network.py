@@ -1,6 +1,7 @@
 """The worker reaches for its providers and nothing else: no price map, telemetry, images or tokenizers."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -18,8 +19,16 @@ def _namespaces_work() -> bool:
     return subprocess.run([*NAMESPACE, "ip", "link", "set", "lo", "up"], capture_output=True).returncode == 0
 
 
-@pytest.mark.skipif(not _namespaces_work(), reason="needs unprivileged network namespaces")
+def _give_up(reason: str) -> None:
+    """Where nobody looks at what was skipped, a wall that cannot be tested counts as fallen."""
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
 def test_nothing_else_is_reached_for() -> None:
+    if not _namespaces_work():
+        _give_up("needs unprivileged network namespaces: unshare and ip")
     done = subprocess.run(
         [*NAMESPACE, sys.executable, "-m", "tests.gateway.cloud_worker.offline"],
         cwd=ROOT,
@@ -31,5 +40,5 @@ def test_nothing_else_is_reached_for() -> None:
     seen = json.loads(done.stdout)
     assert set(seen["statuses"]) == {200}
     if seen["by_us"] == 0:
-        pytest.skip("this kernel does not count attempts without a route")
+        _give_up("this kernel does not count attempts without a route")
     assert seen["by_worker"] == 0

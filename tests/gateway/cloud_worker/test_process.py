@@ -11,6 +11,7 @@ from pathlib import Path
 
 import httpx
 import msgspec
+import psutil
 import pytest
 
 from gateway.cloud_worker.providers import CloudConfiguration
@@ -43,6 +44,11 @@ def test_bad_orders_end_it_at_once_and_are_not_repeated(orders: bytes) -> None:
         assert said == b""
         assert msgspec.json.decode(noted)["event"] == "bad_orders"
         assert b"sk-1" not in noted
+
+
+def test_its_memory_is_bounded(worker: RunningWorker) -> None:
+    soft, hard = psutil.Process(worker.process.pid).rlimit(psutil.RLIMIT_AS)
+    assert soft == hard == LIMITS.memory_bytes_max
 
 
 def test_it_ends_when_the_gateway_is_gone(own_worker: RunningWorker, openai_fake: ProviderServer) -> None:

@@ -1,8 +1,11 @@
 """Requests that get no answer: whose fault it was shows in status and code, and nothing else shows."""
 
+import httpx
+import openai
 import pytest
 
-from gateway.cloud_worker.errors import from_litellm
+from gateway.cloud_worker.errors import OVERLOADED_RETRY_AFTER, from_litellm
+from gateway.cloud_worker.schemas import expanded_bytes
 from tests.fakes import anthropic_provider, openai_provider
 from tests.fakes.provider_server import ProviderServer
 from tests.gateway.cloud_worker.conftest import LIMITS
@@ -25,7 +28,7 @@ PROVIDER_REFUSALS = [
     ("gpt.rate-limited", 429, "provider_rate_limited", "7"),
     ("gpt.broke", 502, "provider_quota_exhausted", None),
     ("gpt.crashes", 502, "provider_failed", None),
-    ("gpt.overloaded", 502, "provider_failed", "3"),
+    ("gpt.overloaded", 503, "provider_overloaded", "3"),
     ("gpt.garbage", 502, None, None),
     ("gpt-nowhere", 502, "provider_unreachable", None),
     ("gpt-with-password", 502, None, None),
@@ -36,7 +39,7 @@ PROVIDER_REFUSALS = [
     ("claude.too-long", 400, "context_length_exceeded", None),
     ("claude.rate-limited", 429, "provider_rate_limited", "7"),
     ("claude.crashes", 502, "provider_failed", None),
-    ("claude.overloaded", 502, "provider_failed", None),
+    ("claude.overloaded", 503, "provider_overloaded", OVERLOADED_RETRY_AFTER),
     ("claude.garbage", 502, None, None),
     ("claude-nowhere", 502, "provider_unreachable", None),
     ("claude-with-password", 502, None, None),
@@ -63,10 +66,52 @@ def test_a_refusal_before_the_first_byte(
 
 
 def test_keys_and_passwords_are_blotted_out_of_what_providers_say() -> None:
-    said = "RuntimeError: no luck with sk-secret-1 at http://me:hunter2@host/v1"
-    refusal = from_litellm(RuntimeError(said), "acme", ["sk-secret-1"])
+    said = {"message": "no luck with sk-secret-1 at http://me:hunter2@host/v1"}
+    error = openai.APIError("no luck", httpx.Request("POST", "http://host"), body=said)
+    refusal = from_litellm(error, "acme", ["sk-secret-1"])
     assert (refusal.status, refusal.code) == (502, "provider_failed")
-    assert refusal.message == "acme: no luck with [key] at http://[credentials]@host/v1."
+    assert refusal.message == "acme: no luck with [key] at http://[credentials]@host/v1"
+
+
+ODD_FIELDS: list[Json] = [
+    {"messages": [{"role": "user", "content": [{"text": "one two three"}]}]},
+    {"messages": [{"role": "user", "content": ["one two three"]}]},
+    {"messages": [{"role": "robot", "content": "one two three"}]},
+    {"messages": [{"role": "tool", "content": "one two three"}]},
+    {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"detail": "one two three"}}]}]},
+    {"tools": [{"type": "function"}]},
+    {"tools": [{"type": "function", "function": {"name": "x", "parameters": "one two three"}}]},
+    {"response_format": {"type": "json_schema", "json_schema": "one two three"}},
+    {"response_format": {"type": "json_schema", "json_schema": {"schema": {"$ref": 7, "$defs": {"a": {}}}}}},
+]
+
+
+@pytest.mark.parametrize("fields", ODD_FIELDS)
+def test_what_litellm_stumbles_over_is_refused_in_our_words(worker: RunningWorker, fields: Json) -> None:
+    """litellm's own words hold the prompt and its traceback."""
+    response = worker.chat("claude", **fields)
+    assert response.status_code == 400
+    for private in ("one two", "Traceback", "litellm", "object has", "site-packages"):
+        assert private not in response.text + worker.log()
+
+
+def test_references_do_not_make_a_schema_explode(worker: RunningWorker) -> None:
+    doubling = {f"d{at}": {"anyOf": [{"$ref": f"#/$defs/d{at + 1}"}] * 2} for at in range(40)}
+    schema = {"$defs": doubling | {"d40": {"type": "string"}}, "$ref": "#/$defs/d0"}
+    asked = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    response = worker.chat("claude", response_format=asked)
+    assert response.status_code == 400
+    assert error_of(response)["param"] == "response_format"
+
+
+def test_a_schema_with_references_and_circles_passes() -> None:
+    tree = {"type": "object", "properties": {"left": {"$ref": "#/$defs/tree"}, "name": {"$ref": "#/$defs/name"}}}
+    schema = {
+        "$defs": {"tree": tree, "name": {"type": "string", "description": "x" * 100}},
+        "$ref": "#/$defs/tree",
+    }
+    # The name's description stands among the definitions and again in the tree.
+    assert 200 < expanded_bytes(schema) < 1000
 
 
 @pytest.mark.parametrize("fault", ["aborts", "truncates", "fails-midway", "stalls"])

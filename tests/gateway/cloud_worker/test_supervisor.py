@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ import pytest
 
 from gateway.cloud_worker.providers import CloudConfiguration, Health
 from gateway.cloud_worker.supervisor import CloudWorker, CloudWorkerUnavailable, Lease, Upkeep
+from gateway.cloud_worker.worker_process import _FOLDER_PREFIX, _remove_abandoned
 from tests.gateway.cloud_worker.running import ANSWER, MESSAGES
 
 pytestmark = pytest.mark.anyio
@@ -137,12 +139,19 @@ async def test_a_worker_that_does_not_come_up(configuration: CloudConfiguration,
         with pytest.raises(CloudWorkerUnavailable):
             await worker.start()
         await until(lambda: worker._resume_at is not None)
-        since = time.monotonic()
+        generation = worker._generation
         with pytest.raises(CloudWorkerUnavailable) as unavailable:
             await worker.start()
-        assert time.monotonic() - since < 0.2
+        assert worker._generation == generation, "it is told to come back instead of waiting for the next attempt"
         assert 0 < unavailable.value.retry_after_s <= 5
     assert psutil.Process().children() == children
+
+
+async def test_a_worker_that_eats_memory_is_ended(configuration: CloudConfiguration) -> None:
+    async with supervised(configuration, replace(QUICK, rss_bytes_kill=1)) as worker:
+        await worker.start()
+        pid = worker.pids[0]
+        await until(lambda: not psutil.pid_exists(pid))
 
 
 async def test_stopping_while_it_starts_leaves_nothing(configuration: CloudConfiguration) -> None:
@@ -159,6 +168,23 @@ async def test_stopping_while_it_starts_leaves_nothing(configuration: CloudConfi
 
 async def test_a_supervisor_that_was_never_used_stops_at_once(configuration: CloudConfiguration) -> None:
     await CloudWorker(configuration).stop()
+
+
+def test_folders_of_the_dead_are_removed(tmp_path: Path) -> None:
+    dead, young, served = (tmp_path / f"{_FOLDER_PREFIX}{name}" for name in ("dead", "young", "served"))
+    for folder in (dead, young, served):
+        folder.mkdir()
+    with socket.socket(socket.AF_UNIX) as gone, socket.socket(socket.AF_UNIX) as listening:
+        gone.bind(str(dead / "s"))
+        listening.bind(str(served / "s"))
+        listening.listen()
+        for folder in (dead, served):
+            os.utime(folder, (0, 0))
+        gone.close()
+        _remove_abandoned(tmp_path)
+    assert not dead.exists()
+    assert young.exists()
+    assert served.exists()
 
 
 def test_when_a_worker_is_worn_out() -> None:

@@ -1,0 +1,129 @@
+"""What a request asks of a lane beyond text in and text out, and where in the request it does so."""
+
+from collections.abc import Iterator
+from typing import Any, Literal, get_args
+
+from gateway.openai import ChatRequest, CompletionRequest, ContentPart, Message, Request
+
+Feature = Literal[
+    "tools",
+    "json",
+    "vision",
+    "audio",
+    "suffix",
+    "best_of",
+    "files",
+    "remote_media",
+    "hosted_tools",
+    "web_search",
+    "service_tier",
+    "prompt_caching",
+    "prediction",
+]
+
+ALL_FEATURES: frozenset[Feature] = frozenset(get_args(Feature))
+
+# Providers charge for these by other units or rates than the tokens of the price list, or for tokens that nothing
+# in the request bounds: a picture of unknown size behind a URL, the pages that a search finds, a wrong prediction.
+UNPRICED: frozenset[Feature] = frozenset(
+    (
+        "audio",
+        "files",
+        "remote_media",
+        "hosted_tools",
+        "web_search",
+        "service_tier",
+        "prompt_caching",
+        "prediction",
+    )
+)
+
+# Wishes about speed and price: an answer without them is as good.
+HINTS: frozenset[Feature] = frozenset(("service_tier", "prompt_caching", "prediction"))
+
+_USUAL_TIERS = (None, "auto", "default")
+_FUNCTION_FIELDS = frozenset(("type", "function", "cache_control"))
+_PART_FEATURES: dict[str, Feature | None] = {
+    "text": None,
+    "refusal": None,
+    "image_url": "vision",
+    "input_audio": "audio",
+}
+
+
+def features_of(request: Request) -> dict[Feature, str]:
+    """The features that a request needs, each with the first field that asks for it."""
+    wanted: dict[Feature, str] = {}
+    asked = _of_completion(request) if isinstance(request, CompletionRequest) else _of_chat(request)
+    for feature, field in asked:
+        wanted.setdefault(feature, field)
+    return wanted
+
+
+_Asked = Iterator[tuple[Feature, str]]
+
+
+def _of_completion(request: CompletionRequest) -> _Asked:
+    if request.suffix:
+        yield "suffix", "suffix"
+    if (request.best_of or 1) > 1:
+        yield "best_of", "best_of"
+    if request.service_tier not in _USUAL_TIERS:
+        yield "service_tier", "service_tier"
+
+
+def _of_chat(request: ChatRequest) -> _Asked:
+    yield from _of_fields(request)
+    for at, tool in enumerate(request.tools or ()):
+        yield from _of_tool(tool, f"tools[{at}]")
+    for at, function in enumerate(request.functions or ()):
+        yield "tools", "functions"
+        if "cache_control" in function:
+            yield "prompt_caching", f"functions[{at}].cache_control"
+    for at, message in enumerate(request.messages):
+        yield from _of_message(message, f"messages[{at}]")
+
+
+def _of_fields(request: ChatRequest) -> _Asked:
+    if request.response_format and request.response_format.get("type") not in (None, "text"):
+        yield "json", "response_format"
+    if request.modalities and request.modalities != ["text"]:
+        yield "audio", "modalities"
+    if request.audio is not None:
+        yield "audio", "audio"
+    if request.service_tier not in _USUAL_TIERS:
+        yield "service_tier", "service_tier"
+    if request.web_search_options is not None:
+        yield "web_search", "web_search_options"
+    if request.prediction is not None:
+        yield "prediction", "prediction"
+
+
+def _of_tool(tool: dict[str, Any], field: str) -> _Asked:
+    yield "tools", "tools"
+    # Only a function is run by the caller. Other kinds, or a function with a provider's own fields beside it, may
+    # run at the provider: searches, code, servers that it calls.
+    function = tool.get("function")
+    if tool.get("type") != "function" or not isinstance(function, dict) or tool.keys() - _FUNCTION_FIELDS:
+        yield "hosted_tools", field
+    if "cache_control" in tool or (isinstance(function, dict) and "cache_control" in function):
+        yield "prompt_caching", f"{field}.cache_control"
+
+
+def _of_message(message: Message, field: str) -> _Asked:
+    if message.cache_control is not None or any("cache_control" in call for call in message.tool_calls or ()):
+        yield "prompt_caching", f"{field}.cache_control"
+    if message.audio is not None:
+        yield "audio", f"{field}.audio"
+    if isinstance(message.content, list):
+        for at, part in enumerate(message.content):
+            yield from _of_part(part, f"{field}.content[{at}]")
+
+
+def _of_part(part: ContentPart, field: str) -> _Asked:
+    if feature := _PART_FEATURES.get(part.type, "files"):
+        yield feature, field
+    if part.is_by_reference:
+        yield "remote_media", f"{field}.image_url"
+    if part.cache_control is not None:
+        yield "prompt_caching", f"{field}.cache_control"

@@ -1,0 +1,115 @@
+"""Counts and estimates of tokens, from what upstreams say and from texts where they say nothing."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from accounting.metering import estimate
+from gateway.cloud_worker.schemas import SchemaTooLarge, expanded_bytes
+from gateway.errors import RequestInvalid
+from gateway.lanes.base import Meter
+from gateway.openai import ChatRequest, Message, Request
+
+# What a picture of usual size comes to with the large providers; its bytes say nothing about it.
+_PICTURE_TOKENS = 1000
+_MESSAGE_TOKENS = 4
+_TOOLS_TOKENS = 1024
+_TOOL_TOKENS = 64
+
+
+def read_usage(answer: Any, meter: Meter) -> bool:
+    """Take the usage of a parsed answer or event; False when there is none that makes sense."""
+    usage = answer.get("usage") if isinstance(answer, dict) else None
+    if not isinstance(usage, dict):
+        return False
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else 0
+    meter.prompt_tokens = _count(usage.get("prompt_tokens"))
+    meter.completion_tokens = _count(usage.get("completion_tokens"))
+    meter.cached_tokens = min(meter.prompt_tokens, _count(cached))
+    meter.source = "upstream"
+    return True
+
+
+def estimate_prompt(request: Request) -> int:
+    """Prompt tokens where nobody told."""
+    if isinstance(request, ChatRequest):
+        return sum(map(_message_tokens, request.messages)) + sum(
+            estimate(text).tokens for text in _descriptions(request)
+        )
+    if isinstance(request.prompt, str):
+        return estimate(request.prompt).tokens
+    return sum(estimate(part).tokens if isinstance(part, str) else _ids(part) for part in request.prompt)
+
+
+def tool_tokens_max(request: Request) -> int:
+    """What tools and schemas may add to a prompt beyond the request's own bytes. Raises RequestInvalid.
+
+    Providers explain to the model how to call tools, and where they want schemas without references, these are
+    written out.
+    """
+    if not isinstance(request, ChatRequest):
+        return 0
+    tools = [*(request.tools or ()), *(request.functions or ())]
+    tokens = _TOOLS_TOKENS + _TOOL_TOKENS * len(tools) if tools else 0
+    for name in ("tools", "functions", "response_format"):
+        if described := getattr(request, name):
+            try:
+                tokens += max(0, expanded_bytes(described) - len(_json(described)))
+            except SchemaTooLarge:
+                text = f"{name}: the schemas are too large once their references are written out, or too deep"
+                raise RequestInvalid(text, param=name, code="schema_too_large") from None
+    return tokens
+
+
+def said_in(choice: Any) -> str:
+    """Everything generated in a choice of an answer or of a stream's event, calls of tools included."""
+    if not isinstance(choice, dict):
+        return ""
+    said = choice.get("delta") or choice.get("message") or {}
+    texts = [choice.get("text")]
+    if isinstance(said, dict):
+        texts += [said.get("content"), said.get("reasoning_content"), said.get("reasoning"), said.get("refusal")]
+        texts += _calls(said)
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def _calls(said: dict[str, Any]) -> Iterator[Any]:
+    calls = said.get("tool_calls")
+    functions = (
+        [call.get("function") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    )
+    for function in (*functions, said.get("function_call")):
+        if isinstance(function, dict):
+            yield function.get("name")
+            yield function.get("arguments")
+
+
+def _message_tokens(message: Message) -> int:
+    tokens = _MESSAGE_TOKENS
+    if isinstance(message.content, str):
+        tokens += estimate(message.content).tokens
+    for part in message.content if isinstance(message.content, list) else ():
+        tokens += _PICTURE_TOKENS if part.text is None else estimate(part.text).tokens
+    if message.tool_calls:
+        tokens += estimate(_json(message.tool_calls)).tokens
+    return tokens
+
+
+def _descriptions(request: ChatRequest) -> Iterator[str]:
+    for described in (request.tools, request.functions, request.response_format):
+        if described:
+            yield _json(described)
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _ids(part: int | list[int]) -> int:
+    return 1 if isinstance(part, int) else len(part)
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**9 else 0

@@ -1,0 +1,124 @@
+"""What the books could not take: settlements in a file of the data folder, until the books take them after all."""
+
+import os
+import threading
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from accounting.postings import UsageRecord
+from accounting.rules import CloudBill, Hold
+
+log = structlog.get_logger(__name__)
+
+BYTES_MAX = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What an ended request leaves to book: its usage row, what becomes of its hold, the bill if there is one."""
+
+    usage: UsageRecord
+    hold: Hold | None = None
+    bill: CloudBill | None = None
+
+    @property
+    def charge_nano(self) -> int:
+        """What the caller pays: never more than was held."""
+        return min(self.bill.charge_nano, self.hold.amount_nano) if self.bill and self.hold else 0
+
+
+@dataclass(frozen=True, slots=True)
+class SpooledSettlement:
+    """A settlement with the line that it stands in."""
+
+    line: bytes
+    settlement: Settlement
+
+
+class Spool:
+    """One JSON line for each settlement, on disk when `add` returns. One process owns the file, on any thread.
+
+    A line holds ids, counts and amounts: no prompt, no key, nothing that the books would not hold.
+    """
+
+    def __init__(self, path: Path, bytes_max: int = BYTES_MAX) -> None:
+        self._path = path
+        self._bytes_max = bytes_max
+        self._writing = threading.Lock()
+
+    def add(self, settlement: Settlement) -> bool:
+        """Keep a settlement; False, and all of it in the log, where the disk or the bound does not allow it."""
+        line = msgspec.json.encode(settlement) + b"\n"
+        try:
+            with self._writing, open(self._path, "ab", opener=_open_private) as file:
+                was_empty = not file.tell()
+                if file.tell() + len(line) > self._bytes_max:
+                    log.error("the spool is full, a settlement is lost", line=line.decode())
+                    return False
+                if not was_empty and not self._ends_whole():
+                    # A machine that died in the middle of a line must not spoil the next one.
+                    line = b"\n" + line
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+                if was_empty:
+                    self._sync_folder()
+        except OSError as error:
+            log.error("the spool cannot be written, a settlement is lost", line=line.decode(), reason=str(error))
+            return False
+        return True
+
+    def read(self) -> list[SpooledSettlement]:
+        """Everything kept, oldest first. Lines that cannot be read stay in the file, for people to look at."""
+        found: list[SpooledSettlement] = []
+        unreadable = 0
+        for line in self._lines():
+            try:
+                found.append(SpooledSettlement(line, msgspec.json.decode(line, type=Settlement)))
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                unreadable += 1
+        if unreadable:
+            log.error("lines of the spool cannot be read", path=str(self._path), lines=unreadable)
+        return found
+
+    def remove(self, lines: Collection[bytes]) -> None:
+        """Forget what is booked; the file is replaced whole, so that no crash loses what remains."""
+        with self._writing:
+            rest = [line for line in self._lines() if line not in lines]
+            if not rest:
+                self._path.unlink(missing_ok=True)
+                return
+            fresh = self._path.with_suffix(".new")
+            with open(fresh, "wb", opener=_open_private) as file:
+                file.write(b"".join(line + b"\n" for line in rest))
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(self._path)
+            self._sync_folder()
+
+    def _sync_folder(self) -> None:
+        """A file's name is only kept through a power cut once its folder is on disk, too."""
+        folder = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def _lines(self) -> list[bytes]:
+        try:
+            return [line for line in self._path.read_bytes().split(b"\n") if line]
+        except FileNotFoundError:
+            return []
+
+    def _ends_whole(self) -> bool:
+        with self._path.open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read(1) == b"\n"
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

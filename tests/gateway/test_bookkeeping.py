@@ -1,0 +1,253 @@
+"""What a request leaves behind, whatever the database and the reaper do: booked once, charged once, never lost."""
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, select, text
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from accounting import rules
+from accounting.chart import supply, user_paid, user_receivable
+from accounting.money import Price
+from accounting.prices import PricedModel
+from accounting.rules import Hold
+from accounting.tables import event_table, usage_table
+from gateway.bookkeeping import Bookkeeper, Ending, Trip
+from gateway.books import Books
+from gateway.database import open_engine, read_sessions, write_sessions
+from gateway.identity.caller import Caller
+from gateway.lane_health import LaneHealth
+from gateway.lanes.base import Call, Meter, Offer
+from gateway.observability import Metrics
+from gateway.openai import read_request
+from gateway.request_log import RequestLog
+from gateway.routing import Decision
+from gateway.spool import Settlement, Spool
+from tests.accounting.books import Books as OtherGateway
+from tests.accounting.books import usage
+
+CALLER = Caller("key-1", "mr-1", "ann", "lab", frozenset({"cloud"}))
+PRICE = PricedModel("cloud", "fast", "list-7", Price(0, 0, 10**9), "acme")
+CLOUD = Offer("cloud", "fast", "fast", price=PRICE)
+POOL = Offer("pool", "desk", "fast")
+RAW = b'{"model": "fast", "messages": [{"role": "user", "content": "Hi"}]}'
+DONE, FAILED = Ending(200, "complete"), Ending(502, "failed")
+CREDIT, HELD, TOKENS, CHARGE = 10_000, 8_000, 5, 5_000
+
+
+class Database:
+    """A real database that can be away, or keep its writer waiting."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.is_away = False
+        self.answers = threading.Event()
+        self.answers.set()
+        self._write = write_sessions(engine)
+
+    def write(self) -> Session:
+        assert self.answers.wait(30)
+        if self.is_away:
+            raise OperationalError("connect", None, Exception("nobody there"))
+        return self._write()
+
+    def read(self) -> Session:
+        if self.is_away:
+            raise OperationalError("connect", None, Exception("nobody there"))
+        return read_sessions(self.engine)()
+
+
+@pytest.fixture
+def database(dsn: str) -> Iterator[Database]:
+    engine = open_engine(dsn)
+    yield Database(engine)
+    engine.dispose()
+
+
+@asynccontextmanager
+async def keeping(database: Database, folder: Path) -> AsyncIterator[tuple[Books, Bookkeeper]]:
+    books = Books(database.read, database.write)
+    log = RequestLog(database.read, database.write)
+    spool = Spool(folder / "unbooked.jsonl")
+    bookkeeper = Bookkeeper(books, log, Metrics.create(), LaneHealth(), spool)
+    books.start()
+    log.start()
+    bookkeeper.start()
+    try:
+        yield books, bookkeeper
+    finally:
+        await bookkeeper.stop()
+        log.stop()
+        await books.stop()
+
+
+def trip(offer: Offer, hold: Hold | None = None, request_id: str = "req_1") -> Trip:
+    call = Call(request_id, "chat", read_request("chat", RAW), RAW)
+    return Trip(call, CALLER, Decision((), (), "test"), time.time_ns(), time.perf_counter() - 0.5, offer, hold)
+
+
+def said(tokens: int = TOKENS) -> Meter:
+    return Meter(prompt_tokens=3, completion_tokens=tokens, source="upstream", is_complete=True)
+
+
+def usage_rows(database: Database) -> dict[str, tuple[str, int, int]]:
+    table = usage_table.c
+    with read_sessions(database.engine)() as session:
+        found = session.execute(select(table.request_id, table.lane, table.charge_nano, table.compute_nano))
+        return {request_id: (lane, charge, compute) for request_id, lane, charge, compute in found}
+
+
+def kinds_of_events(database: Database) -> list[str]:
+    with read_sessions(database.engine)() as session:
+        return list(session.scalars(select(event_table.c.kind).order_by(event_table.c.seq)))
+
+
+def standing(database: Database, code: str) -> int:
+    return OtherGateway(database.engine).balance(code).posted_nano
+
+
+async def until(check: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not check():
+            await asyncio.sleep(0.02)
+
+
+async def held_by(books: Books, request_id: str = "req_1") -> Hold:
+    await books.credit(request_id, "ann", CREDIT, "test")
+    return await books.hold(request_id, "ann", HELD, 60)
+
+
+@pytest.mark.anyio
+async def test_a_short_outage_loses_nothing(database: Database, tmp_path: Path) -> None:
+    async with keeping(database, tmp_path) as (books, bookkeeper):
+        held = await held_by(books)
+        database.is_away = True
+        bookkeeper.settle(trip(CLOUD, held), said(), DONE)
+        await asyncio.sleep(0.8)
+        assert usage_rows(database) == {}
+        database.is_away = False
+        await until(lambda: bool(usage_rows(database)))
+    assert usage_rows(database) == {"req_1": ("cloud", CHARGE, 0)}
+    assert standing(database, user_paid("ann")) == CREDIT - CHARGE
+    assert Spool(tmp_path / "unbooked.jsonl").read() == []
+
+
+@pytest.mark.anyio
+async def test_what_an_outage_outlasts_is_booked_at_the_next_start(database: Database, tmp_path: Path) -> None:
+    async with keeping(database, tmp_path) as (books, bookkeeper):
+        held = await held_by(books)
+        database.is_away = True
+        bookkeeper.settle(trip(CLOUD, held), said(), DONE)
+        bookkeeper.settle(trip(POOL, request_id="req_2"), said(), DONE)
+        await asyncio.sleep(0)
+    bookkeeper.settle(trip(POOL, request_id="req_3"), said(), FAILED)
+    spooled = tmp_path / "unbooked.jsonl"
+    assert spooled.stat().st_mode & 0o077 == 0
+    kept = [json.loads(line) for line in spooled.read_text().splitlines()]
+    assert {line["usage"]["request_id"] for line in kept} == {"req_1", "req_2", "req_3"}
+    database.is_away = False
+    async with keeping(database, tmp_path):
+        await until(lambda: not spooled.exists())
+    rows = usage_rows(database)
+    assert rows["req_1"] == ("cloud", CHARGE, 0)
+    assert rows["req_2"][2] > 0
+    assert rows["req_3"][2] == 0
+    assert standing(database, user_paid("ann")) == CREDIT - CHARGE
+    assert OtherGateway(database.engine).findings() == []
+
+
+@pytest.mark.anyio
+async def test_a_hold_that_nobody_waits_for_any_more_is_given_back(database: Database, tmp_path: Path) -> None:
+    async with keeping(database, tmp_path) as (books, _):
+        await books.credit("c1", "ann", CREDIT, "test")
+        database.answers.clear()
+        waiting = asyncio.create_task(books.hold("req_1", "ann", HELD, 60))
+        await asyncio.sleep(0.1)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        database.answers.set()
+        await until(lambda: kinds_of_events(database) == ["credit", "hold", "release"])
+    assert OtherGateway(database.engine).balance(user_paid("ann")).available_nano == CREDIT
+
+
+@pytest.mark.anyio
+async def test_own_machines_that_take_over_are_booked_and_nothing_is_charged(
+    database: Database, tmp_path: Path
+) -> None:
+    async with keeping(database, tmp_path) as (books, bookkeeper):
+        bookkeeper.settle(trip(POOL, await held_by(books)), said(), DONE)
+    lane, charge_nano, compute_nano = usage_rows(database)["req_1"]
+    assert (lane, charge_nano) == ("pool", 0)
+    assert standing(database, supply("pool")) == compute_nano > 0
+    assert OtherGateway(database.engine).balance(user_paid("ann")).available_nano == CREDIT
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("credits_left", "owed"), [(CREDIT, 0), (1_000, CHARGE - 1_000)])
+async def test_after_the_reaper_credits_pay_first_and_the_rest_is_owed(
+    database: Database, tmp_path: Path, credits_left: int, owed: int
+) -> None:
+    async with keeping(database, tmp_path) as (books, bookkeeper):
+        held, silent = await held_by(books), await held_by(books, "req_2")
+        with OtherGateway(database.engine) as other:
+            other.post(rules.reap(held))
+            other.post(rules.reap(silent))
+            other.hold("req_3", "ann", 2 * CREDIT - credits_left)
+        bookkeeper.settle(trip(CLOUD, held), said(), DONE)
+        bookkeeper.settle(trip(CLOUD, silent, "req_2"), said(0), FAILED)
+    assert usage_rows(database) == {"req_1": ("cloud", CHARGE, 0), "req_2": ("cloud", 0, 0)}
+    assert standing(database, user_receivable("ann")) == owed
+    assert OtherGateway(database.engine).findings() == []
+
+
+@pytest.mark.anyio
+async def test_the_price_list_and_what_providers_miscount_are_kept_sane(
+    database: Database, tmp_path: Path
+) -> None:
+    meter = replace(said(), prompt_tokens=2, cached_tokens=9)
+    async with keeping(database, tmp_path) as (books, bookkeeper):
+        bookkeeper.settle(trip(CLOUD, await held_by(books)), meter, DONE)
+    with read_sessions(database.engine)() as session:
+        assert session.scalars(select(event_table.c.meta).where(event_table.c.kind == "capture")).all() == [
+            '{"price":"list-7"}'
+        ]
+
+
+@pytest.mark.anyio
+async def test_a_broken_rule_and_a_database_that_is_away_show(database: Database, tmp_path: Path) -> None:
+    async with keeping(database, tmp_path) as (books, _):
+        await books.credit("c1", "ann", CREDIT, "test")
+        with database.engine.begin() as connection:
+            of = "" if database.engine.dialect.name == "sqlite" else " ON account"
+            connection.execute(text(f"DROP TRIGGER account_fixed{of}"))
+            connection.execute(
+                text("UPDATE account SET credits_posted = credits_posted + 5 WHERE kind = 'liability'")
+            )
+        assert (await books.condition()).broken == ("debits equal credits in each currency",)
+    database.is_away = True
+    async with keeping(database, tmp_path) as (books, _):
+        assert not (await books.condition()).is_reachable
+
+
+def test_a_spool_is_bounded_and_survives_a_torn_line(tmp_path: Path) -> None:
+    path = tmp_path / "unbooked.jsonl"
+    first, second = (Settlement(usage(f"r{n}")) for n in (1, 2))
+    spool = Spool(path, bytes_max=1500)
+    assert spool.add(first)
+    path.write_bytes(path.read_bytes() + b'{"usage": {"requ')
+    assert spool.add(second)
+    while spool.add(second):
+        assert path.stat().st_size <= 1500
+    entries = spool.read()
+    assert [entry.settlement for entry in entries[:2]] == [first, second]
+    spool.remove({entry.line for entry in entries})
+    assert path.read_bytes() == b'{"usage": {"requ\n'
