@@ -61,6 +61,6 @@ class Completion:
         return TokenEvent(self.choice, text, self.tokens, self.sequence.spent_ns, tokens, reason)
 
     def _name(self, token: SampledToken) -> SampledToken:
-        text = self.codec.token_text
-        top = tuple(Alternative(a.token_id, a.logprob, text(a.token_id)) for a in token.top)
-        return replace(token, top=top, text=text(token.token_id))
+        raw = self.codec.token_bytes
+        top = tuple(Alternative(a.token_id, a.logprob, raw(a.token_id)) for a in token.top)
+        return replace(token, top=top, raw=raw(token.token_id))

@@ -72,16 +72,19 @@ class Alternative(Struct, frozen=True, array_like=True):
 
     token_id: int
     logprob: float
-    text: str = ""
+    raw: bytes = b""
 
 
 class SampledToken(Struct, frozen=True, array_like=True):
-    """What the last stage returns for one row; log-probabilities only when asked for, text by the head."""
+    """What the last stage returns for one row; log-probabilities only when asked for, `raw` by the head.
+
+    `raw` is the token's text in UTF-8, perhaps a part of a character only.
+    """
 
     token_id: int
     logprob: float = 0.0
     top: tuple[Alternative, ...] = ()
-    text: str = ""
+    raw: bytes = b""
 
 
 class Accepted(Struct, frozen=True, tag="accepted"):

@@ -16,6 +16,10 @@ from cluster.generation import SampledToken, Sampling
 from cluster.plan import BLOCK_TOKENS, CHUNK_TOKENS
 from cluster.wire import OpenSlot, Step
 
+# Histories and biases of all slots that one step opens come to so many numbers, or to one slot's: a step is a
+# frame, and frames are bounded.
+TOLD_MAX = 250_000
+
 
 @dataclass(slots=True, eq=False)
 class Sequence:
@@ -156,6 +160,7 @@ class Scheduler:
         assert len(owned_slots) + len(self._free_slots) == self.slots, "slots leaked"
 
     def _admit(self) -> None:
+        told = sum(_told(opened) for opened in self._opened)
         while self.waiting and self._free_slots:
             sequence = self.waiting[0]
             # A running sequence each keeps room for its next block, so that newcomers do not push out old ones.
@@ -165,7 +170,11 @@ class Scheduler:
             sequence.slot = self._free_slots.pop()
             self.running.append(sequence)
             history = sequence.tokens if sequence.sampling.needs_history else []
-            self._opened.append(OpenSlot(sequence.slot, sequence.sampling, list(history), sequence.prompt_tokens))
+            opened = OpenSlot(sequence.slot, sequence.sampling, list(history), sequence.prompt_tokens)
+            self._opened.append(opened)
+            told += _told(opened)
+            if told >= TOLD_MAX:
+                return
 
     def _choose(self) -> list[Row]:
         """Decoding sequences first, up to this micro-batch's share; then prefill within the chunk budget."""
@@ -228,6 +237,11 @@ def _take(sequence: Sequence, count: int) -> Row:
     start = sequence.computed
     sequence.computed += count
     return Row(sequence, sequence.generation, start, count, wanted=sequence.pending == 0)
+
+
+def _told(opened: OpenSlot) -> int:
+    """Numbers in the message that opens a slot."""
+    return len(opened.history) + len(opened.sampling.logit_bias)
 
 
 def _blocks(tokens: int) -> int:

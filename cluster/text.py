@@ -1,6 +1,7 @@
 """Between text and tokens: chat template, tokenizer, incremental detokenizer, stop strings."""
 
 import json
+import re
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -17,6 +18,19 @@ from cluster.generation import ChatPrompt, Prompt, TextPrompt
 _PATIENCE_TOKENS = 8
 _CONTEXT_TOKENS = 5
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+# How vocabularies write what is no text: SentencePiece a space and single bytes, byte-level BPE every byte.
+_SPACE_MARK = "\u2581"
+_BYTE_PIECE = re.compile("<0x([0-9A-F]{2})>")
+
+
+def _byte_letters() -> dict[str, int]:
+    """The alphabet of byte-level BPE: printable Latin-1 stands for itself, the rest for U+0100 and on."""
+    plain = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(0x100 + at): byte for at, byte in enumerate(others)}
+
+
+_BYTE_LETTERS = _byte_letters()
 
 
 class TextCodec:
@@ -79,9 +93,19 @@ class TextCodec:
     def decode(self, token_ids: list[int]) -> str:
         return self.tokenizer.decode(token_ids, skip_special_tokens=True)
 
-    def token_text(self, token_id: int) -> str:
-        """One token by itself, special ones included; parts of characters come out as replacement characters."""
-        return self.tokenizer.decode([token_id], skip_special_tokens=False)
+    def token_bytes(self, token_id: int) -> bytes:
+        """One token by itself in UTF-8, special ones included, perhaps a part of a character only."""
+        piece = self.tokenizer.id_to_token(token_id) or ""
+        if piece.startswith(_SPACE_MARK):  # By itself it would lose the space that it stands for.
+            return piece.replace(_SPACE_MARK, " ").encode()
+        text = self.tokenizer.decode([token_id], skip_special_tokens=False)
+        if _REPLACEMENT not in text:
+            return text.encode()
+        if byte := _BYTE_PIECE.fullmatch(piece):
+            return bytes.fromhex(byte[1])
+        if all(letter in _BYTE_LETTERS for letter in piece):
+            return bytes(_BYTE_LETTERS[letter] for letter in piece)
+        return text.encode()
 
     def _find_end_tokens(self, folder: Path) -> frozenset[int]:
         found: set[int] = set()

@@ -15,8 +15,11 @@ Kind = Literal["chat", "completion"]
 # Far beyond any model; a larger number is a mistake or an attack.
 TOKENS_MAX = 10_000_000
 STOPS_MAX = 16
+BIASES_MAX = 1024
+_TOKEN_DIGITS = 10
 _PATH = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
 
+TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 PositiveTokens = Annotated[int, Meta(ge=1, le=TOKENS_MAX)]
 StopString = Annotated[str, Meta(min_length=1, max_length=1000)]
 
@@ -62,8 +65,8 @@ class _Common(Struct, frozen=True, kw_only=True):
     stream_options: StreamOptions | None = None
     max_tokens: PositiveTokens | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=0, le=2**31)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=2**31)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     n: Annotated[int, Meta(ge=1, le=128)] | None = None
     stop: StopString | Annotated[list[StopString], Meta(max_length=STOPS_MAX)] | None = None
@@ -119,7 +122,7 @@ class ChatRequest(_Common, frozen=True, kw_only=True):
 class CompletionRequest(_Common, frozen=True, kw_only=True):
     """The fields of POST /v1/completions that we act on."""
 
-    prompt: str | list[str | int | list[int]]
+    prompt: str | list[str | TokenId | list[TokenId]]
     suffix: str | None = None
     echo: bool | None = None
     best_of: Annotated[int, Meta(ge=1, le=128)] | None = None
@@ -179,18 +182,42 @@ def _check_combinations(request: Request) -> None:
     if request.stream_options and not request.stream:
         raise RequestInvalid("stream_options: only allowed with stream: true", param="stream_options")
     if isinstance(request, ChatRequest):
-        if request.top_logprobs and not request.logprobs:
-            raise RequestInvalid("top_logprobs: only allowed with logprobs: true", param="top_logprobs")
-        if request.max_tokens and request.max_completion_tokens not in (None, request.max_tokens):
-            text = "max_completion_tokens: differs from max_tokens; send one of them"
-            raise RequestInvalid(text, param="max_completion_tokens")
+        _check_chat(request)
     elif not request.prompt:
         raise RequestInvalid("prompt: must not be empty", param="prompt", code="invalid_value")
     elif len({type(part) for part in request.prompt}) > 1:
         raise RequestInvalid("prompt: must be of one kind: text, token ids, or lists of them", param="prompt")
-    for token in request.logit_bias or ():
-        if not token.isascii() or not token.isdigit():
+    _check_biases(request.logit_bias or {})
+
+
+def _check_biases(biases: dict[str, float]) -> None:
+    if len(biases) > BIASES_MAX:
+        text = f"logit_bias: at most {BIASES_MAX} tokens can be biased"
+        raise RequestInvalid(text, param="logit_bias", code="invalid_value")
+    for token in biases:
+        if not token.isascii() or not token.isdigit() or len(token) > _TOKEN_DIGITS:
             raise RequestInvalid(f"logit_bias: {token[:20]!r} is no token id", param="logit_bias")
+
+
+def _check_chat(request: ChatRequest) -> None:
+    if request.top_logprobs and not request.logprobs:
+        raise RequestInvalid("top_logprobs: only allowed with logprobs: true", param="top_logprobs")
+    if request.max_tokens and request.max_completion_tokens not in (None, request.max_tokens):
+        text = "max_completion_tokens: differs from max_tokens; send one of them"
+        raise RequestInvalid(text, param="max_completion_tokens")
+    for at, message in enumerate(request.messages):
+        _check_message(message, f"messages[{at}]")
+
+
+def _check_message(message: Message, field: str) -> None:
+    """Content that is not there would be read as empty, and answered all the same."""
+    if message.content is None and message.role not in ("assistant", "function"):
+        text = f"{field}.content: a {message.role} message needs content"
+        raise RequestInvalid(text, param=f"{field}.content", code="missing_required_parameter")
+    for at, part in enumerate(message.content if isinstance(message.content, list) else ()):
+        if part.type == "text" and part.text is None:
+            param = f"{field}.content[{at}].text"
+            raise RequestInvalid(f"{param}: missing", param=param, code="missing_required_parameter")
 
 
 def model_entry(name: str, lanes: list[str]) -> dict[str, Any]:

@@ -2,10 +2,11 @@
 
 Hard filters first; then every candidate gets a prediction in seconds and nano-dollars and one cost:
 
-    time = queue wait + time to first token + expected output * time per token
-    cost = price + time_weight * max(0, time - target) + failure_weight * P(failure)
+    begin = queue wait + time to first token
+    cost  = price + time_weight * max(0, begin - target) + failure_weight * P(failure)
 
-Own machines cost no dollars, so they come first until waiting for them costs more than the cloud charges.
+Own machines cost no dollars, so they come first until waiting for them costs more than the cloud charges. That
+they speak slowly is no reason to pay somebody else; among equals the one that is predicted to finish first leads.
 """
 
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ _FIRST_TOKEN_S: dict[LaneName, float] = {"cluster": 0.5, "pool": 0.5, "cloud": 1
 _TOKEN_S: dict[LaneName, float] = {"cluster": 0.1, "pool": 0.03, "cloud": 0.015}
 _REQUEST_S = 10.0
 _STARTING_S = 10.0
+# Limits are set generously and seldom reached: what most answers come to.
 _OUTPUT_TOKENS = 256
 
 # Where costs are equal: a whole copy answers faster than the same layers split, and both belong to us.
@@ -125,7 +127,7 @@ def _reject(need: Need, caller: Caller, fact: Facts) -> Rejection | None:
 
 def _predict(need: Need, fact: Facts, weights: RoutingSettings) -> Candidate:
     offer, health = fact.offer, fact.health
-    output_tokens = need.output_tokens or _OUTPUT_TOKENS
+    output_tokens = min(need.output_tokens or _OUTPUT_TOKENS, _OUTPUT_TOKENS)
     wait_s = _queue_wait_s(fact) + (_STARTING_S if offer.state == "starting" else 0.0)
     first_token_s = health.first_token_s if health.first_token_s is not None else _FIRST_TOKEN_S[offer.lane]
     token_s = health.token_s if health.token_s is not None else _TOKEN_S[offer.lane]
@@ -133,7 +135,7 @@ def _predict(need: Need, fact: Facts, weights: RoutingSettings) -> Candidate:
     nano = 0
     if offer.price:
         nano = charge(offer.price.price_for(need.prompt_tokens), need.prompt_tokens, 0, output_tokens)
-    late_s = max(0.0, time_s - weights.target_s)
+    late_s = max(0.0, wait_s + first_token_s - weights.target_s)
     cost_nano = nano + int(weights.time_nano_per_s * late_s) + int(weights.failure_nano * health.failure_share)
     reason = f"about {time_s:.1f} s and ${format_usd(nano)}"
     if wait_s >= 1:

@@ -134,7 +134,7 @@ class PolicySettings(_Section):
 
 
 class RoutingSettings(_Section):
-    target_s: float = Field(30.0, gt=0, description="Predicted time of a request from which waiting costs.")
+    target_s: float = Field(30.0, gt=0, description="Predicted seconds to the first token from which waiting costs.")
     time_nano_per_s: int = Field(1_000_000, ge=0, description="Worth of a second past the target, in nano-USD.")
     failure_nano: int = Field(50_000_000, ge=0, description="Worth of avoiding a failed request, in nano-USD.")
 

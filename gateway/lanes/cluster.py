@@ -195,7 +195,7 @@ def _plain(message: Message) -> dict[str, Any]:
 def _sampling(request: Request) -> Sampling:
     return Sampling(
         temperature=1.0 if request.temperature is None else request.temperature,
-        top_k=request.top_k or 0,
+        top_k=max(0, request.top_k or 0),
         top_p=1.0 if request.top_p is None else request.top_p,
         min_p=request.min_p or 0.0,
         seed=0 if request.seed is None else 1 + request.seed % 2**61,

@@ -72,9 +72,8 @@ class AnswerWriter:
         return self._chunk({"index": index, "delta": {"role": "assistant", "content": ""}, "finish_reason": None})
 
     def _delta(self, index: int, text: str, event: TokenEvent) -> bytes:
-        choice: dict[str, Any] = {"index": index, "finish_reason": event.finish}
-        if self._wants_logprobs:
-            choice["logprobs"] = self._logprobs(index, list(event.tokens))
+        logprobs = self._logprobs(index, list(event.tokens)) if self._wants_logprobs else None
+        choice: dict[str, Any] = {"index": index, "finish_reason": event.finish, "logprobs": logprobs}
         if not self._is_chat:
             return self._chunk(choice | {"text": text})
         # OpenAI's last chunk of a choice has an empty delta; clients look for it.
@@ -101,11 +100,11 @@ class AnswerWriter:
         offsets = []
         for token in tokens:
             offsets.append(choice.offset)
-            choice.offset += len(token.text)
+            choice.offset += len(_text(token))
         return {
-            "tokens": [token.text for token in tokens],
+            "tokens": [_name(token) for token in tokens],
             "token_logprobs": [token.logprob for token in tokens],
-            "top_logprobs": [{other.text: other.logprob for other in token.top} for token in tokens],
+            "top_logprobs": [{_name(other): other.logprob for other in token.top} for token in tokens],
             "text_offset": offsets,
         }
 
@@ -115,7 +114,19 @@ def _chat_logprob(token: SampledToken) -> dict[str, Any]:
 
 
 def _entry(token: SampledToken | Alternative) -> dict[str, Any]:
-    return {"token": token.text, "logprob": token.logprob, "bytes": list(token.text.encode())}
+    return {"token": _text(token), "logprob": token.logprob, "bytes": list(token.raw)}
+
+
+def _text(token: SampledToken | Alternative) -> str:
+    return token.raw.decode("utf-8", "replace")
+
+
+def _name(token: SampledToken | Alternative) -> str:
+    """A completion's tokens have no bytes beside them: a part of a character is written out as OpenAI does."""
+    try:
+        return token.raw.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token.raw)
 
 
 def _event(content: dict[str, Any]) -> bytes:

@@ -12,6 +12,7 @@ Feature = Literal[
     "audio",
     "suffix",
     "best_of",
+    "echo_logprobs",
     "files",
     "remote_media",
     "hosted_tools",
@@ -68,6 +69,8 @@ def _of_completion(request: CompletionRequest) -> _Asked:
         yield "suffix", "suffix"
     if (request.best_of or 1) > 1:
         yield "best_of", "best_of"
+    if request.echo and request.logprobs is not None:
+        yield "echo_logprobs", "logprobs"
     if request.service_tier not in _USUAL_TIERS:
         yield "service_tier", "service_tier"
 
@@ -113,6 +116,9 @@ def _of_tool(tool: dict[str, Any], field: str) -> _Asked:
 def _of_message(message: Message, field: str) -> _Asked:
     if message.cache_control is not None or any("cache_control" in call for call in message.tool_calls or ()):
         yield "prompt_caching", f"{field}.cache_control"
+    # Calls that were made and what came of them: without tools in its template a model would not see them.
+    if message.tool_calls or message.role in ("tool", "function"):
+        yield "tools", field
     if message.audio is not None:
         yield "audio", f"{field}.audio"
     if isinstance(message.content, list):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from cluster.generation import SampledToken, Sampling
 from cluster.plan import BLOCK_TOKENS, CHUNK_TOKENS
 from cluster.scheduler import Scheduler, Sequence
-from cluster.wire import Step
+from cluster.wire import MESSAGE_BYTES_MAX, Step, encode
 
 
 class Stages:
@@ -141,3 +141,18 @@ def test_a_long_prompt_does_not_hold_up_decoding() -> None:
     step, _ = scheduler.next_step() or (None, None)
     assert step
     assert sorted(step.counts) == [1, CHUNK_TOKENS]
+
+
+def test_a_step_opens_no_more_than_a_frame_holds() -> None:
+    """Long histories that penalties need travel with the step that opens their slots."""
+    scheduler = Scheduler(epoch=1, stages=1, slots=8, kv_blocks=100_000)
+    for _ in range(8):
+        scheduler.add(Sequence(list(range(200_000)), 200_000, Sampling(frequency_penalty=0.5)))
+    opened = 0
+    while opened < 8:
+        step, _ = scheduler.next_step() or (None, None)
+        assert step
+        assert len(encode(step)) < MESSAGE_BYTES_MAX
+        opened += len(step.opened)
+        tokens = [SampledToken(1) for wanted in step.wanted if wanted]
+        scheduler.commit(step.batch, tokens, 1)

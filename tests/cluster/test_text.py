@@ -51,6 +51,14 @@ def test_tokens_of_single_bytes_make_whole_characters(byte_codec: TextCodec, tex
     assert not any("\ufffd" in piece for piece in pieces)
 
 
+@given(text=st.text("aé€😀 ", max_size=20))
+def test_the_bytes_of_tokens_make_the_text(codec: TextCodec, byte_codec: TextCodec, text: str) -> None:
+    for some in (codec, byte_codec):
+        ids = some.tokenizer.encode(text, add_special_tokens=False).ids
+        if some is codec or " " not in text:
+            assert b"".join(some.token_bytes(token) for token in ids).decode() == text
+
+
 def test_a_template_that_fails_is_the_requests_fault(tmp_path: Path) -> None:
     for file in ("tokenizer.json", "tokenizer_config.json", "config.json"):
         shutil.copy(DEMO_MODEL / file, tmp_path / file)

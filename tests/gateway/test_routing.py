@@ -45,6 +45,13 @@ def test_own_machines_come_first() -> None:
     assert lanes(route(fact(CLOUD), fact(LOCAL), fact(POOL))) == ["pool", "cluster", "cloud"]
 
 
+def test_a_generous_limit_is_no_reason_to_pay() -> None:
+    """Many clients always send the most they would take; an idle machine of one's own still comes first."""
+    for limit in (1000, 4096, 100_000):
+        decision = route(fact(CLOUD), fact(LOCAL), need=replace(NEED, output_tokens=limit))
+        assert lanes(decision) == ["cluster", "cloud"]
+
+
 def test_the_cloud_takes_over_when_waiting_costs_more_than_it_does() -> None:
     busy = Health(in_flight=40, request_s=20.0)
     decision = route(fact(CLOUD), fact(LOCAL, busy))
