@@ -96,11 +96,11 @@ async def test_logprobs_equal_transformers(cluster: Cluster, reference: LlamaFor
 
 
 async def test_a_seed_repeats_its_answer(cluster: Cluster) -> None:
-    sampling = Sampling(temperature=0.9, top_p=0.95, seed=7, logprobs=0)
+    sampling = Sampling(temperature=2.0, top_p=0.95, seed=7, logprobs=0)
     first, second, company = await asyncio.gather(
         cluster.ask(PROMPTS[1], sampling=sampling),
         cluster.ask(PROMPTS[1], sampling=sampling),
-        cluster.ask(PROMPTS[1], sampling=Sampling(temperature=0.9, top_p=0.95, seed=8, logprobs=0)),
+        cluster.ask(PROMPTS[1], sampling=Sampling(temperature=2.0, top_p=0.95, seed=8, logprobs=0)),
     )
     assert first.token_ids == second.token_ids
     assert first.token_ids != company.token_ids
@@ -108,7 +108,7 @@ async def test_a_seed_repeats_its_answer(cluster: Cluster) -> None:
 
 async def test_choices_differ_and_finish_each(cluster: Cluster) -> None:
     answer = await cluster.ask(
-        PROMPTS[1], sampling=Sampling(temperature=1.0, seed=3, logprobs=0), n=3, max_tokens=12
+        PROMPTS[1], sampling=Sampling(temperature=2.0, seed=3, logprobs=0), n=3, max_tokens=12
     )
     assert len({tuple(ids) for ids in answer.token_ids.values()}) == 3
     assert set(answer.finishes) == {0, 1, 2}

@@ -1,0 +1,1 @@
+"""Trains the demo model: corpus, tokenizer, model, training loop."""
