@@ -6,7 +6,7 @@ RUN pip install --no-cache-dir --require-hashes -r requirements/node.lock \
     && pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu torch==2.13.0
 COPY . .
 RUN pip install --no-cache-dir --no-deps --no-build-isolation . \
-    && useradd --create-home millrace && mkdir /data && chown millrace /data
+    && useradd --create-home millrace && mkdir --mode 700 /data && chown millrace /data
 USER millrace
 ENV MILLRACE_DATA_DIR=/data
 VOLUME /data

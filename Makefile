@@ -4,6 +4,8 @@ SHELL := /bin/sh
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
+# Without CUDA, which is gigabytes on Linux and not needed for CPUs; `make setup TORCH_INDEX=` takes PyPI's build.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
@@ -22,7 +24,7 @@ help: ## this list
 .venv/node: .venv/made requirements/node.lock pyproject.toml
 	@echo "installing Millrace and torch (minutes on the first run)" >&2
 	@$(PIP) --require-hashes -r requirements/node.lock
-	@$(PIP) $(TORCH)
+	@$(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX) --retries 1 --timeout 20) $(TORCH)
 	@$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -31,7 +33,7 @@ help: ## this list
 	@$(PIP) --require-hashes -r requirements/dev.lock
 	@touch $@
 
-setup: .venv/node ## install Millrace and torch into .venv, everything pinned by hash
+setup: .venv/node ## install Millrace (pinned by hash) and torch (pinned by version) into .venv
 
 # ------------------------------------------------------------------ use
 demo: .venv/node ## gateway and two nodes on this machine answer one chat (ONCE=1: then stop)
@@ -61,7 +63,7 @@ test-browser: .venv/dev ## console pages in a real Chromium
 	@command -v chromium >/dev/null || apt-get install -y --no-install-recommends chromium >&2
 	@$(BIN)/python -m pytest -q -m browser $(ARGS)
 
-bench: .venv/dev ## tokens per second of the cluster, CPU per request of the gateway
+bench: .venv/dev ## tokens per second of the cluster, events per second of the books
 	@$(BIN)/python -m bench $(ARGS)
 
 # ------------------------------------------------------------------ upkeep

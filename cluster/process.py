@@ -1,12 +1,13 @@
 """What a node's child processes share: frames over the pipe to their agent, logs, and an end when it is gone."""
 
 import contextlib
+import io
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
-from typing import BinaryIO
+from typing import BinaryIO, TextIO, cast
 
 import structlog
 
@@ -67,6 +68,36 @@ def prepare(role: str, node_name: str, log_style: str) -> AgentPipe:
     return pipe
 
 
+class _LogSink(io.TextIOBase):
+    """stderr, as long as somebody takes it: whoever logs must not fail because a reader is gone or a disk full.
+
+    stderr flushes each line by itself.
+    """
+
+    def write(self, text: str) -> int:
+        try:
+            if sys.stderr:
+                sys.stderr.write(text)
+        except BrokenPipeError:
+            _abandon_stderr()
+        except (OSError, ValueError):
+            pass  # A full disk may have room for later lines; a closed stream takes nothing.
+        return len(text)
+
+
+def _abandon_stderr() -> None:
+    """Nobody will read it again: neither others' lines nor the interpreter's last flush are to fail for that."""
+    with contextlib.suppress(OSError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stderr.fileno())
+        os.close(nowhere)
+
+
+def log_sink() -> TextIO:
+    """Where log lines go."""
+    return cast("TextIO", _LogSink())
+
+
 def configure_logs(style: str) -> None:
     """Structured logs on stderr; `style` is "json:LEVEL" for lines of JSON or "console:LEVEL" for people."""
     form, _, level = style.partition(":")
@@ -80,6 +111,6 @@ def configure_logs(style: str) -> None:
             structlog.processors.format_exc_info,
             renderer,
         ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(log_sink()),
         cache_logger_on_first_use=True,
     )

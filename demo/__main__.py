@@ -3,17 +3,19 @@
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import httpx
-from openai import OpenAI
+from openai import DefaultHttpxClient, OpenAI
 
 from gateway.api.admin import HEADER
 from gateway.data_folder import DataFolder
@@ -23,6 +25,7 @@ QUESTION = "What is a river?"
 NODES = 2
 BOOKED_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 60.0
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 def main() -> int:
@@ -31,6 +34,8 @@ def main() -> int:
     parser.add_argument("--question", default=QUESTION)
     parser.add_argument("--port", type=int, default=0)
     given = parser.parse_args()
+    for number in _ENDING:
+        signal.signal(number, _end)
     with (
         tempfile.TemporaryDirectory(prefix="millrace-demo-") as folder,
         _gateway(Path(folder), given.port) as facts,
@@ -44,32 +49,69 @@ def main() -> int:
     return 0
 
 
+def _end(number: int, _: FrameType | None) -> None:
+    """As an exception, so that the gateway is stopped and its folder removed on the way out."""
+    # `timeout` and `make` pass a signal on to those who got it already; stopping is bounded as it is.
+    for ending in _ENDING:
+        signal.signal(ending, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
 @contextmanager
 def _gateway(folder: Path, port: int) -> Iterator[dict[str, Any]]:
-    """`millrace up`, as anybody would start it; stopped with SIGTERM at the end."""
+    """`millrace up`, as anybody would start it; stopped with SIGTERM at the end, or killed if that does not do."""
     command = [sys.executable, "-m", "gateway", "up", "--json", "--model", str(MODEL), "--nodes", str(NODES)]
     print(f"starting a gateway and {NODES} nodes, each with half of the model ...", flush=True)
-    process = subprocess.Popen(
-        [*command, "--port", str(port), "--data-dir", str(folder)],
-        stdout=subprocess.PIPE,
-        env=os.environ | {"MILLRACE_LOG__LEVEL": "error"},
-        start_new_session=True,
-        text=True,
-    )
-    assert process.stdout
-    try:
+    with ExitStack() as stack:
+        with _signals_later():
+            process = subprocess.Popen(
+                [*command, "--port", str(port), "--data-dir", str(folder)],
+                stdout=subprocess.PIPE,
+                env=os.environ | {"MILLRACE_LOG__LEVEL": "error"},
+                start_new_session=True,
+                text=True,
+            )
+            stack.callback(_stop, process)
+        assert process.stdout
         line = process.stdout.readline()
         if not line:
             sys.exit(f"the gateway did not start (exit status {process.wait()})")
         yield json.loads(line)
+
+
+@contextmanager
+def _signals_later() -> Iterator[None]:
+    """One that came between a process's start and our knowing of it would leave it behind."""
+    came: list[int] = []
+    before = {
+        number: signal.signal(number, lambda had, _: came.append(had)) for number in (*_ENDING, signal.SIGINT)
+    }
+    try:
+        yield
     finally:
-        process.terminate()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if came:
+        signal.raise_signal(came[0])
+
+
+def _stop(process: "subprocess.Popen[str]") -> None:
+    process.terminate()
+    try:
         process.wait(STOP_TIMEOUT_S)
+    finally:
+        if process.poll() is None:
+            # Its nodes are in sessions of their own and end with it.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def _ask(facts: dict[str, Any], folder: Path, question: str) -> dict[str, Any]:
     """One streamed chat completion through the official client; prints the answer as it comes."""
-    client = OpenAI(base_url=facts["base_url"], api_key=facts["api_key"])
+    # A proxy of the environment has no way to this machine's loopback, and no business with the key.
+    direct = DefaultHttpxClient(trust_env=False)
+    client = OpenAI(base_url=facts["base_url"], api_key=facts["api_key"], http_client=direct)
     cluster = _admin(folder, "/admin/cluster")
     print(f"\nyou:   {question}\nmodel: ", end="", flush=True)
     began = time.perf_counter()
@@ -124,7 +166,8 @@ def _admin(folder: Path, path: str) -> Any:
     running = DataFolder(folder).read_running()
     assert running
     url = running["base_url"].removesuffix("/v1") + path
-    return httpx.get(url, headers={HEADER: running["admin_token"]}, timeout=10).raise_for_status().json()
+    headers = {HEADER: running["admin_token"]}
+    return httpx.get(url, headers=headers, timeout=10, trust_env=False).raise_for_status().json()
 
 
 def _explain(facts: dict[str, Any]) -> None:

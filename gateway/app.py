@@ -6,14 +6,17 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import structlog
 from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from accounting.prices import CloudPrices, PriceBook
 from cluster.controller import Controller
 from cluster.joining import Target
 from gateway.admission import Admission
 from gateway.api import admin, health, models
+from gateway.api.edge import Edge
 from gateway.api.generate import GenerateEndpoint
 from gateway.bookkeeping import Bookkeeper
 from gateway.books import Books
@@ -50,7 +53,7 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
         books.start()
         books.inspect()
         stack.push_async_callback(books.stop)
-        request_log = RequestLog(read, write)
+        request_log = RequestLog(read, write, settings.request_log)
         request_log.start()
         stack.callback(request_log.stop)
         metrics, lane_health = Metrics.create(), LaneHealth()
@@ -118,26 +121,31 @@ def _price_book(settings: CloudSettings) -> PriceBook:
     return PriceBook(own, "settings", CloudPrices.installed())
 
 
-def create_app(services: Services, cluster: Target) -> FastAPI:
+def create_app(services: Services, cluster: Target) -> ASGIApp:
     """Every route. The two that carry the traffic are plain ASGI; the rest is FastAPI."""
     app = FastAPI(title="Millrace", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.services = services
     app.state.cluster = cluster
-    app.router.routes.append(Route("/v1/chat/completions", GenerateEndpoint(services, "chat"), methods=["POST"]))
-    app.router.routes.append(Route("/v1/completions", GenerateEndpoint(services, "completion"), methods=["POST"]))
+    hot: dict[str, ASGIApp] = {
+        "/v1/chat/completions": GenerateEndpoint(services, "chat"),
+        "/v1/completions": GenerateEndpoint(services, "completion"),
+    }
+    # FastAPI knows them too, to say of other methods that they are not allowed.
+    app.router.routes.extend(Route(path, endpoint, methods=["POST"]) for path, endpoint in hot.items())
     for router in (models.router, health.router, admin.router, pages.router):
         app.include_router(router)
     app.mount("/console/static", pages.static)
-    app.add_exception_handler(GatewayError, _answer_error)
-    app.add_exception_handler(HTTPException, _answer_error)
-    app.add_exception_handler(Exception, _answer_error)
-    return app
+    for kind in (GatewayError, HTTPException, RequestValidationError, Exception):
+        app.add_exception_handler(kind, _answer_error)
+    return Edge(hot, app)
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
     """Any route's error in OpenAI's shape."""
     if isinstance(error, HTTPException):
         error = _of_status(request, error)
+    elif isinstance(error, RequestValidationError):
+        error = _of_field(error)
     elif not isinstance(error, GatewayError):
         log.error("request failed", path=request.url.path, exc_info=error)
     answer = to_api_error(error)
@@ -152,3 +160,10 @@ def _of_status(request: Request, error: HTTPException) -> GatewayError:
     if error.status_code == 405:
         return MethodNotAllowed(f"{what} is not allowed.")
     return RequestInvalid(str(error.detail))
+
+
+def _of_field(error: RequestValidationError) -> GatewayError:
+    """The first field that is wrong; its place begins with where the field was, as in ("query", "limit")."""
+    problem = error.errors()[0]
+    param = ".".join(map(str, problem["loc"][1:]))
+    return RequestInvalid(f"{param}: {problem['msg']}", param=param)

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import orjson
 
 from gateway.settings import SettingsInvalid
 
+_OTHERS = 0o077
+
 
 class FolderBusy(SettingsInvalid):
     """Another gateway runs on this folder."""
@@ -17,7 +20,7 @@ class FolderBusy(SettingsInvalid):
 
 @dataclass(frozen=True, slots=True)
 class DataFolder:
-    """Made on first use, closed to other users."""
+    """Made on first use; what lies in it is closed to other users, even where the folder was there and open."""
 
     path: Path
 
@@ -25,9 +28,22 @@ class DataFolder:
         """Raises SettingsInvalid when the folder cannot be made or written."""
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-            (self.path / "lock").touch()
+            (self.path / "lock").touch(mode=0o600)
+            for path in self._kept():
+                _close_to_others(path)
         except OSError as error:
             raise SettingsInvalid(f"data_dir: {self.path} cannot be used: {error.strerror}") from None
+
+    @property
+    def open_to_others(self) -> bool:
+        """Whether other users may look into a folder that we did not make."""
+        return bool(self.path.stat().st_mode & _OTHERS)
+
+    def _kept(self) -> Iterator[Path]:
+        """What we make in it; settings and provider keys are their owner's to close."""
+        for suffix in ("", "-wal", "-shm"):
+            yield self.database.with_name(self.database.name + suffix)
+        yield from (self.cluster, self.nodes, self.node, self.spool, self._running, self.path / "lock")
 
     def lock(self) -> int:
         """Claim the folder for this process's life; returns the descriptor to keep. Raises FolderBusy."""
@@ -44,9 +60,13 @@ class DataFolder:
         return descriptor
 
     @property
-    def dsn(self) -> str:
+    def database(self) -> Path:
         """The books, where no PostgreSQL is given."""
-        return f"sqlite:///{self.path / 'millrace.db'}"
+        return self.path / "millrace.db"
+
+    @property
+    def dsn(self) -> str:
+        return f"sqlite:///{self.database}"
 
     @property
     def spool(self) -> Path:
@@ -60,6 +80,11 @@ class DataFolder:
     @property
     def nodes(self) -> Path:
         return self.path / "nodes"
+
+    @property
+    def node(self) -> Path:
+        """Where this machine is a node of somebody's cluster."""
+        return self.path / "node"
 
     @property
     def _running(self) -> Path:
@@ -80,3 +105,12 @@ class DataFolder:
 
     def forget_running(self) -> None:
         self._running.unlink(missing_ok=True)
+
+
+def _close_to_others(path: Path) -> None:
+    try:
+        mode = path.stat().st_mode
+        if mode & _OTHERS:
+            path.chmod(mode & ~_OTHERS)
+    except FileNotFoundError:
+        pass  # Not made yet, or gone again as a journal goes.

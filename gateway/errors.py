@@ -33,6 +33,10 @@ class BodyTooLarge(GatewayError):
     pass
 
 
+class HeadersTooLarge(GatewayError):
+    pass
+
+
 class KeyInvalid(GatewayError):
     pass
 
@@ -125,6 +129,7 @@ class _Row:
 _TABLE: dict[type[Exception], _Row] = {
     RequestInvalid: _Row(400, "invalid_request_error"),
     BodyTooLarge: _Row(413, "invalid_request_error", "body_too_large"),
+    HeadersTooLarge: _Row(431, "invalid_request_error", "headers_too_large"),
     KeyInvalid: _Row(401, "authentication_error", "invalid_api_key"),
     ModelUnknown: _Row(404, "invalid_request_error", "model_not_found"),
     NotFound: _Row(404, "invalid_request_error", "not_found"),

@@ -1,17 +1,20 @@
-"""What became of every request, written in batches behind the answers' backs."""
+"""What became of every request, written in batches behind the answers' backs, and kept for a while."""
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 import structlog
-from sqlalchemy import Row, select
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import Row, delete, select
+from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
+from gateway.settings import RequestLogSettings
 from gateway.tables import request_table
 
 log = structlog.get_logger(__name__)
@@ -19,6 +22,14 @@ log = structlog.get_logger(__name__)
 QUEUE_MAX = 20_000
 BATCH_MAX = 500
 ROWS_MAX = 1000
+# Old rows go in small portions: on SQLite the books wait for each.
+PRUNED_MAX = 1000
+PRUNE_EVERY_S = 3600.0
+PRUNE_PAUSE_S = 0.2
+
+_KEEP = RequestLogSettings()
+_DAY_NS = 86_400 * 10**9
+_DATABASE_AWAY = (OperationalError, InterfaceError, PoolTimeout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +57,14 @@ class RequestEntry:
 
 
 class RequestLog:
-    """Takes entries without waiting; a thread of its own writes them."""
+    """Takes entries without waiting; a thread of its own writes them, and removes what is old or too much."""
 
-    def __init__(self, read: Callable[[], Session], write: Callable[[], Session]) -> None:
+    def __init__(
+        self, read: Callable[[], Session], write: Callable[[], Session], keep: RequestLogSettings = _KEEP
+    ) -> None:
         self._read = read
         self._write = write
+        self._keep = keep
         self._entries: queue.Queue[RequestEntry | None] = queue.Queue(QUEUE_MAX)
         self._thread = threading.Thread(target=self._run, name="request log", daemon=True)
 
@@ -58,9 +72,16 @@ class RequestLog:
         self._thread.start()
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Writes what is waiting."""
-        self._entries.put(None)
-        self._thread.join(timeout_s)
+        """Writes what is waiting, as far as that takes no longer than `timeout_s`."""
+        deadline_s = time.monotonic() + timeout_s
+        try:
+            self._entries.put(None, timeout=timeout_s)
+        except queue.Full:
+            pass
+        else:
+            self._thread.join(max(0.0, deadline_s - time.monotonic()))
+        if self._thread.is_alive():
+            log.error("request log not written to its end", entries=self._entries.qsize())
 
     def add(self, entry: RequestEntry) -> None:
         """The books have the money; the log may lose an entry rather than hold up an answer."""
@@ -69,8 +90,11 @@ class RequestLog:
         except queue.Full:
             log.warning("request log is full", request_id=entry.request_id)
 
-    def newest(self, limit: int = 50) -> list[RequestEntry]:
+    def newest(self, limit: int = 50, key_id: str | None = None) -> list[RequestEntry]:
+        """The last requests of one key, or of all."""
         query = select(request_table).order_by(request_table.c.started_ns.desc()).limit(min(limit, ROWS_MAX))
+        if key_id is not None:
+            query = query.where(request_table.c.key_id == key_id)
         with self._read() as session:
             return [_entry(row) for row in session.execute(query)]
 
@@ -82,31 +106,87 @@ class RequestLog:
         return _entry(row) if row else None
 
     def _run(self) -> None:
-        open_ = True
+        open_, prune_at_s = True, 0.0
         while open_:
-            batch: list[RequestEntry] = []
-            entry = self._entries.get()
-            while entry is not None:
-                batch.append(entry)
-                if len(batch) == BATCH_MAX or self._entries.empty():
-                    break
-                entry = self._entries.get_nowait()
-            open_ = entry is not None
+            batch, open_ = self._next_batch(prune_at_s)
             if batch:
                 self._store(batch)
+            if open_ and time.monotonic() >= prune_at_s:
+                prune_at_s = time.monotonic() + (PRUNE_PAUSE_S if self._prune() else PRUNE_EVERY_S)
+
+    def _next_batch(self, until_s: float) -> tuple[list[RequestEntry], bool]:
+        """What came, waiting for the first of it, and whether more may come."""
+        batch: list[RequestEntry] = []
+        try:
+            entry = self._entries.get(timeout=max(0.0, until_s - time.monotonic()))
+            while entry is not None:
+                batch.append(entry)
+                if len(batch) == BATCH_MAX:
+                    return batch, True
+                entry = self._entries.get_nowait()
+        except queue.Empty:
+            return batch, True
+        return batch, False
 
     def _store(self, batch: list[RequestEntry]) -> None:
-        rows = [_row(entry) for entry in batch]
+        """All at once; where one entry cannot be written, each by itself, so that the others are."""
+        error = last_error = self._insert(batch)
+        if error is None:
+            return
+        lost = 0
+        for entry in batch:
+            # Where the database is away, each attempt waits for it: one is enough.
+            if not isinstance(error, _DATABASE_AWAY):
+                error = self._insert([entry])
+            if error is not None:
+                lost, last_error = lost + 1, error
+        if lost and last_error:
+            log.error("request log not written", entries=lost, reason=str(last_error.__cause__ or last_error))
+
+    def _insert(self, batch: list[RequestEntry]) -> Exception | None:
+        """Why it could not be written. The thread's edge: whatever it is must not end the log."""
         try:
+            rows = [_row(entry) for entry in batch]
             with self._write() as session, session.begin():
                 session.execute(request_table.insert(), rows)
-        except SQLAlchemyError as error:
-            log.error("request log not written", entries=len(batch), reason=str(error.__cause__ or error))
+        except Exception as error:  # noqa: BLE001
+            return error
+        return None
+
+    def _prune(self) -> bool:
+        """Remove a portion of what is too old or too much; whether there may be more of it."""
+        try:
+            last_ns = self._last_to_go_ns()
+            oldest = (
+                select(request_table.c.request_id)
+                .where(request_table.c.started_ns <= last_ns)
+                .order_by(request_table.c.started_ns)
+                .limit(PRUNED_MAX)
+            )
+            with self._write() as session, session.begin():
+                removed = session.execute(delete(request_table).where(request_table.c.request_id.in_(oldest)))
+                return bool(removed.rowcount == PRUNED_MAX)  # type: ignore[attr-defined]
+        except Exception as error:  # noqa: BLE001 - as above
+            log.error("request log not pruned", reason=str(error.__cause__ or error))
+            return False
+
+    def _last_to_go_ns(self) -> int:
+        """Start of the newest request that is not kept any more."""
+        too_old_ns = time.time_ns() - self._keep.days_max * _DAY_NS
+        started = request_table.c.started_ns
+        with self._read() as session:
+            beyond = select(started).order_by(started.desc()).offset(self._keep.rows_max).limit(1)
+            return max(too_old_ns, session.execute(beyond).scalar() or 0)
 
 
 def _row(entry: RequestEntry) -> dict[str, Any]:
-    row = {name: getattr(entry, name) for name in RequestEntry.__slots__}
+    row = {name: _storable(getattr(entry, name)) for name in RequestEntry.__slots__}
     return row | {"decision": orjson.dumps(entry.decision).decode()}
+
+
+def _storable(value: Any) -> Any:
+    """Text that every database takes: PostgreSQL knows no NUL, and nobody half a surrogate pair."""
+    return value.replace("\0", "").encode(errors="replace").decode() if isinstance(value, str) else value
 
 
 def _entry(row: Row[Any]) -> RequestEntry:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import resource
 import signal
 import socket
 from collections.abc import AsyncGenerator, Callable, Generator
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 import structlog
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from cluster.controller import Controller
 from cluster.errors import ClusterUnavailable
@@ -19,6 +20,7 @@ from cluster.local_nodes import LocalNodes
 from cluster.manifest import Progress
 from cluster.probe import own_address
 from gateway.app import create_app, open_services
+from gateway.connections import BoundedProtocol
 from gateway.data_folder import DataFolder
 from gateway.services import Services
 from gateway.settings import ServerSettings, Settings, SettingsInvalid
@@ -27,6 +29,8 @@ log = structlog.get_logger(__name__)
 
 # The first deployment of a large model from a slow disk takes minutes.
 READY_TIMEOUT_S = 1800.0
+# Connections beside those whose requests are being answered.
+IDLE_CONNECTIONS = 1024
 _CANCEL_S = 5.0
 _REACHABLE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - translated, not bound
 
@@ -120,16 +124,18 @@ async def _local_nodes(
 
 @asynccontextmanager
 async def _http_server(
-    app: FastAPI, settings: ServerSettings, listening: socket.socket
+    app: ASGIApp, settings: ServerSettings, listening: socket.socket
 ) -> AsyncGenerator["asyncio.Task[None]"]:
     """Serving inside of the block; gives the task that ends when a signal asks for the end."""
     config = uvicorn.Config(
         app,
-        http="httptools",
+        http=BoundedProtocol,
+        ws="none",
         lifespan="off",
         access_log=False,
         server_header=False,
         log_config=None,
+        limit_concurrency=_room_for_connections(settings.requests_max + IDLE_CONNECTIONS),
         timeout_graceful_shutdown=settings.drain_s,
     )
     server = _Server(config)
@@ -142,6 +148,24 @@ async def _http_server(
         server.should_exit = True
         await asyncio.gather(serving, return_exceptions=True)
         await _end_requests(server)
+
+
+def _room_for_connections(wanted: int) -> int:
+    """How many connections there may be: each can cost three descriptors, one of them towards a backend.
+
+    Many systems give a process few until it asks for more; the hard limit is its owner's word.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return wanted
+    files = max(soft, 3 * wanted)
+    if hard != resource.RLIM_INFINITY:
+        files = min(files, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
+    room = min(wanted, files // 3)
+    if room < wanted:
+        log.warning("few open files are allowed", connections_max=room, open_files_max=files)
+    return room
 
 
 async def _end_requests(server: _Server) -> None:

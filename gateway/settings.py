@@ -5,10 +5,20 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from accounting.errors import AmountInvalid
 from accounting.money import Price, parse_usd
@@ -23,6 +33,17 @@ _PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "http
 
 class SettingsInvalid(Exception):
     """A setting is unknown or has a value that cannot be used; the message names it."""
+
+
+def _whole(path: Path) -> Path:
+    """As a shell would have meant it, and the same whatever folder the program goes to."""
+    try:
+        return path.expanduser().absolute()
+    except RuntimeError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+WholePath = Annotated[Path, AfterValidator(_whole)]
 
 
 class _Section(BaseModel):
@@ -73,7 +94,11 @@ class PoolBackend(_Section):
 
 
 class PoolSettings(_Section):
-    backends: tuple[PoolBackend, ...] = Field((), description="Whole copies of models on single machines.")
+    backends: tuple[PoolBackend, ...] = Field(
+        (),
+        description="Whole copies of models on single machines.",
+        examples=['[{"name": "desk", "base_url": "http://192.168.1.20:11434/v1"}]'],
+    )
     probe_s: float = Field(10.0, gt=0, description="How often backends are asked for their models, in seconds.")
     first_byte_s: float = Field(300.0, gt=0, description="Patience for a backend's first byte, in seconds.")
     silence_s: float = Field(120.0, gt=0, description="Patience between two bytes, in seconds.")
@@ -119,24 +144,38 @@ class CloudModel(_Section):
 
 
 class CloudSettings(_Section):
-    models: dict[str, CloudModel] = Field({}, description="Cloud models by the name that callers use.")
-    keys_file: Path | None = Field(
+    models: dict[str, CloudModel] = Field(
+        {},
+        description="Cloud models by the name that callers use.",
+        examples=['{"fast": {"model": "openai/gpt-4o-mini", "key": "OPENAI_API_KEY"}}'],
+    )
+    keys_file: WholePath | None = Field(
         None, description="NAME=VALUE lines, mode 0600; read by the cloud worker alone."
     )
     proxies: dict[str, str] = Field(
         default_factory=lambda: {name: os.environ[name] for name in _PROXY_VARIABLES if name in os.environ},
         description="HTTPS_PROXY and the like for the cloud worker; those of the environment by default.",
+        examples=['{"HTTPS_PROXY": "http://proxy:3128"}'],
     )
 
 
 class PolicySettings(_Section):
-    lanes: tuple[LaneName, ...] = Field(("cluster", "pool"), description="Lanes that a new key may use.")
+    lanes: tuple[LaneName, ...] = Field(
+        ("cluster", "pool"), description="Lanes that a new key may use.", examples=['["cluster", "pool"]']
+    )
 
 
 class RoutingSettings(_Section):
-    target_s: float = Field(30.0, gt=0, description="Predicted seconds to the first token from which waiting costs.")
+    target_s: float = Field(
+        30.0, gt=0, description="Predicted seconds to the first token from which waiting costs."
+    )
     time_nano_per_s: int = Field(1_000_000, ge=0, description="Worth of a second past the target, in nano-USD.")
     failure_nano: int = Field(50_000_000, ge=0, description="Worth of avoiding a failed request, in nano-USD.")
+
+
+class RequestLogSettings(_Section):
+    days_max: int = Field(90, ge=1, description="How long a request stays in the request log, in days.")
+    rows_max: int = Field(1_000_000, ge=1, description="Most requests in the request log; the oldest go first.")
 
 
 class Settings(BaseSettings):
@@ -150,7 +189,9 @@ class Settings(BaseSettings):
         nested_model_default_partial_update=True,
     )
 
-    data_dir: Path = Field(default_factory=lambda: default_data_dir(), description="Folder of everything kept.")
+    data_dir: WholePath = Field(
+        default_factory=lambda: default_data_dir(), description="Folder of everything kept."
+    )
     server: ServerSettings = ServerSettings()
     database: DatabaseSettings = DatabaseSettings()
     log: LogSettings = LogSettings()
@@ -159,17 +200,40 @@ class Settings(BaseSettings):
     cloud: CloudSettings = CloudSettings()
     policy: PolicySettings = PolicySettings()
     routing: RoutingSettings = RoutingSettings()
+    request_log: RequestLogSettings = RequestLogSettings()
 
     @classmethod
     def settings_customise_sources(
         cls,
         settings_cls: type[BaseSettings],
         init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the parent names the arguments
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the parent names the arguments
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, env_settings, _FileSource(settings_cls)
+        return init_settings, _EnvironmentSource(settings_cls), _FileSource(settings_cls)
+
+
+class _EnvironmentSource(EnvSettingsSource):
+    """MILLRACE_* variables; one that should be JSON and is not is refused by its name."""
+
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+        try:
+            return super().decode_complex_value(field_name, field, value)
+        except (ValueError, RecursionError):
+            # The parent says the section alone. The value may hold secrets and is not repeated.
+            name = next(
+                (have for have in os.environ if _is_variable_of(have, field_name) and os.environ[have] == value),
+                field_name,
+            )
+            # Inside of a mapping there is no field, whatever the annotation says.
+            examples = getattr(field, "examples", None)
+            like = f", such as {examples[0]}" if examples else ""
+            raise SettingsInvalid(f"{name}: JSON expected{like}") from None
+
+
+def _is_variable_of(variable: str, field_name: str) -> bool:
+    return variable.upper().startswith(ENV_PREFIX) and variable.upper().endswith(field_name.upper())
 
 
 class _FileSource(PydanticBaseSettingsSource):
@@ -179,13 +243,20 @@ class _FileSource(PydanticBaseSettingsSource):
         return None, field_name, False
 
     def __call__(self) -> dict[str, Any]:
-        path = Path(self.current_state.get("data_dir") or default_data_dir()) / FILE_NAME
-        if not path.is_file():
-            return {}
         try:
-            return tomllib.loads(path.read_text())
+            path = _whole(Path(self.current_state.get("data_dir") or default_data_dir())) / FILE_NAME
+        except ValueError:
+            return {}  # Said of data_dir itself.
+        try:
+            return tomllib.loads(path.read_bytes().decode())
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        except UnicodeDecodeError:
+            raise SettingsInvalid(f"{path}: not UTF-8, as TOML is") from None
         except tomllib.TOMLDecodeError as error:
             raise SettingsInvalid(f"{path}: {error}") from None
+        except OSError as error:
+            raise SettingsInvalid(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def read_settings(**given: Any) -> Settings:

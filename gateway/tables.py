@@ -1,6 +1,6 @@
 """The gateway's own tables: keys, and what became of every request."""
 
-from sqlalchemy import BigInteger, Column, Text
+from sqlalchemy import BigInteger, Column, Index, Text
 from sqlmodel import Field, SQLModel
 
 
@@ -24,6 +24,7 @@ class RequestRecord(SQLModel, table=True):
     """One request: where it went and why, how it ended. `decision` is JSON with every candidate's reasons."""
 
     __tablename__ = "request_record"
+    __table_args__ = (Index("ix_request_record_key_id", "key_id", "started_ns"),)
 
     request_id: str = Field(sa_column=Column(Text, primary_key=True))
     started_ns: int = Field(sa_column=Column(BigInteger, nullable=False, index=True))

@@ -45,13 +45,14 @@ class Gateway:
     def openai(self, api_key: str | None = None) -> openai.OpenAI:
         """The official client, without retries that would hide a failure."""
         key = api_key or self.api_key
-        client = openai.OpenAI(base_url=self.base_url, api_key=key, max_retries=0, timeout=60)
+        direct = openai.DefaultHttpxClient(trust_env=False)
+        client = openai.OpenAI(base_url=self.base_url, api_key=key, max_retries=0, timeout=60, http_client=direct)
         self.clients.append(client)
         return client
 
     def http(self, api_key: str | None = None) -> httpx.Client:
         headers = {"authorization": f"Bearer {api_key or self.api_key}"}
-        client = httpx.Client(base_url=self.root, headers=headers, timeout=60)
+        client = httpx.Client(base_url=self.root, headers=headers, timeout=60, trust_env=False)
         self.clients.append(client)
         return client
 
@@ -59,16 +60,18 @@ class Gateway:
         running = DataFolder(self.folder).read_running()
         assert running
         headers = {HEADER: running["admin_token"]}
-        return httpx.get(self.root + path, headers=headers, timeout=10).raise_for_status().json()
+        answer = httpx.get(self.root + path, headers=headers, timeout=10, trust_env=False)
+        return answer.raise_for_status().json()
 
-    def cli(self, *words: str) -> str:
-        """A millrace command on this gateway's data folder; its stdout."""
+    def cli(self, *words: str, environment: dict[str, str] | None = None) -> str:
+        """A millrace command on this gateway's data folder; its stdout. `environment` is added to ours."""
         done = subprocess.run(
             [sys.executable, "-m", "gateway", *words, "--data-dir", str(self.folder)],
             capture_output=True,
             text=True,
             timeout=60,
             check=False,
+            env=os.environ | (environment or {}),
         )
         assert done.returncode == 0, done.stderr
         return done.stdout

@@ -5,13 +5,14 @@ import secrets
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Query, Request
 
 from cluster.controller import Topology
 from cluster.identity import NodeId
 from cluster.joining import Target
 from cluster.plan import PlannedStage
 from gateway.errors import KeyInvalid
+from gateway.request_log import ROWS_MAX
 from gateway.services import Services
 
 HEADER = "x-millrace-admin"
@@ -27,6 +28,8 @@ def _admit(request: Request) -> Services:
 
 
 Admin = Annotated[Services, Depends(_admit)]
+
+Limit = Annotated[int, Query(ge=1, le=ROWS_MAX)]
 
 router = APIRouter(prefix="/admin")
 
@@ -44,7 +47,7 @@ async def show_cluster(services: Admin) -> dict[str, Any]:
 
 
 @router.get("/requests")
-async def list_requests(services: Admin, limit: int = 50) -> list[dict[str, Any]]:
+async def list_requests(services: Admin, limit: Limit = 50) -> list[dict[str, Any]]:
     """Recent requests, newest first."""
     entries = await asyncio.to_thread(services.request_log.newest, limit)
     return [asdict(entry) for entry in entries]

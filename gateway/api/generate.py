@@ -1,7 +1,6 @@
 """POST /v1/chat/completions and /v1/completions: plain ASGI, because these carry the traffic."""
 
 import asyncio
-import secrets
 from collections.abc import Coroutine
 from contextlib import aclosing
 
@@ -13,11 +12,14 @@ from gateway.identity.caller import Caller
 from gateway.journey import Reply, serve
 from gateway.lanes.base import Call
 from gateway.openai import Kind, read_request
+from gateway.request_ids import HEADER, new_request_id
 from gateway.services import Services
 
 log = structlog.get_logger(__name__)
 
 BODY_TIMEOUT_S = 30.0
+# A proxy that kept or gathered a stream's events would show them all at its end.
+_STREAM_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
 
 
 class GenerateEndpoint:
@@ -28,7 +30,7 @@ class GenerateEndpoint:
         self._kind: Kind = kind
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request_id = f"req_{secrets.token_hex(12)}"
+        request_id = new_request_id()
         structlog.contextvars.bind_contextvars(request_id=request_id)
         try:
             caller = await authenticate(self._services, scope)
@@ -45,7 +47,7 @@ class GenerateEndpoint:
         except Exception as error:  # noqa: BLE001 - the request's edge
             await _refuse(send, call.id, error)
             return
-        await _send_reply(send, reply)
+        await _send_reply(send, reply, _STREAM_HEADERS if call.request.is_stream else ())
 
 
 async def authenticate(services: Services, scope: Scope) -> Caller:
@@ -111,10 +113,11 @@ async def _wait_until_gone(receive: Receive) -> None:
         pass
 
 
-async def _send_reply(send: Send, reply: Reply) -> None:
+async def _send_reply(send: Send, reply: Reply, more_headers: tuple[tuple[bytes, bytes], ...]) -> None:
+    headers = [*reply.headers, *more_headers]
     # A client that leaves between the head and the body must not leave the body's work behind.
     async with aclosing(reply.body) as body:
-        await send({"type": "http.response.start", "status": reply.status, "headers": reply.headers})
+        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
         async for chunk in body:
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
     await send({"type": "http.response.body", "body": b""})
@@ -128,7 +131,7 @@ async def _refuse(send: Send, request_id: str, error: Exception) -> None:
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", b"%d" % len(body)),
-        (b"x-request-id", request_id.encode()),
+        (HEADER, request_id.encode()),
         *answer.headers,
     ]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})

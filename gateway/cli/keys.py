@@ -18,20 +18,31 @@ def create(
     lanes: Annotated[
         str | None, typer.Option(help="Lanes it may use, as in cluster,pool,cloud.", show_default="the setting")
     ] = None,
+    user: Annotated[str, typer.Option(help="Whose credits its cloud requests use.")] = "owner",
+    department: Annotated[str, typer.Option(help="Who its compute units are booked to.")] = "home",
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a key; it is shown this once. Example: millrace key create editor --lanes cluster,pool"""
-    from gateway.cli.store import open_keys
+    from accounting.chart import department as department_account
+    from accounting.chart import terms_of, user_paid
+    from gateway.cli.store import open_keys, saying_what_is_wrong
 
     settings = settings_from(data_dir)
     allowed = _lanes(lanes) if lanes is not None else settings.policy.lanes
-    with open_keys(settings) as keys:
-        token = keys.create(name, allowed)
+    if not name.isprintable():
+        output.fail("the name has characters that cannot be shown", output.WRONG_USAGE)
+    with saying_what_is_wrong():
+        # The books would refuse every request of a key whose accounts cannot be.
+        for account in (user_paid(user), department_account(department)):
+            terms_of(account)
+    with open_keys(settings, make=True) as keys:
+        token = keys.create(name, allowed, user_id=user, department=department)
     if as_json:
-        output.data({"api_key": token, "name": name, "lanes": list(allowed)})
+        made = {"api_key": token, "name": name, "lanes": list(allowed)}
+        output.data(made | {"user": user, "department": department})
     else:
-        output.talk.print("Keep it now, it is not shown again:")
+        output.say("Keep it now, it is not shown again:")
         typer.echo(token)
 
 
@@ -42,10 +53,20 @@ def list_keys(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
     with open_keys(settings_from(data_dir)) as keys:
         rows = [
-            (key.key_id, key.prefix, key.name, ",".join(key.lanes), _day(key.created_ns), _day(key.revoked_ns))
+            (
+                key.key_id,
+                key.prefix,
+                key.name,
+                key.user_id,
+                key.department,
+                ",".join(key.lanes),
+                _day(key.created_ns),
+                _day(key.revoked_ns),
+            )
             for key in keys.rows()
         ]
-    output.table(("id", "prefix", "name", "lanes", "created", "revoked"), rows, as_json=as_json)
+    columns = ("id", "prefix", "name", "user", "department", "lanes", "created", "revoked")
+    output.table(columns, rows, as_json=as_json)
 
 
 @app.command()
@@ -60,7 +81,7 @@ def revoke(
         revoked = keys.revoke(key)
     if not revoked:
         output.fail(f"no valid key has the id or prefix {key}")
-    output.talk.print(f"revoked {revoked} key(s)")
+    output.say(f"revoked {revoked} key(s)")
 
 
 def _lanes(text: str) -> tuple[LaneName, ...]:
@@ -68,7 +89,7 @@ def _lanes(text: str) -> tuple[LaneName, ...]:
     chosen = tuple(lane for lane in known if lane in text.split(","))
     unknown = set(text.split(",")) - set(known)
     if unknown or not chosen:
-        output.fail(f"--lanes {text}: lanes are {', '.join(known)}", code=2)
+        output.fail(f"--lanes {text}: lanes are {', '.join(known)}", output.WRONG_USAGE)
     return chosen
 
 

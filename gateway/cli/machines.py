@@ -2,16 +2,18 @@
 
 import asyncio
 import contextlib
+import re
 import signal
 import socket
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gateway.cli import output
 from gateway.cli.running import ask
-from gateway.cli.serving import AsJson, DataDir, settings_from
+from gateway.cli.serving import AsJson, DataDir, settings_from, warn_of_open_folder
+from gateway.data_folder import DataFolder
+from gateway.settings import SettingsInvalid
 
 if TYPE_CHECKING:
     from cluster.node import NodeOptions
@@ -20,6 +22,8 @@ token = typer.Typer(help="Join tokens, one for each new machine.", no_args_is_he
 
 DEFAULT_PORT = 8401
 _STDIN = "-"
+_BARE_V6 = re.compile(r"(?P<host>[^:\[\]]*:[^\[\]]*:[^\[\]]*)")
+_WITH_PORT = re.compile(r"(?P<host>\[[^\[\]]+\]|[^:\[\]]+)(?::(?P<port>[0-9]{1,5}))?")
 _ANY = ("0.0.0.0", "::")  # noqa: S104 - recognised, not bound
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -31,22 +35,25 @@ def create_token(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     if as_json:
         output.data(made)
         return
-    output.talk.print("Run this on the new machine:")
+    output.say("Run this on the new machine:")
     host = made["host"]
     if host in _ANY:
         from cluster.probe import own_address
 
         host = own_address(ipv6=host == _ANY[1]) or socket.gethostname()
-    typer.echo(f"millrace join {host}:{made['port']} --token {made['token']}")
+    shown = f"[{host}]" if ":" in host else host
+    typer.echo(f"millrace join {shown}:{made['port']} --token {made['token']}")
     if host in _LOOPBACK:
-        output.talk.print(
+        output.say(
             "This gateway only listens on this machine. For others start it with --host 0.0.0.0 "
             "(the nodes' port speaks mutual TLS only)."
         )
 
 
 def join(
-    host: Annotated[str, typer.Argument(help="The gateway's machine, with the nodes' port: HOST[:PORT].")],
+    host: Annotated[
+        str, typer.Argument(help="The gateway's machine, with the nodes' port: HOST[:PORT], [V6]:PORT.")
+    ],
     token: Annotated[
         str, typer.Option(help="Join token, needed the first time; - reads it from stdin.", envvar="JOIN_TOKEN")
     ] = "",
@@ -63,18 +70,23 @@ def join(
     from gateway.observability import configure_logs
 
     configure_logs(settings.log.level, settings.log.format)
-    address, port = _split(host)
+    address, port = split_address(host)
+    folder = DataFolder(settings.data_dir)
     options = NodeOptions(
         name=name or socket.gethostname(),
-        folder=str(settings.data_dir / "node"),
+        folder=str(folder.node),
         controller=Target(address, port),
         token=_from_stdin() if token == _STDIN else token,
         threads=threads or compute_threads(),
         log_style=settings.log.style,
     )
-    Path(options.folder).mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
+        folder.prepare()
+        warn_of_open_folder(folder)
+        folder.node.mkdir(exist_ok=True)
         asyncio.run(_serve_node(options))
+    except (SettingsInvalid, OSError) as error:
+        output.fail(str(error))
     except ClusterError as error:
         output.fail(str(error), output.REFUSED)
 
@@ -96,9 +108,9 @@ def nodes(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     if as_json:
         output.data(cluster)
         return
-    output.talk.print(f"{cluster['status']}: {cluster['reason']} (epoch {cluster['epoch']})", highlight=False)
+    output.say(f"{cluster['status']}: {cluster['reason']} (epoch {cluster['epoch']})")
     for reason in cluster["plan"]:
-        output.talk.print(f"  {reason}", highlight=False)
+        output.say(f"  {reason}")
     columns = ("node", "device", "layers", "head", "reason")
     rows = [
         (
@@ -117,11 +129,12 @@ def _from_stdin() -> str:
     return str(typer.get_text_stream("stdin").readline().strip())
 
 
-def _split(host: str) -> tuple[str, int]:
-    """HOST, HOST:PORT or [V6]:PORT."""
-    address, colon, port = host.rpartition(":")
-    if not colon or (":" in address and not address.startswith("[")):
-        return host.strip("[]"), DEFAULT_PORT
-    if not port.isdigit() or not 0 < int(port) < 65536:
-        output.fail(f"{host}: {port!r} is no port", code=2)
-    return address.strip("[]"), int(port)
+def split_address(text: str) -> tuple[str, int]:
+    """HOST, HOST:PORT, V6, [V6] or [V6]:PORT; ends the command for anything else."""
+    found = _BARE_V6.fullmatch(text) or _WITH_PORT.fullmatch(text)
+    if found is None:
+        output.fail(f"{text} is no HOST[:PORT] or [V6]:PORT", output.WRONG_USAGE)
+    port = int(found.groupdict().get("port") or DEFAULT_PORT)
+    if not 0 < port < 65536:
+        output.fail(f"{text}: {port} is no port", output.WRONG_USAGE)
+    return found["host"].strip("[]"), port

@@ -1,5 +1,7 @@
 """The `millrace` command: every subcommand by its file."""
 
+import os
+
 import typer
 
 from gateway.cli import keys, machines, money, requests, serving
@@ -11,6 +13,16 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     rich_markup_mode="rich",
 )
+
+
+@app.callback()
+def prepare(context: typer.Context) -> None:
+    """One OpenAI base URL in front of everything you can compute on."""
+    # Books, keys, models and identities are made by several libraries and processes: this holds for all of them.
+    before = os.umask(0o077)
+    context.call_on_close(lambda: os.umask(before))
+
+
 app.command("up")(serving.up)
 app.command("join")(machines.join)
 app.command("nodes")(machines.nodes)

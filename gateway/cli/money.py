@@ -29,13 +29,15 @@ def add(
     with saying_what_is_wrong():
         amount_nano = parse_usd(amount)
         name = credit_id or uuid.uuid4().hex
-        posted = with_books(settings_from(data_dir), lambda books: books.credit(name, user, amount_nano, note))
+        posted = with_books(
+            settings_from(data_dir), lambda books: books.credit(name, user, amount_nano, note), make=True
+        )
     if as_json:
         added = {"event": posted.event_seq, "amount_usd": format_usd(amount_nano), "user": user}
         output.data(added | {"was_there": posted.replayed})
         return
     what = "was given this before" if posted.replayed else f"has ${format_usd(amount_nano)} more"
-    output.talk.print(f"{user} {what} (event {posted.event_seq})", highlight=False)
+    output.say(f"{user} {what} (event {posted.event_seq})")
 
 
 def balance(

@@ -1,5 +1,7 @@
 """How commands speak: data on stdout, talk on stderr, one exit code for each kind of end."""
 
+import contextlib
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -8,19 +10,39 @@ import orjson
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 FAILED = 1
+WRONG_USAGE = 2
 UNREACHABLE = 3
 REFUSED = 4
 
 _PIPED_WIDTH = 240
+_CONTROLS = re.compile("[\x7f-\x9f]")
 
-talk = Console(stderr=True, soft_wrap=True)
+
+class _Talk(Console):
+    def on_broken_pipe(self) -> None:
+        """Nobody listens any more: no reason to end what the command is there for."""
+        self.quiet = True
+
+
+talk = _Talk(stderr=True, soft_wrap=True)
+
+
+def say(*parts: str | tuple[str, str]) -> None:
+    """One line on stderr; a part with a style is (text, style). Nothing in the text itself is markup."""
+    shown = [(plain(part), "") if isinstance(part, str) else (plain(part[0]), part[1]) for part in parts]
+    # Nor is a full disk behind stderr a reason to end.
+    with contextlib.suppress(OSError):
+        talk.print(Text.assemble(*shown))
 
 
 def data(value: Any) -> None:
     """One line of JSON on stdout, at once."""
-    sys.stdout.write(orjson.dumps(value).decode() + "\n")
+    # JSON leaves these as they are; a terminal takes them for orders.
+    line = _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", orjson.dumps(value).decode())
+    sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
@@ -36,10 +58,15 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, as_json: 
     for column in columns:
         shown.add_column(column)
     for row in rows:
-        shown.add_row(*("" if cell is None else str(cell) for cell in row))
+        shown.add_row(*(Text("" if cell is None else plain(str(cell))) for cell in row))
     console.print(shown)
 
 
 def fail(message: str, code: int = FAILED) -> NoReturn:
-    talk.print(f"[bold red]error:[/] {message}", highlight=False)
+    say(("error:", "bold red"), f" {message}")
     raise typer.Exit(code)
+
+
+def plain(text: str) -> str:
+    """What others wrote, without what a terminal would obey or cannot show."""
+    return "".join(c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in text)

@@ -19,7 +19,10 @@ def ask(settings: Settings, method: str, path: str) -> Any:
         output.fail(f"no gateway runs on {settings.data_dir}; start one with `millrace up`", output.UNREACHABLE)
     url = running["base_url"].removesuffix("/v1") + path
     try:
-        response = httpx.request(method, url, headers={HEADER: running["admin_token"]}, timeout=TIMEOUT_S)
+        # Not by a proxy of the environment: it would get the token, and finds no way to this machine's loopback.
+        response = httpx.request(
+            method, url, headers={HEADER: running["admin_token"]}, timeout=TIMEOUT_S, trust_env=False
+        )
     except httpx.HTTPError as error:
         output.fail(f"the gateway at {url} does not answer: {error}", output.UNREACHABLE)
     if response.status_code != 200:

@@ -12,13 +12,16 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from gateway.cli import output
 from gateway.data_folder import DataFolder
-from gateway.settings import Settings, SettingsInvalid, read_settings
+from gateway.settings import LaneName, Settings, SettingsInvalid, read_settings
 
 if TYPE_CHECKING:
+    from gateway.identity.keys import Keys
     from gateway.serving import Running
 
 DataDir = Annotated[Path | None, typer.Option(help="Folder of everything kept.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Data as JSON on stdout.")]
+
+SCRIPTS_KEY = "up --json"
 
 
 def version() -> None:
@@ -48,6 +51,7 @@ def up(
     folder = DataFolder(settings.data_dir)
     try:
         folder.prepare()
+        warn_of_open_folder(folder)
         folder.lock()
         with _Hashing() as hashing:
             _event_loop(run(settings, folder, lambda running: _announce(running, as_json), hashing.advance))
@@ -63,16 +67,23 @@ def settings_from(data_dir: Path | None, **sections: dict[str, Any]) -> Settings
         if (values := {key: value for key, value in section.items() if value is not None})
     }
     try:
-        return read_settings(**given | ({"data_dir": data_dir.absolute()} if data_dir else {}))
+        return read_settings(**given | ({"data_dir": data_dir} if data_dir else {}))
     except SettingsInvalid as error:
-        output.fail(str(error), code=2)
+        output.fail(str(error), output.WRONG_USAGE)
+
+
+def warn_of_open_folder(folder: DataFolder) -> None:
+    """What is made in it is closed all the same; what its owner puts there may not be."""
+    if folder.open_to_others:
+        import structlog
+
+        warning = structlog.get_logger(__name__).warning
+        warning("data folder is open to other users", path=str(folder.path), mend=f"chmod 700 {folder.path}")
 
 
 def _announce(running: "Running", as_json: bool) -> None:
     """Say where the gateway is, with a key that works: the first one, or one made for whoever scripts this."""
-    keys, lanes = running.services.keys, running.services.settings.policy.lanes
-    first = not keys.rows()
-    token = keys.create("first key" if first else "up --json", lanes) if first or as_json else None
+    token = _announced_key(running.services.keys, running.services.settings.policy.lanes, as_json)
     if as_json:
         output.data(
             {
@@ -83,13 +94,29 @@ def _announce(running: "Running", as_json: bool) -> None:
             }
         )
         return
-    say = output.talk.print
-    say(f"[bold]base URL[/]     {running.base_url}", highlight=False)
-    say(f"[bold]API key[/]      {token or 'made earlier; `millrace key create` makes another'}", highlight=False)
-    say(f"[bold]console[/]      {running.console_url}", highlight=False)
     status, reason = running.services.controller.status
-    say(f"[bold]cluster[/]      {status}: {reason}", highlight=False)
-    say("[bold]more machines[/] `millrace token create` prints the command for each", highlight=False)
+    for label, fact in (
+        ("base URL", running.base_url),
+        ("API key", token or "made earlier; `millrace key create` makes another"),
+        ("console", running.console_url),
+        ("cluster", f"{status}: {reason}"),
+        ("more machines", "`millrace token create` prints the command for each"),
+    ):
+        output.say((f"{label:<14}", "bold"), fact)
+
+
+def _announced_key(keys: "Keys", lanes: tuple[LaneName, ...], as_json: bool) -> str | None:
+    """The first start's key, and with --json each later start's, which takes the place of the one before."""
+    earlier = keys.rows()
+    if not earlier:
+        return keys.create("first key", lanes)
+    if not as_json:
+        return None
+    token = keys.create(SCRIPTS_KEY, lanes)
+    for key in earlier:
+        if key.name == SCRIPTS_KEY and key.revoked_ns is None:
+            keys.revoke(key.key_id)
+    return token
 
 
 def _event_loop(main: Any) -> None:
@@ -115,7 +142,9 @@ class _Hashing:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+        # It would write a line even where it was never shown.
+        if output.talk.is_terminal:
+            self._bar.stop()
 
     @property
     def advance(self) -> Callable[[int, int], None]:

@@ -15,21 +15,22 @@ from gateway.database import DatabaseUnusable, open_upgraded, read_sessions, wri
 from gateway.identity.keys import Keys, load_secret
 from gateway.settings import Settings, SettingsInvalid
 
-WRONG_USAGE = 2
-
 Sessions = Callable[[], Session]
 T = TypeVar("T")
 
 
 @contextmanager
-def open_store(settings: Settings) -> Generator[tuple[Sessions, Sessions]]:
-    """(reading, writing) session factories, the tables up to date."""
+def open_store(settings: Settings, *, make: bool = False) -> Generator[tuple[Sessions, Sessions]]:
+    """(reading, writing) session factories, the tables up to date; only with `make` where there were none."""
     folder = DataFolder(settings.data_dir)
-    try:
-        folder.prepare()
-    except SettingsInvalid as error:
-        output.fail(str(error))
     dsn = settings.database.dsn
+    if make:
+        try:
+            folder.prepare()
+        except SettingsInvalid as error:
+            output.fail(str(error))
+    elif dsn is None and not folder.database.exists():
+        output.fail(f"there are no books in {folder.path}: is it the --data-dir of a gateway?")
     try:
         engine = open_upgraded(dsn.get_secret_value() if dsn else folder.dsn)
     except DatabaseUnusable as error:
@@ -46,18 +47,19 @@ def saying_what_is_wrong() -> Generator[None]:
     try:
         yield
     except (AccountUnknown, AmountInvalid, PostingInvalid) as error:
-        output.fail(str(error), WRONG_USAGE)
+        output.fail(str(error), output.WRONG_USAGE)
     except LedgerError as error:
         output.fail(str(error))
 
 
 @contextmanager
-def open_keys(settings: Settings) -> Generator[Keys]:
-    with open_store(settings) as (read, write):
-        yield Keys(load_secret(settings.data_dir), read, write)
+def open_keys(settings: Settings, *, make: bool = False) -> Generator[Keys]:
+    with open_store(settings, make=make) as (read, write):
+        # Only who makes keys needs the secret, and may make it.
+        yield Keys(load_secret(settings.data_dir) if make else b"", read, write)
 
 
-def with_books(settings: Settings, act: Callable[[Books], Awaitable[T]]) -> T:
+def with_books(settings: Settings, act: Callable[[Books], Awaitable[T]], *, make: bool = False) -> T:
     """Act on the books; the database's own rules hold whoever else writes to them."""
 
     async def run(read: Sessions, write: Sessions) -> T:
@@ -68,5 +70,5 @@ def with_books(settings: Settings, act: Callable[[Books], Awaitable[T]]) -> T:
         finally:
             await books.stop()
 
-    with open_store(settings) as (read, write):
+    with open_store(settings, make=make) as (read, write):
         return asyncio.run(run(read, write))

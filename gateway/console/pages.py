@@ -1,4 +1,4 @@
-"""The console's pages: sign in with an API key, then see machines, requests and money."""
+"""The console: sign in with an API key, then see requests and money; the owner's keys see machines, too."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -16,6 +16,7 @@ from accounting.money import format_usd
 from gateway.api.admin import describe
 from gateway.api.generate import read_body
 from gateway.identity.caller import Caller
+from gateway.identity.keys import OWNER
 from gateway.services import Services
 
 COOKIE = "millrace_session"
@@ -45,13 +46,17 @@ async def overview(request: Request) -> Response:
     if caller is None:
         return _page("login.html", status=200, problem=None)
     balance = await services.books.balance(caller.user_id)
-    entries = await asyncio.to_thread(services.request_log.newest, REQUESTS_SHOWN)
+    # Machines and everybody's requests are the owner's affair; other users' keys see what they asked themselves.
+    is_owner = caller.user_id == OWNER
+    of_key = None if is_owner else caller.key_id
+    entries = await asyncio.to_thread(services.request_log.newest, REQUESTS_SHOWN, of_key)
     return _page(
         "overview.html",
         base_url=str(request.base_url).rstrip("/") + "/v1",
         key_prefix=caller.key_prefix,
-        cluster=describe(services.controller.topology()),
-        lanes={name: lane.models() for name, lane in services.lanes.items()},
+        user=caller.user_id,
+        cluster=describe(services.controller.topology()) if is_owner else None,
+        lanes={name: lane.models() for name, lane in services.lanes.items() if is_owner or name in caller.lanes},
         requests=entries,
         available=format_usd(balance.available_nano),
         held=format_usd(balance.held_nano),

@@ -44,6 +44,7 @@ def upgrade() -> None:
         sa.Column("event_seq", sa.BigInteger, nullable=True),
     )
     op.create_index("ix_request_record_started_ns", "request_record", ["started_ns"])
+    op.create_index("ix_request_record_key_id", "request_record", ["key_id", "started_ns"])
 
 
 def downgrade() -> None:

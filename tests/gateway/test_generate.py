@@ -101,6 +101,14 @@ async def test_a_client_that_leaves_before_the_body_leaves_nothing_behind(
         await asyncio.to_thread(desk.wait_until, "fake.stalls", "cancelled")
 
 
+async def test_proxies_are_told_not_to_gather_a_stream(tmp_path: Path, desk: ProviderServer) -> None:
+    async with serving(tmp_path, f"{desk.origin}/v1") as services:
+        client = Client(services, ("pool",), question("fake", stream=True))
+        await client.ask()
+        assert client.headers[b"cache-control"] == b"no-cache"
+        assert client.headers[b"x-accel-buffering"] == b"no"
+
+
 @pytest.mark.parametrize(
     ("model", "status", "retry_after"), [("rate-limited", 429, b"7"), ("overloaded", 503, b"3")]
 )

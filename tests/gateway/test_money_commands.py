@@ -28,6 +28,7 @@ def test_a_payment_with_a_name_is_added_once(tmp_path: Path) -> None:
     ids=" ".join,
 )
 def test_a_mistake_is_one_line_and_wrong_usage(tmp_path: Path, words: tuple[str, ...]) -> None:
+    assert millrace(tmp_path, "credit", "add", "1.00").exit_code == 0
     failed = millrace(tmp_path, *words)
     assert failed.exit_code == 2
     assert failed.stderr.startswith("error: ")

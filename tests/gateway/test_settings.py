@@ -39,6 +39,10 @@ def test_nested_values_and_mappings(monkeypatch: pytest.MonkeyPatch) -> None:
         ("MILLRACE_SERVER__PORT", "70000", "server.port: "),
         ("MILLRACE_LOG__LEVEL", "loud", "log.level: "),
         ("MILLRACE_POLICY__LANES", '["moon"]', "policy.lanes"),
+        ("MILLRACE_POLICY__LANES", "cluster,pool", r'^MILLRACE_POLICY__LANES: JSON expected, such as \["cluster"'),
+        ("MILLRACE_POOL__BACKENDS", "x", "^MILLRACE_POOL__BACKENDS: JSON expected"),
+        ("MILLRACE_CLOUD__MODELS__fast", "x", "^MILLRACE_CLOUD__MODELS__fast: JSON expected"),
+        ("MILLRACE_CLOUD__KEYS_FILE", "~nobody-here/x", r"cloud\.keys_file: "),
         ("MILLRACE_CLOUD__MODELS", '{"x": {"model": "m", "pirce": "1"}}', "pirce: is no setting"),
         (
             "MILLRACE_CLOUD__MODELS",
@@ -61,9 +65,29 @@ def test_what_cannot_be_is_refused_by_name(
 
 
 def test_a_broken_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "millrace.toml").write_text("[server\n")
+    file = tmp_path / "millrace.toml"
+    file.write_text("[server\n")
     with pytest.raises(SettingsInvalid, match=r"millrace\.toml"):
         read_settings()
+    file.write_bytes(b"# caf\xe9\n")
+    with pytest.raises(SettingsInvalid, match=r"millrace\.toml: not UTF-8"):
+        read_settings()
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(SettingsInvalid, match=r"millrace\.toml: cannot be read"):
+        read_settings()
+
+
+def test_a_path_means_what_a_shell_would_make_of_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "millrace.toml").write_text('[cloud]\nkeys_file = "keys"\n')
+    monkeypatch.setenv("MILLRACE_DATA_DIR", "~/x")
+    settings = read_settings()
+    assert settings.data_dir == tmp_path / "x"
+    assert settings.cloud.keys_file == tmp_path / "keys"
+    assert read_settings(data_dir=Path("~/y")).data_dir == tmp_path / "y"
 
 
 def test_every_setting_has_a_variable_and_a_description() -> None:
