@@ -27,7 +27,7 @@ Ended = Callable[[str], Awaitable[None]]
 class Child:
     """One run of `python -m MODULE`. Its messages go to `handle`; `ended` is told why when it ends by itself.
 
-    A child that shows no sign of life, because it was stopped or hangs, is killed and counts as ended.
+    A child that shows no sign of life, because it was stopped or swapped out, is killed and counts as ended.
     """
 
     def __init__(self, role: str, module: str, arguments: list[str], handle: Handle, ended: Ended) -> None:
@@ -40,6 +40,7 @@ class Child:
         self._alive = asyncio.Event()
 
     async def start(self) -> None:
+        """Returns when the process runs. Raises OSError."""
         self._process = await asyncio.create_subprocess_exec(
             *self._command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
         )
@@ -81,8 +82,7 @@ class Child:
                 await process.wait()
         except TimeoutError:
             log.warning("child killed", role=self.role, reason="it did not end by itself")
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+            _kill(process)
             await process.wait()
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
@@ -97,7 +97,7 @@ class Child:
             reason = f"exit status {await process.wait()}"
         except (FrameInvalid, LinkLost) as error:
             reason = str(error)
-            process.kill()
+            _kill(process)
         log.error("child ended", role=self.role, reason=reason)
         self._tasks[1].cancel()
         await self._ended(f"its {self.role} process ended: {reason}")
@@ -107,14 +107,19 @@ class Child:
         while True:
             self._alive.clear()
             try:
-                await self.send(wire.Tick())
                 async with asyncio.timeout(patience_s):
+                    await self.send(wire.Tick())
                     await self._alive.wait()
             except LinkLost:
                 return
             except TimeoutError:
                 log.error("child killed", role=self.role, reason=f"no sign of life for {patience_s:.0f} s")
-                process.kill()
+                _kill(process)
                 return
             patience_s = PATIENCE_S
             await asyncio.sleep(ASK_EVERY_S)
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()

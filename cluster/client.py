@@ -79,8 +79,7 @@ class HeadClient:
 
     async def close(self) -> None:
         self._reading.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._reading
+        await asyncio.gather(self._reading, return_exceptions=True)
         await self._channel.close()
 
     async def _next(self, answers: asyncio.Queue[_Answer]) -> _Answer:

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
 
+from cluster import wire
 from cluster.authority import Authority
 from cluster.channel import Door
 from cluster.checkpoint import check_tensors
@@ -57,7 +58,7 @@ class Controller:
             "controller", self._identity.server_context(certificate_needed=False), self._roster.serve
         )
         self._manager = DeploymentManager(
-            folder, self._roster, PlanOptions(precision, slots, expected_nodes), self._check_head
+            folder, self._roster, PlanOptions(precision, slots, expected_nodes), self._use_head
         )
         self._model: Model | None = None
         self._asked_for: str | None = None
@@ -175,17 +176,21 @@ class Controller:
             deployment = self._manager.deployment
             if deployment is None:
                 raise ClusterUnavailable(self._manager.status[1])
-            if self._client and not self._client.is_open:
-                await self._hang_up()
-            if self._client is None:
-                self._client = await HeadClient.open(deployment.head, self._identity)
-            return self._client
+            return await self._connected(deployment.head)
 
-    async def _check_head(self) -> None:
-        """The manager has another head, or none that could be reached: nobody should wait for the old one."""
-        deployment = self._manager.deployment
-        if self._client and (deployment is None or deployment.head != self._client.head):
+    async def _use_head(self, head: wire.Address | None) -> None:
+        """Nobody should wait for another head any more. Raises ClusterUnavailable when it does not answer."""
+        if head is None:
             await self._hang_up()
+            return
+        async with self._opening:
+            await self._connected(head)
+
+    async def _connected(self, head: wire.Address) -> HeadClient:
+        if self._client is None or not self._client.is_open or self._client.head != head:
+            await self._hang_up()
+            self._client = await HeadClient.open(head, self._identity)
+        return self._client
 
     async def _hang_up(self) -> None:
         """Close the connection to the head; requests that it still carried end with StageLost."""

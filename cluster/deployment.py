@@ -7,16 +7,18 @@ from pathlib import Path
 from typing import TypeVar
 
 from cluster import wire
-from cluster.errors import ClusterError, NodeFailed
+from cluster.errors import NodeFailed
 from cluster.identity import NodeId
 from cluster.manifest import Manifest
 from cluster.model_card import ModelCard
 from cluster.plan import Plan
 
+# An agent that gets nothing for a minute gives up by itself; slow links may take hours for large models.
+PREPARE_TIMEOUT_S = 24 * 3600.0
 LOAD_TIMEOUT_S = 900.0
 CONNECT_TIMEOUT_S = 30.0
 
-Answer = TypeVar("Answer", wire.Ready, wire.Connected, wire.RingClosed)
+Answer = TypeVar("Answer", wire.Prepared, wire.Ready, wire.Connected, wire.RingClosed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +51,19 @@ class Rollout:
     send: Callable[[NodeId, wire.Message], Awaitable[None]]
     answer: Callable[[], Awaitable[tuple[NodeId, wire.Message]]]
 
+    async def prepare(self) -> None:
+        """Every machine of the plan gets its files; nothing else changes yet. Raises as `run` does."""
+        waiting = {stage.member.node_id for stage in self.plan.stages}
+        async with asyncio.timeout(PREPARE_TIMEOUT_S):
+            for stage in self.plan.stages:
+                order = wire.Prepare(self.epoch, stage.spec, self.model.manifest, str(self.model.folder))
+                await self.send(stage.member.node_id, order)
+            while waiting:
+                node_id, _ = await self._next(wire.Prepared)
+                waiting.discard(node_id)
+
     async def run(self) -> Deployment:
-        """Raises NodeFailed with the first node's reason, ClusterError, TimeoutError."""
+        """Raises NodeFailed with the first node's reason, LinkLost, TimeoutError."""
         ring = [stage.member.node_id for stage in self.plan.stages]
         await self._assign(ring)
         head, stages = await self._places(ring)
@@ -114,9 +127,8 @@ class Rollout:
             if node_id not in ring:
                 continue
             match answer:
-                case wire.Failed(epoch, role, reason) if epoch in (self.epoch, wire.ANY_EPOCH):
-                    # A machine that is gone will not be planned with; one that stays and fails may do so again.
-                    raise ClusterError(reason) if role == "node" else NodeFailed(node_id, reason)
+                case wire.Failed(epoch, _, reason, peer_id) if epoch in (self.epoch, wire.ANY_EPOCH):
+                    raise NodeFailed(node_id, reason, peer_id)
                 case kind(epoch=self.epoch):
                     return node_id, answer
                 case _:

@@ -61,9 +61,12 @@ class WeightsMismatch(ModelError):
 
 
 class NodeFailed(ClusterError):
-    def __init__(self, node_id: str, reason: str) -> None:
+    """`node_id` says so of itself, or, with `peer_id`, that it could not reach that other machine."""
+
+    def __init__(self, node_id: str, reason: str, peer_id: str = "") -> None:
         super().__init__(reason)
         self.node_id = node_id
+        self.peer_id = peer_id
 
 
 class LinkError(ClusterError):

@@ -4,6 +4,7 @@ import queue
 import time
 from array import array
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from cluster.errors import (
     RequestInvalid,
     StageLost,
 )
-from cluster.generation import Accepted, Done, GenerationEvent
+from cluster.generation import Accepted, Done, GenerationEvent, SampledToken
 from cluster.identity import Identity
 from cluster.model_card import read_card
 from cluster.plan import BLOCK_TOKENS
@@ -135,12 +136,9 @@ class Head:
             case wire.Dismiss(epoch) if self._ring and self._ring.order.epoch < epoch:
                 self._break("the cluster is being planned anew")
             case wire.Drain():
-                self._draining = True
-                self._finish_drain()
+                self._drain()
             case _:
                 pass
-
-    # The ring
 
     def _assign(self, order: wire.AssignHead) -> None:
         self._break("the cluster is being planned anew")
@@ -157,9 +155,6 @@ class Head:
         scheduler = Scheduler(order.epoch, order.stages, order.slots, order.kv_blocks)
         self._ring = _Ring(order, scheduler, vocabulary)
         self._context_tokens = order.context_tokens
-        self._draining = False
-        for ticket in self._backlog:  # It was the drain that they waited for.
-            ticket.waiting_since_s = time.monotonic()
         self.ring_end.expect(order.epoch, order.upstream, 0)
         self._report(wire.Ready(order.epoch, "head", self.ring_end.host, self.ring_end.port, self.client_port))
 
@@ -169,7 +164,7 @@ class Head:
         try:
             self.ring_end.connect(order.epoch, order.downstream)
         except LinkError as error:
-            self._report(wire.Failed(order.epoch, "head", str(error)))
+            self._report(wire.Failed(order.epoch, "head", str(error), order.downstream.node_id))
             return
         self._ring.connected_s = time.monotonic()
         self.ring_end.send(_empty_step(order.epoch))
@@ -195,6 +190,10 @@ class Head:
         self.ring_end.leave()
         self._ring = None
         self._owners.clear()
+        if self._draining:
+            self._draining = False
+            for ticket in self._backlog:  # It was the drain that they waited for.
+                ticket.waiting_since_s = time.monotonic()
         for ticket in list(self._tickets.values()):
             if not ticket.completions:
                 continue  # It has waited in the backlog all along.
@@ -205,8 +204,6 @@ class Head:
                 ticket.completions = []
                 ticket.waiting_since_s = time.monotonic()
                 self._backlog.append(ticket)
-
-    # Requests
 
     def _take(self, ticket: Ticket) -> None:
         try:
@@ -267,7 +264,8 @@ class Head:
         if sampled.batch == _WARM_UP:
             self._close_ring(ring)
             return
-        if any(not 0 <= token.token_id < ring.vocabulary for token in sampled.tokens):
+        named = [token_id for token in sampled.tokens for token_id in (token.token_id, *_others(token))]
+        if any(not 0 <= token_id < ring.vocabulary for token_id in named):
             raise FrameInvalid("the last stage drew a token outside of the vocabulary")
         ring.sent_s.pop(sampled.batch, None)
         touched: dict[str, list[GenerationEvent]] = {}
@@ -328,9 +326,23 @@ class Head:
             self._reject(ticket, kind("the machine that coordinates the cluster was lost or stopped"))
         self._backlog.clear()
 
+    def _drain(self) -> None:
+        """Finish what has begun; what has not waits for the next ring."""
+        self._draining = True
+        for ticket in self._tickets.values():
+            if ticket.is_queued:
+                self._drop_sequences(ticket)
+                ticket.completions = []
+                self._backlog.append(ticket)
+        self._finish_drain()
+
     def _finish_drain(self) -> None:
         if self._draining and not any(ticket.completions for ticket in self._tickets.values()):
             self._report(wire.Drained())
+
+
+def _others(token: SampledToken) -> Iterator[int]:
+    return (other.token_id for other in token.top)
 
 
 def _rejected(request_id: str, error: GenerationError) -> wire.Rejected:

@@ -11,6 +11,7 @@ import structlog
 
 from cluster import wire
 from cluster.deployment import Deployment, Model, Rollout
+from cluster.epochs import Epochs
 from cluster.errors import ClusterError, ClusterUnavailable, LinkLost, ModelDoesNotFit, ModelError, NodeFailed
 from cluster.identity import NodeId
 from cluster.model_card import Precision
@@ -27,6 +28,9 @@ RETRY_PAUSES_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 Status = Literal["no_model", "waiting", "planning", "ready", "failed"]
 
+UseHead = Callable[[wire.Address | None], Awaitable[None]]
+"""Callers are to talk to this head from now on, or to none. Raises ClusterUnavailable when it is out of reach."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
@@ -38,40 +42,38 @@ class PlanOptions:
 
 
 class DeploymentManager:
-    """`run` is its task. `head_changed` is called when nobody should wait for the head of before any more."""
+    """`run` is its task; everything that the nodes say is answered there, one thing after the other."""
 
-    def __init__(
-        self, folder: Path, roster: Roster, options: PlanOptions, head_changed: Callable[[], Awaitable[None]]
-    ) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, roster: Roster, options: PlanOptions, use_head: UseHead) -> None:
         self._roster = roster
         self._options = options
-        self._head_changed = head_changed
+        self._use_head = use_head
         self._model: Model | None = None
         self._considered: frozenset[NodeId] = frozenset()
+        self._last_ring: frozenset[NodeId] = frozenset()
         self._rests = Rests()
+        self._epochs = Epochs(folder)
         self._changed = asyncio.Condition()
         self.status: tuple[Status, str] = ("no_model", "no model was given")
         self.deployment: Deployment | None = None
-        self.epoch = _last_epoch(folder)
+
+    @property
+    def epoch(self) -> int:
+        return self._epochs.current
 
     async def run(self) -> None:
-        """Deploy, watch, deploy anew, for ever. Everything the nodes say outside of a rollout arrives here."""
-        await self._gather()
+        """Deploy, watch, deploy anew, for ever."""
         failures = 0
         while True:
-            if self._model and self._must_plan():
-                try:
-                    await self._deploy(self._model)
-                    failures = 0
-                except Exception as error:  # noqa: BLE001 - the edge of this task: nobody else would plan anew
-                    pause_s = RETRY_PAUSES_S[min(failures, len(RETRY_PAUSES_S) - 1)]
-                    failures += 1
-                    await self._fail(error, pause_s)
-                    await self._wait_for_newcomer(pause_s)
-                # Whoever joined meanwhile has said so into the rollout's ear.
-                continue
-            await self._next_event(self._rests.next_end_s())
+            try:
+                model = await self._wait_for_work()
+                await self._deploy(model)
+                failures = 0
+            except Exception as error:  # noqa: BLE001 - the edge of this task: nobody else would plan anew
+                pause_s = RETRY_PAUSES_S[min(failures, len(RETRY_PAUSES_S) - 1)]
+                failures += 1
+                await self._fail(error, pause_s)
+                await self._wait_for_newcomer(pause_s)
 
     async def serve(self, model: Model) -> None:
         """From now on this model is deployed as soon as there are machines."""
@@ -94,69 +96,72 @@ class DeploymentManager:
         if self.status[0] != "ready":
             raise ClusterUnavailable(self.status[1])
 
-    # Waiting
+    async def _wait_for_work(self) -> Model:
+        """Until there is a model, and machines for it that no plan has considered or no ring that works."""
+        while (model := self._model) is None:
+            await self._next_event(0.5)
+        if not self._epochs.has_advanced:
+            await self._gather()
+        while not self._must_plan():
+            await self._next_event(self._rests.next_end_s())
+        return model
 
     async def _gather(self) -> None:
-        """Before the first plan: wait for the model and the machines that are on their way."""
+        """Before the first plan: wait for the machines that are on their way."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GATHER_TIMEOUT_S):
-                expected = self._options.expected_nodes
-                while self._model is None or len(self._roster.membership.present()) < expected:
+                while len(self._roster.membership.present()) < self._options.expected_nodes:
                     await self._next_event(0.5)
 
     async def _wait_for_newcomer(self, pause_s: float) -> None:
         """Before trying again; a machine that joins meanwhile may change the outcome."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause_s):
-                while not isinstance((await self._roster.answers.get())[1], wire.Hello):
+                while not isinstance((await self._answer())[1], wire.Hello):
                     pass
 
     async def _next_event(self, timeout_s: float | None) -> None:
-        """One thing that a node said or that happened to it; a failure in the present ring breaks it."""
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                member, message = await self._roster.answers.get()
-        except TimeoutError:
-            return
+                await self._answer()
+
+    async def _answer(self) -> tuple[NodeId, wire.Message]:
+        """The next thing that a node said or that happened to it; what concerns the present ring breaks it."""
+        member, message = await self._roster.answers.get()
         deployment = self.deployment
         if deployment and isinstance(message, wire.Failed) and _concerns(deployment, member, message):
             await self._break(f"{member.name}: {message.reason}")
             if not self._roster.is_present(deployment.head.node_id):
                 # Whoever waits for a machine that is gone would wait for the connection's own timeout.
-                await self._head_changed()
+                await self._use_head(None)
+        return member.node_id, message
 
     def _must_plan(self) -> bool:
         present = {member.node_id for member in self._roster.membership.present()}
         fresh = [node_id for node_id in present - self._considered if not self._rests.rests(node_id)]
         return bool(present) and (self.deployment is None or bool(fresh))
 
-    # From plan to ring
-
     async def _deploy(self, model: Model) -> None:
-        """One epoch from plan to closed ring. Raises ClusterError, TimeoutError, OSError."""
-        if self.deployment:
-            await self._drain(self.deployment)
-        members = self._roster.membership.present()
-        await self._break("the cluster is being planned")
-        self.epoch += 1
-        _save_epoch(self._folder, self.epoch)
-        plan = self._plan(model, members)
+        """One epoch from plan to closed ring. Raises ClusterError, TimeoutError, OSError.
+
+        The ring that serves does so until the new one's machines have all their files, and stays when they
+        cannot get them or when the plan leaves everything as it is.
+        """
+        plan = self._plan(model, self._roster.membership.present())
+        if self.deployment and self.deployment.plan.cut == plan.cut:
+            log.info("plan unchanged", epoch=self.epoch, reasons=list(plan.reasons))
+            return
+        rollout = Rollout(self._epochs.advance(), model, plan, self._roster.send, self._answer)
         for reason in (*plan.reasons, *(stage.reason for stage in plan.stages)):
-            log.info("plan", epoch=self.epoch, reason=reason)
-        for member in members:
-            await self._roster.send(member.node_id, wire.Dismiss(self.epoch))
+            log.info("plan", epoch=rollout.epoch, reason=reason)
         try:
-            deployment = await Rollout(self.epoch, model, plan, self._roster.send, self._answer).run()
+            await rollout.prepare()
+            if self.deployment:
+                await self._drain(self.deployment)
+            await self._replace(rollout)
         except NodeFailed as failure:
-            pause_s = self._rests.add(failure.node_id)
-            log.warning("node left out", node_id=failure.node_id, reason=str(failure), seconds=pause_s)
+            self._leave_out(failure)
             raise
-        for stage in plan.stages:
-            self._rests.end(stage.member.node_id)
-        self.deployment = deployment
-        await self._head_changed()
-        await self.tell("ready", f"{model.name} over {len(plan.stages)} node(s)")
-        log.info("cluster ready", epoch=self.epoch, round_trip_ms=round(deployment.round_trip_ms, 1))
 
     def _plan(self, model: Model, members: list[Member]) -> Plan:
         """Without the machines that rest; with them where the model fits nowhere else."""
@@ -171,21 +176,41 @@ class DeploymentManager:
         precision, slots = self._options.precision, self._options.slots
         return plan_stages(model.name, model.card, members, precision=precision, slots=slots)
 
-    async def _answer(self) -> tuple[NodeId, wire.Message]:
-        member, message = await self._roster.answers.get()
-        return member.node_id, message
-
     async def _drain(self, deployment: Deployment) -> None:
         """Let running requests finish before a ring that works is taken apart."""
         with contextlib.suppress(TimeoutError, LinkLost):
             async with asyncio.timeout(DRAIN_TIMEOUT_S):
                 await self._roster.send(deployment.head.node_id, wire.Drain())
-                while True:
-                    member, message = await self._roster.answers.get()
-                    if isinstance(message, wire.Drained) and member.node_id == deployment.head.node_id:
+                while self.deployment is deployment:
+                    node_id, message = await self._answer()
+                    if isinstance(message, wire.Drained) and node_id == deployment.head.node_id:
                         return
-                    if isinstance(message, wire.Failed) and _concerns(deployment, member, message):
-                        return
+
+    async def _replace(self, rollout: Rollout) -> None:
+        """Take the old ring apart and close the new one."""
+        await self._break("the cluster is being planned")
+        for member in self._roster.membership.present():
+            with contextlib.suppress(LinkLost):
+                await self._roster.send(member.node_id, wire.Dismiss(rollout.epoch))
+        deployment = await rollout.run()
+        try:
+            await self._use_head(deployment.head)
+        except ClusterUnavailable as error:
+            raise NodeFailed(deployment.head.node_id, error.message) from None
+        self._last_ring = frozenset(stage.member.node_id for stage in rollout.plan.stages)
+        for node_id in self._last_ring:
+            self._rests.end(node_id)
+        self.deployment = deployment
+        await self.tell("ready", f"{rollout.model.name} over {len(rollout.plan.stages)} node(s)")
+        log.info("cluster ready", epoch=rollout.epoch, round_trip_ms=round(deployment.round_trip_ms, 1))
+
+    def _leave_out(self, failure: NodeFailed) -> None:
+        """Of two machines that cannot reach each other the one that has not worked in a ring rests."""
+        suspects = [NodeId(node_id) for node_id in (failure.node_id, failure.peer_id) if node_id]
+        culprit = next((node_id for node_id in suspects if node_id not in self._last_ring), suspects[0])
+        pause_s = self._rests.add(culprit)
+        self._considered -= {culprit}
+        log.warning("node left out", node_id=culprit, reason=str(failure), seconds=pause_s)
 
     async def _break(self, reason: str) -> None:
         if self.deployment:
@@ -195,29 +220,15 @@ class DeploymentManager:
 
     async def _fail(self, error: Exception, again_in_s: float) -> None:
         """A model that fits nowhere will not fit in a moment; anything else is tried again while callers wait."""
-        self.deployment = None
         foreseen = isinstance(error, ClusterError | TimeoutError | OSError)
         reason = str(error) or "machines did not answer in time"
-        log.error(
-            "deployment failed", epoch=self.epoch, reason=reason, again_in_s=again_in_s, exc_info=not foreseen
-        )
-        await self.tell("failed" if isinstance(error, ModelError) else "planning", reason)
+        trace = not foreseen
+        log.error("deployment failed", epoch=self.epoch, reason=reason, again_in_s=again_in_s, exc_info=trace)
+        if self.deployment is None:
+            await self.tell("failed" if isinstance(error, ModelError) else "planning", reason)
 
 
 def _concerns(deployment: Deployment, member: Member, failure: wire.Failed) -> bool:
     """Whether a failure is one of this deployment's: of a machine in its ring, in its epoch."""
     takes_part = any(stage.member.node_id == member.node_id for stage in deployment.plan.stages)
     return takes_part and failure.epoch in (deployment.epoch, wire.ANY_EPOCH)
-
-
-def _last_epoch(folder: Path) -> int:
-    """The epoch that an earlier run reached; 0 where none did, or where a full disk left the file empty."""
-    file = folder / "epoch"
-    content = file.read_text().strip() if file.is_file() else ""
-    return int(content) if content.isdigit() else 0
-
-
-def _save_epoch(folder: Path, epoch: int) -> None:
-    fresh = folder / "epoch.new"
-    fresh.write_text(str(epoch))
-    fresh.replace(folder / "epoch")

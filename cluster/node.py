@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +14,7 @@ from cluster import wire
 from cluster.channel import Channel, dial
 from cluster.checkpoint import stage_tensor_names
 from cluster.child import Child
-from cluster.errors import ClusterError, FrameInvalid, LinkLost, PeerRejected
+from cluster.errors import ClusterError, FrameInvalid, LinkLost, ModelError, PeerRejected
 from cluster.identity import Identity
 from cluster.joining import Target, join
 from cluster.model_card import read_card
@@ -62,13 +62,15 @@ class Agent:
         self._machine: asyncio.Future[Machine] = asyncio.get_running_loop().create_future()
         self._empty_stage_bytes = 0
         self._epoch = 0
-        self._assigning: dict[Role, asyncio.Task[None]] = {}
+        # By kind of work: the epoch that it is for, and its task.
+        self._assigning: dict[str, tuple[int, asyncio.Task[None]]] = {}
         self._parts: asyncio.Queue[tuple[wire.Part, bytes]] = asyncio.Queue(4)
         self._fetching = asyncio.Lock()
         self._starting = asyncio.Lock()
+        self._is_stopping = False
 
     async def run(self) -> None:
-        """Until cancelled. Raises PeerRejected when this machine is not let in."""
+        """Until cancelled. Raises ClusterError; PeerRejected when this machine is not let in."""
         options = self._options
         if not self._identity.exists:
             if not options.token:
@@ -77,9 +79,13 @@ class Agent:
         try:
             await self._stay_connected()
         finally:
-            for task in self._assigning.values():
+            tasks = [task for _, task in self._assigning.values()]
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*(child.stop() for child in self._children.values()))
+            await asyncio.gather(*tasks, return_exceptions=True)
+            async with self._starting:  # Whoever is being started is among the children then, and nobody follows.
+                self._is_stopping = True
+                await asyncio.gather(*(child.stop() for child in self._children.values()))
 
     async def _stay_connected(self) -> None:
         failures = 0
@@ -156,29 +162,45 @@ class Agent:
                 # One part is asked for at a time; a full queue means that nobody waits for this one any more.
                 with contextlib.suppress(asyncio.QueueFull):
                     self._parts.put_nowait((message, payload))
-            case wire.AssignStage():
-                self._assign("stage", message)
-            case wire.AssignHead():
-                self._assign("head", message)
-            case wire.Connect(role=("stage" | "head") as role):
-                await self._pass_on(role, message)
+            case wire.Prepare():
+                self._begin("files", message.epoch, self._get_files(message))
+            case wire.AssignStage() | wire.AssignHead():
+                self._epoch = message.epoch
+                role: Role = "stage" if isinstance(message, wire.AssignStage) else "head"
+                self._begin(role, message.epoch, self._prepare(role, message))
+            case wire.Connect(role=("stage" | "head") as connecting):
+                await self._pass_on(connecting, message)
             case wire.Drain():
                 await self._pass_on("head", message)
             case wire.Dismiss():
-                for role in list(self._children):
-                    await self._pass_on(role, message)
+                await self._dismiss(message)
             case wire.Refused(reason):
                 raise PeerRejected(reason)
             case _:
                 pass
 
-    # Assignments
+    async def _dismiss(self, order: wire.Dismiss) -> None:
+        for epoch, task in self._assigning.values():
+            if epoch < order.epoch:
+                task.cancel()
+        for role in list(self._children):
+            await self._pass_on(role, order)
 
-    def _assign(self, role: Role, order: wire.AssignStage | wire.AssignHead) -> None:
-        self._epoch = order.epoch
-        if earlier := self._assigning.get(role):
-            earlier.cancel()
-        self._assigning[role] = asyncio.create_task(self._prepare(role, order), name=f"assign {role}")
+    def _begin(self, what: str, epoch: int, work: Coroutine[None, None, None]) -> None:
+        """One piece of work of each kind at a time: a newer order takes the place of an older one."""
+        if what in self._assigning:
+            self._assigning[what][1].cancel()
+        self._assigning[what] = epoch, asyncio.create_task(work, name=f"{what} of epoch {epoch}")
+
+    async def _get_files(self, order: wire.Prepare) -> None:
+        """Bring the files here while another ring may still serve."""
+        try:
+            if not self._options.shares_files:
+                await self._fetch(order)
+        except Exception as error:  # noqa: BLE001 - see _failed
+            await self._failed("files", order.epoch, error)
+        else:
+            await self._report(wire.Prepared(order.epoch))
 
     async def _prepare(self, role: Role, order: wire.AssignStage | wire.AssignHead) -> None:
         """Bring the files here, then hand the order to the child that carries it out."""
@@ -187,16 +209,20 @@ class Agent:
             # Shielded: a child that a newer order interrupts half-way through its start would never be used.
             child = await asyncio.shield(self._ensure_child(role))
             await child.send(replace(order, source=source))
-        except Exception as error:
-            expected = isinstance(error, ClusterError | OSError)
-            log.error("assignment failed", role=role, epoch=order.epoch, reason=str(error), exc_info=not expected)
-            await self._report(wire.Failed(order.epoch, role, f"{self._options.name}: {error}"))
+        except Exception as error:  # noqa: BLE001 - see _failed
+            await self._failed(role, order.epoch, error)
 
-    async def _fetch(self, order: wire.AssignStage | wire.AssignHead) -> str:
+    async def _failed(self, role: str, epoch: int, error: Exception) -> None:
+        """The edge of an order's task: the controller must hear of whatever went wrong."""
+        foreseen = isinstance(error, ClusterError | OSError)
+        log.error("order failed", role=role, epoch=epoch, reason=str(error), exc_info=not foreseen)
+        await self._report(wire.Failed(epoch, role, f"{self._options.name}: {error}"))
+
+    async def _fetch(self, order: wire.Prepare | wire.AssignStage | wire.AssignHead) -> str:
         """Get what this node lacks of the model; returns the folder of its copy."""
         manifest = order.manifest
         card = read_card(manifest.config)
-        names = stage_tensor_names(card, order.spec) if isinstance(order, wire.AssignStage) else []
+        names = stage_tensor_names(card, order.spec) if not isinstance(order, wire.AssignHead) else []
         async with self._fetching:
             copy = ModelCopy(self._folder / "models", manifest)
             for sha256 in copy.missing(names):
@@ -209,8 +235,9 @@ class Agent:
             offset = copy.offset(sha256)
             await self._report(wire.Fetch(sha256, offset))
             part, content = await self._next_part(sha256, offset)
-            # Shielded: half a part in the file would be counted as a whole one by whoever goes on.
-            complete = await asyncio.shield(asyncio.to_thread(copy.append, sha256, content, part.total_bytes))
+            if not content and offset < part.total_bytes:
+                raise ModelError(f"the controller has no more than {offset} bytes of {sha256[:12]}")
+            complete = await _append(copy, sha256, content, part.total_bytes)
 
     async def _next_part(self, sha256: str, offset: int) -> tuple[wire.Part, bytes]:
         """The part that was asked for; what is left of a fetch that was given up is passed over."""
@@ -218,21 +245,20 @@ class Agent:
             async with asyncio.timeout(PART_TIMEOUT_S):
                 while True:
                     part, content = await self._parts.get()
-                    if part.sha256 == sha256 and part.offset == offset and (content or not part.total_bytes):
+                    if part.sha256 == sha256 and part.offset == offset:
                         return part, content
         except TimeoutError:
             silence = f"the controller sent nothing of {sha256[:12]} for {PART_TIMEOUT_S:.0f} s"
             raise LinkLost(silence) from None
 
-    # Children
-
     async def _start_stage(self, host: str) -> None:
         """The stage process listens on the address that this machine reaches the controller from."""
         if host != self._host:
-            for child in self._children.values():
-                await child.stop()
-            self._children.clear()
-            self._host = host
+            async with self._starting:
+                for child in list(self._children.values()):
+                    await child.stop()
+                self._children.clear()
+                self._host = host
         await self._ensure_child("stage")
 
     def _program(self, role: Role) -> tuple[str, list[str]]:
@@ -242,8 +268,10 @@ class Agent:
 
     async def _ensure_child(self, role: Role) -> Child:
         async with self._starting:
+            if self._is_stopping:
+                raise ClusterError("this node is stopping")
             if role not in self._children:
-                if role == "stage":
+                if role == "stage" and self._machine.done():
                     self._machine = asyncio.get_running_loop().create_future()
                 self._children[role] = await self._start_child(role, *self._program(role))
             return self._children[role]
@@ -274,7 +302,8 @@ class Agent:
         await self._report(wire.Failed(self._epoch, role, reason))
         if role == "stage":
             await asyncio.sleep(RESTART_PAUSE_S)
-            await self._start_stage(self._host)
+            with contextlib.suppress(ClusterError):  # We are stopping.
+                await self._ensure_child("stage")
 
     async def _pass_on(self, role: Role, message: wire.Message) -> None:
         """A child that is gone has been reported already; the order for it is moot."""
@@ -287,3 +316,13 @@ class Agent:
         if self._channel:
             with contextlib.suppress(LinkLost):
                 await self._channel.send(message)
+
+
+async def _append(copy: ModelCopy, sha256: str, content: bytes, total_bytes: int) -> bool:
+    """On a thread that a cancellation waits for: whoever goes on finds the file as it stays."""
+    appending = asyncio.ensure_future(asyncio.to_thread(copy.append, sha256, content, total_bytes))
+    try:
+        return await asyncio.shield(appending)
+    except asyncio.CancelledError:
+        await asyncio.wait([appending])
+        raise

@@ -65,6 +65,11 @@ class Plan(Struct, frozen=True, kw_only=True):
     slots: int
     reasons: tuple[str, ...]
 
+    @property
+    def cut(self) -> tuple[tuple[NodeId, int], ...]:
+        """Who holds the layers up to which one: where two plans agree in this, a new ring would gain nothing."""
+        return tuple((stage.member.node_id, stage.spec.end_layer) for stage in self.stages)
+
 
 @dataclass(frozen=True, slots=True)
 class _Needs:

@@ -88,6 +88,7 @@ class Roster:
                 await self.drop(node_id, reason)
 
     def is_present(self, node_id: NodeId) -> bool:
+        """Whether this machine is connected."""
         return node_id in self._connections
 
     async def _still_beats(self, node_id: NodeId) -> bool:
@@ -138,7 +139,14 @@ class Roster:
                 task = asyncio.create_task(self._send_part(connection.channel, sha256, offset))
                 connection.fetches.add(task)
                 task.add_done_callback(connection.fetches.discard)
-            case wire.Ready() | wire.Connected() | wire.RingClosed() | wire.Drained() | wire.Failed():
+            case (
+                wire.Prepared()
+                | wire.Ready()
+                | wire.Connected()
+                | wire.RingClosed()
+                | wire.Drained()
+                | wire.Failed()
+            ):
                 await self.answers.put((member, message))
             case _:
                 log.warning("message ignored", node=member.name, kind=type(message).__name__)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cluster import wire
 from cluster.decoder import Decoder
-from cluster.errors import ClusterError, FrameInvalid
+from cluster.errors import ClusterError, FrameInvalid, LinkError
 from cluster.generation import SampledToken
 from cluster.identity import Identity
 from cluster.kv_cache import KvCache
@@ -112,7 +112,11 @@ class Stage:
 
     def _connect(self, order: wire.Connect) -> None:
         if self._loaded and self._loaded.epoch == order.epoch:
-            self._ring_end.connect(order.epoch, order.downstream)
+            try:
+                self._ring_end.connect(order.epoch, order.downstream)
+            except LinkError as error:
+                self._report(wire.Failed(order.epoch, "stage", str(error), order.downstream.node_id))
+                return
             self._report(wire.Connected(order.epoch))
 
     def _step(self, step: wire.Step, payload: bytearray) -> None:

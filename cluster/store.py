@@ -11,7 +11,8 @@ from cluster.errors import ModelError, ModelInvalid, ModelNotFound, WeightsMisma
 from cluster.manifest import Manifest, Progress, TensorEntry, read_config, read_manifest
 from cluster.model_card import read_card
 
-PART_BYTES = 4 * 2**20
+# Small enough that signs of life are not held up behind it on a slow link.
+PART_BYTES = 256 * 2**10
 
 _TENSORS = "tensors"
 _WANTED_FILES = ["*.safetensors", "*.safetensors.index.json", "*.json", "chat_template.jinja"]
@@ -130,6 +131,9 @@ class ModelCopy:
         with part.open("ab") as file:
             file.write(content)
             size_bytes = file.tell()
+        if size_bytes > total_bytes:
+            part.unlink()
+            raise ModelInvalid(f"what was fetched of {sha256} has {size_bytes} bytes instead of {total_bytes}")
         if size_bytes < total_bytes:
             return False
         with part.open("rb") as file:

@@ -51,6 +51,8 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
+    """The caller does not want this request answered any more."""
+
     request_id: str
 
 

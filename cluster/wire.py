@@ -108,6 +108,21 @@ class AssignHead(Struct, frozen=True, tag=True):
     slots: int
 
 
+class Prepare(Struct, frozen=True, tag=True):
+    """Get the files for these layers, while another ring still serves."""
+
+    epoch: int
+    spec: StageSpec
+    manifest: Manifest
+    source: str
+
+
+class Prepared(Struct, frozen=True, tag=True):
+    """The files are here and are the pinned ones."""
+
+    epoch: int
+
+
 class Ready(Struct, frozen=True, tag=True):
     """The assigned process listens for its upstream on `port`; a head takes callers on `client_port`."""
 
@@ -140,11 +155,12 @@ class RingClosed(Struct, frozen=True, tag=True):
 
 
 class Failed(Struct, frozen=True, tag=True):
-    """The process with this role cannot go on in this epoch."""
+    """The process with this role cannot go on in this epoch; `peer_id` is the machine that it could not reach."""
 
     epoch: int
     role: str
     reason: str
+    peer_id: str = ""
 
 
 class Dismiss(Struct, frozen=True, tag=True):
@@ -262,6 +278,8 @@ Message = (
     | Welcome
     | Heartbeat
     | Tick
+    | Prepare
+    | Prepared
     | AssignStage
     | AssignHead
     | Ready

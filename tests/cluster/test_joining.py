@@ -199,7 +199,7 @@ async def test_the_same_certificate_twice_is_refused(tmp_path: Path, logs: list[
         shutil.copytree(tmp_path / "nodes" / "node-1" / "identity", tmp_path / "copy" / "identity")
         target = Target("127.0.0.1", cluster.port)
         with pytest.raises(PeerRejected, match="in the cluster already"):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await Agent(NodeOptions(name="copy", folder=str(tmp_path / "copy"), controller=target)).run()
         assert (await cluster.ask("a river", max_tokens=2)).done.completion_tokens == 2
         assert cluster.controller.topology().epoch == 1

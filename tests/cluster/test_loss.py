@@ -2,16 +2,25 @@
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import psutil
 import pytest
+from msgspec.structs import replace
+from structlog.testing import capture_logs
 
+from cluster import wire
+from cluster.controller import Controller
 from cluster.errors import ClusterUnavailable, StageLost
 from cluster.generation import GenerateRequest, Limits, TextPrompt, TokenEvent
 from cluster.joining import Target
+from cluster.local_nodes import LocalNodes
+from cluster.manifest import Manifest
 from cluster.node import Agent, NodeOptions
-from tests.clusters import GREEDY, Cluster, running_cluster
+from cluster.store import read_part
+from tests.clusters import DEMO_MODEL, GREEDY, Cluster, running_cluster
 
 pytestmark = pytest.mark.anyio
 
@@ -153,62 +162,106 @@ async def test_a_stopped_stage_is_replaced(tmp_path: Path) -> None:
         assert not stage.is_running()
 
 
-async def test_a_machine_that_cannot_load_is_left_out(tmp_path: Path) -> None:
-    """It joins, its copy of the model cannot be written, and the others go on serving."""
+@asynccontextmanager
+async def newcomer(cluster: Cluster, folder: Path, kind: type[Agent] = Agent) -> AsyncIterator[None]:
+    """Another machine joins, with a data folder and a copy of the model of its own."""
+    options = NodeOptions(
+        name="newcomer",
+        folder=str(folder),
+        controller=Target("127.0.0.1", cluster.port),
+        token=cluster.controller.new_token(),
+        share=0.5,
+    )
+    agent = asyncio.create_task(kind(options).run())
+    try:
+        async with asyncio.timeout(90):
+            yield
+    finally:
+        agent.cancel()
+        await asyncio.gather(agent, return_exceptions=True)
+
+
+def stages(cluster: Cluster) -> list[str]:
+    plan = cluster.controller.topology().plan
+    return [stage.member.name for stage in plan.stages] if plan else []
+
+
+async def test_a_machine_that_cannot_get_its_files_changes_nothing(tmp_path: Path) -> None:
+    """It joins, its copy of the model cannot be written, and the ring serves on as if nothing had happened."""
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "models").write_text("a file where the folder should be")
     async with running_cluster(tmp_path, nodes=1) as cluster:
         expected = await cluster.ask(PROMPT)
-        broken = tmp_path / "broken"
-        broken.mkdir()
-        (broken / "models").write_text("a file where the folder should be")
-        options = NodeOptions(
-            name="broken",
-            folder=str(broken),
-            controller=Target("127.0.0.1", cluster.port),
-            token=cluster.controller.new_token(),
-            share=0.5,
-        )
-        agent = asyncio.create_task(Agent(options).run())
-        try:
-            async with asyncio.timeout(60):
-                while cluster.controller.topology().epoch < 3:
+        with capture_logs() as logs:
+            async with newcomer(cluster, tmp_path / "broken"):
+                while not any(line["event"] == "node left out" for line in logs):
                     await asyncio.sleep(0.05)
-                await cluster.controller.wait_ready(30)
-            topology = cluster.controller.topology()
-            assert [member.name for member in topology.members] == ["broken", "node-1"]
-            assert topology.plan
-            assert [stage.member.name for stage in topology.plan.stages] == ["node-1"]
-            assert (await cluster.ask(PROMPT)).token_ids == expected.token_ids
-        finally:
-            agent.cancel()
-            await asyncio.gather(agent, return_exceptions=True)
+                assert (await cluster.ask(PROMPT)).token_ids == expected.token_ids
+                assert [member.name for member in cluster.controller.topology().members] == ["newcomer", "node-1"]
+        assert cluster.controller.deployment
+        assert cluster.controller.deployment.epoch == 1
 
 
-async def test_an_answer_is_finished_before_a_newcomer_takes_part(tmp_path: Path) -> None:
+class Walled(Agent):
+    """A machine behind a firewall: it reaches everybody, nobody reaches it."""
+
+    async def _report(self, message: wire.Message) -> None:
+        if isinstance(message, wire.Ready):
+            message = replace(message, port=1)
+        await super()._report(message)
+
+
+async def test_a_machine_that_nobody_reaches_is_the_one_that_is_left_out(tmp_path: Path) -> None:
+    """It is not the one that says so: the machine that has served before serves on."""
     async with running_cluster(tmp_path, nodes=1) as cluster:
-        expected = await cluster.ask(PROMPT, max_tokens=300)
-        running = asyncio.create_task(cluster.ask(PROMPT, max_tokens=300))
-        options = NodeOptions(
-            name="late",
-            folder=str(tmp_path / "late"),
-            controller=Target("127.0.0.1", cluster.port),
-            token=cluster.controller.new_token(),
-            share=0.5,
-        )
-        agent = asyncio.create_task(Agent(options).run())
-        try:
-            while cluster.controller.topology().epoch < 2 or not cluster.controller.is_ready:
-                running = asyncio.create_task(cluster.ask(PROMPT, max_tokens=300)) if running.done() else running
-                if running.done():
-                    assert running.result().token_ids == expected.token_ids
+        expected = await cluster.ask(PROMPT)
+        with capture_logs() as logs:
+            async with newcomer(cluster, tmp_path / "walled", Walled):
+                while not any(line["event"] == "node left out" for line in logs):
+                    await asyncio.sleep(0.05)
+                assert (await cluster.ask(PROMPT)).token_ids == expected.token_ids
+                assert stages(cluster) == ["node-1"]
+
+
+async def test_a_newcomer_takes_part_when_it_has_its_files_and_answers_are_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slowly(source: Path, manifest: Manifest, sha256: str, offset: int) -> tuple[bytes, int]:
+        time.sleep(0.02)
+        return read_part(source, manifest, sha256, offset)
+
+    monkeypatch.setattr("cluster.controller.read_part", slowly)
+    async with running_cluster(tmp_path, nodes=1) as cluster:
+        expected = await cluster.ask(PROMPT, max_tokens=100)
+        while_fetching = 0
+        async with newcomer(cluster, tmp_path / "new"):
+            while stages(cluster) != ["newcomer", "node-1"]:
+                answer = await cluster.ask(PROMPT, max_tokens=100)
+                assert answer.token_ids == expected.token_ids
+                while_fetching += cluster.controller.topology().epoch == 2 and stages(cluster) == ["node-1"]
+            assert (await cluster.ask(PROMPT, max_tokens=100)).token_ids == expected.token_ids
+        assert while_fetching >= 1
+
+
+async def test_a_model_that_comes_after_the_machines_is_deployed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first pull takes longer than anybody waits for machines."""
+    monkeypatch.setattr("cluster.manager.GATHER_TIMEOUT_S", 0.1)
+    controller = Controller(tmp_path / "cluster")
+    local = LocalNodes(1, tmp_path / "nodes")
+    try:
+        port = await controller.start("127.0.0.1", 0)
+        await local.start(Target("127.0.0.1", port), [controller.new_token()])
+        async with asyncio.timeout(60):
+            while not controller.topology().members:
                 await asyncio.sleep(0.05)
-            assert (await running).token_ids == expected.token_ids
-            assert (await cluster.ask(PROMPT, max_tokens=300)).token_ids == expected.token_ids
-            plan = cluster.controller.topology().plan
-            assert plan
-            assert len(plan.stages) == 2
-        finally:
-            agent.cancel()
-            await asyncio.gather(agent, return_exceptions=True)
+        await asyncio.sleep(0.5)
+        await controller.load_model(str(DEMO_MODEL))
+        await controller.wait_ready(30)
+    finally:
+        await controller.stop()
+        await local.stop()
 
 
 async def test_without_nodes_the_answer_is_a_reason(tmp_path: Path) -> None:

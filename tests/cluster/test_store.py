@@ -181,6 +181,23 @@ def test_wrong_parts_are_thrown_away(model: Path, tmp_path: Path) -> None:
     assert copy.offset(sha256) == 0
     with pytest.raises(ModelNotFound):
         read_part(model, manifest, "0" * 64, 0)
+    with pytest.raises(ModelNotFound, match="none at"):
+        read_part(model, manifest, sha256, 10**9)
+
+
+def test_a_whole_part_that_was_never_checked_is_finished(model: Path, tmp_path: Path) -> None:
+    """Its machine was switched off between the last byte and the hash: there is nothing left to ask for."""
+    manifest = read_manifest(model, "m")
+    sha256 = manifest.files["config.json"].sha256
+    copy = ModelCopy(tmp_path / "node", manifest)
+    whole, total = read_part(model, manifest, sha256, 0)
+    assert not copy.append(sha256, whole[:-1], total)
+    part = next(path for path in (copy.folder / "tensors").iterdir() if path.suffix == ".part")
+    part.write_bytes(whole)
+    rest, _ = read_part(model, manifest, sha256, copy.offset(sha256))
+    assert rest == b""
+    assert copy.append(sha256, rest, total)
+    assert sha256 not in copy.missing([])
 
 
 def test_a_pull_resumes_and_refuses_early(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
