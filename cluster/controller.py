@@ -6,6 +6,8 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from cluster import wire
 from cluster.authority import Authority
 from cluster.channel import Door
@@ -154,12 +156,15 @@ class Controller:
         """
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + READY_PATIENCE_S
-        begun, losses = False, 0
+        begun, losses, attempts = False, 0, 0
         while True:
             await self.wait_ready(max(0.0, deadline_s - loop.time()))
             try:
                 client = await self._open_client()
-                async with contextlib.aclosing(client.generate(request)) as events:
+                # A head that has not noticed yet that we were cut off still knows the earlier try.
+                again = replace(request, id=f"{request.id}#{attempts}") if attempts else request
+                attempts += 1
+                async with contextlib.aclosing(client.generate(again)) as events:
                     async for event in events:
                         begun = begun or isinstance(event, TokenEvent)
                         yield event

@@ -1,13 +1,14 @@
 """One epoch's ring, from a plan to a first frame that has gone all the way round."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from cluster import wire
-from cluster.errors import NodeFailed
+from cluster.errors import LinkLost, NodeFailed
 from cluster.identity import NodeId
 from cluster.manifest import Manifest
 from cluster.model_card import ModelCard
@@ -40,6 +41,10 @@ class Deployment:
     head: wire.Address
     round_trip_ms: float
 
+    @property
+    def ring(self) -> frozenset[NodeId]:
+        return frozenset(stage.member.node_id for stage in self.plan.stages)
+
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
@@ -51,24 +56,37 @@ class Rollout:
     send: Callable[[NodeId, wire.Message], Awaitable[None]]
     answer: Callable[[], Awaitable[tuple[NodeId, wire.Message]]]
 
-    async def prepare(self) -> None:
-        """Every machine of the plan gets its files; nothing else changes yet. Raises as `run` does."""
-        waiting = {stage.member.node_id for stage in self.plan.stages}
-        async with asyncio.timeout(PREPARE_TIMEOUT_S):
-            for stage in self.plan.stages:
-                order = wire.Prepare(self.epoch, stage.spec, self.model.manifest, str(self.model.folder))
-                await self.send(stage.member.node_id, order)
-            while waiting:
-                node_id, _ = await self._next(wire.Prepared)
-                waiting.discard(node_id)
+    @property
+    def ring(self) -> list[NodeId]:
+        return [stage.member.node_id for stage in self.plan.stages]
+
+    async def prepare(self, within_s: float = PREPARE_TIMEOUT_S) -> frozenset[NodeId]:
+        """Every machine of the plan gets its files; nothing else changes yet.
+
+        Returns those that have not got them in time. Raises as `run` does.
+        """
+        waiting = set(self.ring)
+        for stage in self.plan.stages:
+            order = wire.Prepare(self.epoch, stage.spec, self.model.manifest, str(self.model.folder))
+            await self.send(stage.member.node_id, order)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while waiting:
+                    node_id, _ = await self._next(wire.Prepared)
+                    waiting.discard(node_id)
+        return frozenset(waiting)
 
     async def run(self) -> Deployment:
         """Raises NodeFailed with the first node's reason, LinkLost, TimeoutError."""
-        ring = [stage.member.node_id for stage in self.plan.stages]
+        ring = self.ring
         await self._assign(ring)
         head, stages = await self._places(ring)
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            round_trip_ms = await self._close(ring, head, stages)
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                round_trip_ms = await self._close(ring, head, stages)
+        except TimeoutError:
+            reason = f"the ring did not close in {CONNECT_TIMEOUT_S:.0f} s"
+            raise NodeFailed(ring[0], reason, tuple(ring[1:])) from None
         address = wire.Address(ring[0], head.host, head.client_port)
         return Deployment(self.epoch, self.plan, address, round_trip_ms)
 
@@ -121,14 +139,15 @@ class Rollout:
 
     async def _next(self, kind: type[Answer]) -> tuple[NodeId, Answer]:
         """The next answer of this kind and epoch from the ring; a failure of this epoch ends the rollout."""
-        ring = {stage.member.node_id for stage in self.plan.stages}
         while True:
             node_id, answer = await self.answer()
-            if node_id not in ring:
+            if node_id not in self.ring:
                 continue
             match answer:
-                case wire.Failed(epoch, _, reason, peer_id) if epoch in (self.epoch, wire.ANY_EPOCH):
-                    raise NodeFailed(node_id, reason, peer_id)
+                case wire.Failed(epoch, role, reason, peer_id) if epoch in (self.epoch, wire.ANY_EPOCH):
+                    if role == "node":  # It is gone, and planned with again when it is back.
+                        raise LinkLost(reason)
+                    raise NodeFailed(node_id, reason, (peer_id,) if peer_id else ())
                 case kind(epoch=self.epoch):
                     return node_id, answer
                 case _:

@@ -12,6 +12,7 @@ ClusterError
 │   ├── FrameInvalid         bytes that are no frame of ours, or a frame beyond its bound
 │   └── LinkLost             the other end is gone
 ├── NodeFailed               one machine could not do its part of a rollout
+├── PlanOutdated             what the plan was made for has changed: make another one
 └── GenerationError          how a request can end; crosses the wire as (code, message, param)
     ├── RequestInvalid
     ├── ContextLengthExceeded
@@ -61,12 +62,16 @@ class WeightsMismatch(ModelError):
 
 
 class NodeFailed(ClusterError):
-    """`node_id` says so of itself, or, with `peer_id`, that it could not reach that other machine."""
+    """`node_id` says so of itself, or, with `peer_ids`, that one of these others may be to blame."""
 
-    def __init__(self, node_id: str, reason: str, peer_id: str = "") -> None:
+    def __init__(self, node_id: str, reason: str, peer_ids: tuple[str, ...] = ()) -> None:
         super().__init__(reason)
         self.node_id = node_id
-        self.peer_id = peer_id
+        self.peer_ids = peer_ids
+
+
+class PlanOutdated(ClusterError):
+    pass
 
 
 class LinkError(ClusterError):

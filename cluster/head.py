@@ -127,13 +127,13 @@ class Head:
                 self._take(item)
             case Cancelled(request_id):
                 self._cancel(request_id)
-            case RingBroken(epoch, reason) if self._ring and self._ring.order.epoch == epoch:
-                self._fail(epoch, reason)
+            case RingBroken(epoch, reason, peer_id) if self._ring and self._ring.order.epoch == epoch:
+                self._fail(epoch, reason, peer_id)
             case wire.AssignHead():
                 self._assign(item)
             case wire.Connect():
                 self._connect(item)
-            case wire.Dismiss(epoch) if self._ring and self._ring.order.epoch < epoch:
+            case wire.Dismiss(epoch) if self._ring is None or self._ring.order.epoch < epoch:
                 self._break("the cluster is being planned anew")
             case wire.Drain():
                 self._drain()
@@ -178,12 +178,12 @@ class Head:
         while self._backlog:
             self._schedule(self._backlog.popleft(), ring)
 
-    def _fail(self, epoch: int, reason: str) -> None:
+    def _fail(self, epoch: int, reason: str, peer_id: str = "") -> None:
         """The ring of this epoch cannot go on; an older one's troubles are over."""
         if self._ring and self._ring.order.epoch == epoch:
             log.warning("ring broken", epoch=epoch, reason=reason)
             self._break(reason, count=True)
-            self._report(wire.Failed(epoch, "head", reason))
+            self._report(wire.Failed(epoch, "head", reason, peer_id))
 
     def _break(self, reason: str, *, count: bool = False) -> None:
         """End this epoch: what has begun to answer fails, what has not waits for the next ring."""

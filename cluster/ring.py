@@ -16,6 +16,7 @@ class RingBroken:
 
     epoch: int
     reason: str
+    peer_id: NodeId
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,8 @@ class RingEnd:
     def connect(self, epoch: int, downstream: wire.Address) -> None:
         """Open the link downstream. Raises PeerRejected and LinkLost."""
         link = dial(downstream, self._identity)
-        self._outbox = Outbox(link, lambda lost: self._deliver(RingBroken(epoch, str(lost))))
+        peer_id = downstream.node_id
+        self._outbox = Outbox(link, lambda lost: self._deliver(RingBroken(epoch, str(lost), peer_id)))
         self._outbox.put(wire.RingHello(epoch))
 
     def send(self, message: wire.Message, payload: memoryview | bytes = b"") -> None:
@@ -104,4 +106,4 @@ class RingEnd:
                     raise FrameInvalid(f"{type(frame.message).__name__} does not belong here")
                 self._deliver(frame)
         except (LinkLost, FrameInvalid) as error:
-            self._deliver(RingBroken(place.epoch, str(error)))
+            self._deliver(RingBroken(place.epoch, str(error), place.upstream))

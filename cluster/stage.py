@@ -81,8 +81,8 @@ class Stage:
             case wire.Dismiss(epoch) if self._loaded and self._loaded.epoch < epoch:
                 self._ring_end.leave()
                 self._loaded = None
-            case RingBroken(epoch, reason) if self._loaded and self._loaded.epoch == epoch:
-                self._fail(epoch, reason)
+            case RingBroken(epoch, reason, peer_id) if self._loaded and self._loaded.epoch == epoch:
+                self._report(wire.Failed(epoch, "stage", reason, peer_id))
             case _:
                 pass
 

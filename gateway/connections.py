@@ -31,6 +31,7 @@ class BoundedProtocol(HttpToolsProtocol):
     _waiting_since_s: float | None
     # None while the client takes what it is sent.
     _unread_since_s: float | None = None
+    _unread_bytes = 0
     # What came since the last whole head or piece of body: the parser may be keeping all of it.
     _kept_bytes = 0
     _problem: GatewayError | None = None
@@ -63,8 +64,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._problem:
             raise self._problem  # which ends the parser's work, and leads to send_400_response
         self._kept_bytes = 0
+        super().on_headers_complete()  # which may still find that it cannot read the target
         self._waiting_since_s = None
-        super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         self._kept_bytes = 0
@@ -77,6 +78,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         self._unread_since_s = self.loop.time()
+        self._unread_bytes = self.transport.get_write_buffer_size()
         super().pause_writing()
 
     def resume_writing(self) -> None:
@@ -115,11 +117,19 @@ class BoundedProtocol(HttpToolsProtocol):
         return cycle is not None and not cycle.response_complete
 
     def _look_at_the_clock(self) -> None:
+        self._note_progress()
         now_s, due_s = self.loop.time(), self._due_s()
         if due_s is not None and due_s <= now_s:
             self.transport.abort()  # closing would wait for a client that does not read
             return
         self._timer = self.loop.call_at(due_s or now_s + self.head_s, self._look_at_the_clock)
+
+    def _note_progress(self) -> None:
+        """A client that reads slowly is not one that does not read."""
+        unread_bytes = self.transport.get_write_buffer_size()
+        if self._unread_since_s is not None and unread_bytes < self._unread_bytes:
+            self._unread_since_s = self.loop.time()
+        self._unread_bytes = unread_bytes
 
     def _due_s(self) -> float | None:
         """When the client will have been waited for long enough."""

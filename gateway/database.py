@@ -7,6 +7,7 @@ and asks for it later is refused without waiting whenever another one committed 
 
 import logging
 import sqlite3
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ _USE = "millrace_use"
 _READ, _WRITE = "read", "write"
 _MIGRATION_LOCK = 0x6D696C6C
 _BUSY_TIMEOUT_S = 5
+_WAL_PAUSE_S = 0.02
 _LOCK_TIMEOUT_S = 5
 _STATEMENT_TIMEOUT_S = 30
 _CONNECT_TIMEOUT_S = 5
@@ -117,8 +119,24 @@ def open_engine(dsn: str, *, pool_size: int = 8) -> Engine:
 
 def _prepare_sqlite(connection: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
     connection.isolation_level = None
-    for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+    _use_wal(connection)
+    for pragma in ("synchronous = FULL", "foreign_keys = ON"):
         connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Of several that open a new file at once SQLite refuses this to all but one, without waiting."""
+    until_s = time.monotonic() + _BUSY_TIMEOUT_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL").close()
+        except sqlite3.OperationalError as error:
+            is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+            if not is_busy or time.monotonic() > until_s:
+                raise
+            time.sleep(_WAL_PAUSE_S)
+        else:
+            return
 
 
 def _begin_sqlite(connection: Connection) -> None:

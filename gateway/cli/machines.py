@@ -63,7 +63,7 @@ def join(
 ) -> None:
     """Make this machine a node and serve until Ctrl-C. Example: millrace join 192.168.1.10 --token T"""
     settings = settings_from(data_dir)
-    from cluster.errors import ClusterError
+    from cluster.errors import ClusterError, LinkLost
     from cluster.joining import Target
     from cluster.node import NodeOptions
     from cluster.probe import compute_threads
@@ -87,6 +87,8 @@ def join(
         asyncio.run(_serve_node(options))
     except (SettingsInvalid, OSError) as error:
         output.fail(str(error))
+    except LinkLost as error:
+        output.fail(str(error), output.UNREACHABLE)
     except ClusterError as error:
         output.fail(str(error), output.REFUSED)
 

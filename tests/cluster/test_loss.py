@@ -223,6 +223,31 @@ async def test_a_machine_that_nobody_reaches_is_the_one_that_is_left_out(tmp_pat
                 assert stages(cluster) == ["node-1"]
 
 
+async def test_a_ring_that_breaks_while_a_newcomer_fetches_is_closed_again_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has the files serves; the one that still gets them takes part later."""
+
+    def very_slowly(source: Path, manifest: Manifest, sha256: str, offset: int) -> tuple[bytes, int]:
+        time.sleep(0.7)
+        return read_part(source, manifest, sha256, offset)
+
+    monkeypatch.setattr("cluster.controller.read_part", very_slowly)
+    async with running_cluster(tmp_path, nodes=1) as cluster:
+        expected = await cluster.ask(PROMPT)
+        async with newcomer(cluster, tmp_path / "new"):
+            while cluster.controller.topology().epoch < 2:
+                await asyncio.sleep(0.05)
+            victim = child(cluster.node_process(1), "stage")
+            assert victim
+            victim.kill()
+            victim.wait(5)
+            assert (await cluster.ask(PROMPT)).token_ids == expected.token_ids
+            assert stages(cluster) == ["node-1"]
+            folder = next((tmp_path / "new" / "models").iterdir())
+            assert sum(path.stat().st_size for path in (folder / "tensors").iterdir()) < 8e6
+
+
 async def test_a_newcomer_takes_part_when_it_has_its_files_and_answers_are_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,7 +260,7 @@ async def test_a_newcomer_takes_part_when_it_has_its_files_and_answers_are_finis
         expected = await cluster.ask(PROMPT, max_tokens=100)
         while_fetching = 0
         async with newcomer(cluster, tmp_path / "new"):
-            while stages(cluster) != ["newcomer", "node-1"]:
+            while stages(cluster) != ["node-1", "newcomer"]:
                 answer = await cluster.ask(PROMPT, max_tokens=100)
                 assert answer.token_ids == expected.token_ids
                 while_fetching += cluster.controller.topology().epoch == 2 and stages(cluster) == ["node-1"]

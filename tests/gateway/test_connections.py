@@ -122,6 +122,7 @@ async def test_a_large_body_is_not_taken_for_headers(server: uvicorn.Server) -> 
         pytest.param(GET + b"\r\n", b"\r\n", id="after an answer"),
         pytest.param(b"POST /early HTTP/1.1\r\nContent-Length: 9999\r\n\r\n", b"a", id="answered before its body"),
         pytest.param(b"nonsense\r\n\r\n", b"a", id="refused"),
+        pytest.param(b"GET http://[ HTTP/1.1\r\nHost: x\r\n\r\n", b"", id="refused for its target"),
     ],
 )
 async def test_a_slow_client_is_let_go(server: uvicorn.Server, start: bytes, drip: bytes) -> None:
