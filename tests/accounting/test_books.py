@@ -186,5 +186,6 @@ def test_books_agree_with_the_model(databases: Databases, kind: Kind) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_books_agree_with_the_model_for_long(databases: Databases, kind: Kind) -> None:
     _run(databases, kind, examples=500 if kind == "sqlite" else 200, steps=100)

@@ -104,5 +104,6 @@ def test_killed_writers_lose_nothing_and_double_nothing(dsn: str, engine: Engine
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_killed_writers_for_long(dsn: str, engine: Engine) -> None:
     _kill_often(dsn, engine, kills=200, seed=2)

@@ -15,7 +15,9 @@ from tests.gateways import Gateway, running_gateway, until
 MODEL = DEMO_MODEL.name
 
 
-@pytest.mark.parametrize("requests", [120, pytest.param(5000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "requests", [120, pytest.param(5000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
+)
 def test_callers_come_and_go(tmp_path: Path, requests: int) -> None:
     with running_gateway(tmp_path, nodes=2) as gateway:
         asyncio.run(_crowd(gateway, 40))
