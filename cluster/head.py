@@ -30,7 +30,16 @@ from cluster.plan import BLOCK_TOKENS
 from cluster.ring import RingBroken, RingEnd
 from cluster.scheduler import Scheduler, Sequence
 from cluster.text import TextCodec
-from cluster.tickets import REQUESTS_MAX, Cancelled, Tell, Ticket, check_lengths, check_tokens, choice_seed
+from cluster.tickets import (
+    REQUESTS_MAX,
+    Cancelled,
+    Tell,
+    Ticket,
+    check_lengths,
+    check_tokens,
+    choice_seed,
+    rejected,
+)
 from cluster.transport import Frame
 
 log = structlog.get_logger(__name__)
@@ -214,7 +223,7 @@ class Head:
             if ticket.id in self._tickets:
                 raise RequestInvalid("a request with this id is running", "id")
         except GenerationError as error:
-            ticket.tell(_rejected(ticket.id, error))
+            ticket.tell(rejected(ticket.id, error))
             return
         self._tickets[ticket.id] = ticket
         if self._ring and self._ring.is_closed and not self._draining:
@@ -292,7 +301,7 @@ class Head:
     def _reject(self, ticket: Ticket, error: GenerationError) -> None:
         self._tickets.pop(ticket.id, None)
         self._drop_sequences(ticket)
-        ticket.tell(_rejected(ticket.id, error))
+        ticket.tell(rejected(ticket.id, error))
 
     def _drop_sequences(self, ticket: Ticket) -> None:
         for completion in ticket.completions:
@@ -343,10 +352,6 @@ class Head:
 
 def _others(token: SampledToken) -> Iterator[int]:
     return (other.token_id for other in token.top)
-
-
-def _rejected(request_id: str, error: GenerationError) -> wire.Rejected:
-    return wire.Rejected(request_id, error.code, error.message, error.param)
 
 
 def _empty_step(epoch: int) -> wire.Step:

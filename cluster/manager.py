@@ -164,7 +164,9 @@ class DeploymentManager:
                 await self._use_head(None)
             if self._is_preparing:
                 raise PlanOutdated("the ring that was to serve meanwhile is broken")
-        elif self._is_preparing and deployment is None and isinstance(message, wire.Hello):
+        # The hello of one that is planned with already may be read late: it is no news.
+        is_new = isinstance(message, wire.Hello) and member.node_id not in self._considered
+        if is_new and self._is_preparing and self.deployment is None:
             raise PlanOutdated(f"{member.name} may serve sooner")
         return member.node_id, message
 
@@ -201,7 +203,8 @@ class DeploymentManager:
         except NodeFailed as failure:
             self._leave_out(failure)
             raise
-        self._considered = considered
+        # Not who left meanwhile: it may come back with more to give.
+        self._considered = considered & {member.node_id for member in self._roster.membership.present()}
 
     def _plan(
         self, model: Model, members: list[Member], without: frozenset[NodeId] = frozenset()
@@ -232,6 +235,8 @@ class DeploymentManager:
     ) -> tuple[Rollout, frozenset[NodeId]]:
         """Have the files fetched. Without a ring that serves, those who have theirs do not wait for the others."""
         rollout = self._begin(model, plan)
+        if self.deployment is None:
+            self._considered = considered
         self._is_preparing = True
         try:
             late = await (rollout.prepare() if self.deployment else rollout.prepare(SOON_S))

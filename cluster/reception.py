@@ -11,7 +11,7 @@ from cluster.channel import Channel
 from cluster.errors import ClusterBusy, ClusterUnavailable, GenerationError, LinkLost, PeerRejected, RequestInvalid
 from cluster.generation import Done, GenerateRequest
 from cluster.head import Head
-from cluster.tickets import CHOICES_MAX, REQUESTS_MAX, Cancelled, Ticket, fresh_seed
+from cluster.tickets import CHOICES_MAX, REQUESTS_MAX, Cancelled, Ticket, fresh_seed, rejected
 
 log = structlog.get_logger(__name__)
 
@@ -77,7 +77,7 @@ class Reception:
     def _accept(self, caller: _Caller, request: GenerateRequest) -> None:
         """Each request in a task of its own: one long prompt holds nobody else up."""
         if len(caller.preparing) >= REQUESTS_MAX:
-            caller.tell(wire.Rejected(request.id, ClusterBusy.code, "too many requests arrive at once"))
+            caller.tell(rejected(request.id, ClusterBusy("too many requests arrive at once")))
             return
         caller.requests.add(request.id)
         task = asyncio.create_task(self._admit(caller, request), name=f"prepare {request.id}")
@@ -88,10 +88,10 @@ class Reception:
         try:
             ticket = await self._prepare(caller, request)
         except GenerationError as error:
-            caller.tell(wire.Rejected(request.id, error.code, error.message, error.param))
+            caller.tell(rejected(request.id, error))
         except Exception:  # the edge of one request: the connection carries others, too
             log.exception("request cannot be prepared", request_id=request.id)
-            caller.tell(wire.Rejected(request.id, GenerationError.code, "the prompt cannot be prepared"))
+            caller.tell(rejected(request.id, GenerationError("the prompt cannot be prepared")))
         else:
             if request.id in caller.requests:  # Otherwise it was cancelled meanwhile.
                 self._head.deliver(ticket)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from cluster import wire
 from cluster.completion import Completion
-from cluster.errors import ContextLengthExceeded, RequestInvalid
+from cluster.errors import ContextLengthExceeded, GenerationError, RequestInvalid
 from cluster.generation import GenerateRequest
 
 REQUESTS_MAX = 512
@@ -87,3 +87,8 @@ def choice_seed(seed: int, choice: int) -> int:
         return seed
     digest = hashlib.blake2b(f"{seed}/{choice}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 2
+
+
+def rejected(request_id: str, error: GenerationError) -> wire.Rejected:
+    """The message that ends a request without its answer."""
+    return wire.Rejected(request_id, error.code, error.message, error.param)
