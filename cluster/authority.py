@@ -2,7 +2,6 @@
 
 import hashlib
 import hmac
-import os
 import secrets
 import time
 from collections.abc import Callable
@@ -17,16 +16,29 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from cluster.errors import PeerRejected
-from cluster.identity import AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE, Identity, NodeId, Role, identity_uri
+from cluster.errors import MachineRemoved, PeerRejected
+from cluster.identity import (
+    AUTHORITY_FILE,
+    CERTIFICATE_FILE,
+    KEY_FILE,
+    Identity,
+    NodeId,
+    Role,
+    identity_uri,
+    replace_file,
+)
+from cluster.machines import MachineBook
 
 TOKEN_TTL_S = 15 * 60
 TOKENS_MAX = 1000
 
+# Renewed when a third is left: a machine that was switched off for less than ten days need not join again.
+CERTIFICATE_S = 30 * 24 * 3600.0
+CLOCK_SKEW = timedelta(hours=1)
+
 _AUTHORITY_YEARS = 10
-# Rotation is not built yet, so a machine's certificate must outlast any stretch between two joins.
-_CERTIFICATE_DAYS = 365
-_CLOCK_SKEW = timedelta(hours=1)
+# Machines certified before there was a book of them hold certificates for a year.
+_UNKNOWN_S = 366 * 24 * 3600.0
 _TOKEN_PREFIX = "mrj"  # noqa: S105 - a mark that people recognise, not a secret
 
 
@@ -35,6 +47,11 @@ class _Invitation(msgspec.Struct):
 
     expires_s: float
     used_by: str = ""
+
+
+def certificate_life() -> timedelta:
+    """How long a certificate of a machine lasts."""
+    return timedelta(seconds=CERTIFICATE_S)
 
 
 def new_key() -> Ed25519PrivateKey:
@@ -70,15 +87,15 @@ def read_token(token: str) -> tuple[str, str]:
 def save_identity(folder: Path, key: Ed25519PrivateKey, certificate_pem: str, authority_pem: str) -> Identity:
     """Write an identity's three files, the key readable by its owner alone."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    _write(folder / KEY_FILE, _private_pem(key), mode=0o600)
-    _write(folder / CERTIFICATE_FILE, certificate_pem, mode=0o644)
-    _write(folder / AUTHORITY_FILE, authority_pem, mode=0o644)
+    replace_file(folder / KEY_FILE, _private_pem(key), mode=0o600)
+    replace_file(folder / CERTIFICATE_FILE, certificate_pem, mode=0o644)
+    replace_file(folder / AUTHORITY_FILE, authority_pem, mode=0o644)
     return Identity(folder)
 
 
 @dataclass(slots=True)
 class Authority:
-    """Signs certificates and keeps the book of join tokens; one process writes its folder.
+    """Signs certificates, keeps the books of join tokens and of machines; one process writes its folder.
 
     `clock` gives seconds since the epoch.
     """
@@ -86,6 +103,7 @@ class Authority:
     folder: Path
     key: Ed25519PrivateKey
     certificate: x509.Certificate
+    machines: MachineBook
     clock: Callable[[], float] = time.time
     _invitations: dict[str, _Invitation] = field(default_factory=dict)
 
@@ -97,7 +115,8 @@ class Authority:
         key = serialization.load_pem_private_key((folder / KEY_FILE).read_bytes(), None)
         assert isinstance(key, Ed25519PrivateKey)
         certificate = x509.load_pem_x509_certificate((folder / AUTHORITY_FILE).read_bytes())
-        authority = cls(folder, key, certificate, clock)
+        machines = MachineBook.open(folder / "machines.json", clock)
+        authority = cls(folder, key, certificate, machines, clock)
         if authority._book.is_file():
             authority._invitations = msgspec.json.decode(authority._book.read_bytes(), type=dict[str, _Invitation])
         return authority
@@ -105,6 +124,11 @@ class Authority:
     @property
     def certificate_pem(self) -> str:
         return self.certificate.public_bytes(serialization.Encoding.PEM).decode()
+
+    @property
+    def fingerprint(self) -> str:
+        """What join tokens know this cluster by."""
+        return fingerprint(self.certificate_pem)
 
     @property
     def _book(self) -> Path:
@@ -142,9 +166,36 @@ class Authority:
             raise PeerRejected("join token has expired; make a new one with `millrace token create`")
         key, name = _read_request(request_pem)
         node_id = node_id_of(key)
+        if node_id in self.machines.removed:
+            raise MachineRemoved(node_id)
         invitation.used_by = node_id
         self._save_book()
-        return self._certify(key, "node", name), node_id
+        return self._certify_node(key, name), node_id
+
+    def renew(self, node_id: NodeId, request_pem: str) -> str:
+        """A new certificate (PEM) for the machine that asks over a connection that its old one opened.
+
+        Raises PeerRejected when the request is for another key, and for a removed machine.
+        """
+        key, name = _read_request(request_pem)
+        if node_id_of(key) != node_id:
+            raise PeerRejected("a certificate is renewed for the key that it was made for")
+        if node_id in self.machines.removed:
+            raise MachineRemoved(node_id)
+        return self._certify_node(key, name)
+
+    def renew_own(self, request_pem: str, role: Role) -> str:
+        """A new certificate (PEM) for a process of this machine."""
+        key, name = _read_request(request_pem)
+        return self._certify(key, role, name)
+
+    def note(self, node_id: NodeId, name: str) -> None:
+        """This machine is here; one of before there was a book gets into it."""
+        self.machines.seen(node_id, name, self.clock() + _UNKNOWN_S)
+
+    def _certify_node(self, key: Ed25519PublicKey, name: str) -> str:
+        self.machines.certified(node_id_of(key), name, self.clock() + CERTIFICATE_S)
+        return self._certify(key, "node", name)
 
     def _certify(self, key: Ed25519PublicKey, role: Role, name: str) -> str:
         now = datetime.now(UTC)
@@ -156,8 +207,8 @@ class Authority:
             .issuer_name(self.certificate.subject)
             .public_key(key)
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - _CLOCK_SKEW)
-            .not_valid_after(now + timedelta(days=_CERTIFICATE_DAYS))
+            .not_valid_before(now - CLOCK_SKEW)
+            .not_valid_after(now + certificate_life())
             .add_extension(x509.SubjectAlternativeName([uri]), critical=False)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
@@ -169,7 +220,7 @@ class Authority:
         return certificate.public_bytes(serialization.Encoding.PEM).decode()
 
     def _save_book(self) -> None:
-        _write(self._book, msgspec.json.encode(self._invitations).decode(), mode=0o600)
+        replace_file(self._book, msgspec.json.encode(self._invitations).decode(), mode=0o600)
 
 
 def _found(folder: Path) -> None:
@@ -182,16 +233,18 @@ def _found(folder: Path) -> None:
         .issuer_name(subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _CLOCK_SKEW)
+        .not_valid_before(now - CLOCK_SKEW)
         .not_valid_after(now + timedelta(days=365 * _AUTHORITY_YEARS))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(_SIGNING_ONLY, critical=True)
         .sign(key, None)
     )
-    _write(folder / AUTHORITY_FILE, certificate.public_bytes(serialization.Encoding.PEM).decode(), mode=0o644)
+    replace_file(
+        folder / AUTHORITY_FILE, certificate.public_bytes(serialization.Encoding.PEM).decode(), mode=0o644
+    )
     # The key comes last: a folder with a key is a complete authority.
-    _write(folder / KEY_FILE, _private_pem(key), mode=0o600)
+    replace_file(folder / KEY_FILE, _private_pem(key), mode=0o600)
 
 
 _SIGNING_ONLY = x509.KeyUsage(
@@ -241,13 +294,3 @@ def _private_pem(key: Ed25519PrivateKey) -> str:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     ).decode()
-
-
-def _write(path: Path, text: str, *, mode: int) -> None:
-    """Replace a file in one step, so that a crash leaves the old one or the new one."""
-    fresh = path.with_suffix(".new")
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)

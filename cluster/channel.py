@@ -4,22 +4,24 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 
 import structlog
 
 from cluster import wire
-from cluster.errors import FrameInvalid, LinkLost, PeerRejected
-from cluster.identity import Identity, Peer, read_peer
+from cluster.errors import FrameInvalid, LinkError, LinkLost, MachineRemoved, PeerRejected, WrongPeer
+from cluster.identity import Identity, NodeId, Peer, ServerContexts, read_peer
 from cluster.sockets import tune
 
 log = structlog.get_logger(__name__)
 
 HANDSHAKE_TIMEOUT_S = 5.0
 SEND_TIMEOUT_S = 20.0
-_HANDSHAKES_MAX = 64
 _CHANNELS_MAX = 1024
+# Of those who have shown no certificate yet: beyond it the one that has been silent longest makes room.
+_PENDING_MAX = 128
+_FAREWELL_S = 1.0
 _ACCEPT_PAUSE_S = 0.5
 # A machine that has no certificate yet says no more than a token and a signing request.
 _NEWCOMER_BYTES_MAX = 64 * 2**10
@@ -84,6 +86,9 @@ async def open_channel(address: wire.Address, identity: Identity, timeout_s: flo
     if channel.peer is None or channel.peer.node_id != address.node_id:
         await channel.close()
         raise PeerRejected(f"{channel.address} is not the machine it should be")
+    if address.node_id in identity.removed():
+        await channel.close()
+        raise MachineRemoved(address.node_id)
     return channel
 
 
@@ -93,7 +98,7 @@ async def dial(host: str, port: int, context: ssl.SSLContext, timeout_s: float =
         async with asyncio.timeout(timeout_s):
             reader, writer = await asyncio.open_connection(host, port, ssl=context)
     except ssl.SSLError as error:
-        raise PeerRejected(f"{host}:{port} refused or failed the TLS handshake: {error.reason}") from None
+        raise WrongPeer(f"{host}:{port} refused or failed the TLS handshake: {error.reason}") from None
     except (OSError, TimeoutError) as error:
         raise LinkLost(f"cannot reach {host}:{port}: {error}") from None
     tune(writer.get_extra_info("socket"))
@@ -103,21 +108,34 @@ async def dial(host: str, port: int, context: ssl.SSLContext, timeout_s: float =
 Serve = Callable[[Channel], Awaitable[None]]
 
 
-class Door:
-    """A listening port that admits whoever the TLS context admits, and logs whom it does not.
+@dataclass(slots=True)
+class _Visit:
+    """One connection to a door. Until its task has begun nobody else closes it."""
 
-    The handler owns its channel until it returns; a LinkError that it lets through ends this one connection.
-    asyncio's own TLS server drops failed handshakes without a word, hence the accept loop here.
+    connection: socket.socket
+    where: str
+    begun: bool = False
+    channel: Channel | None = None
+
+
+class Door:
+    """A listening port that admits this cluster's machines and, if asked to, newcomers; it logs whom it refuses.
+
+    The handler owns its channel until it returns; a LinkError that it lets through ends this one connection,
+    and the peer is told why. Whoever opens connections and says nothing loses the oldest of them to the next
+    who comes. asyncio's own TLS server drops failed handshakes without a word, hence the accept loop here.
     """
 
-    def __init__(self, name: str, context: ssl.SSLContext, serve: Serve) -> None:
+    def __init__(self, name: str, identity: Identity, serve: Serve, *, newcomers: bool = False) -> None:
         self._name = name
-        self._context = context
+        self._identity = identity
+        self._contexts = ServerContexts(identity, certificate_needed=not newcomers)
         self._serve = serve
         self._listening: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
-        self._connections: set[asyncio.Task[None]] = set()
-        self._handshakes = asyncio.Semaphore(_HANDSHAKES_MAX)
+        # In the order in which they came; those in `_pending` have no channel or one without a peer.
+        self._connections: dict[asyncio.Task[None], _Visit] = {}
+        self._pending: dict[asyncio.Task[None], None] = {}
 
     async def open(self, host: str, port: int) -> int:
         """Start listening and return the port. Raises OSError when it is taken."""
@@ -135,6 +153,12 @@ class Door:
         if self._listening:
             self._listening.close()
 
+    def cut(self, node_ids: Collection[NodeId]) -> None:
+        """End the connections of these machines now."""
+        for visit in self._connections.values():
+            if (channel := visit.channel) and channel.peer and channel.peer.node_id in node_ids:
+                channel.writer.transport.abort()
+
     async def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         while True:
@@ -149,14 +173,32 @@ class Door:
                 log.warning("connection refused", door=self._name, peer=address[0], reason="too many connections")
                 connection.close()
                 continue
-            task = asyncio.create_task(self._admit(connection, f"{address[0]}:{address[1]}"))
-            self._connections.add(task)
-            task.add_done_callback(self._connections.discard)
+            if len(self._pending) >= _PENDING_MAX:
+                self._make_room()
+            visit = _Visit(connection, f"{address[0]}:{address[1]}")
+            task = asyncio.create_task(self._admit(visit))
+            self._connections[task] = visit
+            self._pending[task] = None
+            task.add_done_callback(self._forget)
 
-    async def _admit(self, connection: socket.socket, address: str) -> None:
+    def _make_room(self) -> None:
+        oldest = next(iter(self._pending))
+        del self._pending[oldest]
+        reason = f"{_PENDING_MAX} connections show no certificate, and it is the oldest"
+        log.warning("connection refused", door=self._name, peer=self._connections[oldest].where, reason=reason)
+        oldest.cancel()
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        visit = self._connections.pop(task)
+        self._pending.pop(task, None)
+        if not visit.begun:
+            visit.connection.close()
+
+    async def _admit(self, visit: _Visit) -> None:
+        visit.begun = True
+        connection, address = visit.connection, visit.where
         try:
-            async with self._handshakes:
-                channel = await _handshake(connection, self._context, address)
+            channel = await _handshake(connection, self._contexts.current, address)
         except (ssl.SSLError, OSError, TimeoutError, PeerRejected) as error:
             connection.close()
             reason = error.reason if isinstance(error, ssl.SSLError) else str(error)
@@ -164,14 +206,31 @@ class Door:
                 "connection refused", door=self._name, peer=address, reason=reason or "handshake timed out"
             )
             return
+        except asyncio.CancelledError:
+            connection.close()
+            raise
+        visit.channel = channel
+        task = asyncio.current_task()
+        if channel.peer and task:
+            self._pending.pop(task, None)
         try:
+            if channel.peer and channel.peer.node_id in self._identity.removed():
+                raise MachineRemoved(channel.peer.node_id)
             await self._serve(channel)
         except LinkLost as error:
             log.info("connection ended", door=self._name, peer=address, reason=str(error))
         except (FrameInvalid, PeerRejected) as error:
             log.warning("connection refused", door=self._name, peer=address, reason=str(error))
+            await _bid_farewell(channel, error)
         finally:
             await channel.close()
+
+
+async def _bid_farewell(channel: Channel, error: LinkError) -> None:
+    """Whoever is refused may be one of ours that is mistaken: it learns why, if it listens."""
+    with contextlib.suppress(LinkLost, TimeoutError):
+        async with asyncio.timeout(_FAREWELL_S):
+            await channel.send(wire.Refused(str(error), removed=isinstance(error, MachineRemoved)))
 
 
 async def _handshake(connection: socket.socket, context: ssl.SSLContext, address: str) -> Channel:

@@ -14,20 +14,21 @@ from cluster.errors import (
     ClusterUnavailable,
     FrameInvalid,
     GenerationError,
+    HeadLost,
     LinkError,
     LinkLost,
     PeerRejected,
-    StageLost,
 )
 from cluster.generation import Done, GenerateRequest, GenerationEvent
 from cluster.identity import Identity
 
 log = structlog.get_logger(__name__)
 
-# Between two signs of life of one request: a prefill of a long prompt on slow machines takes a while.
-SILENCE_TIMEOUT_S = 300.0
+# A head tells of every request it has four times as often (desk.KEEP_ALIVE_S), whatever the request waits for.
+SILENCE_TIMEOUT_S = 60.0
 
 _Answer = wire.Events | wire.Rejected
+_LOST = "the machine that coordinates the cluster was lost while answering"
 
 
 class HeadClient:
@@ -36,7 +37,7 @@ class HeadClient:
     def __init__(self, head: wire.Address, channel: Channel) -> None:
         self.head = head
         self._channel = channel
-        self._requests: dict[str, asyncio.Queue[_Answer]] = {}
+        self._requests: dict[str, asyncio.Queue[_Answer | None]] = {}
         # Opened while some request runs, but it belongs to none: its log lines carry no request id.
         self._reading = asyncio.create_task(self._read(), name="head client", context=contextvars.Context())
 
@@ -55,9 +56,9 @@ class HeadClient:
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerationEvent]:
         """Events of one request up to its Done. Leaving the iterator early cancels it on the head at once.
 
-        Raises GenerationError and its kinds.
+        Raises GenerationError and its kinds; HeadLost when another head may go on.
         """
-        answers: asyncio.Queue[_Answer] = asyncio.Queue()
+        answers: asyncio.Queue[_Answer | None] = asyncio.Queue()
         self._requests[request.id] = answers
         finished = False
         try:
@@ -78,16 +79,20 @@ class HeadClient:
                     await self._send(wire.Cancel(request.id))
 
     async def close(self) -> None:
+        """Without a farewell: a head that stands still would keep everybody waiting for its answer to it."""
         self._reading.cancel()
         await asyncio.gather(self._reading, return_exceptions=True)
-        await self._channel.close()
+        self._channel.writer.transport.abort()
 
-    async def _next(self, answers: asyncio.Queue[_Answer]) -> _Answer:
+    async def _next(self, answers: asyncio.Queue[_Answer | None]) -> _Answer:
         try:
             async with asyncio.timeout(SILENCE_TIMEOUT_S):
-                return await answers.get()
+                answer = await answers.get()
         except TimeoutError:
-            raise StageLost(f"the cluster has been silent for {SILENCE_TIMEOUT_S:.0f} s") from None
+            raise HeadLost(f"the cluster has been silent for {SILENCE_TIMEOUT_S:.0f} s") from None
+        if answer is None:
+            raise HeadLost(_LOST)
+        return answer
 
     async def _send(self, message: wire.Message) -> None:
         if not self.is_open:
@@ -106,6 +111,5 @@ class HeadClient:
         except (LinkLost, FrameInvalid, PeerRejected) as error:
             log.warning("head lost", reason=str(error))
         finally:
-            for request_id, answers in self._requests.items():
-                lost = "the machine that coordinates the cluster was lost while answering"
-                answers.put_nowait(wire.Rejected(request_id, StageLost.code, lost))
+            for answers in self._requests.values():
+                answers.put_nowait(None)

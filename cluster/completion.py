@@ -1,11 +1,11 @@
 """One continuation from tokens to text: detokenized, ended by a token, a stop string or a limit."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from cluster.generation import Alternative, FinishReason, Limits, SampledToken, TokenEvent
-from cluster.scheduler import Sequence
+from cluster.generation import Alternative, FinishReason, Limits, Resume, SampledToken, TokenEvent
+from cluster.sequence import Sequence
 from cluster.text import Detokenizer, StopMatcher, TextCodec
 
 
@@ -22,6 +22,9 @@ class Completion:
     matcher: StopMatcher
     tokens: int = 0
     finished: bool = False
+    # Ids that no event has carried yet, and characters to come that the reader has from another head.
+    _untold: list[int] = field(default_factory=list)
+    _known_characters: int = 0
 
     @classmethod
     def begin(
@@ -30,8 +33,23 @@ class Completion:
         detokenizer = Detokenizer(codec, sequence.tokens)
         return cls(choice, sequence, limits, context, codec, detokenizer, StopMatcher(limits.stop))
 
+    def resume(self, had: Resume) -> TokenEvent | None:
+        """Take in what another head has told the reader; returns what these tokens give beyond it, if anything."""
+        self._known_characters = had.characters
+        text, finish = "", None
+        for token_id in had.token_ids:
+            self.sequence.tokens.append(token_id)
+            if event := self.accept(SampledToken(token_id)):
+                text += event.text
+                finish = event.finish
+            if finish:
+                break
+        self._untold.clear()
+        return self._event(text, (), finish) if text or finish else None
+
     def accept(self, token: SampledToken) -> TokenEvent | None:
         """What the reader learns from this token; None when nothing is certain yet."""
+        self._untold.append(token.token_id)
         if token.token_id in self.codec.end_token_ids and not self.limits.ignore_eos:
             return self._finish("stop", self._held_text(), ())
         self.tokens += 1
@@ -43,7 +61,7 @@ class Completion:
             return self._finish("length", text + self._held_text(), named)
         if not text and not named:
             return None
-        return self._event(text, named, None)
+        return self._event(self._unknown(text), named, None)
 
     def _is_full(self) -> bool:
         limit = self.limits.max_tokens
@@ -53,12 +71,19 @@ class Completion:
         text, stopped = self.matcher.push(self.detokenizer.flush())
         return text if stopped else text + self.matcher.flush()
 
+    def _unknown(self, text: str) -> str:
+        """What of this text the reader has not got yet."""
+        known = min(len(text), self._known_characters)
+        self._known_characters -= known
+        return text[known:]
+
     def _finish(self, reason: FinishReason, text: str, tokens: tuple[SampledToken, ...]) -> TokenEvent:
         self.finished = True
-        return self._event(text, tokens, reason)
+        return self._event(self._unknown(text), tokens, reason)
 
     def _event(self, text: str, tokens: tuple[SampledToken, ...], reason: FinishReason | None) -> TokenEvent:
-        return TokenEvent(self.choice, text, self.tokens, self.sequence.spent_ns, tokens, reason)
+        told, self._untold = tuple(self._untold), []
+        return TokenEvent(self.choice, text, self.tokens, self.sequence.spent_ns, tokens, told, reason)
 
     def _name(self, token: SampledToken) -> SampledToken:
         raw = self.codec.token_bytes

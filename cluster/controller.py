@@ -2,66 +2,78 @@
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
 from pathlib import Path
 
-from msgspec.structs import replace
+import structlog
 
-from cluster import wire
+from cluster import renewal, wire
 from cluster.authority import Authority
 from cluster.channel import Door
 from cluster.checkpoint import check_tensors
 from cluster.client import HeadClient
 from cluster.deployment import Deployment, Model
-from cluster.errors import ClusterUnavailable, ModelError, ModelNotFound, StageLost
-from cluster.generation import GenerateRequest, GenerationEvent, TokenEvent
+from cluster.discovery import Announcement, is_reachable
+from cluster.embedding_manager import EmbeddingManager
+from cluster.errors import ClusterUnavailable, HeadLost, ModelError, ModelNotFound
+from cluster.generation import GenerateRequest, GenerationEvent
 from cluster.identity import Identity, NodeId
-from cluster.manager import DeploymentManager, PlanOptions, Status
+from cluster.manager import DeploymentManager
 from cluster.manifest import Progress
 from cluster.model_card import Precision, read_card
-from cluster.plan import Member, Plan
+from cluster.plan import Goal, Pin
+from cluster.planning import PlanOptions
+from cluster.readiness import Status
+from cluster.resuming import ResumedRequest
 from cluster.roster import Roster
 from cluster.store import find_model, load_manifest, model_name, read_part
+from cluster.topology import MachineState, Topology
+
+log = structlog.get_logger(__name__)
 
 READY_PATIENCE_S = 60.0
+# The head's own patience (desk.RING_PATIENCE_S): whoever has begun waits so long, wherever it was lost.
+RESUME_PATIENCE_S = 120.0
 # Until the news that broke a request has reached the manager, too.
-LOSS_PAUSE_S = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class Topology:
-    """What people want to know of the cluster, at one moment."""
-
-    status: Status
-    reason: str
-    epoch: int
-    model: str | None
-    members: tuple[Member, ...]
-    plan: Plan | None
-    head: NodeId | None
-    round_trip_ms: float | None
+LOSS_PAUSE_S = 0.05
+LOSS_PAUSE_MAX_S = 1.0
 
 
 class Controller:
     """Runs inside the gateway. `folder` holds the authority, the gateway's identity and pulled models.
 
-    Use: `start`, `load_model`, then `generate`; `stop` at the end.
+    A model is cut into at least `stages_min` stages where there are machines for them: as many as are expected,
+    unless told otherwise. Use: `start`, `load_model`, then `generate`; `stop` at the end.
     """
 
     def __init__(
-        self, folder: Path, *, precision: Precision | None = None, slots: int = 32, expected_nodes: int = 1
+        self,
+        folder: Path,
+        *,
+        precision: Precision | None = None,
+        slots: int = 32,
+        expected_nodes: int = 1,
+        stages_min: int | None = None,
+        goal: Goal = "throughput",
+        pin: Pin | None = None,
+        discovery: bool = True,
     ) -> None:
         self._folder = folder
         self._authority = Authority.open(folder / "authority")
         self._identity = self._own_identity()
+        self._identity.keep_removed(self._authority.machines.removed)
+        self._discovery = discovery
         self._roster = Roster(self._authority, self._read_part)
-        self._door = Door(
-            "controller", self._identity.server_context(certificate_needed=False), self._roster.serve
-        )
+        self._door = Door("controller", self._identity, self._roster.serve, newcomers=True)
         self._manager = DeploymentManager(
-            folder, self._roster, PlanOptions(precision, slots, expected_nodes), self._use_head
+            folder,
+            self._roster,
+            PlanOptions(precision, slots, expected_nodes, stages_min or expected_nodes, pin, goal),
+            self._use_head,
         )
+        # Embeds texts, beside the ring and without it.
+        self.embeddings = EmbeddingManager(folder, self._roster, self._identity, self._weight_bytes)
         self._model: Model | None = None
         self._asked_for: str | None = None
         self._client: HeadClient | None = None
@@ -74,7 +86,12 @@ class Controller:
         self._tasks = [
             asyncio.create_task(self._roster.watch(), name="membership watch"),
             asyncio.create_task(self._manager.run(), name="deployment manager"),
+            asyncio.create_task(self.embeddings.run(), name="embedding manager"),
+            asyncio.create_task(renewal.keep_fresh(self._identity, self._renew), name="certificate renewal"),
         ]
+        if self._discovery and is_reachable(host):
+            announcement = Announcement(socket.gethostname(), host, bound, self._authority.fingerprint)
+            self._tasks.append(asyncio.create_task(announcement.run(), name="announcement"))
         return bound
 
     async def stop(self) -> None:
@@ -82,16 +99,19 @@ class Controller:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._hang_up()
+        await self.embeddings.stop()
         await self._door.close()
 
     async def load_model(self, reference: str, progress: Progress | None = None) -> Model:
         """Find, hash and check a model; it is deployed as soon as there are machines. Raises ModelError."""
         self._asked_for = model_name(reference)
-        await self._manager.tell("planning", f"reading {self._asked_for}")
+        if self._manager.deployment is None:
+            await self._manager.readiness.tell("planning", f"reading {self._asked_for}")
         try:
             self._model = await self._read_model(reference, progress)
         except ModelError as error:
-            await self._manager.tell("failed", str(error))
+            if self._manager.deployment is None:  # What serves does so with its own model's files.
+                await self._manager.readiness.tell("failed", str(error))
             raise
         await self._manager.serve(self._model)
         return self._model
@@ -103,6 +123,30 @@ class Controller:
         card = read_card(manifest.config)
         check_tensors(card, manifest)
         return Model(name, folder, manifest, card)
+
+    def machines(self) -> list[MachineState]:
+        """Every machine that was let in, by name; those that were removed until their certificates end."""
+        present = {member.node_id for member in self._roster.membership.present()}
+        states = [
+            MachineState(node_id, record, node_id in present)
+            for node_id, record in self._authority.machines.records.items()
+        ]
+        return sorted(states, key=lambda state: (state.record.name, state.node_id))
+
+    async def remove_machine(self, name: str) -> NodeId:
+        """Put the machine of this name or id out, at once and for good. Raises MachineUnknown, OSError."""
+        node_id = self._authority.machines.find(name)
+        self._authority.machines.remove(node_id)
+        self._identity.keep_removed(self._authority.machines.removed)
+        await self._roster.expel(node_id)
+        self._door.cut({node_id})
+        return node_id
+
+    async def drain_machine(self, name: str, *, draining: bool = True) -> NodeId:
+        """Have work moved off the machine, or let it take part again. Raises MachineUnknown, OSError."""
+        node_id = self._authority.machines.find(name)
+        await self._roster.drain(node_id, draining=draining)
+        return node_id
 
     def new_token(self) -> str:
         """A join token for one more machine."""
@@ -120,7 +164,7 @@ class Controller:
 
     @property
     def status(self) -> tuple[Status, str]:
-        return self._manager.status
+        return self._manager.readiness.status
 
     @property
     def deployment(self) -> Deployment | None:
@@ -129,10 +173,10 @@ class Controller:
 
     @property
     def is_ready(self) -> bool:
-        return self._manager.status[0] == "ready"
+        return self._manager.readiness.status[0] == "ready"
 
     def topology(self) -> Topology:
-        deployment, (status, reason) = self._manager.deployment, self._manager.status
+        deployment, (status, reason) = self._manager.deployment, self._manager.readiness.status
         return Topology(
             status=status,
             reason=reason,
@@ -142,45 +186,67 @@ class Controller:
             plan=deployment.plan if deployment else None,
             head=deployment.head.node_id if deployment else None,
             round_trip_ms=deployment.round_trip_ms if deployment else None,
+            standbys=self._manager.standbys.ready,
+            embedding_model=self.embeddings.model_name,
+            embedder=embedder.node_id if (embedder := self.embeddings.machine) else None,
+            embedder_status=self.embeddings.readiness.status,
         )
+
+    def head_vitals(self) -> wire.Vitals | None:
+        """What the present ring's head last told of itself."""
+        deployment = self._manager.deployment
+        return self._roster.membership.vitals(deployment.head.node_id, "head") if deployment else None
 
     async def wait_ready(self, timeout_s: float) -> None:
         """Raises ClusterUnavailable, with the reason, when there is no working ring in time."""
-        await self._manager.wait_ready(timeout_s)
+        await self._manager.readiness.wait(timeout_s)
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerationEvent]:
         """Events of one request. Raises GenerationError.
 
-        It waits a while for a ring that is being planned; a ring that is lost before the first token is waited
-        for again, since nobody has seen anything of the answer yet.
+        Heads and their rings may be lost meanwhile: what was told stays, and the next head goes on behind it. A
+        request waits READY_PATIENCE_S for its first ring and RESUME_PATIENCE_S for another after each loss.
         """
         loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + READY_PATIENCE_S
-        begun, losses, attempts = False, 0, 0
+        asked = ResumedRequest(request)
+        until_s, pause_s = loop.time() + READY_PATIENCE_S, LOSS_PAUSE_S
         while True:
-            await self.wait_ready(max(0.0, deadline_s - loop.time()))
+            await self._wait_for_ring(asked, until_s)
             try:
                 client = await self._open_client()
-                # A head that has not noticed yet that we were cut off still knows the earlier try.
-                again = replace(request, id=f"{request.id}#{attempts}") if attempts else request
-                attempts += 1
-                async with contextlib.aclosing(client.generate(again)) as events:
-                    async for event in events:
-                        begun = begun or isinstance(event, TokenEvent)
-                        yield event
+                async with contextlib.aclosing(client.generate(asked.next_try())) as events:
+                    async for told in events:
+                        if event := asked.pass_on(told):
+                            yield event
                 return
-            except (ClusterUnavailable, StageLost) as error:
-                # A ring that is lost again and again with the same request may be lost by it.
-                losses += isinstance(error, StageLost)
-                if begun or losses > 1 or loop.time() >= deadline_s:
+            except (ClusterUnavailable, HeadLost) as error:
+                is_lost = isinstance(error, HeadLost)
+                if asked.note_loss(counts=is_lost) or is_lost:
+                    until_s = loop.time() + RESUME_PATIENCE_S
+                if loop.time() >= until_s or asked.is_hopeless:
+                    raise
+                pause_s = LOSS_PAUSE_S if is_lost else min(2 * pause_s, LOSS_PAUSE_MAX_S)
+                log.info("request goes on", request_id=request.id, reason=error.message, begun=asked.is_begun)
+                await asyncio.sleep(pause_s)
+
+    async def _wait_for_ring(self, asked: ResumedRequest, until_s: float) -> None:
+        """Raises ClusterUnavailable. An answer that has begun also waits where no new one would be accepted."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                await self.wait_ready(max(0.0, until_s - loop.time()))
+            except ClusterUnavailable:
+                if not asked.is_begun or loop.time() >= until_s:
                     raise
                 await asyncio.sleep(LOSS_PAUSE_S)
+            else:
+                return
 
     async def _open_client(self) -> HeadClient:
         async with self._opening:
             deployment = self._manager.deployment
             if deployment is None:
-                raise ClusterUnavailable(self._manager.status[1])
+                raise ClusterUnavailable(self._manager.readiness.status[1])
             return await self._connected(deployment.head)
 
     async def _use_head(self, head: wire.Address | None) -> None:
@@ -198,16 +264,28 @@ class Controller:
         return self._client
 
     async def _hang_up(self) -> None:
-        """Close the connection to the head; requests that it still carried end with StageLost."""
+        """Close the connection to the head; requests that it still carried go on with the next one."""
         client, self._client = self._client, None
         if client:
             await client.close()
+
+    async def _renew(self) -> None:
+        request_pem = renewal.request_again(self._identity, "gateway")
+        renewal.keep(self._identity, self._authority.renew_own(request_pem, "gateway"))
 
     def _own_identity(self) -> Identity:
         """The gateway's own certificate, issued afresh at every start: it never leaves this machine."""
         return self._authority.issue_identity(self._folder / "gateway", "gateway", "gateway")
 
+    def _weight_bytes(self) -> dict[NodeId, int]:
+        """What each machine holds of the model: the stage in the ring, or a standby of one."""
+        if (deployment := self._manager.deployment) is None:
+            return {}
+        stages = (*deployment.plan.stages, *deployment.plan.standbys)
+        return {stage.member.node_id: stage.weight_bytes for stage in stages}
+
     def _read_part(self, sha256: str, offset: int) -> tuple[bytes, int]:
-        if self._model is None:
-            raise ModelNotFound("no model is loaded")
-        return read_part(self._model.folder, self._model.manifest, sha256, offset)
+        for model in (self._model, self.embeddings.model):
+            if model and model.manifest.has(sha256):
+                return read_part(model.folder, model.manifest, sha256, offset)
+        raise ModelNotFound(f"no model that is loaded here has anything with sha256 {sha256}")

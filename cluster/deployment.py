@@ -1,4 +1,8 @@
-"""One epoch's ring, from a plan to a first frame that has gone all the way round."""
+"""One epoch's ring, from a plan to a first frame that has gone all the way round.
+
+What survives from the ring before is not loaded again: a stage whose part is unchanged keeps its weights, and,
+where the head that counts on them stays, its keys and values; a standby takes its layers from its shelf.
+"""
 
 import asyncio
 import contextlib
@@ -8,18 +12,20 @@ from pathlib import Path
 from typing import TypeVar
 
 from cluster import wire
-from cluster.errors import LinkLost, NodeFailed
+from cluster.errors import LinkLost, NodeFailed, PeerRejected
+from cluster.handshake import check_ready
+from cluster.holdings import Holdings
 from cluster.identity import NodeId
 from cluster.manifest import Manifest
 from cluster.model_card import ModelCard
-from cluster.plan import Plan
+from cluster.plan import Plan, PlannedStage, StageSpec
 
 # An agent that gets nothing for a minute gives up by itself; slow links may take hours for large models.
 PREPARE_TIMEOUT_S = 24 * 3600.0
 LOAD_TIMEOUT_S = 900.0
 CONNECT_TIMEOUT_S = 30.0
 
-Answer = TypeVar("Answer", wire.Prepared, wire.Ready, wire.Connected, wire.RingClosed)
+Answer = TypeVar("Answer", wire.Prepared, wire.Shelved, wire.Ready, wire.Connected, wire.RingClosed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,7 @@ class Rollout:
     epoch: int
     model: Model
     plan: Plan
+    holdings: Holdings
     send: Callable[[NodeId, wire.Message], Awaitable[None]]
     answer: Callable[[], Awaitable[tuple[NodeId, wire.Message]]]
 
@@ -60,15 +67,21 @@ class Rollout:
     def ring(self) -> list[NodeId]:
         return [stage.member.node_id for stage in self.plan.stages]
 
+    @property
+    def new_stages(self) -> list[PlannedStage]:
+        """Those that have to be loaded where they are to be."""
+        return [stage for stage in self.plan.stages if not self.holdings.has(stage.member.node_id, stage.spec)]
+
     async def prepare(self, within_s: float = PREPARE_TIMEOUT_S) -> frozenset[NodeId]:
         """Every machine of the plan gets its files; nothing else changes yet.
 
         Returns those that have not got them in time. Raises as `run` does.
         """
-        waiting = set(self.ring)
-        for stage in self.plan.stages:
+        waiting: set[NodeId] = set()
+        for stage in self.new_stages:
             order = wire.Prepare(self.epoch, stage.spec, self.model.manifest, str(self.model.folder))
             await self.send(stage.member.node_id, order)
+            waiting.add(stage.member.node_id)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 while waiting:
@@ -76,17 +89,36 @@ class Rollout:
                     waiting.discard(node_id)
         return frozenset(waiting)
 
+    async def shelve(self, stages: list[PlannedStage]) -> None:
+        """Have these stages loaded while the old ring serves, so that the change itself is short."""
+        waiting: dict[NodeId, StageSpec] = {}
+        for stage in stages:
+            others = [*self.holdings.shelved.get(stage.member.node_id, ())]
+            manifest, source = self.model.manifest, str(self.model.folder)
+            order = wire.Shelve(self.epoch, stage.spec, manifest, source, others=others)
+            await self.send(stage.member.node_id, order)
+            waiting[stage.member.node_id] = stage.spec
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LOAD_TIMEOUT_S):
+                while waiting:
+                    node_id, shelved = await self._next(wire.Shelved)
+                    spec = waiting.pop(node_id, None)
+                    if spec and shelved.ok:
+                        self.holdings.shelved.setdefault(node_id, set()).add(spec)
+
     async def run(self) -> Deployment:
         """Raises NodeFailed with the first node's reason, LinkLost, TimeoutError."""
         ring = self.ring
         await self._assign(ring)
         head, stages = await self._places(ring)
+        fresh = [at for at, node_id in enumerate(ring) if not stages[node_id].kept]
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                round_trip_ms = await self._close(ring, head, stages)
+                round_trip_ms = await self._close(ring, head, stages, fresh)
         except TimeoutError:
             reason = f"the ring did not close in {CONNECT_TIMEOUT_S:.0f} s"
             raise NodeFailed(ring[0], reason, tuple(ring[1:])) from None
+        self.holdings.serve(ring[0], self.plan)
         address = wire.Address(ring[0], head.host, head.client_port)
         return Deployment(self.epoch, self.plan, address, round_trip_ms)
 
@@ -94,8 +126,11 @@ class Rollout:
         """Everybody loads at once; the head lives on the first stage's node, the hop between them costs least."""
         manifest, source = self.model.manifest, str(self.model.folder)
         for stage, upstream in zip(self.plan.stages, [ring[0], *ring[:-1]], strict=True):
-            order = wire.AssignStage(self.epoch, stage.spec, manifest, source, upstream)
-            await self.send(stage.member.node_id, order)
+            node_id, spec = stage.member.node_id, stage.spec
+            keep_kv = self.holdings.keeps_kv(ring[0], node_id, spec)
+            if not keep_kv:
+                self.holdings.assign(node_id, spec)
+            await self.send(node_id, wire.AssignStage(self.epoch, spec, manifest, source, upstream, keep_kv))
         head = wire.AssignHead(
             epoch=self.epoch,
             manifest=manifest,
@@ -105,6 +140,7 @@ class Rollout:
             context_tokens=self.model.card.context_tokens,
             kv_blocks=self.plan.kv_blocks,
             slots=self.plan.slots,
+            terms=self._terms,
         )
         await self.send(ring[0], head)
 
@@ -119,13 +155,32 @@ class Rollout:
                     if ready.role == "head" and node_id == ring[0]:
                         head = ready
                     elif ready.role == "stage":
+                        self._check(node_id, ready)
                         stages[node_id] = ready
+                        if not ready.kept:
+                            self.holdings.assign(node_id, self._stage(node_id).spec)
         except TimeoutError:
             late = next((node_id for node_id in ring if node_id not in stages), ring[0])
             raise NodeFailed(late, f"a machine has not loaded its layers in {LOAD_TIMEOUT_S:.0f} s") from None
         return head, stages
 
-    async def _close(self, ring: list[NodeId], head: wire.Ready, stages: dict[NodeId, wire.Ready]) -> float:
+    @property
+    def _terms(self) -> wire.Terms:
+        return wire.Terms(self.model.manifest.digest, self.plan.precision)
+
+    def _stage(self, node_id: NodeId) -> PlannedStage:
+        return next(stage for stage in self.plan.stages if stage.member.node_id == node_id)
+
+    def _check(self, node_id: NodeId, ready: wire.Ready) -> None:
+        stage = self._stage(node_id)
+        try:
+            check_ready(stage.member.name, self._terms, stage.spec.wire, ready)
+        except PeerRejected as error:
+            raise NodeFailed(node_id, str(error)) from None
+
+    async def _close(
+        self, ring: list[NodeId], head: wire.Ready, stages: dict[NodeId, wire.Ready], fresh: list[int]
+    ) -> float:
         """Stages link up before the head does, so that its first frame finds its way; returns its round trip."""
         for node_id, next_id in zip(ring, [*ring[1:], None], strict=True):
             downstream = _address(ring[0], head) if next_id is None else _address(next_id, stages[next_id])
@@ -133,7 +188,7 @@ class Rollout:
         for _ in ring:
             await self._next(wire.Connected)
         first = _address(ring[0], stages[ring[0]])
-        await self.send(ring[0], wire.Connect(self.epoch, "head", first))
+        await self.send(ring[0], wire.Connect(self.epoch, "head", first, fresh))
         _, closed = await self._next(wire.RingClosed)
         return closed.round_trip_ms
 

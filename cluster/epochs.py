@@ -7,8 +7,8 @@ from pathlib import Path
 class Epochs:
     """Counts in a file of `folder`; one process writes it."""
 
-    def __init__(self, folder: Path) -> None:
-        self._file = folder / "epoch"
+    def __init__(self, folder: Path, name: str = "epoch") -> None:
+        self._file = folder / name
         self.current = self._first = self._last()
 
     @property

@@ -9,16 +9,21 @@ ClusterError
 │   └── WeightsMismatch      a tensor or file is not the one that the manifest pins
 ├── LinkError
 │   ├── PeerRejected         wrong certificate, role, token or protocol version
+│   │   ├── WrongPeer        somebody else answers there; the right one may be elsewhere
+│   │   └── MachineRemoved   this machine, or the one at the other end, was put out of the cluster
 │   ├── FrameInvalid         bytes that are no frame of ours, or a frame beyond its bound
 │   └── LinkLost             the other end is gone
 ├── NodeFailed               one machine could not do its part of a rollout
 ├── PlanOutdated             what the plan was made for has changed: make another one
+├── MachineUnknown           no machine has this name, or several have
 └── GenerationError          how a request can end; crosses the wire as (code, message, param)
     ├── RequestInvalid
     ├── ContextLengthExceeded
     ├── ClusterBusy
     ├── ClusterUnavailable
-    └── StageLost
+    └── StageLost            a ring was lost while it answered, and none went on with it
+        ├── HeadLost         the connection to a head was lost; never crosses the wire
+        └── EmbedderLost     the connection to an embedder was lost; never crosses the wire
 """
 
 from typing import ClassVar
@@ -45,13 +50,19 @@ class ModelInvalid(ModelError):
 
 
 class ModelDoesNotFit(ModelError):
-    def __init__(self, model: str, needed_bytes: int, usable_bytes: int) -> None:
+    def __init__(
+        self,
+        model: str,
+        needed_bytes: int,
+        usable_bytes: int,
+        remedy: str = "add a machine, free memory, or choose a smaller model or precision",
+    ) -> None:
         self.needed_bytes = needed_bytes
         self.usable_bytes = usable_bytes
         short_mib = -(-(needed_bytes - usable_bytes) // 2**20)
         super().__init__(
             f"{model} needs {needed_bytes / 2**30:.2f} GiB, the machines have {usable_bytes / 2**30:.2f} GiB "
-            f"to give: {short_mib} MiB short. Add a machine, free memory, or choose a smaller model or precision."
+            f"to give: {short_mib} MiB short. What would help: {remedy}."
         )
 
 
@@ -74,12 +85,25 @@ class PlanOutdated(ClusterError):
     pass
 
 
+class MachineUnknown(ClusterError):
+    pass
+
+
 class LinkError(ClusterError):
     pass
 
 
 class PeerRejected(LinkError):
     pass
+
+
+class WrongPeer(PeerRejected):
+    pass
+
+
+class MachineRemoved(PeerRejected):
+    def __init__(self, node_id: str) -> None:
+        super().__init__(f"machine {node_id} was removed from this cluster; a new join token lets it in anew")
 
 
 class FrameInvalid(LinkError):
@@ -119,6 +143,14 @@ class ClusterUnavailable(GenerationError):
 
 class StageLost(GenerationError):
     code = "stage_lost"
+
+
+class HeadLost(StageLost):
+    pass
+
+
+class EmbedderLost(StageLost):
+    pass
 
 
 GENERATION_ERRORS: dict[str, type[GenerationError]] = {

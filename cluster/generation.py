@@ -57,14 +57,29 @@ class TokenPrompt(Struct, frozen=True, tag="tokens"):
 Prompt = ChatPrompt | TextPrompt | TokenPrompt
 
 
+class Resume(Struct, frozen=True, kw_only=True):
+    """What a caller already has of one choice from a head that is gone: another one goes on behind it."""
+
+    token_ids: list[int]
+    characters: int
+
+
 class GenerateRequest(Struct, frozen=True, kw_only=True):
-    """One request for `n` independent continuations of one prompt."""
+    """One request for `n` independent continuations of one prompt.
+
+    `resume` is empty, or has an entry for each choice. Only requests with the same `cache_salt` share cached
+    prefixes, so that nobody learns from the time of an answer what somebody else has asked. `speculate` lets the
+    head draft from the text where that pays; the answer is the same without.
+    """
 
     id: str
     prompt: Prompt
     sampling: Sampling = Sampling()
     limits: Limits = Limits()
     n: int = 1
+    resume: tuple[Resume, ...] = ()
+    cache_salt: str = ""
+    speculate: bool = True
 
 
 class Alternative(Struct, frozen=True, array_like=True):
@@ -97,7 +112,8 @@ class TokenEvent(Struct, frozen=True, tag="token", omit_defaults=True):
     """Text that became certain; `finish` closes the choice.
 
     `text` can be empty (half a character, text that may turn out to be a stop string) and can hold
-    several tokens' text at once. `tokens` has them with log-probabilities when these were asked for.
+    several tokens' text at once. `tokens` has them with log-probabilities when these were asked for,
+    `token_ids` always: whoever holds them can have another head go on.
     `completion_tokens` and `compute_ns` are the choice's totals so far, for whoever leaves early.
     """
 
@@ -106,15 +122,20 @@ class TokenEvent(Struct, frozen=True, tag="token", omit_defaults=True):
     completion_tokens: int
     compute_ns: int
     tokens: tuple[SampledToken, ...] = ()
+    token_ids: tuple[int, ...] = ()
     finish: FinishReason | None = None
 
 
 class Done(Struct, frozen=True, tag="done"):
-    """Every choice has finished. `compute_ns` is the stages' busy time that this request took."""
+    """Every choice has finished. `compute_ns` is the stages' busy time that this request took.
+
+    Of the prompt's tokens, `cached_tokens` were in the KV cache already.
+    """
 
     prompt_tokens: int
     completion_tokens: int
     compute_ns: int
+    cached_tokens: int = 0
 
 
 GenerationEvent = Accepted | TokenEvent | Done

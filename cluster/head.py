@@ -1,78 +1,37 @@
-"""The pipeline's loop: schedule, send, commit tokens, tell callers; fail what a lost stage was running."""
+"""The pipeline's loop: schedule, send, commit tokens, tell callers; from one ring to the next."""
 
 import queue
 import time
-from array import array
-from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
-from msgspec.structs import replace
 
 from cluster import wire
-from cluster.completion import Completion
-from cluster.errors import (
-    ClusterBusy,
-    ClusterError,
-    ClusterUnavailable,
-    FrameInvalid,
-    GenerationError,
-    LinkError,
-    RequestInvalid,
-    StageLost,
-)
-from cluster.generation import Accepted, Done, GenerationEvent, SampledToken
+from cluster.desk import Desk
+from cluster.errors import ClusterError, ClusterUnavailable, FrameInvalid, GenerationError, LinkError, StageLost
 from cluster.identity import Identity
 from cluster.model_card import read_card
+from cluster.pipeline import Pipeline, is_warm_up, warm_up
 from cluster.plan import BLOCK_TOKENS
 from cluster.ring import RingBroken, RingEnd
-from cluster.scheduler import Scheduler, Sequence
+from cluster.scheduler import Scheduler
 from cluster.text import TextCodec
-from cluster.tickets import (
-    REQUESTS_MAX,
-    Cancelled,
-    Tell,
-    Ticket,
-    check_lengths,
-    check_tokens,
-    choice_seed,
-    rejected,
-)
+from cluster.tickets import Cancelled, Tell, Ticket, rejected
 from cluster.transport import Frame
 
 log = structlog.get_logger(__name__)
 
-BACKLOG_PATIENCE_S = 60.0
-# Callers give up on a head that has been silent for longer (client.SILENCE_TIMEOUT_S).
-QUEUE_PATIENCE_S = 240.0
-# A prefill chunk on slow machines takes a while; a stage that computes for longer hangs.
-BATCH_TIMEOUT_S = 120.0
-# What a request was waiting for when the ring broke may be what broke it: it gets one more try, not more.
-BREAKS_MAX = 1
-
 _TICK_S = 1.0
-_WARM_UP = 0
-
-
-@dataclass(slots=True)
-class _Ring:
-    """The ring of one epoch. It serves once a first frame has come all the way round."""
-
-    order: wire.AssignHead
-    scheduler: Scheduler
-    vocabulary: int
-    connected_s: float = 0.0
-    is_closed: bool = False
-    # When each batch under way was sent, oldest first.
-    sent_s: dict[int, float] = field(default_factory=dict)
+# While a step is under way its lateness is looked at so often.
+_WATCH_S = 0.2
+# This process was stopped or starved itself when it looks at the clock so much later than it meant to.
+_STALL_S = 0.5
 
 
 class Head:
     """An actor: one inbox, one thread that decides and commits. Callers and links only put.
 
-    A ticket is in the backlog while no ring serves, otherwise in the scheduler.
+    A ring that breaks takes nothing along: requests wait at the desk, with their tokens, for the next one.
     """
 
     def __init__(self, identity: Identity, host: str, report: Tell) -> None:
@@ -82,19 +41,26 @@ class Head:
         )
         self.ring_end = RingEnd(identity, host, wire.Sampled, self._inbox.put)
         self.client_port = 0
-        self._ring: _Ring | None = None
+        self._desk = Desk()
+        self._order: wire.AssignHead | None = None
+        self._broken_epoch = wire.ANY_EPOCH
+        self._pipeline: Pipeline | None = None
+        # What the last ring that served leaves to one of the same cut: its scheduler, and stages still to be fed.
+        self._kept: Scheduler | None = None
+        self._owed: set[int] = set()
         self._codec: TextCodec | None = None
         self._codec_source = ""
         self._context_tokens = 0
-        self._tickets: dict[str, Ticket] = {}
-        self._backlog: deque[Ticket] = deque()
-        self._owners: dict[Sequence, tuple[Ticket, Completion]] = {}
-        self._draining = False
-        self._looked_s = 0.0
+        self._looked_s = time.monotonic()
+        self._counted = True
+        self._kv_blocks = 0
 
     def deliver(self, item: Ticket | Cancelled | wire.Message) -> None:
         """Called from any thread."""
-        self._inbox.put(item)
+        if isinstance(item, wire.Removed):
+            self.ring_end.cut(item.node_ids)
+        else:
+            self._inbox.put(item)
 
     def stop(self) -> None:
         self._inbox.put(None)
@@ -109,20 +75,28 @@ class Head:
         """The longest prompt of the assigned model with what it answers; 0 before there is one."""
         return self._context_tokens
 
+    @property
+    def vitals(self) -> wire.Vitals:
+        """For the agent: how far the ring has come, and what is held here."""
+        end = self.ring_end
+        return wire.Vitals(end.received, end.sent, len(self._desk.tickets), self._kv_blocks)
+
     def run(self) -> None:
         while True:
-            self._look_at_clock()
+            wait_s = _WATCH_S if self._pipeline and self._pipeline.is_waiting else _TICK_S
             try:
-                item = self._inbox.get(timeout=_TICK_S)
+                item = self._inbox.get(timeout=wait_s)
             except queue.Empty:
-                if self._ring and not self._tickets:
-                    self._ring.scheduler.check_integrity()
+                self._look_at_clock(wait_s)
+                self._count()
                 continue
             if item is None:
                 break
             self._handle(item)
             self._send_steps()
-        self._end_all()
+            if time.monotonic() - self._looked_s > _TICK_S:
+                self._look_at_clock(_TICK_S)
+        self._desk.end_all(ClusterUnavailable("the machine that coordinates the cluster was stopped"))
         self.ring_end.close()
 
     def _handle(self, item: Ticket | Cancelled | Frame | RingBroken | wire.Message) -> None:
@@ -135,226 +109,132 @@ class Head:
             case Ticket():
                 self._take(item)
             case Cancelled(request_id):
-                self._cancel(request_id)
-            case RingBroken(epoch, reason, peer_id) if self._ring and self._ring.order.epoch == epoch:
+                self._desk.cancel(request_id)
+            case RingBroken(epoch, reason, peer_id):
                 self._fail(epoch, reason, peer_id)
             case wire.AssignHead():
                 self._assign(item)
             case wire.Connect():
                 self._connect(item)
-            case wire.Dismiss(epoch) if self._ring is None or self._ring.order.epoch < epoch:
-                self._break("the cluster is being planned anew")
-            case wire.Drain():
-                self._drain()
+            case wire.Dismiss(epoch) if self._order is None or self._order.epoch < epoch:
+                self._leave_ring()
+                self._order = self._kept = None
             case _:
                 pass
 
     def _assign(self, order: wire.AssignHead) -> None:
-        self._break("the cluster is being planned anew")
+        self._leave_ring()
         try:
-            if self._codec is None or self._codec_source != order.source:
-                self._codec = TextCodec(Path(order.source))
-                self._codec_source = order.source
-            vocabulary = read_card(order.manifest.config).vocabulary
-            if order.kv_blocks * BLOCK_TOKENS < order.context_tokens:
-                raise ClusterError(f"{order.kv_blocks} KV blocks hold less than one context")
+            self._open_model(order)
         except ClusterError as error:
             self._report(wire.Failed(order.epoch, "head", str(error)))
             return
-        scheduler = Scheduler(order.epoch, order.stages, order.slots, order.kv_blocks)
-        self._ring = _Ring(order, scheduler, vocabulary)
-        self._context_tokens = order.context_tokens
-        self.ring_end.expect(order.epoch, order.upstream, 0)
+        self._order = order
+        self.ring_end.expect(order.epoch, order.upstream, 0, order.terms)
         self._report(wire.Ready(order.epoch, "head", self.ring_end.host, self.ring_end.port, self.client_port))
 
+    def _open_model(self, order: wire.AssignHead) -> None:
+        """Raises ClusterError."""
+        if order.kv_blocks * BLOCK_TOKENS < order.context_tokens:
+            raise ClusterError(f"{order.kv_blocks} KV blocks hold less than one context")
+        if self._codec is None or self._codec_source != order.source:
+            self._codec = TextCodec(Path(order.source))
+            self._codec_source = order.source
+        self._context_tokens = order.context_tokens
+        if self._order and self._order.manifest != order.manifest:
+            self._desk.end_all(StageLost("the cluster serves another model now"))
+            self._kept = None
+
     def _connect(self, order: wire.Connect) -> None:
-        if self._ring is None or self._ring.order.epoch != order.epoch:
+        assigned = self._order
+        if assigned is None or assigned.epoch != order.epoch:
             return
         try:
-            self.ring_end.connect(order.epoch, order.downstream)
+            self.ring_end.connect(order.epoch, order.downstream, assigned.terms)
         except LinkError as error:
             self._report(wire.Failed(order.epoch, "head", str(error), order.downstream.node_id))
             return
-        self._ring.connected_s = time.monotonic()
-        self.ring_end.send(_empty_step(order.epoch))
+        everything = set(range(assigned.stages))
+        scheduler, fresh = self._kept, set(order.fresh) | self._owed
+        if scheduler is None or not _suits(scheduler, assigned):
+            scheduler = Scheduler(order.epoch, assigned.stages, assigned.slots, assigned.kv_blocks)
+            fresh = everything
+        vocabulary = read_card(assigned.manifest.config).vocabulary
+        self._pipeline = Pipeline(assigned, vocabulary, scheduler, fresh & everything)
+        self.ring_end.send(warm_up(order.epoch))
 
-    def _close_ring(self, ring: _Ring) -> None:
-        """The first frame has come round: from now on steps may follow."""
-        ring.is_closed = True
-        round_trip_ms = 1000 * (time.monotonic() - ring.connected_s)
-        log.info("ring closed", epoch=ring.order.epoch, round_trip_ms=round(round_trip_ms, 1))
-        self._report(wire.RingClosed(ring.order.epoch, round_trip_ms))
-        while self._backlog:
-            self._schedule(self._backlog.popleft(), ring)
+    def _close_ring(self, pipeline: Pipeline) -> None:
+        assert self._codec
+        round_trip_ms = pipeline.close()
+        epoch = pipeline.order.epoch
+        log.info(
+            "ring closed", epoch=epoch, round_trip_ms=round(round_trip_ms, 1), requests=len(self._desk.tickets)
+        )
+        self._report(wire.RingClosed(epoch, round_trip_ms))
+        self._desk.serve(pipeline.scheduler, self._codec, pipeline.order.context_tokens, pipeline.vocabulary)
 
-    def _fail(self, epoch: int, reason: str, peer_id: str = "") -> None:
+    def _fail(self, epoch: int, reason: str, peer_id: str = "", cause: wire.Cause = "error") -> None:
         """The ring of this epoch cannot go on; an older one's troubles are over."""
-        if self._ring and self._ring.order.epoch == epoch:
-            log.warning("ring broken", epoch=epoch, reason=reason)
-            self._break(reason, count=True)
-            self._report(wire.Failed(epoch, "head", reason, peer_id))
+        if self._order and self._order.epoch == epoch != self._broken_epoch:
+            self._broken_epoch = epoch
+            log.warning("ring broken", epoch=epoch, reason=reason, requests=len(self._desk.tickets))
+            self._leave_ring()
+            self._report(wire.Failed(epoch, "head", reason, peer_id, cause))
 
-    def _break(self, reason: str, *, count: bool = False) -> None:
-        """End this epoch: what has begun to answer fails, what has not waits for the next ring."""
+    def _leave_ring(self) -> None:
+        """Requests keep their tokens, and a later ring of the same cut what the stages hold of them."""
         self.ring_end.leave()
-        self._ring = None
-        self._owners.clear()
-        if self._draining:
-            self._draining = False
-            for ticket in self._backlog:  # It was the drain that they waited for.
-                ticket.waiting_since_s = time.monotonic()
-        for ticket in list(self._tickets.values()):
-            if not ticket.completions:
-                continue  # It has waited in the backlog all along.
-            ticket.breaks += int(count and not ticket.is_queued)
-            if ticket.is_started or ticket.breaks > BREAKS_MAX:
-                self._reject(ticket, StageLost(f"a machine of the cluster was lost while answering: {reason}"))
-            else:
-                ticket.completions = []
-                ticket.waiting_since_s = time.monotonic()
-                self._backlog.append(ticket)
+        pipeline, self._pipeline = self._pipeline, None
+        if pipeline and pipeline.is_closed:
+            self._kept, self._owed = pipeline.scheduler, pipeline.fresh
+            self._desk.interrupt(pipeline.computing)
 
     def _take(self, ticket: Ticket) -> None:
-        try:
-            if self._codec is None:
-                raise ClusterUnavailable("no model is assigned to this head")
-            if len(self._tickets) >= REQUESTS_MAX:
-                raise ClusterBusy(f"{len(self._tickets)} requests are waiting or running here; try again shortly")
-            if ticket.id in self._tickets:
-                raise RequestInvalid("a request with this id is running", "id")
-        except GenerationError as error:
+        if self._codec is None:
+            error: GenerationError = ClusterUnavailable("no model is assigned to this head")
             ticket.tell(rejected(ticket.id, error))
-            return
-        self._tickets[ticket.id] = ticket
-        if self._ring and self._ring.is_closed and not self._draining:
-            self._schedule(ticket, self._ring)
         else:
-            self._backlog.append(ticket)
-
-    def _schedule(self, ticket: Ticket, ring: _Ring) -> None:
-        assert self._codec is not None
-        request, context_tokens = ticket.request, ring.order.context_tokens
-        try:
-            check_lengths(request, len(ticket.prompt), context_tokens)
-            check_tokens(ticket.prompt, ring.vocabulary)
-        except GenerationError as error:
-            self._reject(ticket, error)
-            return
-        ticket.tell(wire.Events(ticket.id, [Accepted(len(ticket.prompt))]))
-        for choice in range(request.n):
-            sampling = replace(request.sampling, seed=choice_seed(request.sampling.seed, choice))
-            sequence = Sequence(list(ticket.prompt), len(ticket.prompt), sampling)
-            completion = Completion.begin(choice, sequence, request.limits, context_tokens, self._codec)
-            ticket.completions.append(completion)
-            self._owners[sequence] = (ticket, completion)
-            ring.scheduler.add(sequence)
-
-    def _cancel(self, request_id: str) -> None:
-        ticket = self._tickets.pop(request_id, None)
-        if ticket is None:
-            return
-        self._drop_sequences(ticket)
-        if not ticket.completions:
-            self._backlog.remove(ticket)
-        log.info("request cancelled", request_id=request_id)
-        self._finish_drain()
+            self._desk.take(ticket)
 
     def _send_steps(self) -> None:
-        ring = self._ring
-        while ring and ring.is_closed and (work := ring.scheduler.next_step()):
-            step, token_ids = work
-            ring.sent_s[step.batch] = time.monotonic()
-            self.ring_end.send(step, memoryview(array("i", token_ids)).cast("B") if token_ids else b"")
+        while self._pipeline and (frame := self._pipeline.next_frame()):
+            self.ring_end.send(*frame)
+            self._counted = False
 
     def _commit(self, sampled: wire.Sampled) -> None:
-        ring = self._ring
-        if ring is None or sampled.epoch != ring.order.epoch:
+        pipeline = self._pipeline
+        if pipeline is None or sampled.epoch != pipeline.order.epoch:
             return
-        if sampled.batch == _WARM_UP:
-            self._close_ring(ring)
-            return
-        named = [token_id for token in sampled.tokens for token_id in (token.token_id, *_others(token))]
-        if any(not 0 <= token_id < ring.vocabulary for token_id in named):
-            raise FrameInvalid("the last stage drew a token outside of the vocabulary")
-        ring.sent_s.pop(sampled.batch, None)
-        touched: dict[str, list[GenerationEvent]] = {}
-        for sequence, token in ring.scheduler.commit(sampled.batch, sampled.tokens, sum(sampled.spent_ns)):
-            ticket, completion = self._owners[sequence]
-            event = completion.accept(token)
-            if completion.finished:
-                ring.scheduler.finish(sequence)
-                del self._owners[sequence]
-            if event:
-                touched.setdefault(ticket.id, []).append(event)
-        for request_id, events in touched.items():
-            self._emit(self._tickets[request_id], events)
+        if is_warm_up(sampled):
+            self._close_ring(pipeline)
+        else:
+            self._desk.hand_out(pipeline.commit(sampled))
 
-    def _emit(self, ticket: Ticket, events: list[GenerationEvent]) -> None:
-        if ticket.is_finished:
-            completion_tokens = sum(completion.tokens for completion in ticket.completions)
-            compute_ns = sum(completion.sequence.spent_ns for completion in ticket.completions)
-            events.append(Done(len(ticket.prompt), completion_tokens, compute_ns))
-            del self._tickets[ticket.id]
-        ticket.tell(wire.Events(ticket.id, events))
-        self._finish_drain()
-
-    def _reject(self, ticket: Ticket, error: GenerationError) -> None:
-        self._tickets.pop(ticket.id, None)
-        self._drop_sequences(ticket)
-        ticket.tell(rejected(ticket.id, error))
-
-    def _drop_sequences(self, ticket: Ticket) -> None:
-        for completion in ticket.completions:
-            if self._owners.pop(completion.sequence, None) and self._ring:
-                self._ring.scheduler.finish(completion.sequence)
-
-    def _look_at_clock(self) -> None:
-        """Once a tick: whoever has waited too long hears so, and so does a ring that is stuck."""
-        now_s = time.monotonic()
-        if now_s - self._looked_s < _TICK_S:
-            return
+    def _look_at_clock(self, meant_s: float) -> None:
+        """Whoever has waited too long hears so, and so does a ring that is stuck."""
+        now_s, pipeline = time.monotonic(), self._pipeline
+        stalled = now_s - self._looked_s > max(meant_s, _TICK_S) + _STALL_S
         self._looked_s = now_s
-        while self._backlog and not self._draining and self._has_waited(self._backlog[0], BACKLOG_PATIENCE_S):
-            error = ClusterUnavailable(f"the cluster has not been ready for {BACKLOG_PATIENCE_S:.0f} s")
-            self._reject(self._backlog.popleft(), error)
-        for ticket in list(self._tickets.values()):
-            if ticket.is_queued and self._has_waited(ticket, QUEUE_PATIENCE_S):
-                busy = f"all places were taken for {QUEUE_PATIENCE_S:.0f} s; try again shortly"
-                self._reject(ticket, ClusterBusy(busy))
-        ring = self._ring
-        if ring and ring.sent_s and now_s - next(iter(ring.sent_s.values())) > BATCH_TIMEOUT_S:
-            self._fail(ring.order.epoch, f"the ring has not answered a step for {BATCH_TIMEOUT_S:.0f} s")
+        if pipeline:
+            self._kv_blocks = pipeline.scheduler.kv_blocks - pipeline.scheduler.blocks_free
+        self._desk.look_at_clock()
+        if pipeline and stalled:
+            pipeline.forgive()
+        elif pipeline and self._inbox.empty() and (late := pipeline.lateness()):
+            self._fail(pipeline.order.epoch, late, cause="stuck")
 
-    def _has_waited(self, ticket: Ticket, patience_s: float) -> bool:
-        return time.monotonic() - ticket.waiting_since_s > patience_s
-
-    def _end_all(self) -> None:
-        """This head ends: what has begun is lost, what has not may be asked of the next head."""
-        for ticket in list(self._tickets.values()):
-            kind = StageLost if ticket.is_started else ClusterUnavailable
-            self._reject(ticket, kind("the machine that coordinates the cluster was lost or stopped"))
-        self._backlog.clear()
-
-    def _drain(self) -> None:
-        """Finish what has begun; what has not waits for the next ring."""
-        self._draining = True
-        for ticket in self._tickets.values():
-            if ticket.is_queued:
-                self._drop_sequences(ticket)
-                ticket.completions = []
-                self._backlog.append(ticket)
-        self._finish_drain()
-
-    def _finish_drain(self) -> None:
-        if self._draining and not any(ticket.completions for ticket in self._tickets.values()):
-            self._report(wire.Drained())
+    def _count(self) -> None:
+        """Once after each busy time: here and on every stage, all that is held has an owner."""
+        pipeline = self._pipeline
+        if self._counted or pipeline is None or self._desk.tickets:
+            return
+        pipeline.scheduler.check_integrity()
+        if frame := pipeline.census_frame():
+            self.ring_end.send(*frame)
+            self._counted = True
 
 
-def _others(token: SampledToken) -> Iterator[int]:
-    return (other.token_id for other in token.top)
-
-
-def _empty_step(epoch: int) -> wire.Step:
-    return wire.Step(
-        epoch=epoch, batch=_WARM_UP, slots=[], starts=[], counts=[], wanted=[], opened=[], closed=[], spent_ns=[]
-    )
+def _suits(scheduler: Scheduler, order: wire.AssignHead) -> bool:
+    """Whether slots and blocks are counted the same way in the new ring."""
+    was = scheduler.stages, scheduler.slots, scheduler.kv_blocks
+    return was == (order.stages, order.slots, order.kv_blocks)

@@ -21,7 +21,7 @@ def main(identity_folder: str, node_name: str, host: str, log_style: str) -> Non
 
 async def _serve(pipe: AgentPipe, identity: Identity, host: str) -> None:
     head = Head(identity, host, pipe.send)
-    door = Door("head", identity.server_context(), Reception(head).serve)
+    door = Door("head", identity, Reception(head).serve)
     head.client_port = await door.open(host, 0)
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     failures: list[BaseException] = []
@@ -29,7 +29,7 @@ async def _serve(pipe: AgentPipe, identity: Identity, host: str) -> None:
         target=_run, args=(head, failures, lambda: _set(loop, stopped)), name="pipeline", daemon=True
     )
     thread.start()
-    pipe.listen(head.deliver, lambda: _set(loop, stopped))
+    pipe.listen(head.deliver, lambda: _set(loop, stopped), lambda: head.vitals)
     await stopped.wait()
     head.stop()
     await asyncio.to_thread(thread.join, 3)

@@ -1,11 +1,15 @@
-"""Who a process of the cluster is: key, certificate, and TLS contexts that demand the same of peers."""
+"""Who a process of the cluster is: key, certificate, TLS contexts that demand the same of peers; who is out."""
 
+import contextlib
+import json
+import os
 import ssl
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NewType
 
-from cluster.errors import PeerRejected
+from cluster.errors import MachineRemoved, PeerRejected
 
 NodeId = NewType("NodeId", str)
 """First 32 hex digits of the SHA-256 of a machine's public key: it outlives restarts and address changes."""
@@ -16,8 +20,15 @@ ROLES: dict[str, Role] = {"node": "node", "gateway": "gateway"}
 KEY_FILE = "key.pem"
 CERTIFICATE_FILE = "certificate.pem"
 AUTHORITY_FILE = "authority.pem"
+REMOVED_FILE = "removed.json"
 
 _URI_PREFIX = "millrace:"
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    node_id: NodeId
+    role: Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +59,24 @@ class Identity:
         context.verify_mode = ssl.CERT_REQUIRED
         return context
 
+    def removed(self) -> frozenset[NodeId]:
+        """Machines that the controller has removed. Read anew each time: the agent writes for its children."""
+        try:
+            return frozenset(json.loads((self.folder / REMOVED_FILE).read_bytes()))
+        except FileNotFoundError:
+            return frozenset()
+
+    def keep_removed(self, node_ids: Iterable[NodeId]) -> None:
+        """From now on no process with this identity talks to these machines."""
+        replace_file(self.folder / REMOVED_FILE, json.dumps(sorted(node_ids)), mode=0o644)
+
+    def admit(self, link: ssl.SSLSocket | ssl.SSLObject) -> Peer:
+        """Who is at the other end of a finished handshake. Raises PeerRejected, also for a removed machine."""
+        peer = read_peer(link)
+        if peer.node_id in self.removed():
+            raise MachineRemoved(peer.node_id)
+        return peer
+
     def _context(self, protocol: int) -> ssl.SSLContext:
         context = ssl.SSLContext(protocol)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -56,10 +85,38 @@ class Identity:
         return context
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
-    node_id: NodeId
-    role: Role
+class ServerContexts:
+    """A listener's TLS context, made anew once the certificate has been renewed; links that stand stay."""
+
+    def __init__(self, identity: Identity, *, certificate_needed: bool = True) -> None:
+        self._identity = identity
+        self._certificate_needed = certificate_needed
+        self._stamp = self._now()
+        self._context = identity.server_context(certificate_needed=certificate_needed)
+
+    @property
+    def current(self) -> ssl.SSLContext:
+        """For the next handshake. Called from any thread."""
+        # While its folder cannot be read the certificate that we have goes on serving.
+        with contextlib.suppress(OSError):
+            stamp = self._now()
+            if stamp != self._stamp:
+                self._context = self._identity.server_context(certificate_needed=self._certificate_needed)
+                self._stamp = stamp
+        return self._context
+
+    def _now(self) -> int:
+        return (self._identity.folder / CERTIFICATE_FILE).stat().st_mtime_ns
+
+
+def replace_file(path: Path, text: str, *, mode: int) -> None:
+    """Replace a file in one step, so that a crash leaves the old one or the new one."""
+    fresh = path.with_suffix(".new")
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
 
 
 def identity_uri(node_id: NodeId, role: Role) -> str:

@@ -4,7 +4,6 @@ import ssl
 from pathlib import Path
 
 import structlog
-from msgspec import Struct
 
 from cluster import wire
 from cluster.authority import (
@@ -17,7 +16,8 @@ from cluster.authority import (
     signing_request,
 )
 from cluster.channel import Channel, dial
-from cluster.errors import LinkLost, PeerRejected
+from cluster.discovery import Target
+from cluster.errors import LinkLost, PeerRejected, WrongPeer
 from cluster.identity import Identity
 
 log = structlog.get_logger(__name__)
@@ -25,11 +25,7 @@ log = structlog.get_logger(__name__)
 ANSWER_TIMEOUT_S = 10.0
 
 
-class Target(Struct, frozen=True):
-    """Where a cluster's controller listens for nodes."""
-
-    host: str
-    port: int
+__all__ = ["Target", "admit_newcomer", "join"]
 
 
 async def join(target: Target, token: str, folder: Path, name: str) -> Identity:
@@ -37,7 +33,7 @@ async def join(target: Target, token: str, folder: Path, name: str) -> Identity:
     pinned, _ = read_token(token)
     authority_pem = await _ask_authority(target)
     if fingerprint(authority_pem) != pinned:
-        raise PeerRejected(f"{target.host}:{target.port} is not the cluster that issued this join token")
+        raise WrongPeer(f"{target} is not the cluster that issued this join token")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
@@ -46,7 +42,7 @@ async def join(target: Target, token: str, folder: Path, name: str) -> Identity:
     try:
         # Any node's certificate comes from the same authority; the token is for the controller alone.
         if channel.peer is None or channel.peer.role != "gateway":
-            raise PeerRejected(f"{target.host}:{target.port} is no controller of this cluster")
+            raise WrongPeer(f"{target} is no controller of this cluster")
         key = new_key()
         await channel.send(wire.Enrol(token, signing_request(key, name)))
         answer = await _answer(channel)
@@ -55,7 +51,7 @@ async def join(target: Target, token: str, folder: Path, name: str) -> Identity:
     finally:
         await channel.close()
     identity = save_identity(folder, key, answer.certificate_pem, authority_pem)
-    log.info("joined", node_id=node_id_of(key.public_key()), controller=f"{target.host}:{target.port}")
+    log.info("joined", node_id=node_id_of(key.public_key()), controller=str(target))
     return identity
 
 
@@ -76,7 +72,7 @@ async def admit_newcomer(channel: Channel, authority: Authority) -> None:
             await channel.send(wire.Enrolled(certificate_pem))
         case _:
             log.warning("machine refused", peer=channel.address, reason="it has no certificate of this cluster")
-            await channel.send(wire.Refused("join first: millrace join HOST --token TOKEN"))
+            await channel.send(wire.Refused("join first: millrace join TOKEN"))
 
 
 async def _ask_authority(target: Target) -> str:
@@ -92,7 +88,7 @@ async def _ask_authority(target: Target) -> str:
     finally:
         await channel.close()
     if not isinstance(answer, wire.Authority):
-        raise PeerRejected(f"{target.host}:{target.port} is no controller of a Millrace cluster")
+        raise WrongPeer(f"{target} is no controller of a Millrace cluster")
     return answer.certificate_pem
 
 

@@ -9,7 +9,7 @@ import msgspec
 import structlog
 
 from cluster.joining import Target
-from cluster.node import NodeOptions
+from cluster.node_options import NodeOptions
 from cluster.probe import compute_threads
 
 log = structlog.get_logger(__name__)
@@ -25,6 +25,7 @@ class LocalNodes:
         self._memory_share = memory_share
         self._folder = folder
         self._log_style = log_style
+        self._options: list[NodeOptions] = []
         self._processes: list[asyncio.subprocess.Process] = []
 
     async def start(self, controller: Target, tokens: list[str]) -> None:
@@ -40,16 +41,12 @@ class LocalNodes:
                 shares_files=True,
                 log_style=self._log_style,
             )
-            # In a session of its own, so that a terminal's Ctrl-C reaches the gateway alone, which drains first.
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "cluster.node_process", stdin=asyncio.subprocess.PIPE, start_new_session=True
-            )
-            self._processes.append(process)
-            assert process.stdin
-            # Not on the command line: a token is a secret.
-            process.stdin.write(msgspec.json.encode(options) + b"\n")
-            await process.stdin.drain()
-            log.info("local node started", node=options.name, pid=process.pid)
+            self._options.append(options)
+            self._processes.append(await _launch(options))
+
+    async def restart(self, number: int) -> None:
+        """Start node `number`, counted from 1, anew: its process has ended."""
+        self._processes[number - 1] = await _launch(self._options[number - 1])
 
     @property
     def pids(self) -> list[int]:
@@ -57,6 +54,19 @@ class LocalNodes:
 
     async def stop(self) -> None:
         await asyncio.gather(*(_stop(process) for process in self._processes))
+
+
+async def _launch(options: NodeOptions) -> asyncio.subprocess.Process:
+    # In a session of its own, so that a terminal's Ctrl-C reaches the gateway alone, which drains first.
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "cluster.node_process", stdin=asyncio.subprocess.PIPE, start_new_session=True
+    )
+    assert process.stdin
+    # Not on the command line: a token is a secret.
+    process.stdin.write(msgspec.json.encode(options) + b"\n")
+    await process.stdin.drain()
+    log.info("local node started", node=options.name, pid=process.pid)
+    return process
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:

@@ -3,9 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import structlog
 
@@ -16,41 +14,32 @@ from cluster.errors import (
     ClusterError,
     ClusterUnavailable,
     LinkLost,
-    ModelDoesNotFit,
     ModelError,
     NodeFailed,
     PlanOutdated,
 )
+from cluster.holdings import Holdings
 from cluster.identity import NodeId
-from cluster.model_card import Precision
-from cluster.plan import Member, Plan, plan_stages
-from cluster.rests import Rests
+from cluster.inquest import Inquest
+from cluster.plan import Member, Plan
+from cluster.plan_changes import is_worth
+from cluster.planning import Planning, PlanOptions
+from cluster.readiness import Readiness
+from cluster.recovery import has_room
 from cluster.roster import Roster
+from cluster.standbys import Standbys
 
 log = structlog.get_logger(__name__)
 
-DRAIN_TIMEOUT_S = 120.0
 # How long the first plan waits for machines that are known to be on their way.
 GATHER_TIMEOUT_S = 60.0
 # How long a plan without a ring that serves waits for machines that still have to get their files.
 SOON_S = 5.0
-# A ring that has served so long was a good one: what breaks it then is no machine's habit.
-SETTLED_S = 60.0
 RETRY_PAUSES_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-
-Status = Literal["no_model", "waiting", "planning", "ready", "failed"]
+_AGAIN_S = 0.05
 
 UseHead = Callable[[wire.Address | None], Awaitable[None]]
 """Callers are to talk to this head from now on, or to none. Raises ClusterUnavailable when it is out of reach."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlanOptions:
-    """What the operator decides of plans: arithmetic, sequences at once, machines to wait for at the start."""
-
-    precision: Precision | None = None
-    slots: int = 32
-    expected_nodes: int = 1
 
 
 class DeploymentManager:
@@ -58,18 +47,19 @@ class DeploymentManager:
 
     def __init__(self, folder: Path, roster: Roster, options: PlanOptions, use_head: UseHead) -> None:
         self._roster = roster
-        self._options = options
+        self._expected_nodes = options.expected_nodes
         self._use_head = use_head
         self._model: Model | None = None
         self._considered: frozenset[NodeId] = frozenset()
-        # Machines that have served in a ring that held: of two suspects it is the other one.
-        self._proven: frozenset[NodeId] = frozenset()
-        self._serving_since_s = 0.0
         self._is_preparing = False
-        self._rests = Rests()
+        self._inquest = Inquest(roster.membership)
+        self._holdings = Holdings()
+        self._planning = Planning(roster, options, self._inquest, self._holdings)
+        self.standbys = Standbys(self._holdings, roster.send)
+        # The last ring that served: the next one is to be like it, as far as its machines are there.
+        self._last: Deployment | None = None
         self._epochs = Epochs(folder)
-        self._changed = asyncio.Condition()
-        self.status: tuple[Status, str] = ("no_model", "no model was given")
+        self.readiness = Readiness()
         self.deployment: Deployment | None = None
 
     @property
@@ -84,8 +74,9 @@ class DeploymentManager:
                 model = await self._wait_for_work()
                 await self._deploy(model)
                 failures = 0
-            except PlanOutdated as outdated:
+            except (PlanOutdated, LinkLost) as outdated:
                 log.info("plan outdated", epoch=self.epoch, reason=str(outdated))
+                await asyncio.sleep(_AGAIN_S)
             except Exception as error:  # noqa: BLE001 - the edge of this task: nobody else would plan anew
                 pause_s = RETRY_PAUSES_S[min(failures, len(RETRY_PAUSES_S) - 1)]
                 failures += 1
@@ -96,23 +87,7 @@ class DeploymentManager:
     async def serve(self, model: Model) -> None:
         """From now on this model is deployed as soon as there are machines."""
         self._model = model
-        await self.tell("waiting", "no machine is in the cluster")
-
-    async def tell(self, status: Status, reason: str) -> None:
-        """Change the status; whoever waits for it looks again."""
-        async with self._changed:
-            self.status = (status, reason)
-            self._changed.notify_all()
-
-    async def wait_ready(self, timeout_s: float) -> None:
-        """Raises ClusterUnavailable, with the reason, when there is no working ring in time."""
-        try:
-            async with asyncio.timeout(timeout_s), self._changed:
-                await self._changed.wait_for(lambda: self.status[0] in ("ready", "failed", "no_model"))
-        except TimeoutError:
-            raise ClusterUnavailable(f"the cluster is not ready: {self.status[1]}") from None
-        if self.status[0] != "ready":
-            raise ClusterUnavailable(self.status[1])
+        await self.readiness.tell("waiting", "no machine is in the cluster")
 
     async def _wait_for_work(self) -> Model:
         """Until there is a model, and machines for it that no plan has considered or no ring that works."""
@@ -121,14 +96,20 @@ class DeploymentManager:
         if not self._epochs.has_advanced:
             await self._gather()
         while not self._must_plan():
-            await self._next_event(self._rests.next_end_s())
+            await self._next_event(self._inquest.rests.next_end_s())
+        if self.deployment is None and self._last:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._inquest.patience_s):
+                    while not self._inquest.is_clear(self._last):
+                        await self._answer()
+            self._considered -= self._inquest.close(self._last)
         return model
 
     async def _gather(self) -> None:
         """Before the first plan: wait for the machines that are on their way."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GATHER_TIMEOUT_S):
-                while len(self._roster.membership.present()) < self._options.expected_nodes:
+                while len(self._roster.membership.present()) < self._expected_nodes:
                     await self._next_event(0.5)
 
     async def _is_new_within(self, pause_s: float) -> bool:
@@ -153,154 +134,129 @@ class DeploymentManager:
         Raises PlanOutdated while files are fetched for a plan that this makes pointless.
         """
         member, message = await self._roster.answers.get()
-        deployment = self.deployment
-        if isinstance(message, wire.Failed) and message.role == "node":
-            self._considered -= {member.node_id}  # Whoever comes back may have more to give, or another address.
-        if deployment and isinstance(message, wire.Failed) and _concerns(deployment, member, message):
-            self._judge(deployment, member.node_id, message)
-            await self._break(f"{member.name}: {message.reason}")
-            if not self._roster.is_present(deployment.head.node_id):
-                # Whoever waits for a machine that is gone would wait for the connection's own timeout.
-                await self._use_head(None)
-            if self._is_preparing:
-                raise PlanOutdated("the ring that was to serve meanwhile is broken")
+        if isinstance(message, wire.Failed):
+            await self._note_failure(member, message)
+        elif isinstance(message, wire.Shelved):
+            await self.standbys.note(member.node_id, message)
+        elif isinstance(message, wire.Tick):  # It is well again, or no longer drained: it may have more to give.
+            self._considered -= {member.node_id}
         # The hello of one that is planned with already may be read late: it is no news.
         is_new = isinstance(message, wire.Hello) and member.node_id not in self._considered
         if is_new and self._is_preparing and self.deployment is None:
             raise PlanOutdated(f"{member.name} may serve sooner")
         return member.node_id, message
 
-    def _judge(self, deployment: Deployment, node_id: NodeId, failure: wire.Failed) -> None:
-        """A ring that breaks soon after it was closed would break again with the same machines."""
-        if asyncio.get_running_loop().time() - self._serving_since_s >= SETTLED_S:
-            self._proven = deployment.ring
-            for member_id in deployment.ring:
-                self._rests.end(member_id)
-        elif failure.role != "node":
-            self._leave_out(NodeFailed(node_id, failure.reason, (failure.peer_id,) if failure.peer_id else ()))
+    async def _note_failure(self, member: Member, failure: wire.Failed) -> None:
+        if failure.role == "node" or (failure.role == "stage" and failure.cause == "ended"):
+            # Whoever comes back may have more to give, or another address, and has nothing loaded any more.
+            self._considered -= {member.node_id}
+            self._holdings.forget(member.node_id)
+        if self._last and _concerns(self._last, member, failure):
+            self._inquest.hear(member.node_id, failure)
+        deployment = self.deployment
+        if deployment is None or not _concerns(deployment, member, failure):
+            return
+        await self._break(f"{member.name}: {failure.reason}")
+        is_heads = member.node_id == deployment.head.node_id
+        if is_heads and (failure.role == "node" or (failure.role == "head" and failure.cause == "silent")):
+            # Whoever waits for a head that says nothing would wait for the connection's own timeout.
+            await self._use_head(None)
+        if self._is_preparing:
+            raise PlanOutdated("the ring that was to serve meanwhile is broken")
 
     def _must_plan(self) -> bool:
-        present = {member.node_id for member in self._roster.membership.present()}
-        fresh = [node_id for node_id in present - self._considered if not self._rests.rests(node_id)]
-        return bool(present) and (self.deployment is None or bool(fresh))
+        present = {member.node_id for member in self._roster.available()}
+        fresh = [node_id for node_id in present - self._considered if self._planning.is_fit(node_id)]
+        is_leaving = self.deployment is not None and bool(self.deployment.ring & self._roster.draining)
+        return bool(present) and (self.deployment is None or bool(fresh) or is_leaving)
 
     async def _deploy(self, model: Model) -> None:
         """One epoch from plan to closed ring. Raises ClusterError, TimeoutError, OSError.
 
-        The ring that serves does so until the new one's machines have all their files, and stays when they
-        cannot get them or when the plan leaves everything as it is.
+        The ring that serves does so until the new one's machines have everything loaded that they have room for,
+        and stays when they cannot or when the plan leaves everything as it is.
         """
-        plan, considered = self._plan(model, self._roster.membership.present())
-        if self.deployment and self.deployment.plan.cut == plan.cut:
+        kept = self._planning.same_cut(self._last) if self._last and not self.deployment else None
+        plan = kept or await self._planning.new_plan(model, self.deployment, self._head)
+        if self.deployment and not is_worth(self.deployment.plan, plan):
             log.info("plan unchanged", epoch=self.epoch, reasons=list(plan.reasons))
-            self._considered = considered
-            return
-        try:
-            rollout, considered = await self._prepare(model, plan, considered)
-            if self.deployment:
-                await self._drain(self.deployment, rollout)
-            await self._replace(rollout)
-        except NodeFailed as failure:
-            self._leave_out(failure)
-            raise
-        # Not who left meanwhile: it may come back with more to give.
-        self._considered = considered & {member.node_id for member in self._roster.membership.present()}
+            self._considered = frozenset(plan.considered)
+            await asyncio.sleep(_AGAIN_S)
+        else:
+            try:
+                rollout = await self._prepare(model, plan)
+                await self._replace(rollout)
+            except NodeFailed as failure:
+                self._considered -= {self._inquest.leave_out(failure)}
+                raise
+            # Not who left meanwhile: it may come back with more to give.
+            present = {member.node_id for member in self._roster.membership.present()}
+            self._considered = frozenset(present.intersection(rollout.plan.considered))
+        await self._keep_copies(model)
 
-    def _plan(
-        self, model: Model, members: list[Member], without: frozenset[NodeId] = frozenset()
-    ) -> tuple[Plan, frozenset[NodeId]]:
-        """A plan and whom it considered.
+    @property
+    def _head(self) -> NodeId | None:
+        return self._last.head.node_id if self._last else None
 
-        Machines that rest, and those in `without`, take part only where the model fits nowhere else.
-        """
-        serving = self.deployment.ring if self.deployment else frozenset()
-        ready = [member for member in members if member.node_id not in without]
-        awake = [m for m in ready if m.node_id in serving or not self._rests.rests(m.node_id)]
-        for some in (awake, ready):
-            if some:
-                with contextlib.suppress(ModelDoesNotFit):
-                    return self._plan_over(model, some)
-        return self._plan_over(model, members)
-
-    def _plan_over(self, model: Model, members: list[Member]) -> tuple[Plan, frozenset[NodeId]]:
-        head = self.deployment.head.node_id if self.deployment else None
-        # Where the head stays, its callers keep their connection.
-        members = sorted(members, key=lambda member: member.node_id != head)
-        precision, slots = self._options.precision, self._options.slots
-        plan = plan_stages(model.name, model.card, members, precision=precision, slots=slots)
-        return plan, frozenset(member.node_id for member in members)
-
-    async def _prepare(
-        self, model: Model, plan: Plan, considered: frozenset[NodeId]
-    ) -> tuple[Rollout, frozenset[NodeId]]:
+    async def _prepare(self, model: Model, plan: Plan) -> Rollout:
         """Have the files fetched. Without a ring that serves, those who have theirs do not wait for the others."""
         rollout = self._begin(model, plan)
         if self.deployment is None:
-            self._considered = considered
+            self._considered = frozenset(plan.considered)
         self._is_preparing = True
         try:
             late = await (rollout.prepare() if self.deployment else rollout.prepare(SOON_S))
             if late:
-                members = self._roster.membership.present()
-                plan, considered = self._plan(model, members, without=late)
+                plan = await self._planning.new_plan(model, self.deployment, self._head, without=late)
                 rollout = self._begin(model, plan)
                 if late := await rollout.prepare():
                     raise NodeFailed(next(iter(late)), "a machine has not got its files in a day")
+            if self.deployment:
+                serving = self.deployment.plan
+                beside = [stage for stage in rollout.new_stages if has_room(stage, serving, model.card)]
+                await rollout.shelve(beside)
         finally:
             self._is_preparing = False
-        return rollout, considered
-
-    def _begin(self, model: Model, plan: Plan) -> Rollout:
-        rollout = Rollout(self._epochs.advance(), model, plan, self._roster.send, self._answer)
-        for reason in (*plan.reasons, *(stage.reason for stage in plan.stages)):
-            log.info("plan", epoch=rollout.epoch, reason=reason)
         return rollout
 
-    async def _drain(self, deployment: Deployment, rollout: Rollout) -> None:
-        """Let running requests finish before a ring that works is taken apart."""
-        with contextlib.suppress(TimeoutError, LinkLost):
-            async with asyncio.timeout(DRAIN_TIMEOUT_S):
-                await self._roster.send(deployment.head.node_id, wire.Drain())
-                while self.deployment is deployment:
-                    node_id, message = await self._answer()
-                    if isinstance(message, wire.Drained) and node_id == deployment.head.node_id:
-                        return
-                    if isinstance(message, wire.Failed) and node_id in rollout.ring:
-                        # The head starts nothing any more: there has to be another ring in any case.
-                        await self._break(message.reason)
-                        raise PlanOutdated(message.reason)
+    def _begin(self, model: Model, plan: Plan) -> Rollout:
+        epoch = self._epochs.advance()
+        for reason in (*plan.reasons, *(stage.reason for stage in plan.stages)):
+            log.info("plan", epoch=epoch, reason=reason)
+        return Rollout(epoch, model, plan, self._holdings, self._roster.send, self._answer)
 
     async def _replace(self, rollout: Rollout) -> None:
-        """Take the old ring apart and close the new one."""
+        """Take the old ring apart and close the new one. Heads keep what they were answering."""
         if self.deployment:
-            self._proven = self.deployment.ring
+            self._inquest.retire(self.deployment.ring)
         await self._break("the cluster is being planned")
+        head, *others = rollout.ring
         for member in self._roster.membership.present():
-            with contextlib.suppress(LinkLost):
-                await self._roster.send(member.node_id, wire.Dismiss(rollout.epoch))
+            role = "head" if member.node_id in others else ""
+            if member.node_id != head:
+                with contextlib.suppress(LinkLost):
+                    await self._roster.send(member.node_id, wire.Dismiss(rollout.epoch, role))
         deployment = await rollout.run()
         try:
             await self._use_head(deployment.head)
         except ClusterUnavailable as error:
             raise NodeFailed(deployment.head.node_id, error.message) from None
-        self.deployment = deployment
-        self._serving_since_s = asyncio.get_running_loop().time()
-        await self.tell("ready", f"{rollout.model.name} over {len(rollout.plan.stages)} node(s)")
+        self.deployment = self._last = deployment
+        self._inquest.open()
+        await self.readiness.tell("ready", f"{rollout.model.name} over {len(rollout.plan.stages)} node(s)")
         log.info("cluster ready", epoch=rollout.epoch, round_trip_ms=round(deployment.round_trip_ms, 1))
 
-    def _leave_out(self, failure: NodeFailed) -> None:
-        """Of machines that cannot reach each other, one that has not proven itself in a ring rests."""
-        suspects = [NodeId(node_id) for node_id in (failure.node_id, *failure.peer_ids)]
-        culprit = next((node_id for node_id in suspects if node_id not in self._proven), suspects[0])
-        pause_s = self._rests.add(culprit)
-        self._considered -= {culprit}
-        log.warning("node left out", node_id=culprit, reason=str(failure), seconds=pause_s)
+    async def _keep_copies(self, model: Model) -> None:
+        """Machines beside the ring hold its stages ready."""
+        if self.deployment:
+            self.deployment = self._last = self._planning.with_copies(model, self.deployment)
+            await self.standbys.want(self.deployment.epoch, model, self.deployment.plan.standbys)
 
     async def _break(self, reason: str) -> None:
         if self.deployment:
             log.warning("ring broken", epoch=self.deployment.epoch, reason=reason)
         self.deployment = None
-        await self.tell("planning", reason)
+        await self.readiness.tell("planning", reason)
 
     async def _fail(self, error: Exception, again_in_s: float) -> None:
         """A model that fits nowhere will not fit in a moment; anything else is tried again while callers wait."""
@@ -309,7 +265,7 @@ class DeploymentManager:
         trace = not foreseen
         log.error("deployment failed", epoch=self.epoch, reason=reason, again_in_s=again_in_s, exc_info=trace)
         if self.deployment is None:
-            await self.tell("failed" if isinstance(error, ModelError) else "planning", reason)
+            await self.readiness.tell("failed" if isinstance(error, ModelError) else "planning", reason)
 
 
 def _concerns(deployment: Deployment, member: Member, failure: wire.Failed) -> bool:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from cluster.errors import ModelInvalid, ModelNotFound
+from cluster.gguf_model import mapped_tensors
 
 HEADER_BYTES_MAX = 100 * 2**20
 SMALL_FILES = (
@@ -22,7 +23,7 @@ SMALL_FILES = (
     "chat_template.jinja",
     "special_tokens_map.json",
 )
-VALUE_BYTES = {"F32": 4, "BF16": 2, "F16": 2}
+VALUE_BYTES = {"F32": 4, "BF16": 2, "F16": 2, "F8_E4M3": 1, "U8": 1, "I64": 8}
 
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all)."""
@@ -34,7 +35,11 @@ class FileEntry(Struct, frozen=True, array_like=True):
 
 
 class TensorEntry(Struct, frozen=True, array_like=True):
-    """Where a tensor's raw bytes lie; `offset` counts from the file's beginning."""
+    """Where a tensor's raw bytes lie; `offset` counts from the file's beginning, `dtype` is the file's own word.
+
+    With `rope_heads` its rows belong to that many heads and rotate with their neighbours, as llama.cpp orders
+    queries and keys of Llamas; without, with the row half a head away.
+    """
 
     file: str
     dtype: str
@@ -42,6 +47,7 @@ class TensorEntry(Struct, frozen=True, array_like=True):
     offset: int
     size_bytes: int
     sha256: str
+    rope_heads: int = 0
 
 
 class Manifest(Struct, frozen=True, kw_only=True, dict=True):
@@ -55,18 +61,27 @@ class Manifest(Struct, frozen=True, kw_only=True, dict=True):
         """SHA-256 over everything but the model's name and the places of its bytes."""
         content = {
             "files": {name: entry.sha256 for name, entry in self.files.items()},
-            "tensors": {name: (t.dtype, t.shape, t.sha256) for name, t in self.tensors.items()},
+            "tensors": {name: (t.dtype, t.shape, t.sha256, *_order(t)) for name, t in self.tensors.items()},
         }
         return hashlib.sha256(msgspec.json.encode(content, order="deterministic")).hexdigest()
 
+    def has(self, sha256: str) -> bool:
+        """Whether a tensor or a small file has this digest."""
+        return sha256 in self._digests
+
+    @cached_property
+    def _digests(self) -> frozenset[str]:
+        files = {entry.sha256 for entry in self.files.values()}
+        return frozenset(files | {entry.sha256 for entry in self.tensors.values()})
+
 
 def read_manifest(folder: Path, name: str, progress: Progress | None = None) -> Manifest:
-    """Hash a checkpoint folder (config.json, tokenizer.json, *.safetensors).
+    """Hash a checkpoint folder: config.json, tokenizer.json, *.safetensors (or *.gguf, linked by find_model).
 
     Reads every byte once. Raises ModelNotFound when files are missing, ModelInvalid when they are damaged.
     """
     config = read_config(folder)
-    shards = sorted(folder.glob("*.safetensors"))
+    shards = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.gguf"))
     if not shards:
         raise ModelNotFound(f"{folder} holds no .safetensors file")
     if not (folder / "tokenizer.json").is_file():
@@ -74,14 +89,16 @@ def read_manifest(folder: Path, name: str, progress: Progress | None = None) -> 
     total_bytes = sum(shard.stat().st_size for shard in shards)
     tensors: dict[str, TensorEntry] = {}
     done_bytes = 0
-    for shard in shards:
-        for tensor_name, entry in _hash_shard(shard):
-            if tensor_name in tensors:
-                raise ModelInvalid(f"{tensor_name} stands in {tensors[tensor_name].file} and in {shard.name}")
-            tensors[tensor_name] = entry
-            done_bytes += entry.size_bytes
-            if progress:
-                progress(done_bytes, total_bytes)
+    hashed: Iterator[tuple[str, TensorEntry]] = (found for shard in shards for found in _hash_shard(shard))
+    if shards[0].suffix == ".gguf":
+        hashed = _hash_gguf(folder)
+    for tensor_name, entry in hashed:
+        if tensor_name in tensors:
+            raise ModelInvalid(f"{tensor_name} stands in {tensors[tensor_name].file} and in {entry.file}")
+        tensors[tensor_name] = entry
+        done_bytes += entry.size_bytes
+        if progress:
+            progress(done_bytes, total_bytes)
     files = {file: hash_file(folder / file) for file in SMALL_FILES if (folder / file).is_file()}
     return Manifest(name=name, config=config, files=files, tensors=tensors)
 
@@ -151,6 +168,23 @@ def _read_entry(path: Path, name: str, about: dict[str, Any], data_begin: int, f
     if begin < 0 or end - begin != size_bytes:
         raise ModelInvalid(f"{path}: {name} of shape {list(shape)} needs {size_bytes} bytes, not {end - begin}")
     return TensorEntry(path.name, dtype, shape, data_begin + begin, size_bytes, "")
+
+
+def _hash_gguf(folder: Path) -> Iterator[tuple[str, TensorEntry]]:
+    for mapped in mapped_tensors(folder):
+        part = mapped.place
+        with (
+            (folder / part.file).open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+            memoryview(content) as view,
+        ):
+            sha256 = _hash_range(view, part.offset, part.size_bytes)
+        entry = TensorEntry(part.file, part.dtype, part.shape, part.offset, part.size_bytes, sha256)
+        yield mapped.name, msgspec.structs.replace(entry, rope_heads=mapped.rope_heads)
+
+
+def _order(entry: TensorEntry) -> tuple[int, ...]:
+    return (entry.rope_heads,) if entry.rope_heads else ()
 
 
 def _hash_range(content: memoryview, offset: int, size_bytes: int) -> str:

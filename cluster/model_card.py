@@ -1,32 +1,39 @@
-"""A model's shape and cost in bytes, from its config.json; refuses by name what the decoder cannot run."""
+"""A model's shape and cost in bytes, from its config.json; refuses by name what we cannot run."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
+from cluster.card_settings import Experts, read_activation, read_experts, read_ropes, read_windows
 from cluster.errors import ModelInvalid, ModelUnsupported
+from cluster.family import FAMILIES, Activation, Family
+from cluster.layer_cost import BYTES_PER_VALUE, PRECISIONS, QUANTIZED, KvShape, LayerCost, Precision
+from cluster.model_config import ModelConfig
+from cluster.rope import Rope
 
-Precision = Literal["fp32", "bf16", "fp16"]
-PRECISIONS: tuple[Precision, ...] = get_args(Precision)
-BYTES_PER_VALUE: dict[Precision, int] = {"fp32": 4, "bf16": 2, "fp16": 2}
-
-FAMILIES = ("llama",)
-_ROPE_KINDS = ("default", "linear", "llama3")
-
-
-@dataclass(frozen=True, slots=True)
-class Rope:
-    """Rotary embedding: `theta` and, for stretched contexts, how its frequencies were scaled."""
-
-    theta: float
-    kind: str = "default"
-    factor: float = 1.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_context: int = 0
+__all__ = [
+    "BYTES_PER_VALUE",
+    "PRECISIONS",
+    "QUANTIZED",
+    "Experts",
+    "KvShape",
+    "LayerCost",
+    "ModelCard",
+    "Precision",
+    "Rope",
+    "read_card",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
+    """Everything about a model that planning, loading and running it ask for.
+
+    `path` is "compat" for what transformers' own layers run; such a card brings `layer_costs` and `kv_shapes`.
+    `windows` has for each layer how many tokens it sees, 0 for all; empty means all for every layer. Layers with
+    a window turn by `local_rope` when there is one. A softcap of 0 is none; an `attention_scale` of 0 means
+    head_dim ** -0.5.
+    """
+
     family: str
     vocabulary: int
     hidden: int
@@ -41,60 +48,185 @@ class ModelCard:
     tied_embeddings: bool
     attention_bias: bool
     mlp_bias: bool
+    output_bias: bool = False
+    activation: Activation = "silu"
+    attention_scale: float = 0.0
+    attention_softcap: float = 0.0
+    logit_softcap: float = 0.0
+    embedding_scale: float = 1.0
+    windows: tuple[int, ...] = ()
+    local_rope: Rope | None = None
+    experts: Experts | None = None
+    stored_value_bytes: int = 4
+    path: Literal["fast", "compat"] = "fast"
+    layer_costs: tuple[LayerCost, ...] = ()
+    kv_shapes: tuple[KvShape, ...] = ()
 
-    def layer_values(self) -> int:
-        """Weights of one layer, counted in values."""
-        queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        attention = self.hidden * (2 * queries + 2 * keys)
-        return attention + 3 * self.hidden * self.intermediate + 2 * self.hidden
+    @property
+    def learned_positions(self) -> bool:
+        """Whether positions are rows of a table, added to the embeddings, instead of rotations."""
+        return self.path == "fast" and FAMILIES[self.family].learned_positions
 
-    def embedding_values(self) -> int:
-        return self.vocabulary * self.hidden
+    def rope_kind(self, layer: int) -> int | None:
+        """Which rope turns this layer: 0 for `rope`, 1 for `local_rope`, None where positions are learned."""
+        if self.learned_positions:
+            return None
+        return 1 if self.local_rope and self.window(layer) else 0
 
-    def layer_bytes(self, precision: Precision) -> int:
-        return self.layer_values() * BYTES_PER_VALUE[precision]
+    def window(self, layer: int) -> int:
+        """Tokens that this layer sees, 0 for all."""
+        return self.windows[layer] if self.windows else 0
+
+    def has_experts(self, layer: int) -> bool:
+        return self.experts is not None and layer in self.experts.layers
+
+    def kv_shape(self, layer: int) -> KvShape:
+        return self.kv_shapes[layer] if self.kv_shapes else KvShape(self.kv_heads, self.head_dim, self.head_dim)
+
+    def layer_cost(self, layer: int = 0) -> LayerCost:
+        """One layer's weights in values."""
+        if self.layer_costs:
+            return self.layer_costs[layer]
+        attention = _attention_cost(self, FAMILIES[self.family])
+        mlp = _mlp_cost(self, FAMILIES[self.family], layer)
+        return LayerCost(
+            attention.matrix_values + mlp.matrix_values,
+            attention.matrix_rows + mlp.matrix_rows,
+            attention.plain_values + mlp.plain_values,
+        )
+
+    def layer_bytes(self, precision: Precision, layer: int = 0) -> int:
+        return self.layer_cost(layer).bytes_at(precision)
 
     def embedding_bytes(self, precision: Precision) -> int:
-        return self.embedding_values() * BYTES_PER_VALUE[precision]
+        """The first stage's table of embeddings, and of positions where these are learned.
+
+        It is not quantized, and no wider than in the file.
+        """
+        values = (self.vocabulary + self.context_tokens * self.learned_positions) * self.hidden
+        return values * min(self.stored_value_bytes, BYTES_PER_VALUE[precision])
+
+    def head_bytes(self, precision: Precision) -> int:
+        """The last stage's norm and matrix from rows to logits."""
+        return LayerCost(self.vocabulary * self.hidden, self.vocabulary, self.hidden).bytes_at(precision)
+
+    def shares_embedding(self, precision: Precision) -> bool:  # noqa: ARG002 - may differ for later formats
+        """Whether a machine that holds both ends holds one matrix for them.
+
+        At no precision so far: heads are packed for their kernels, which makes them a second one.
+        """
+        return False
 
     def total_bytes(self, precision: Precision) -> int:
         """All weights, as one machine would hold them."""
-        embeddings = 1 if self.tied_embeddings else 2
-        return self.layers * self.layer_bytes(precision) + embeddings * self.embedding_bytes(precision)
+        layers = sum(self.layer_bytes(precision, layer) for layer in range(self.layers))
+        return layers + self.embedding_bytes(precision) + self.head_bytes(precision)
 
-    def kv_bytes_per_token(self, precision: Precision) -> int:
+    def kv_bytes_per_token(self, precision: Precision, layer: int = 0) -> int:
         """Keys and values of one token in one layer."""
-        return 2 * self.kv_heads * self.head_dim * BYTES_PER_VALUE[precision]
+        shape = self.kv_shape(layer)
+        return shape.kv_heads * (shape.key_dim + shape.value_dim) * BYTES_PER_VALUE[precision]
+
+
+def _attention_cost(card: ModelCard, family: Family) -> LayerCost:
+    queries, keys = card.heads * card.head_dim, card.kv_heads * card.head_dim
+    norms = card.hidden * (2 if family.sandwich else 1) * (2 if family.norm == "layer" else 1)
+    biases = (queries + 2 * keys) * card.attention_bias + card.hidden * card.output_bias
+    return LayerCost(
+        matrix_values=card.hidden * (2 * queries + 2 * keys),
+        matrix_rows=queries + 2 * keys + card.hidden,
+        plain_values=norms + biases + 2 * card.head_dim * family.qk_norm + card.heads * family.sinks,
+    )
+
+
+def _mlp_cost(card: ModelCard, family: Family, layer: int) -> LayerCost:
+    norms = card.hidden * (2 if family.sandwich else 1) * (2 if family.norm == "layer" else 1)
+    count, width, router = 1, card.intermediate, 0
+    if card.experts and card.has_experts(layer):
+        count, width = card.experts.count, card.experts.intermediate
+        router = count * (card.hidden + card.mlp_bias)
+    inner = width * (2 if family.gated else 1)
+    return LayerCost(
+        matrix_values=count * card.hidden * (inner + width),
+        matrix_rows=count * (inner + card.hidden),
+        plain_values=norms + router + count * (inner + card.hidden) * card.mlp_bias,
+    )
 
 
 def read_card(config: dict[str, Any]) -> ModelCard:
     """The card of a config.json. Raises ModelUnsupported and ModelInvalid, naming the setting."""
-    family = config.get("model_type")
-    if family not in FAMILIES:
-        raise ModelUnsupported(f"model family {family!r} is not supported; supported: {', '.join(FAMILIES)}")
-    if config.get("hidden_act", "silu") != "silu":
-        raise ModelUnsupported(f"config.json: hidden_act {config['hidden_act']!r} is not supported, only 'silu'")
-    if config.get("partial_rotary_factor", 1) != 1:
-        raise ModelUnsupported("config.json: partial_rotary_factor is not supported, only full rotary embeddings")
-    if config.get("quantization_config"):
-        raise ModelUnsupported("config.json: quantization_config is not supported; take the unquantized weights")
-    hidden = _count(config, "hidden_size")
-    heads = _count(config, "num_attention_heads")
+    kind = config.get("model_type")
+    family = FAMILIES.get(kind) if isinstance(kind, str) else None
+    if family is None:
+        # Its cards are ours, too.
+        from cluster.compat_card import compat_card
+
+        return compat_card(config)
+    settings = config
+    if family.text_part:
+        settings = config.get(family.text_part) or {}
+        if not isinstance(settings, dict):
+            raise ModelInvalid(f"config.json: {family.text_part} must be an object, not {settings!r}")
+    read = ModelConfig(settings, aliases=family.aliases, defaults=family.defaults)
+    blocks = _check_quantization(config, str(kind))
+    for setting, allowed in family.only.items():
+        if read.get(setting) not in allowed:
+            raise ModelUnsupported(
+                f"config.json: {read.name(setting)} {read.get(setting)!r} is not supported for {kind}, "
+                f"only {allowed[-1]!r}"
+            )
+    return _read_shape(str(kind), family, read, blocks=blocks)
+
+
+def _check_quantization(config: dict[str, Any], family: str) -> bool:
+    """Whether experts come in MXFP4 blocks, the one quantized format of Hugging Face folders that is read."""
+    quantization = config.get("quantization_config")
+    if not quantization:
+        return False
+    method = quantization.get("quant_method") if isinstance(quantization, dict) else None
+    if method == "mxfp4" and family == "gpt_oss":
+        return True
+    raise ModelUnsupported(
+        f"config.json: quantization_config with {method!r} is not supported; take the unquantized weights"
+    )
+
+
+def _read_shape(name: str, family: Family, config: ModelConfig, *, blocks: bool) -> ModelCard:
+    hidden = config.count("hidden_size")
+    heads = config.count("num_attention_heads")
+    head_dim = config.count("head_dim", hidden // heads)
+    layers = config.count("num_hidden_layers")
+    setting_bias = config.flag("attention_bias")
+    always = family.attention_bias == "always"
+    follows = family.attention_bias == "setting" and setting_bias
+    experts = read_experts(config, layers, blocks=blocks) if family.experts else None
+    rope, local_rope = read_ropes(family, config, head_dim)
+    scalar = config.get("query_pre_attn_scalar")
     card = ModelCard(
-        family=family,
-        vocabulary=_count(config, "vocab_size"),
+        family=name,
+        vocabulary=config.count("vocab_size"),
         hidden=hidden,
-        intermediate=_count(config, "intermediate_size"),
-        layers=_count(config, "num_hidden_layers"),
+        intermediate=config.count("intermediate_size", 4 * hidden if family.learned_positions else None),
+        layers=layers,
         heads=heads,
-        kv_heads=_count(config, "num_key_value_heads", heads),
-        head_dim=_count(config, "head_dim", hidden // heads),
-        context_tokens=_count(config, "max_position_embeddings"),
-        norm_epsilon=_number(config, "rms_norm_eps", 1e-6),
-        rope=_read_rope(config),
-        tied_embeddings=bool(config.get("tie_word_embeddings", False)),
-        attention_bias=bool(config.get("attention_bias", False)),
-        mlp_bias=bool(config.get("mlp_bias", False)),
+        kv_heads=config.count("num_key_value_heads", heads),
+        head_dim=head_dim,
+        context_tokens=config.count("max_position_embeddings"),
+        norm_epsilon=config.number("rms_norm_eps"),
+        rope=rope,
+        tied_embeddings=config.flag("tie_word_embeddings"),
+        attention_bias=always or follows or family.attention_bias == "inputs",
+        mlp_bias=family.mlp_bias == "always" or (family.mlp_bias == "setting" and config.flag("mlp_bias")),
+        output_bias=always or follows,
+        activation=family.activation or read_activation(config),
+        attention_scale=0.0 if scalar is None else config.number("query_pre_attn_scalar") ** -0.5,
+        attention_softcap=config.number("attn_logit_softcapping", 0.0),
+        logit_softcap=config.number("final_logit_softcapping", 0.0),
+        embedding_scale=hidden**0.5 if family.scaled_embedding else 1.0,
+        windows=read_windows(family, config, layers),
+        local_rope=local_rope,
+        experts=experts,
+        stored_value_bytes=_stored_value_bytes(config),
     )
     if card.heads % card.kv_heads or card.head_dim % 2:
         raise ModelInvalid(
@@ -104,43 +236,5 @@ def read_card(config: dict[str, Any]) -> ModelCard:
     return card
 
 
-def _count(config: dict[str, Any], name: str, default: int | None = None) -> int:
-    value = config.get(name)
-    if value is None:
-        value = default
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ModelInvalid(f"config.json: {name} must be a positive integer, not {value!r}")
-    return value
-
-
-def _number(config: dict[str, Any], name: str, default: float) -> float:
-    value = config.get(name, default)
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise ModelInvalid(f"config.json: {name} must be a number, not {value!r}")
-    return float(value)
-
-
-def _read_rope(config: dict[str, Any]) -> Rope:
-    # transformers 5 writes everything into rope_parameters; older files have rope_theta beside rope_scaling.
-    scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if not isinstance(scaling, dict):
-        raise ModelInvalid(f"config.json: rope settings must be an object, not {scaling!r}")
-    kind = scaling.get("rope_type", scaling.get("type", "default"))
-    if kind not in _ROPE_KINDS:
-        raise ModelUnsupported(
-            f"config.json: rope type {kind!r} is not supported; supported: {', '.join(_ROPE_KINDS)}"
-        )
-    try:
-        rope = Rope(
-            theta=float(scaling.get("rope_theta", config.get("rope_theta", 10000.0))),
-            kind=kind,
-            factor=float(scaling.get("factor", 1.0)),
-            low_freq_factor=float(scaling.get("low_freq_factor", 1.0)),
-            high_freq_factor=float(scaling.get("high_freq_factor", 4.0)),
-            original_context=int(scaling.get("original_max_position_embeddings", 0)),
-        )
-    except (TypeError, ValueError) as error:
-        raise ModelInvalid(f"config.json: rope settings cannot be read: {error}") from None
-    if kind == "llama3" and rope.original_context < 1:
-        raise ModelInvalid("config.json: rope type 'llama3' needs original_max_position_embeddings")
-    return rope
+def _stored_value_bytes(config: ModelConfig) -> int:
+    return 2 if (config.get("dtype") or config.get("torch_dtype")) in ("bfloat16", "float16") else 4

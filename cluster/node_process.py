@@ -13,7 +13,8 @@ import msgspec
 import structlog
 
 from cluster.errors import ClusterError
-from cluster.node import Agent, NodeOptions
+from cluster.node import Agent
+from cluster.node_options import NodeOptions
 from cluster.process import configure_logs
 
 log = structlog.get_logger(__name__)

@@ -1,249 +1,224 @@
-"""Which machine holds which layers, and why: a pure function of machines and model card."""
+"""Which machine holds which layers, and why: a pure function of machines, links and model card."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 
-from msgspec import Struct
-
+from cluster.candidates import Candidates, Task, plain_wire
+from cluster.choice import Choice, choose_ring
 from cluster.errors import ModelDoesNotFit
+from cluster.forecast import Costs, RingForecast, Step, links_of
 from cluster.identity import NodeId
-from cluster.model_card import BYTES_PER_VALUE, ModelCard, Precision
-from cluster.probe import Machine
+from cluster.layer_cost import Precision
+from cluster.model_card import ModelCard
+from cluster.needs import BLOCK_TOKENS, CHUNK_TOKENS, context_room, kv_wishes
+from cluster.network import Network
+from cluster.plan_reasons import plan_reasons, stage_reason
+from cluster.planned import Goal, Member, Pin, Plan, PlannedStage, StageSpec, WireFormat
+from cluster.replicas import place_standbys
+from cluster.speeds import is_measured, why_not
 
-BLOCK_TOKENS = 64
-CHUNK_TOKENS = 256
-# Rows of a step that live at once: residual, normed, fused projections, attention and the allocator's slack.
-_WORKSPACE_VECTORS = 8
+__all__ = [
+    "BLOCK_TOKENS",
+    "CHUNK_TOKENS",
+    "Goal",
+    "Member",
+    "Pin",
+    "Plan",
+    "PlannedStage",
+    "StageSpec",
+    "WireFormat",
+    "plan_stages",
+]
 
-
-class Member(Struct, frozen=True):
-    """A machine that the plan may use."""
-
-    node_id: NodeId
-    name: str
-    machine: Machine
-
-
-class StageSpec(Struct, frozen=True, kw_only=True):
-    """One stage: layers [first_layer, end_layer) of the model on one node, and the room for its KV cache."""
-
-    index: int
-    stages: int
-    first_layer: int
-    end_layer: int
-    precision: Precision
-    context_tokens: int
-    kv_blocks: int
-    slots: int
-
-    @property
-    def is_first(self) -> bool:
-        return self.index == 0
-
-    @property
-    def is_last(self) -> bool:
-        return self.index == self.stages - 1
-
-    @property
-    def rows_max(self) -> int:
-        """The most rows that one step can bring: a prefill chunk beside every slot decoding."""
-        return CHUNK_TOKENS + self.slots
-
-
-class PlannedStage(Struct, frozen=True):
-    member: Member
-    spec: StageSpec
-    weight_bytes: int
-    reason: str
-
-
-class Plan(Struct, frozen=True, kw_only=True):
-    """Stages in ring order, the KV cache they share, and in words why it is so."""
-
-    stages: tuple[PlannedStage, ...]
-    precision: Precision
-    kv_blocks: int
-    slots: int
-    reasons: tuple[str, ...]
-
-    @property
-    def cut(self) -> tuple[tuple[NodeId, int], ...]:
-        """Who holds the layers up to which one: where two plans agree in this, a new ring would gain nothing."""
-        return tuple((stage.member.node_id, stage.spec.end_layer) for stage in self.stages)
-
-
-@dataclass(frozen=True, slots=True)
-class _Needs:
-    """Bytes that a stage needs, by what it holds."""
-
-    layer_bytes: int
-    kv_bytes_per_token: int
-    embedding_bytes: int
-    workspace_bytes: int
-    tied: bool
-
-    def fixed_bytes(self, *, first: bool, last: bool) -> int:
-        copies = int(first) + int(last and not (first and self.tied))
-        return copies * self.embedding_bytes + self.workspace_bytes
-
-    def room_layers(self, usable_bytes: int, kv_tokens: int, *, first: bool, last: bool) -> int:
-        free_bytes = usable_bytes - self.fixed_bytes(first=first, last=last)
-        return max(0, free_bytes // (self.layer_bytes + kv_tokens * self.kv_bytes_per_token))
+_ON_CPUS: tuple[Precision, ...] = ("fp32", "bf16", "int8", "int4")
+_ON_GPUS: tuple[Precision, ...] = ("bf16", "int8", "int4")
+_NOWHERE = Network()
 
 
 def plan_stages(
     name: str,
     card: ModelCard,
-    members: list[Member],
+    members: Sequence[Member],
     *,
     precision: Precision | None = None,
     slots: int = 32,
+    network: Network = _NOWHERE,
+    goal: Goal = "throughput",
+    streams: int = 8,
+    stages_min: int = 1,
+    pin: Pin | None = None,
+    head: NodeId | None = None,
 ) -> Plan:
-    """Cut the layers in proportion to usable memory, every machine within its own.
+    """Choose machines, their order and their layers for the least predicted time, every machine within its memory.
 
-    Without `precision` the widest that fits is pinned: fp32 where only CPUs take part (bf16 arithmetic is
-    slower there than it looks), bf16 otherwise. Machines that cannot hold one layer are left out, with the
-    reason. Raises ModelDoesNotFit.
+    A model that fits on one machine stays on one, unless `stages_min` asks for more stages; where fewer machines
+    have room it is fewer. `streams` is how many sequences the ring is made for when the goal is throughput. With
+    `head` that machine stays first where this costs little. Without `precision` the widest that fits is pinned:
+    fp32 where only CPUs take part, bf16 otherwise, then int8, then int4; but on CPUs bf16 is not taken where int8
+    is faster. Machines that cannot compute in the pinned precision are not placed. Raises
+    ModelDoesNotFit.
     """
-    choices: tuple[Precision, ...] = (precision,) if precision else _precisions(members)
-    for choice in choices[:-1]:
+    task = Task(
+        name=name,
+        card=card,
+        members=tuple(members),
+        network=network,
+        goal=goal,
+        streams=max(1, min(streams, slots)),
+        slots=slots,
+        stages_min=stages_min,
+        pin=pin,
+        head=head,
+    )
+    if precision:
+        return _plan(task, _fitting(task, precision))
+    on_cpus = all(member.machine.device.kind == "cpu" for member in members)
+    *wider, narrowest = _ON_CPUS if on_cpus else _ON_GPUS
+    for choice in wider:
         try:
-            return _plan_at(name, card, members, choice, slots)
+            chosen = _fitting(task, choice)
         except ModelDoesNotFit:
             continue
-    return _plan_at(name, card, members, choices[-1], slots)
+        if choice == "bf16" and on_cpus:
+            chosen = _faster(chosen, task, "int8")
+        return _plan(task, chosen)
+    return _plan(task, _fitting(task, narrowest))
 
 
-def _precisions(members: list[Member]) -> tuple[Precision, ...]:
-    if all(member.machine.device.kind == "cpu" for member in members):
-        return ("fp32", "bf16")
-    return ("bf16",)
+def _faster(chosen: Choice, task: Task, precision: Precision) -> Choice:
+    """The other precision where every machine has measured its kernels and the ring is faster with them."""
+    if not all(is_measured(member.machine.pace, precision) for member in chosen.ring_members):
+        return chosen
+    try:
+        other = _fitting(task, precision)
+    except ModelDoesNotFit:
+        return chosen
+    return other if other.seconds_per_token < chosen.seconds_per_token else chosen
 
 
-def _plan_at(name: str, card: ModelCard, members: list[Member], precision: Precision, slots: int) -> Plan:
-    needs = _needs(card, precision, slots)
-    used, left_out = _choose(card, members, needs)
-    rooms = _rooms(card, used, needs)
-    # A machine chosen by `_choose` has room for a layer, or is the only one.
-    if sum(rooms) < card.layers:
-        needed_bytes = (
-            card.layers * (needs.layer_bytes + _context_room(card) * needs.kv_bytes_per_token)
-            + needs.fixed_bytes(first=True, last=True)
-        )  # fmt: skip
-        raise ModelDoesNotFit(f"{name} at {precision}", needed_bytes, sum(_usable(m) for m in members))
-    layers = _cut(card.layers, [_usable(member) for member in used], rooms)
-    kv_tokens = min(_kv_tokens(used, layers, needs, at) for at in range(len(used)))
-    kv_blocks = min(kv_tokens, slots * _context_room(card)) // BLOCK_TOKENS
-    assert kv_blocks * BLOCK_TOKENS >= card.context_tokens, "one sequence could wait for room for ever"
-    stages = tuple(_stages(card, used, layers, needs, precision, kv_blocks, slots))
-    reasons = (
-        f"{name} in {precision}: {card.total_bytes(precision) / 2**20:.0f} MiB of weights on {len(used)} node(s)",
-        f"KV cache for {kv_blocks * BLOCK_TOKENS} tokens, {slots} sequences at once",
-        *left_out,
-    )
-    return Plan(stages=stages, precision=precision, kv_blocks=kv_blocks, slots=slots, reasons=reasons)
+def _fitting(task: Task, precision: Precision) -> Choice:
+    """The best ring, with as much room for sequences as there is. Raises ModelDoesNotFit."""
+    refused = [(member, why_not(member.machine.pace, precision)) for member in task.members]
+    able = [member for member, reason in refused if not reason]
+    candidates = Candidates(task, able, precision)
+    for kv_tokens in kv_wishes(task.card, task.streams):
+        if choice := choose_ring(candidates, kv_tokens):
+            return replace(choice, refused=tuple((member, reason) for member, reason in refused if reason))
+    raise _too_large(task, candidates)
 
 
-def _needs(card: ModelCard, precision: Precision, slots: int) -> _Needs:
-    rows = CHUNK_TOKENS + slots
-    widest = max(2 * card.intermediate, _WORKSPACE_VECTORS * card.hidden)
-    # A prefill chunk's mask holds a row for each query head that shares a key-value head; rope has two tables.
-    mask_values = card.heads // card.kv_heads * CHUNK_TOKENS * card.context_tokens
-    rope_values = 2 * card.context_tokens * card.head_dim
-    values = rows * widest + mask_values + rope_values
-    return _Needs(
-        layer_bytes=card.layer_bytes(precision),
-        kv_bytes_per_token=card.kv_bytes_per_token(precision),
-        embedding_bytes=card.embedding_bytes(precision),
-        workspace_bytes=values * BYTES_PER_VALUE[precision] + slots * card.vocabulary * 4,
-        tied=card.tied_embeddings,
-    )
-
-
-def _usable(member: Member) -> int:
-    return member.machine.memory_usable_bytes
-
-
-def _choose(card: ModelCard, members: list[Member], needs: _Needs) -> tuple[list[Member], list[str]]:
-    """Leave out machines without room for one layer, and the smallest beyond one machine per layer.
-
-    One at a time: whoever becomes first or last when another leaves needs room for the embeddings, too.
-    """
-    used, left_out = list(members), []
-    while len(used) > 1:
-        rooms = dict(zip((member.node_id for member in used), _rooms(card, used, needs), strict=True))
-        cramped = [member for member in used if rooms[member.node_id] < 1]
-        if not cramped and len(used) <= card.layers:
-            break
-        member = min(cramped or used, key=_usable)
-        used.remove(member)
-        why = "has no room for a layer" if cramped else f"is one more than the model's {card.layers} layers"
-        left_out.append(f"{member.name} is left out: {_usable(member) / 2**20:.0f} MiB usable, {why}")
-    return used, left_out
-
-
-def _context_room(card: ModelCard) -> int:
-    """Tokens of cache that one full context takes: whole blocks."""
-    return -(-card.context_tokens // BLOCK_TOKENS) * BLOCK_TOKENS
-
-
-def _rooms(card: ModelCard, used: list[Member], needs: _Needs) -> list[int]:
-    """How many layers each machine could hold with one full context in its KV cache."""
-    last = len(used) - 1
-    return [
-        needs.room_layers(_usable(member), _context_room(card), first=at == 0, last=at == last)
-        for at, member in enumerate(used)
+def _too_large(task: Task, candidates: Candidates) -> ModelDoesNotFit:
+    """By how much it does not fit, and what would."""
+    card, precision = task.card, candidates.precision
+    kv_tokens = context_room(card)
+    rooms = [max(room) for room in candidates.rooms(kv_tokens)]
+    usable_bytes = sum(candidates.usable_bytes(at) for at in range(len(rooms)))
+    layer_bytes = card.layer_bytes(precision) + kv_tokens * card.kv_bytes_per_token(precision)
+    missing = max(1, card.layers - sum(rooms))
+    ends_bytes = card.total_bytes(precision) - sum(card.layer_bytes(precision, i) for i in range(card.layers))
+    needed_bytes = max(usable_bytes + missing * layer_bytes, card.layers * layer_bytes + ends_bytes)
+    remedies = [
+        f"add a machine with {(needed_bytes - usable_bytes) / 2**30:.2f} GiB to give or free as much memory"
     ]
-
-
-def _cut(layers: int, weights: list[int], rooms: list[int]) -> list[int]:
-    """Largest-remainder shares of `layers` by weight, at least one and at most `rooms[i]` each."""
-    shares = [1] * len(weights)
-    total = sum(weights) or 1
-    for _ in range(layers - len(weights)):
-        # The machine furthest below its ideal share takes the next layer; a full one takes none.
-        behind = [
-            layers * weight / total - share if share < room else float("-inf")
-            for weight, share, room in zip(weights, shares, rooms, strict=True)
-        ]
-        shares[behind.index(max(behind))] += 1
-    return shares
-
-
-def _kv_tokens(used: list[Member], layers: list[int], needs: _Needs, at: int) -> int:
-    fixed_bytes = needs.fixed_bytes(first=at == 0, last=at == len(used) - 1)
-    free_bytes = _usable(used[at]) - fixed_bytes - layers[at] * needs.layer_bytes
-    return free_bytes // (layers[at] * needs.kv_bytes_per_token)
-
-
-def _stages(
-    card: ModelCard,
-    used: list[Member],
-    layers: list[int],
-    needs: _Needs,
-    precision: Precision,
-    kv_blocks: int,
-    slots: int,
-) -> list[PlannedStage]:
-    stages: list[PlannedStage] = []
-    total_bytes = sum(_usable(member) for member in used)
-    first_layer = 0
-    for index, (member, count) in enumerate(zip(used, layers, strict=True)):
-        spec = StageSpec(
-            index=index,
-            stages=len(used),
-            first_layer=first_layer,
-            end_layer=first_layer + count,
-            precision=precision,
-            context_tokens=card.context_tokens,
-            kv_blocks=kv_blocks,
-            slots=slots,
+    for narrower in _ON_CPUS[_ON_CPUS.index(precision) + 1 :] if precision in _ON_CPUS else ():
+        weights_bytes = card.total_bytes(narrower)
+        if weights_bytes + kv_tokens * card.layers * card.kv_bytes_per_token(narrower) <= usable_bytes:
+            remedies.append(f"choose {narrower}, which needs {weights_bytes / 2**30:.2f} GiB for weights")
+            break
+    else:
+        remedies.append("choose a smaller model")
+    if task.pin:
+        remedies.append(
+            f"let others than the {len(task.pin.owners)} owners' machines hold the first or last layers"
         )
-        fixed_bytes = needs.fixed_bytes(first=spec.is_first, last=spec.is_last) - needs.workspace_bytes
-        reason = (
-            f"{member.name} has {_usable(member) / 2**30:.2f} GiB usable, "
-            f"{100 * _usable(member) // max(1, total_bytes)} % of the cluster: "
-            f"layers {first_layer}-{spec.end_layer - 1} of {card.layers}"
+    unable = len(task.members) - len(candidates.members)
+    if unable:
+        remedies.append(f"choose a precision that the other {unable} machine(s) can compute in")
+    return ModelDoesNotFit(f"{task.name} at {precision}", needed_bytes, usable_bytes, " or ".join(remedies))
+
+
+def _plan(task: Task, choice: Choice) -> Plan:
+    """A ring as stages, with standbys, prediction and reasons."""
+    card, candidates = task.card, choice.candidates
+    wire = _wire(choice)
+    ends = choice.ends
+    begins = (0, *ends[:-1])
+    places = list(zip(choice.ring.order, begins, ends, strict=True))
+    kv_tokens = min(candidates.needs(i).kv_tokens(candidates.usable_bytes(i), a, b) for i, a, b in places)
+    kv_blocks = min(kv_tokens, task.slots * context_room(card)) // BLOCK_TOKENS
+    assert kv_blocks * BLOCK_TOKENS >= card.context_tokens, "one sequence could wait for room for ever"
+    stages = tuple(
+        PlannedStage(
+            candidates.members[i],
+            StageSpec(
+                index=index,
+                stages=len(places),
+                first_layer=begin,
+                end_layer=end,
+                precision=choice.precision,
+                context_tokens=card.context_tokens,
+                kv_blocks=kv_blocks,
+                slots=task.slots,
+                wire=wire,
+            ),
+            candidates.needs(i).weight_bytes(begin, end),
+            stage_reason(choice, index),
         )
-        stages.append(PlannedStage(member, spec, count * needs.layer_bytes + fixed_bytes, reason))
-        first_layer = spec.end_layer
-    return stages
+        for index, (i, begin, end) in enumerate(places)
+    )
+    forecast = choice.forecast(wire)
+    predicted = forecast.predict(task.streams, _assumed(task, choice))
+    standbys = place_standbys(candidates, stages, task.pin)
+    return Plan(
+        stages=stages,
+        precision=choice.precision,
+        kv_blocks=kv_blocks,
+        slots=task.slots,
+        reasons=plan_reasons(choice, stages, standbys, predicted, kv_blocks * BLOCK_TOKENS),
+        standbys=standbys,
+        predicted=predicted,
+        goal=task.goal,
+        stages_min=task.stages_min,
+        considered=tuple(member.node_id for member in task.members),
+    )
+
+
+def _wire(choice: Choice) -> WireFormat:
+    """Rows in int8 blocks where a measured link would otherwise be what the stages wait for.
+
+    Packing costs time on both ends, so it must save more than it costs; fp32 was pinned for its exactness.
+    """
+    plain = choice.forecast(plain_wire(choice.precision))
+    if choice.precision == "fp32":
+        return "fp32"
+    small = Costs(plain.costs.card, choice.precision, "int8")
+    for step in (Step(-(-choice.task.streams // max(1, choice.in_flight))), Step(CHUNK_TOKENS, is_prefill=True)):
+        for link in plain.links[:-1]:
+            waits = plain.costs.link_busy_s(link, step) > max(plain.stage_s(step))
+            if link.is_measured and waits and small.hop_s(link, step) < plain.costs.hop_s(link, step):
+                return "int8"
+    return plain_wire(choice.precision)
+
+
+def _assumed(task: Task, choice: Choice) -> tuple[str, ...]:
+    """What the prediction rests on without anybody having measured it."""
+    members = choice.ring_members
+    slow = [m.name for m in members if not is_measured(m.machine.pace, choice.precision)]
+    assumed = [f"the speed of {name} in {choice.precision}" for name in slow]
+    links = links_of(task.network, [member.node_id for member in members])
+    names = [member.name for member in members]
+    for link, sender, receiver in zip(links, names, [*names[1:], names[0]], strict=False):
+        if not link.is_measured:
+            assumed.append(f"the link from {sender} to {receiver}")
+    return tuple(assumed)
+
+
+def forecast_of(plan: Plan, card: ModelCard, network: Network) -> RingForecast:
+    """What a plan should do now, by its machines' present figures."""
+    spec = plan.stages[0].spec
+    return RingForecast(
+        Costs(card, plan.precision, spec.wire),
+        [stage.member.machine for stage in plan.stages],
+        [stage.spec.end_layer - stage.spec.first_layer for stage in plan.stages],
+        links_of(network, plan.ring),
+    )

@@ -7,6 +7,10 @@ import socket
 import psutil
 from msgspec import Struct
 
+from cluster.condition import Condition, read_condition
+from cluster.memory_limits import memory_limit
+from cluster.speeds import Pace
+
 # What the operating system and other programs need is not usable, however free it looks just now.
 _SYSTEM_SHARE = 0.10
 
@@ -20,7 +24,10 @@ class Device(Struct, frozen=True):
 
 
 class Machine(Struct, frozen=True, kw_only=True):
-    """A node's own account of its machine; `memory_usable_bytes` already leaves the system its share."""
+    """A node's own account of its machine; `memory_usable_bytes` already leaves the system its share.
+
+    `pace` is empty until the machine has measured itself.
+    """
 
     system: str
     architecture: str
@@ -28,12 +35,28 @@ class Machine(Struct, frozen=True, kw_only=True):
     memory_total_bytes: int
     memory_usable_bytes: int
     device: Device
+    pace: Pace = Pace()
+    condition: Condition = Condition()
 
 
 def usable_memory_bytes(share: float = 1.0) -> int:
-    """Memory a node may fill: what is free, less the system's reserve, times its share of the machine."""
+    """Memory a node may fill: what is free, less the system's reserve, times its share of the machine.
+
+    Where a container or service has a limit of its own, that limit is the machine.
+    """
     memory = psutil.virtual_memory()
-    return int(max(0, memory.available - _SYSTEM_SHARE * memory.total) * share)
+    total_bytes, available_bytes = memory.total, memory.available
+    if limit := memory_limit():
+        total_bytes = min(total_bytes, limit.limit_bytes)
+        available_bytes = min(available_bytes, limit.free_bytes)
+    return int(max(0, available_bytes - _SYSTEM_SHARE * total_bytes) * share)
+
+
+def total_memory_bytes() -> int:
+    """The machine's memory, or as much of it as this process may ever have."""
+    limit = memory_limit()
+    total = int(psutil.virtual_memory().total)
+    return min(total, limit.limit_bytes) if limit else total
 
 
 def compute_threads(nodes: int = 1) -> int:
@@ -58,9 +81,13 @@ def own_address(*, ipv6: bool = False) -> str | None:
         return None
 
 
-def probe_machine(device: Device | None = None, share: float = 1.0) -> Machine:
-    """Look at this machine. `share` below 1 is for several nodes on one machine."""
-    memory = psutil.virtual_memory()
+def probe_machine(
+    device: Device | None = None, share: float = 1.0, *, pace: Pace | None = None, host: str = ""
+) -> Machine:
+    """Look at this machine. `share` below 1 is for several nodes on one machine.
+
+    `pace` is what its kernels were measured at, `host` the address that others reach it at.
+    """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     usable = usable_memory_bytes(share)
     if device and device.kind != "cpu":
@@ -69,7 +96,9 @@ def probe_machine(device: Device | None = None, share: float = 1.0) -> Machine:
         system=platform.system(),
         architecture=platform.machine(),
         cores=cores,
-        memory_total_bytes=memory.total,
+        memory_total_bytes=total_memory_bytes(),
         memory_usable_bytes=usable,
         device=device or Device("cpu", platform.processor() or platform.machine(), usable),
+        pace=pace or Pace(),
+        condition=read_condition(host),
     )

@@ -32,17 +32,31 @@ class AgentPipe:
             self._outgoing.write(wire.encode(message))
             self._outgoing.flush()
 
-    def listen(self, deliver: Callable[[wire.Message], None], stop: Callable[[], None]) -> None:
-        """Start the thread that hands every message to `deliver` and calls `stop` when the agent is gone."""
-        threading.Thread(target=self._listen, args=(deliver, stop), name="agent pipe", daemon=True).start()
+    def listen(
+        self,
+        deliver: Callable[[wire.Message], None],
+        stop: Callable[[], None],
+        vitals: Callable[[], wire.Vitals],
+    ) -> None:
+        """Start the thread that hands every message to `deliver` and calls `stop` when the agent is gone.
 
-    def _listen(self, deliver: Callable[[wire.Message], None], stop: Callable[[], None]) -> None:
+        It answers the agent's questions for signs of life with `vitals`.
+        """
+        arguments = (deliver, stop, vitals)
+        threading.Thread(target=self._listen, args=arguments, name="agent pipe", daemon=True).start()
+
+    def _listen(
+        self,
+        deliver: Callable[[wire.Message], None],
+        stop: Callable[[], None],
+        vitals: Callable[[], wire.Vitals],
+    ) -> None:
         with contextlib.suppress(LinkLost, FrameInvalid, OSError):
             while True:
                 message_bytes, _ = wire.read_header(self._read(wire.HEADER.size))
                 message = wire.decode(self._read(message_bytes))
                 if isinstance(message, wire.Tick):
-                    self.send(message)
+                    self.send(wire.Tick(vitals()))
                 else:
                     deliver(message)
         # A computation that hangs must not keep a process alive that nobody owns any more; `stop` may hang, too.

@@ -11,7 +11,8 @@ from cluster.channel import Channel
 from cluster.errors import ClusterBusy, ClusterUnavailable, GenerationError, LinkLost, PeerRejected, RequestInvalid
 from cluster.generation import Done, GenerateRequest
 from cluster.head import Head
-from cluster.tickets import CHOICES_MAX, REQUESTS_MAX, Cancelled, Ticket, fresh_seed, rejected
+from cluster.seeds import fresh_seed
+from cluster.tickets import CHOICES_MAX, REQUESTS_MAX, Cancelled, Ticket, rejected
 
 log = structlog.get_logger(__name__)
 
@@ -35,7 +36,7 @@ class _Caller:
 
     def _queue(self, message: wire.Message) -> None:
         if isinstance(message, wire.Rejected) or (
-            isinstance(message, wire.Events) and isinstance(message.events[-1], Done)
+            isinstance(message, wire.Events) and message.events and isinstance(message.events[-1], Done)
         ):
             self.requests.discard(message.request_id)
         try:
@@ -102,6 +103,8 @@ class Reception:
             raise ClusterUnavailable("no model is assigned to this head")
         if not 1 <= request.n <= CHOICES_MAX:
             raise RequestInvalid(f"n must be between 1 and {CHOICES_MAX}", "n")
+        if len(request.resume) not in (0, request.n):
+            raise RequestInvalid(f"{len(request.resume)} choices to resume of {request.n}", "resume")
         if not request.sampling.seed:
             request = replace(request, sampling=replace(request.sampling, seed=fresh_seed()))
         # Long prompts take the tokenizer tens of milliseconds: not on the loop that serves everybody.

@@ -29,6 +29,10 @@ class Rests:
         self._times.pop(node_id, None)
         self._until_s.pop(node_id, None)
 
+    def times(self, node_id: str) -> int:
+        """How often it has failed in a row."""
+        return self._times.get(node_id, 0)
+
     def rests(self, node_id: str) -> bool:
         return self.clock() < self._until_s.get(node_id, 0.0)
 

@@ -1,11 +1,12 @@
 """A process's place in the ring: the one link it accepts from upstream and the one it writes downstream."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from cluster import wire
 from cluster.errors import FrameInvalid, LinkLost, PeerRejected
+from cluster.handshake import check_terms
 from cluster.identity import Identity, NodeId
 from cluster.transport import Frame, Link, Listener, Outbox, dial
 
@@ -24,6 +25,7 @@ class _Place:
     epoch: int
     upstream: NodeId
     payload_bytes_max: int
+    terms: wire.Terms
 
 
 class RingEnd:
@@ -46,6 +48,9 @@ class RingEnd:
         self._inlet: Link | None = None
         self._outbox: Outbox | None = None
         self._changing = threading.Lock()
+        # Frames in this ring, for whoever wants to know where one got stuck.
+        self.received = 0
+        self.sent = 0
         self.host = host
         self._listener = Listener(host, identity, self._receive)
         self.port = self._listener.port
@@ -54,23 +59,35 @@ class RingEnd:
     def is_connected(self) -> bool:
         return self._outbox is not None
 
-    def expect(self, epoch: int, upstream: NodeId, payload_bytes_max: int) -> None:
-        """Take this place in the ring of `epoch`: from now on only `upstream` may link here."""
+    def expect(
+        self, epoch: int, upstream: NodeId, payload_bytes_max: int, terms: wire.Terms = wire.NO_TERMS
+    ) -> None:
+        """Take this place in the ring of `epoch`: from now on only `upstream` may link here, on these terms."""
         self.leave()
         with self._changing:
-            self._place = _Place(epoch, upstream, payload_bytes_max)
+            self.received = self.sent = 0
+            self._place = _Place(epoch, upstream, payload_bytes_max, terms)
 
-    def connect(self, epoch: int, downstream: wire.Address) -> None:
+    def connect(self, epoch: int, downstream: wire.Address, terms: wire.Terms = wire.NO_TERMS) -> None:
         """Open the link downstream. Raises PeerRejected and LinkLost."""
         link = dial(downstream, self._identity)
         peer_id = downstream.node_id
         self._outbox = Outbox(link, lambda lost: self._deliver(RingBroken(epoch, str(lost), peer_id)))
-        self._outbox.put(wire.RingHello(epoch))
+        self._outbox.put(wire.RingHello(epoch, terms))
 
     def send(self, message: wire.Message, payload: memoryview | bytes = b"") -> None:
         """Queue a frame for downstream; it goes nowhere when there is none any more."""
         if self._outbox:
+            self.sent += 1
             self._outbox.put(message, payload)
+
+    def cut(self, node_ids: Collection[NodeId]) -> None:
+        """End the links from and to these machines now. Called from any thread."""
+        with self._changing:
+            links = [self._inlet, self._outbox.link if self._outbox else None]
+        for link in links:
+            if link and link.peer.node_id in node_ids:
+                link.close()
 
     def leave(self) -> None:
         with self._changing:
@@ -97,6 +114,7 @@ class RingEnd:
                 raise PeerRejected(f"{link.peer.role} {link.peer.node_id} is not upstream of here")
             if self._inlet:
                 raise PeerRejected("upstream has a link already")
+            check_terms(place.terms, hello.terms)
             self._inlet = link
         link.settle()
         try:
@@ -104,6 +122,7 @@ class RingEnd:
                 frame = link.receive(place.payload_bytes_max)
                 if not isinstance(frame.message, self._kind):
                     raise FrameInvalid(f"{type(frame.message).__name__} does not belong here")
+                self.received += 1
                 self._deliver(frame)
         except (LinkLost, FrameInvalid) as error:
             self._deliver(RingBroken(place.epoch, str(error), place.upstream))

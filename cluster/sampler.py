@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from cluster.errors import FrameInvalid
 from cluster.generation import Alternative, SampledToken, Sampling
 
 # Dividing by less overflows, and draws the likeliest token anyway.
@@ -19,6 +20,15 @@ class _Slot:
     sampling: Sampling
     history: list[int]
     prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """A group of rows to sample: `position` is that of the first new token; rows behind the first are drafts'."""
+
+    slot: int
+    position: int
+    drafts: tuple[int, ...] = ()
 
 
 class Sampler:
@@ -40,21 +50,38 @@ class Sampler:
     def close(self, slot: int) -> None:
         self._slots.pop(slot, None)
 
-    def sample(self, logits: Tensor, slots: list[int], positions: list[int]) -> list[SampledToken]:
-        """One token per row of `logits` [rows, vocabulary]; `positions[i]` is that of the new token."""
-        states = [self._slots[slot] for slot in slots]
+    def close_all(self) -> None:
+        self._slots.clear()
+
+    def sample(self, logits: Tensor, draws: list[Draw]) -> list[list[SampledToken]]:
+        """The tokens of each group, from its rows of `logits` [rows, vocabulary], 1 + len(drafts) in turn.
+
+        A group's tokens go on as long as its drafts are what comes out: the row behind a wrong draft saw another
+        text. Raises FrameInvalid when a slot was never opened.
+        """
+        unknown = [draw.slot for draw in draws if draw.slot not in self._slots]
+        if unknown:
+            raise FrameInvalid(f"slot {unknown[0]} is to be sampled but was not opened")
+        states = [self._slots[draw.slot] for draw in draws]
+        greedy: list[int] | None = None
         if all(_is_plain_greedy(state.sampling) for state in states):
-            chosen: list[int] = logits.argmax(dim=-1).tolist()
-            tokens = [SampledToken(token) for token in chosen]
-        else:
-            tokens = [
-                self._sample_row(logits[row].float(), state, position)
-                for row, (state, position) in enumerate(zip(states, positions, strict=True))
-            ]
-        for state, token in zip(states, tokens, strict=True):
-            if state.sampling.needs_history:
-                state.history.append(token.token_id)
-        return tokens
+            greedy = logits.argmax(dim=-1).tolist()
+        answers, row = [], 0
+        for draw, state in zip(draws, states, strict=True):
+            tokens: list[SampledToken] = []
+            for at in range(1 + len(draw.drafts)):
+                if greedy is not None:
+                    token = SampledToken(greedy[row + at])
+                else:
+                    token = self._sample_row(logits[row + at].float(), state, draw.position + at)
+                if state.sampling.needs_history:
+                    state.history.append(token.token_id)
+                tokens.append(token)
+                if at < len(draw.drafts) and draw.drafts[at] != token.token_id:
+                    break
+            answers.append(tokens)
+            row += 1 + len(draw.drafts)
+        return answers
 
     def _sample_row(self, raw: Tensor, state: _Slot, position: int) -> SampledToken:
         sampling = state.sampling

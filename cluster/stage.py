@@ -1,45 +1,46 @@
-"""One stage's loop: take a step from upstream, run this stage's layers, send it on or sample."""
+"""One stage's actor: it is assigned layers, takes steps from upstream, sends on what comes of them."""
 
 import queue
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
 import torch
-from torch import Tensor
 
 from cluster import wire
-from cluster.decoder import Decoder
-from cluster.errors import ClusterError, FrameInvalid, LinkError
-from cluster.generation import SampledToken
+from cluster.errors import ClusterError, LinkError
 from cluster.identity import Identity
-from cluster.kv_cache import KvCache
-from cluster.model_card import ModelCard, read_card
+from cluster.manifest import Manifest
+from cluster.model_card import read_card
 from cluster.plan import StageSpec
 from cluster.ring import RingBroken, RingEnd
+from cluster.rows import row_bytes
 from cluster.sampler import Sampler
+from cluster.stage_model import load_stage_model
+from cluster.steps import LoadedStage
 from cluster.store import open_source
 from cluster.transport import Frame
-from cluster.weights import DTYPES, load_stage
 
 log = structlog.get_logger(__name__)
 
 Report = Callable[[wire.Message], None]
 
 INBOX_FRAMES = 64
+SHELF_MAX = 8
 
 
-@dataclass(slots=True)
-class _Loaded:
-    """What an assignment turned into."""
+@dataclass(frozen=True, slots=True)
+class _Shelved:
+    """A standby that has been loaded, on its way from the loading thread to the shelf."""
 
-    epoch: int
-    spec: StageSpec
-    card: ModelCard
-    decoder: Decoder
-    cache: KvCache
-    sampler: Sampler
+    order: wire.Shelve
+    loaded: LoadedStage | None
+    reason: str = ""
+
+
+_Item = wire.Message | Frame | RingBroken | _Shelved
 
 
 class Stage:
@@ -48,16 +49,26 @@ class Stage:
     def __init__(self, identity: Identity, host: str, device: torch.device, report: Report) -> None:
         self._device = device
         self._report = report
-        self._inbox: queue.Queue[wire.Message | Frame | RingBroken | None] = queue.Queue(INBOX_FRAMES)
+        self._inbox: queue.Queue[_Item | None] = queue.Queue(INBOX_FRAMES)
         self._ring_end = RingEnd(identity, host, wire.Step, self._inbox.put)
-        self._loaded: _Loaded | None = None
+        self._loaded: LoadedStage | None = None
+        self._epoch = 0
+        # Hot standbys, loaded beside what is served, in the order of their arrival.
+        self._shelf: list[LoadedStage] = []
 
     def deliver(self, message: wire.Message) -> None:
         """Called from the agent's pipe thread."""
-        self._inbox.put(message)
+        if isinstance(message, wire.Removed):
+            self._ring_end.cut(message.node_ids)
+        else:
+            self._inbox.put(message)
 
     def stop(self) -> None:
         self._inbox.put(None)
+
+    def vitals(self) -> wire.Vitals:
+        """Called from the agent's pipe thread."""
+        return wire.Vitals(self._ring_end.received, self._ring_end.sent)
 
     def run(self) -> None:
         """Work until `stop`. A failed assignment or step is reported and ends this epoch, not the process."""
@@ -67,53 +78,118 @@ class Stage:
                     self._handle(item)
                 except (ClusterError, RuntimeError, MemoryError, OSError) as error:
                     log.error("stage failed", reason=str(error), exc_info=not isinstance(error, ClusterError))
-                    self._fail(self._epoch_of(item), str(error))
+                    self._report(wire.Failed(_epoch_of(item), "stage", str(error)))
         self._ring_end.close()
 
-    def _handle(self, item: wire.Message | Frame | RingBroken) -> None:
+    def _handle(self, item: _Item) -> None:
         match item:
             case Frame(wire.Step() as step, payload):
                 self._step(step, payload)
             case wire.AssignStage():
-                self._load(item)
+                self._assign(item)
+            case wire.Shelve():
+                self._shelve(item)
+            case _Shelved():
+                self._put_on_shelf(item)
             case wire.Connect():
                 self._connect(item)
-            case wire.Dismiss(epoch) if self._loaded and self._loaded.epoch < epoch:
+            case wire.Dismiss(epoch) if self._epoch < epoch:
+                # What is loaded stays: the next assignment may be for the same layers.
                 self._ring_end.leave()
-                self._loaded = None
-            case RingBroken(epoch, reason, peer_id) if self._loaded and self._loaded.epoch == epoch:
+            case RingBroken(epoch, reason, peer_id) if self._epoch == epoch:
                 self._report(wire.Failed(epoch, "stage", reason, peer_id))
             case _:
                 pass
 
-    def _load(self, assignment: wire.AssignStage) -> None:
+    def _assign(self, order: wire.AssignStage) -> None:
         self._ring_end.leave()
-        # The old weights go first: there may not be room for both.
-        self._loaded = None
-        spec, manifest = assignment.spec, assignment.manifest
-        card = read_card(manifest.config)
         began = time.monotonic()
-        read = open_source(assignment.source)
-        weights = load_stage(card, manifest, spec, read, self._device)
-        dtype, layers = DTYPES[spec.precision], spec.end_layer - spec.first_layer
-        cache = KvCache(layers, card.kv_heads, card.head_dim, spec.kv_blocks, dtype, self._device)
-        decoder = Decoder(card, weights, cache)
-        sampler = Sampler(card.vocabulary)
-        self._loaded = _Loaded(assignment.epoch, spec, card, decoder, cache, sampler)
-        widest_bytes = spec.rows_max * card.hidden * dtype.itemsize
-        self._ring_end.expect(assignment.epoch, assignment.upstream, widest_bytes)
+        kept = order.keep_kv and self._holds(order.spec, order.manifest)
+        self._loaded = loaded = self._take(order) or self._load(order.spec, order.manifest, order.source)
+        self._epoch = order.epoch
+        spec, terms = order.spec, wire.Terms(order.manifest.digest, order.spec.precision)
+        self._ring_end.expect(
+            order.epoch, order.upstream, spec.rows_max * row_bytes(loaded.card.hidden, spec.wire), terms
+        )
         log.info(
             "stage loaded",
-            epoch=assignment.epoch,
+            epoch=order.epoch,
             layers=f"{spec.first_layer}-{spec.end_layer - 1}",
+            kept=kept,
             seconds=round(time.monotonic() - began, 2),
         )
-        self._report(wire.Ready(assignment.epoch, "stage", self._ring_end.host, self._ring_end.port))
+        host, port = self._ring_end.host, self._ring_end.port
+        self._report(wire.Ready(order.epoch, "stage", host, port, kept=kept, terms=terms, wire=spec.wire))
+
+    def _holds(self, spec: StageSpec, manifest: Manifest) -> bool:
+        loaded = self._loaded
+        return loaded is not None and (loaded.digest, loaded.spec) == (manifest.digest, spec)
+
+    def _take(self, order: wire.AssignStage) -> LoadedStage | None:
+        """The ordered layers where they are loaded already, in the present ring or on the shelf.
+
+        Otherwise nothing stays but standbys: there may not be room for old weights and new ones.
+        """
+        loaded, self._loaded = self._loaded, None
+        if loaded and (loaded.digest, loaded.spec) == (order.manifest.digest, order.spec):
+            if not order.keep_kv:
+                loaded.forget()
+            return loaded
+        for at, standby in enumerate(self._shelf):
+            if (standby.digest, standby.spec) == (order.manifest.digest, order.spec):
+                return self._shelf.pop(at)
+        # Another cut: standbys were made for the old one.
+        self._shelf.clear()
+        return None
+
+    def _load(self, spec: StageSpec, manifest: Manifest, source: str) -> LoadedStage:
+        card = read_card(manifest.config)
+        model = load_stage_model(card, manifest, spec, open_source(source), self._device)
+        return LoadedStage(manifest.digest, spec, card, model, Sampler(card.vocabulary), self._device)
+
+    def _shelve(self, order: wire.Shelve) -> None:
+        """Load a standby on a thread of its own: what is served goes on meanwhile."""
+        self._tidy(order)
+        if any((held.digest, held.spec) == (order.manifest.digest, order.spec) for held in self._shelf):
+            self._report(wire.Shelved(order.epoch, ok=True))
+            return
+
+        def work() -> None:
+            try:
+                with torch.inference_mode():
+                    loaded = self._load(order.spec, order.manifest, order.source)
+            except (ClusterError, RuntimeError, MemoryError, OSError) as error:
+                self._inbox.put(_Shelved(order, None, str(error)))
+            else:
+                self._inbox.put(_Shelved(order, loaded))
+
+        threading.Thread(target=work, name="shelf", daemon=True).start()
+
+    def _tidy(self, order: wire.Shelve) -> None:
+        """Only what is wanted stays; layers of a ring that this process has left are as good as a standby."""
+        if self._loaded and self._epoch < order.epoch and not self._ring_end.is_connected:
+            self._loaded.forget()
+            self._shelf.append(self._loaded)
+            self._loaded = None
+        wanted = {order.spec, *order.others}
+        digest = order.manifest.digest
+        self._shelf = [held for held in self._shelf if held.digest == digest and held.spec in wanted]
+
+    def _put_on_shelf(self, shelved: _Shelved) -> None:
+        if shelved.loaded:
+            self._shelf = [*self._shelf, shelved.loaded][-SHELF_MAX:]
+            log.info(
+                "standby loaded", layers=f"{shelved.order.spec.first_layer}-{shelved.order.spec.end_layer - 1}"
+            )
+        self._report(wire.Shelved(shelved.order.epoch, ok=shelved.loaded is not None, reason=shelved.reason))
 
     def _connect(self, order: wire.Connect) -> None:
-        if self._loaded and self._loaded.epoch == order.epoch:
+        loaded = self._loaded
+        if loaded and self._epoch == order.epoch:
             try:
-                self._ring_end.connect(order.epoch, order.downstream)
+                self._ring_end.connect(
+                    order.epoch, order.downstream, wire.Terms(loaded.digest, loaded.spec.precision)
+                )
             except LinkError as error:
                 self._report(wire.Failed(order.epoch, "stage", str(error), order.downstream.node_id))
                 return
@@ -121,76 +197,11 @@ class Stage:
 
     def _step(self, step: wire.Step, payload: bytearray) -> None:
         loaded = self._loaded
-        if loaded is None or not self._ring_end.is_connected or step.epoch != loaded.epoch:
+        if loaded is None or not self._ring_end.is_connected or step.epoch != self._epoch:
             return  # A frame of an epoch that is over.
-        began_ns = time.perf_counter_ns()
-        for slot in step.closed:
-            loaded.cache.free(slot)
-            loaded.sampler.close(slot)
-        if loaded.spec.is_last:
-            for opened in step.opened:
-                loaded.sampler.open(opened.slot, opened.sampling, opened.history, opened.prompt_tokens)
-        rows = self._compute(loaded, step, payload) if step.rows else None
-        if not loaded.spec.is_last:
-            step.spent_ns.append(time.perf_counter_ns() - began_ns)
-            self._ring_end.send(step, _raw(rows) if rows is not None else b"")
-            return
-        tokens = self._sample(loaded, step, rows) if rows is not None else []
-        step.spent_ns.append(time.perf_counter_ns() - began_ns)
-        self._ring_end.send(wire.Sampled(step.epoch, step.batch, tokens, step.spent_ns))
-
-    def _compute(self, loaded: _Loaded, step: wire.Step, payload: bytearray) -> Tensor:
-        _check(step, loaded.spec, len(payload), loaded.card.hidden)
-        batch = loaded.decoder.batch(step.slots, step.starts, step.counts)
-        if loaded.spec.is_first:
-            token_ids = torch.frombuffer(payload, dtype=torch.int32)
-            if not 0 <= int(token_ids.min()) <= int(token_ids.max()) < loaded.card.vocabulary:
-                raise FrameInvalid(f"step {step.batch} has tokens outside of the vocabulary")
-            rows = loaded.decoder.embed(token_ids.to(self._device))
-        else:
-            flat = torch.frombuffer(payload, dtype=DTYPES[loaded.spec.precision])
-            rows = flat.view(step.rows, loaded.card.hidden).to(self._device)
-        return loaded.decoder.forward(rows, batch)
-
-    def _sample(self, loaded: _Loaded, step: wire.Step, rows: Tensor) -> list[SampledToken]:
-        last_rows, slots, positions, end = [], [], [], 0
-        for slot, start, count, wanted in zip(step.slots, step.starts, step.counts, step.wanted, strict=True):
-            end += count
-            if wanted:
-                last_rows.append(end - 1)
-                slots.append(slot)
-                positions.append(start + count)
-        if not slots:
-            return []
-        return loaded.sampler.sample(loaded.decoder.logits(rows[last_rows]), slots, positions)
-
-    def _fail(self, epoch: int, reason: str) -> None:
-        self._report(wire.Failed(epoch, "stage", reason))
-
-    def _epoch_of(self, item: wire.Message | Frame | RingBroken) -> int:
-        message = item.message if isinstance(item, Frame) else item
-        return getattr(message, "epoch", 0)
+        self._ring_end.send(*loaded.run(step, payload))
 
 
-def _check(step: wire.Step, spec: StageSpec, payload_bytes: int, hidden: int) -> None:
-    """A peer's certificate makes it known, not right: lengths and ranges are checked before they are used."""
-    groups = len(step.slots)
-    row_bytes = 4 if spec.is_first else hidden * DTYPES[spec.precision].itemsize
-    sound = (
-        groups == len(step.starts) == len(step.counts) == len(step.wanted)
-        and all(0 <= slot < spec.slots for slot in step.slots)
-        and all(count > 0 for count in step.counts)
-        and all(
-            start >= 0 and start + count <= spec.context_tokens
-            for start, count in zip(step.starts, step.counts, strict=True)
-        )
-        and step.rows <= spec.rows_max
-        and payload_bytes == step.rows * row_bytes
-    )
-    if not sound:
-        raise FrameInvalid(f"step {step.batch} contradicts the plan: {groups} groups, {payload_bytes} bytes")
-
-
-def _raw(rows: Tensor) -> memoryview:
-    """A tensor's bytes, without a copy when it lies in main memory."""
-    return rows.contiguous().cpu().view(torch.uint8).numpy().reshape(-1).data
+def _epoch_of(item: _Item) -> int:
+    message = item.message if isinstance(item, Frame) else item
+    return getattr(message, "epoch", 0)

@@ -4,10 +4,13 @@ import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from cluster import gguf_model
 from cluster.errors import ModelError, ModelInvalid, ModelNotFound, WeightsMismatch
+from cluster.gguf_file import model_stem
 from cluster.manifest import Manifest, Progress, TensorEntry, read_config, read_manifest
 from cluster.model_card import read_card
 
@@ -19,34 +22,45 @@ _WANTED_FILES = ["*.safetensors", "*.safetensors.index.json", "*.json", "chat_te
 
 
 def model_name(reference: str) -> str:
-    """What callers call a model: its folder's name, or its Hugging Face id without the revision."""
+    """What callers call a model: its folder's or GGUF file's name, or its Hugging Face id without the revision."""
     folder = Path(reference).expanduser()
+    if folder.suffix == ".gguf" and folder.is_file():
+        return model_stem(folder)
     return folder.resolve().name if folder.is_dir() else reference.partition("@")[0]
 
 
-def find_model(reference: str, cache: Path) -> Path:
+CheckConfig = Callable[[dict[str, Any]], object]
+"""Raises ModelError for a config.json that is not supported."""
+
+
+def find_model(reference: str, cache: Path, check: CheckConfig = read_card) -> Path:
     """Folder of a model given by a local path or a Hugging Face id (`owner/name`, perhaps `@revision`).
+
+    A GGUF file, or a folder that holds one, becomes a folder in `cache` with its own config.json and tokenizer.
 
     A pull shows its progress on stderr and goes on where an interrupted one stopped. An unsupported family is
     refused after its config.json, before any weights are downloaded. Raises ModelNotFound, ModelUnsupported.
     """
     folder = Path(reference).expanduser()
+    if folder.suffix == ".gguf" and folder.is_file():
+        return gguf_model.unpack(folder.absolute(), cache)
     if folder.is_dir():
-        return folder.resolve()
+        gguf = gguf_model.find_gguf(folder.absolute())
+        return gguf_model.unpack(gguf, cache) if gguf else folder.resolve()
     repository, _, revision = reference.partition("@")
     if repository.count("/") != 1 or repository.startswith((".", "/", "~")):
         raise ModelNotFound(f"{reference} is neither a folder nor a Hugging Face id like owner/name")
-    return _pull(repository, revision or "main", cache)
+    return _pull(repository, revision or "main", cache, check)
 
 
-def _pull(repository: str, revision: str, cache: Path) -> Path:
+def _pull(repository: str, revision: str, cache: Path, check: CheckConfig) -> Path:
     # The library takes long to import and most starts need no pull.
     from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
         config = Path(hf_hub_download(repository, "config.json", revision=revision, cache_dir=cache))
-        read_card(read_config(config.parent))
+        check(read_config(config.parent))
         folder = snapshot_download(repository, revision=revision, cache_dir=cache, allow_patterns=_WANTED_FILES)
     except LocalEntryNotFoundError:
         raise ModelNotFound(f"{repository} is not on this machine and Hugging Face cannot be reached") from None
@@ -57,7 +71,7 @@ def _pull(repository: str, revision: str, cache: Path) -> Path:
 
 def load_manifest(folder: Path, name: str, cache: Path, progress: Progress | None = None) -> Manifest:
     """The folder's manifest; hashing is skipped while no file has changed since the last time."""
-    files = sorted(p for p in folder.iterdir() if p.suffix in (".safetensors", ".json", ".jinja"))
+    files = sorted(p for p in folder.iterdir() if p.suffix in (".safetensors", ".gguf", ".json", ".jinja"))
     stamps = [(str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in files]
     key = hashlib.sha256(msgspec.json.encode([name, stamps])).hexdigest()
     kept = cache / f"{key}.manifest"
@@ -106,19 +120,67 @@ def read_part(source: Path, manifest: Manifest, sha256: str, offset: int) -> tup
         return file.read(min(PART_BYTES, size_bytes - offset)), size_bytes
 
 
+def check_files(folder: Path, manifest: Manifest) -> None:
+    """Whether tokenizer, configuration and the like are those of the manifest. Raises WeightsMismatch."""
+    for name, entry in manifest.files.items():
+        try:
+            found = _hash(folder / name)
+        except OSError as error:
+            raise ModelNotFound(f"cannot read {folder / name}: {error.strerror}") from None
+        if found != entry.sha256:
+            raise WeightsMismatch(name, entry.sha256, found)
+
+
+def held_digests(models: Path, manifest_digest: str) -> list[str]:
+    """What of a model lies whole in this node's copy of it."""
+    folder = models / _checked(manifest_digest) / _TENSORS
+    if not folder.is_dir():
+        return []
+    return sorted(path.name for path in folder.iterdir() if _is_digest(path.name))
+
+
+def read_held(models: Path, manifest_digest: str, sha256: str, offset: int) -> tuple[bytes, int]:
+    """Up to PART_BYTES of one of these, and its size in all. Raises ModelNotFound, OSError."""
+    path = models / _checked(manifest_digest) / _TENSORS / _checked(sha256)
+    if not path.is_file():
+        raise ModelNotFound(f"nothing with sha256 {sha256} is here")
+    size_bytes = path.stat().st_size
+    if not 0 <= offset <= size_bytes:
+        raise ModelNotFound(f"{sha256} has {size_bytes} bytes, none at {offset}")
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read(PART_BYTES), size_bytes
+
+
 class ModelCopy:
     """A node's own copy of the parts of one model that it needs, filled piece by piece, resumable."""
 
     def __init__(self, models: Path, manifest: Manifest) -> None:
         self.folder = models / manifest.digest
         self._manifest = manifest
+        self._sizes = {entry.sha256: entry.size_bytes for entry in manifest.tensors.values()}
+        self._sizes |= {entry.sha256: entry.size_bytes for entry in manifest.files.values()}
         (self.folder / _TENSORS).mkdir(parents=True, exist_ok=True)
 
     def missing(self, tensor_names: list[str]) -> list[str]:
-        """Digests still to be fetched for these tensors and the small files."""
-        digests = [entry.sha256 for entry in self._manifest.files.values()]
-        digests += [self._manifest.tensors[name].sha256 for name in tensor_names]
-        return [digest for digest in dict.fromkeys(digests) if not self._path(digest).is_file()]
+        """Digests still to be fetched for these tensors and the small files; one of another size is none."""
+        return [digest for digest in self._wanted(tensor_names) if not self._is_whole(digest)]
+
+    def drop_damaged(self, tensor_names: list[str]) -> list[str]:
+        """Hash what is here of these tensors and the small files; what has changed goes. Returns its names."""
+        dropped = []
+        for digest, name in self._wanted(tensor_names).items():
+            path = self._path(digest)
+            if path.is_file() and _hash(path) != digest:
+                path.unlink()
+                dropped.append(name)
+            elif path.is_file():
+                self._place_small_files(digest)
+        return dropped
+
+    def size_bytes(self, sha256: str) -> int:
+        """How long it is, by the manifest."""
+        return self._sizes[sha256]
 
     def offset(self, sha256: str) -> int:
         """Where fetching goes on."""
@@ -138,7 +200,7 @@ class ModelCopy:
             return False
         with part.open("rb") as file:
             os.fsync(file.fileno())
-            found = hashlib.file_digest(file, "sha256").hexdigest()
+        found = _hash(part)
         if found != sha256:
             part.unlink()
             raise WeightsMismatch("a fetched part", sha256, found)
@@ -153,10 +215,38 @@ class ModelCopy:
                     raise ModelError(f"manifest names a file {name!r} outside of the model's folder")
                 (self.folder / name).write_bytes(self._path(sha256).read_bytes())
 
+    def _wanted(self, tensor_names: list[str]) -> dict[str, str]:
+        """Names by digest; what several names share is one."""
+        files = {entry.sha256: name for name, entry in self._manifest.files.items()}
+        return files | {self._manifest.tensors[name].sha256: name for name in tensor_names}
+
+    def _is_whole(self, sha256: str) -> bool:
+        path = self._path(sha256)
+        if not path.is_file():
+            return False
+        if path.stat().st_size != self._sizes[sha256]:
+            path.unlink()  # Cut short by a full disk, say.
+            return False
+        return True
+
     def _path(self, sha256: str) -> Path:
-        if not (len(sha256) == 64 and sha256.isalnum()):
-            raise ModelError(f"{sha256!r} is no SHA-256")
-        return self.folder / _TENSORS / sha256
+        return self.folder / _TENSORS / _checked(sha256)
 
     def _part(self, sha256: str) -> Path:
         return self._path(sha256).with_suffix(".part")
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _is_digest(text: str) -> bool:
+    return len(text) == 64 and text.isalnum()
+
+
+def _checked(digest: str) -> str:
+    """It becomes a part of a path. Raises ModelError."""
+    if not _is_digest(digest):
+        raise ModelError(f"{digest[:80]!r} is no SHA-256")
+    return digest

@@ -1,31 +1,39 @@
 """Requests as a head keeps them: their state while they wait or run, and what is checked before they start."""
 
-import hashlib
-import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from cluster import wire
 from cluster.completion import Completion
 from cluster.errors import ContextLengthExceeded, GenerationError, RequestInvalid
 from cluster.generation import GenerateRequest
+from cluster.sequence import Sequence
 
 REQUESTS_MAX = 512
 CHOICES_MAX = 128
+# As many rings in a row may break with a request that gets no further: it may be what breaks them.
+BREAKS_MAX = 3
 
 Tell = Callable[[wire.Message], None]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Ticket:
-    """A request in the head's hands; `tell` takes its answers on the head's thread."""
+    """A request in the head's hands; `tell` takes its answers on the head's thread.
+
+    `breaks` counts the rings that broke while it was computed, since it last got any further than `reached`: a
+    request that breaks whatever computes it comes to the same point each time, one that others break does not.
+    It is `parked` while another suspect is tried.
+    """
 
     request: GenerateRequest
     prompt: list[int]
     tell: Tell
     waiting_since_s: float = field(default_factory=time.monotonic)
     breaks: int = 0
+    reached: tuple[int, int] = (0, 0)
+    is_parked: bool = False
     completions: list[Completion] = field(default_factory=list)
 
     @property
@@ -40,13 +48,24 @@ class Ticket:
     @property
     def is_queued(self) -> bool:
         """Whether a ring has it, but nothing of it has been computed yet."""
-        return bool(self.completions) and not any(
-            completion.sequence.computed or completion.sequence.generation for completion in self.completions
-        )
+        computed = any(completion.sequence.computed for completion in self.completions)
+        return bool(self.completions) and not computed and not self.is_started and not self.is_parked
 
     @property
     def is_finished(self) -> bool:
         return bool(self.completions) and all(completion.finished for completion in self.completions)
+
+    @property
+    def open_sequences(self) -> Iterator[Sequence]:
+        """What of it is still to be computed."""
+        return (completion.sequence for completion in self.completions if not completion.finished)
+
+    def count_break(self) -> None:
+        """The ring broke while it computed this."""
+        sequences = [completion.sequence for completion in self.completions]
+        reached = sum(s.output_tokens for s in sequences), sum(s.settled for s in sequences)
+        self.breaks = 1 if reached > self.reached else self.breaks + 1
+        self.reached = max(reached, self.reached)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,18 +94,6 @@ def check_tokens(token_ids: list[int], vocabulary: int) -> None:
     if token_ids and not 0 <= min(token_ids) <= max(token_ids) < vocabulary:
         wrong = next(token for token in token_ids if not 0 <= token < vocabulary)
         raise RequestInvalid(f"token {wrong} is outside of the model's vocabulary of {vocabulary}", "prompt")
-
-
-def fresh_seed() -> int:
-    return secrets.randbits(62)
-
-
-def choice_seed(seed: int, choice: int) -> int:
-    """The seed of one of a request's choices; neighbouring seeds share no choice."""
-    if not choice:
-        return seed
-    digest = hashlib.blake2b(f"{seed}/{choice}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 2
 
 
 def rejected(request_id: str, error: GenerationError) -> wire.Rejected:

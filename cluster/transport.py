@@ -17,7 +17,7 @@ import structlog
 
 from cluster import wire
 from cluster.errors import FrameInvalid, LinkLost, PeerRejected
-from cluster.identity import Identity, Peer, read_peer
+from cluster.identity import Identity, Peer, ServerContexts
 from cluster.sockets import tune
 
 log = structlog.get_logger(__name__)
@@ -28,6 +28,7 @@ OUTBOX_FRAMES = 64
 # One link is in use at a time; the others are about to be refused or have just ended.
 _LINKS_MAX = 32
 _ACCEPT_PAUSE_S = 0.5
+_ROOM_WAIT_S = 1.0
 # Below this size one write of a joined frame beats two writes of its parts.
 _JOIN_BYTES = 64 * 2**10
 
@@ -96,14 +97,17 @@ def dial(address: wire.Address, identity: Identity, timeout_s: float = 10.0) -> 
     try:
         plain = socket.create_connection((address.host, address.port), timeout=timeout_s)
         connection = identity.client_context().wrap_socket(plain)
-        peer = read_peer(connection)
     except ssl.SSLError as error:
         raise PeerRejected(f"{where} refused or failed the TLS handshake: {error.reason}") from None
     except OSError as error:
         raise LinkLost(f"cannot reach {where}: {error}") from None
-    if peer.node_id != address.node_id:
+    try:
+        peer = identity.admit(connection)
+        if peer.node_id != address.node_id:
+            raise PeerRejected(f"{where} is not the machine it should be")
+    except PeerRejected:
         connection.close()
-        raise PeerRejected(f"{where} is not the machine it should be")
+        raise
     tune(connection)
     link = Link(connection, peer, where)
     link.settle()
@@ -113,12 +117,16 @@ def dial(address: wire.Address, identity: Identity, timeout_s: float = 10.0) -> 
 class Listener:
     """Accepts links and hands each, handshake done, to `on_link` on a thread of its own.
 
-    A link that arrives has HANDSHAKE_TIMEOUT_S for each read until `on_link` settles it.
+    A link that arrives has HANDSHAKE_TIMEOUT_S for each read until `on_link` settles it. When there are too many,
+    the one that has gone longest without showing a certificate makes room for the next.
     """
 
     def __init__(self, host: str, identity: Identity, on_link: Callable[[Link], None]) -> None:
-        self._context = identity.server_context()
+        self._identity = identity
+        self._contexts = ServerContexts(identity)
         self._on_link = on_link
+        self._pending: dict[ssl.SSLSocket, None] = {}
+        self._changing = threading.Lock()
         self._places = threading.BoundedSemaphore(_LINKS_MAX)
         self._closed = False
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -143,13 +151,23 @@ class Listener:
                 log.error("cannot accept links", reason=str(error))
                 time.sleep(_ACCEPT_PAUSE_S)
                 continue
-            if not self._places.acquire(blocking=False):
+            if not self._places.acquire(blocking=False) and not self._make_room():
                 log.warning("link refused", peer=f"{host}:{port}", reason="too many links at once")
                 plain.close()
                 continue
             thread = threading.Thread(target=self._admit, args=(plain, f"{host}:{port}"), daemon=True)
             thread.name = f"link from {host}"
             thread.start()
+
+    def _make_room(self) -> bool:
+        with self._changing:
+            oldest = next(iter(self._pending), None)
+            if oldest is None:
+                return False
+            del self._pending[oldest]
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(oldest, socket.SHUT_RDWR)  # Its thread wakes, and its place is free.
+        return self._places.acquire(timeout=_ROOM_WAIT_S)
 
     def _admit(self, plain: socket.socket, address: str) -> None:
         try:
@@ -159,13 +177,21 @@ class Listener:
             self._places.release()
 
     def _handshake(self, plain: socket.socket, address: str) -> Link | None:
+        connection: ssl.SSLSocket | None = None
         try:
             plain.settimeout(HANDSHAKE_TIMEOUT_S)
-            connection = self._context.wrap_socket(plain, server_side=True)
+            connection = self._contexts.current.wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
+            with self._changing:
+                self._pending[connection] = None
+            try:
+                connection.do_handshake()
+            finally:
+                with self._changing:
+                    self._pending.pop(connection, None)
             tune(connection)
-            return Link(connection, read_peer(connection), address)
+            return Link(connection, self._identity.admit(connection), address)
         except (OSError, PeerRejected) as error:
-            plain.close()
+            (connection or plain).close()
             reason = error.reason if isinstance(error, ssl.SSLError) else str(error)
             log.warning("link refused", peer=address, reason=reason)
             return None
@@ -185,7 +211,7 @@ class Outbox:
     """A bounded queue before a link, with the one thread that writes it: computing goes on while bytes leave."""
 
     def __init__(self, link: Link, on_lost: Callable[[LinkLost], None]) -> None:
-        self._link = link
+        self.link = link
         self._on_lost = on_lost
         self._frames: queue.Queue[tuple[wire.Message, memoryview | bytes] | None] = queue.Queue(OUTBOX_FRAMES)
         self._thread = threading.Thread(target=self._write, name=f"link to {link.address}", daemon=True)
@@ -197,7 +223,7 @@ class Outbox:
 
     def close(self) -> None:
         """What still waits goes nowhere: the link is closed first."""
-        self._link.close()
+        self.link.close()
         while True:
             try:
                 self._frames.put_nowait(None)
@@ -212,7 +238,7 @@ class Outbox:
             if lost:
                 continue  # Keep emptying, so that nobody blocks on a dead link.
             try:
-                self._link.send(*frame)
+                self.link.send(*frame)
             except LinkLost as error:
                 lost = True
                 self._on_lost(error)

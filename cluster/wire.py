@@ -9,19 +9,27 @@ Whoever reads a frame checks both lengths against a bound before it allocates an
 """
 
 import struct
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
 
+from cluster.condition import Condition
+from cluster.embedding import EmbedRequest
 from cluster.errors import FrameInvalid
 from cluster.generation import GenerateRequest, GenerationEvent, SampledToken, Sampling
 from cluster.identity import NodeId
 from cluster.manifest import Manifest
+from cluster.network import Link
 from cluster.plan import StageSpec
+from cluster.pooling import Recipe
 from cluster.probe import Machine
 
 PROTOCOL_VERSION = 1
 ANY_EPOCH = 0
+
+Cause = Literal["error", "ended", "silent", "stuck"]
+"""Why a process cannot go on: it says so, it is gone, it says nothing, or the whole ring gets no further."""
 HEADER = struct.Struct("!4sHHII")
 MESSAGE_BYTES_MAX = 16 * 2**20
 PAYLOAD_BYTES_MAX = 256 * 2**20
@@ -58,17 +66,27 @@ class Enrolled(Struct, frozen=True, tag=True):
 
 
 class Refused(Struct, frozen=True, tag=True):
-    """Why the connection ends; always the last message on it."""
+    """Why the connection ends; always the last message on it. `removed` says that only a new token helps."""
 
     reason: str
+    removed: bool = False
 
 
 # Control: between the controller and a node's agent.
 
 
 class Hello(Struct, frozen=True, tag=True):
+    """Who wants to take part, with which program; at `files_port` other nodes may fetch what it holds.
+
+    The controller refuses another program or protocol, naming both; `torch` is for people.
+    """
+
     name: str
     machine: Machine
+    program: str = ""
+    protocol: int = 0
+    torch: str = ""
+    files_port: int = 0
 
 
 class Welcome(Struct, frozen=True, tag=True):
@@ -76,18 +94,86 @@ class Welcome(Struct, frozen=True, tag=True):
     patience_ms: int
 
 
+class Vitals(Struct, frozen=True, array_like=True):
+    """How far a process has come in the present ring: frames in and out; of a head also what it holds."""
+
+    received: int
+    sent: int
+    requests: int = 0
+    kv_blocks: int = 0
+
+
 class Heartbeat(Struct, frozen=True, tag=True):
+    """`vitals` are by role; `silent` names the roles whose processes show no sign of life.
+
+    `sent_at_s` is the machine's own clock, in seconds since 1970.
+    """
+
     memory_usable_bytes: int
+    vitals: dict[str, Vitals] = {}
+    silent: list[str] = []
+    sent_at_s: float = 0.0
+
+
+class MeasureLinks(Struct, frozen=True, tag=True):
+    """Measure the links to these echo doors, one after the other."""
+
+    peers: list[Address]
+
+
+class MeasuredLink(Struct, frozen=True):
+    """From the reporting node to another one; without figures it could not be measured, for this reason."""
+
+    node_id: NodeId
+    link: Link | None
+    reason: str = ""
+
+
+class LinkReport(Struct, frozen=True, tag=True):
+    """A node's echo door is on `port`; how its machine does; and the links that it was told to measure."""
+
+    port: int
+    links: list[MeasuredLink] = []
+    condition: Condition = Condition()
+
+
+class Renew(Struct, frozen=True, tag=True):
+    """A node's certificate nears its end: certify the same key again."""
+
+    signing_request_pem: str
+
+
+class Renewed(Struct, frozen=True, tag=True):
+    certificate_pem: str
+
+
+class Removed(Struct, frozen=True, tag=True):
+    """All machines that are out, though their certificates have not ended: nobody talks to them any more."""
+
+    node_ids: list[NodeId]
 
 
 class Tick(Struct, frozen=True, tag=True):
     """A sign of life: the controller's answer to a heartbeat; between agent and child, question and answer."""
 
+    vitals: Vitals | None = None
+
+
+class Terms(Struct, frozen=True):
+    """What all processes of a ring must agree on: the model's digest and the arithmetic."""
+
+    digest: str = ""
+    precision: str = ""
+
+
+NO_TERMS = Terms()
+
 
 class AssignStage(Struct, frozen=True, tag=True):
     """Load these layers. `source` is the model's folder where sender and receiver share files.
 
-    Only the node `upstream` may open a ring link to this stage.
+    Only the node `upstream` may open a ring link to this stage. With `keep_kv` a stage that already holds just
+    these layers keeps its keys and values and its stored output rows, too.
     """
 
     epoch: int
@@ -95,6 +181,8 @@ class AssignStage(Struct, frozen=True, tag=True):
     manifest: Manifest
     source: str
     upstream: NodeId
+    keep_kv: bool = False
+    sources: list[Address] = []
 
 
 class AssignHead(Struct, frozen=True, tag=True):
@@ -106,15 +194,53 @@ class AssignHead(Struct, frozen=True, tag=True):
     context_tokens: int
     kv_blocks: int
     slots: int
+    terms: Terms = NO_TERMS
+    sources: list[Address] = []
+
+
+class AssignEmbedder(Struct, frozen=True, tag=True):
+    """Load a whole embedding model and take callers for it. These orders have epochs of their own."""
+
+    epoch: int
+    manifest: Manifest
+    source: str
+    recipe: Recipe
+    sources: list[Address] = []
 
 
 class Prepare(Struct, frozen=True, tag=True):
-    """Get the files for these layers, while another ring still serves."""
+    """Get the files for these layers, while another ring still serves.
+
+    `sources` are nodes that may have them, the nearest first; the controller comes after them all.
+    """
 
     epoch: int
     spec: StageSpec
     manifest: Manifest
     source: str
+    sources: list[Address] = []
+
+
+class Shelve(Struct, frozen=True, tag=True):
+    """Load these layers beside what is served: a hot standby, which a later AssignStage takes without loading.
+
+    Of what is on the shelf already only `others` stay.
+    """
+
+    epoch: int
+    spec: StageSpec
+    manifest: Manifest
+    source: str
+    sources: list[Address] = []
+    others: list[StageSpec] = []
+
+
+class Shelved(Struct, frozen=True, tag=True):
+    """The answer to Shelve; `reason` says why not when `ok` is false."""
+
+    epoch: int
+    ok: bool
+    reason: str = ""
 
 
 class Prepared(Struct, frozen=True, tag=True):
@@ -124,21 +250,29 @@ class Prepared(Struct, frozen=True, tag=True):
 
 
 class Ready(Struct, frozen=True, tag=True):
-    """The assigned process listens for its upstream on `port`; a head takes callers on `client_port`."""
+    """The assigned process listens for its upstream on `port`; a head takes callers on `client_port`.
+
+    `kept` says of a stage that its keys and values are those of the ring before. `terms` and `wire` are what it
+    has really loaded.
+    """
 
     epoch: int
     role: str
     host: str
     port: int
     client_port: int = 0
+    kept: bool = False
+    terms: Terms = NO_TERMS
+    wire: str = ""
 
 
 class Connect(Struct, frozen=True, tag=True):
-    """Close the ring: open a link to `downstream`."""
+    """Close the ring: open a link to `downstream`. A head learns which stages, by index, hold nothing yet."""
 
     epoch: int
     role: str
     downstream: Address
+    fresh: list[int] = []
 
 
 class Connected(Struct, frozen=True, tag=True):
@@ -161,12 +295,17 @@ class Failed(Struct, frozen=True, tag=True):
     role: str
     reason: str
     peer_id: str = ""
+    cause: Cause = "error"
 
 
 class Dismiss(Struct, frozen=True, tag=True):
-    """Forget every assignment older than `epoch`: unload weights, end heads."""
+    """Take part in no ring older than `epoch`; `role` says who, when not everybody on the machine.
+
+    An embedder, which is in no ring, ends when it alone is dismissed.
+    """
 
     epoch: int
+    role: str = ""
 
 
 class Fetch(Struct, frozen=True, tag=True):
@@ -184,11 +323,27 @@ class Part(Struct, frozen=True, tag=True):
     total_bytes: int
 
 
+# Files: from one node's agent to another's.
+
+
+class AskHeld(Struct, frozen=True, tag=True):
+    """What have you got of the model with this manifest digest? Fetches on this connection are for it."""
+
+    manifest: str
+
+
+class Held(Struct, frozen=True, tag=True):
+    """Digests of the tensors and small files that lie there whole and checked."""
+
+    sha256s: list[str]
+
+
 # The ring: head -> first stage -> ... -> last stage -> head.
 
 
 class RingHello(Struct, frozen=True, tag=True):
     epoch: int
+    terms: Terms = NO_TERMS
 
 
 class OpenSlot(Struct, frozen=True, array_like=True):
@@ -200,13 +355,26 @@ class OpenSlot(Struct, frozen=True, array_like=True):
     prompt_tokens: int
 
 
-class Step(Struct, frozen=True, tag=True):
+class Move(Struct, frozen=True, array_like=True):
+    """Begin `slot` with the first `tokens` tokens of the slot `source`; without a source, free it."""
+
+    slot: int
+    source: int = -1
+    tokens: int = 0
+
+
+class Step(Struct, tag=True):
     """One micro-batch on its way through the stages.
 
-    Row groups i belong to slot `slots[i]`, begin at position `starts[i]` and are `counts[i]` long;
-    `wanted[i]` says whether its last row is to be sampled. `closed` slots are freed before, `opened`
-    ones set up before anything runs. The payload holds int32 token ids on the first link and rows
-    [sum(counts), hidden] in the pinned dtype on the others. `spent_ns` gathers the stages' busy time.
+    Row groups i belong to slot `slots[i]`, begin at position `starts[i]` and are `counts[i]` long; `wanted[i]` of
+    its last rows are to be sampled. All but the first of these are drafts, which `drafts[i]` repeats for the last
+    stage: it stops at the first that the model does not agree with. `moves` are carried out in order and `opened`
+    slots set up before any row runs. The payload holds int32 token ids on the first link and rows
+    [sum(counts), hidden] in the plan's wire format on the others. `spent_ns` gathers the stages' busy time.
+
+    `replay` names stages that have lost their keys and values: rows travel only into these, from the output rows
+    that the stages before them have kept. `census` has the (slot, blocks) that a stage must hold; a reset makes it
+    so, otherwise a difference is an error.
     """
 
     epoch: int
@@ -214,9 +382,13 @@ class Step(Struct, frozen=True, tag=True):
     slots: list[int]
     starts: list[int]
     counts: list[int]
-    wanted: list[bool]
+    wanted: list[int]
+    drafts: list[list[int]]
     opened: list[OpenSlot]
-    closed: list[int]
+    moves: list[Move]
+    replay: list[int]
+    census: list[tuple[int, int]] | None
+    is_reset: bool
     spent_ns: list[int]
 
     @property
@@ -225,11 +397,12 @@ class Step(Struct, frozen=True, tag=True):
 
 
 class Sampled(Struct, frozen=True, tag=True):
-    """One token for each wanted row group of the batch, in its order."""
+    """The batch's tokens: `counts[i]` of them, at least one, for the i-th of its groups that wanted any."""
 
     epoch: int
     batch: int
     tokens: list[SampledToken]
+    counts: list[int]
     spent_ns: list[int]
 
 
@@ -260,12 +433,20 @@ class Rejected(Struct, frozen=True, tag=True):
     param: str | None = None
 
 
-class Drain(Struct, frozen=True, tag=True):
-    """Finish what runs, start nothing new."""
+# Callers: between an EmbeddingClient and an embedder, beside Cancel and Rejected.
 
 
-class Drained(Struct, frozen=True, tag=True):
-    pass
+class Embed(Struct, frozen=True, tag=True):
+    request: EmbedRequest
+
+
+class Embedded(Struct, frozen=True, tag=True):
+    """The answer; its payload has the vectors as Embeddings does."""
+
+    request_id: str
+    dimensions: int
+    token_counts: list[int]
+    compute_ns: int
 
 
 Message = (
@@ -277,11 +458,19 @@ Message = (
     | Hello
     | Welcome
     | Heartbeat
+    | MeasureLinks
+    | LinkReport
+    | Renew
+    | Renewed
+    | Removed
     | Tick
     | Prepare
     | Prepared
+    | Shelve
+    | Shelved
     | AssignStage
     | AssignHead
+    | AssignEmbedder
     | Ready
     | Connect
     | Connected
@@ -290,6 +479,8 @@ Message = (
     | Dismiss
     | Fetch
     | Part
+    | AskHeld
+    | Held
     | RingHello
     | Step
     | Sampled
@@ -297,8 +488,8 @@ Message = (
     | Cancel
     | Events
     | Rejected
-    | Drain
-    | Drained
+    | Embed
+    | Embedded
 )
 
 _encoder = msgspec.msgpack.Encoder()

@@ -8,7 +8,7 @@ from gateway.errors import Overloaded
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Call, Offer
 from gateway.lanes.tokens import tool_tokens_max
-from gateway.openai import ChatRequest, Request
+from gateway.openai import ChatRequest, EmbeddingRequest, GenerationRequest
 
 # An answer that takes longer than this has long been ended by the lanes' own patience.
 HOLD_LASTS_S = 1200.0
@@ -38,7 +38,7 @@ class Admission:
         self.in_flight -= 1
 
 
-def output_bound(request: Request, offer: Offer) -> int:
+def output_bound(request: GenerationRequest, offer: Offer) -> int:
     """The most tokens that each choice may have: what the hold pays for, and what upstream is told."""
     if request.tokens_limit is not None:
         return request.tokens_limit
@@ -47,7 +47,7 @@ def output_bound(request: Request, offer: Offer) -> int:
     return (offer.price and offer.price.max_output_tokens) or _OUTPUT_TOKENS
 
 
-def choices_of(request: Request) -> int:
+def choices_of(request: GenerationRequest) -> int:
     """How many answers a provider generates and charges for, whether or not it shows them all."""
     wanted = request.n or 1
     if isinstance(request, ChatRequest):
@@ -78,9 +78,9 @@ async def place_hold(books: Books, caller: Caller, call: Call, offer: Offer) -> 
 
 def hold_nano(call: Call, offer: Offer) -> int:
     """The most that this call may cost there."""
-    if offer.price is None:
-        return 0
     request = call.request
+    if offer.price is None or isinstance(request, EmbeddingRequest):  # No priced offer takes these.
+        return 0
     # Every token of the prompt stands for at least a byte of the body.
     text = call.raw.decode("utf-8", "replace")
     prompt_tokens = tokens_max([text]) + _allowance_tokens(call) + tool_tokens_max(request)

@@ -13,7 +13,9 @@ from starlette.types import ASGIApp
 
 from accounting.prices import CloudPrices, PriceBook
 from cluster.controller import Controller
+from cluster.identity import NodeId
 from cluster.joining import Target
+from cluster.plan import Pin
 from gateway.admission import Admission
 from gateway.api import admin, health, models
 from gateway.api.edge import Edge
@@ -35,7 +37,7 @@ from gateway.lanes.pool import PoolLane
 from gateway.observability import Metrics
 from gateway.request_log import RequestLog
 from gateway.services import Services
-from gateway.settings import CloudSettings, LaneName, Settings
+from gateway.settings import CloudSettings, ClusterSettings, LaneName, Settings
 from gateway.spool import Spool
 
 log = structlog.get_logger(__name__)
@@ -65,6 +67,10 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
             precision=settings.cluster.precision,
             slots=settings.cluster.slots,
             expected_nodes=max(1, settings.cluster.nodes),
+            stages_min=settings.cluster.stages_min,
+            goal=settings.cluster.goal,
+            pin=_pin(settings.cluster),
+            discovery=settings.cluster.discovery,
         )
         stack.push_async_callback(controller.stop)
         yield Services(
@@ -86,7 +92,10 @@ async def _open_lanes(
     settings: Settings, folder: DataFolder, controller: Controller, stack: AsyncExitStack
 ) -> dict[LaneName, Lane]:
     """The lanes that the settings call for; the cluster lane always, since machines may join at any time."""
-    lanes: dict[LaneName, Lane] = {"cluster": ClusterLane(controller, settings.cluster.slots)}
+    cluster = settings.cluster
+    lanes: dict[LaneName, Lane] = {
+        "cluster": ClusterLane(controller, cluster.slots, speculate=cluster.speculation)
+    }
     if settings.pool.backends:
         pool = PoolLane(settings.pool)
         stack.push_async_callback(pool.stop)
@@ -97,6 +106,13 @@ async def _open_lanes(
         stack.push_async_callback(cloud.stop)
         lanes["cloud"] = cloud
     return lanes
+
+
+def _pin(settings: ClusterSettings) -> Pin | None:
+    if not settings.owners:
+        return None
+    owners = frozenset(NodeId(owner) for owner in settings.owners)
+    return Pin(owners, settings.owner_layers, settings.owner_layers)
 
 
 def _cloud_worker(settings: CloudSettings, folder: DataFolder) -> CloudWorker:
@@ -122,13 +138,14 @@ def _price_book(settings: CloudSettings) -> PriceBook:
 
 
 def create_app(services: Services, cluster: Target) -> ASGIApp:
-    """Every route. The two that carry the traffic are plain ASGI; the rest is FastAPI."""
+    """Every route. Those that carry the traffic are plain ASGI; the rest is FastAPI."""
     app = FastAPI(title="Millrace", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.services = services
     app.state.cluster = cluster
     hot: dict[str, ASGIApp] = {
         "/v1/chat/completions": GenerateEndpoint(services, "chat"),
         "/v1/completions": GenerateEndpoint(services, "completion"),
+        "/v1/embeddings": GenerateEndpoint(services, "embedding"),
     }
     # FastAPI knows them too, to say of other methods that they are not allowed.
     app.router.routes.extend(Route(path, endpoint, methods=["POST"]) for path, endpoint in hot.items())

@@ -67,6 +67,7 @@ def explain(services: Services, caller: Caller, call: Call) -> Decision:
         prompt_tokens=estimate_prompt(request),
         output_tokens=request.tokens_limit,
         lane=request.millrace.lane if request.millrace else None,
+        kind=call.kind,
     )
     now_s = health.now_s()
     offers = [offer for lane in services.lanes.values() for offer in lane.offers(request.model)]
@@ -160,7 +161,11 @@ def _why_nobody(call: Call, decision: Decision) -> GatewayError:
             message = f"'{model}' cannot be served by a lane that this key may use: {decision.reason}."
             return PolicyForbids(message, param="model", code=f"policy_{rejection.rule.name}")
     asked = call.request.millrace.lane if call.request.millrace else None
-    lacking = [call.features.keys() - r.offer.features for r in rejections if asked in (None, r.offer.lane)]
+    offers = [r.offer for r in rejections if asked in (None, r.offer.lane)]
+    if offers and not any(call.kind in offer.kinds for offer in offers):
+        message = f"'{model}' cannot do this here: {decision.reason}."
+        return FeatureUnsupported(message, param="model")
+    lacking = [call.features.keys() - offer.features for offer in offers]
     if lacking and all(lacking):
         message = f"'{model}' cannot do this here: {decision.reason}."
         return FeatureUnsupported(message, param=call.features[min(lacking[0])])

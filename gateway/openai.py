@@ -3,17 +3,21 @@
 import json
 import math
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from msgspec import Meta, Struct
 
 from gateway.errors import RequestInvalid
 
-Kind = Literal["chat", "completion"]
+Kind = Literal["chat", "completion", "embedding"]
+
+KINDS: frozenset[Kind] = frozenset(get_args(Kind))
+GENERATES: frozenset[Kind] = frozenset(("chat", "completion"))
 
 # Far beyond any model; a larger number is a mistake or an attack.
 TOKENS_MAX = 10_000_000
+INPUTS_MAX = 2048
 STOPS_MAX = 16
 BIASES_MAX = 1024
 _TOKEN_DIGITS = 10
@@ -59,8 +63,11 @@ class Extras(Struct, frozen=True, forbid_unknown_fields=True):
     lane: Literal["cluster", "pool", "cloud"] | None = None
 
 
+ModelName = Annotated[str, Meta(min_length=1, max_length=256, pattern="^[^\\x00-\\x1f\\x7f]+$")]
+
+
 class _Common(Struct, frozen=True, kw_only=True):
-    model: Annotated[str, Meta(min_length=1, max_length=256, pattern="^[^\\x00-\\x1f\\x7f]+$")]
+    model: ModelName
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: PositiveTokens | None = None
@@ -137,11 +144,46 @@ class CompletionRequest(_Common, frozen=True, kw_only=True):
         return -1 if self.logprobs is None else self.logprobs
 
 
-Request = ChatRequest | CompletionRequest
+class EmbeddingRequest(Struct, frozen=True, kw_only=True):
+    """The fields of POST /v1/embeddings that we act on."""
+
+    model: ModelName
+    input: str | list[str | TokenId | list[TokenId]]
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, Meta(ge=1, le=2**20)] | None = None
+    user: str | None = None
+    millrace: Extras | None = None
+
+    @property
+    def is_stream(self) -> bool:
+        return False
+
+    @property
+    def tokens_limit(self) -> int:
+        """Nothing is generated."""
+        return 0
+
+    @property
+    def texts(self) -> list[str]:
+        """The inputs, where they are texts."""
+        return [self.input] if isinstance(self.input, str) else [one for one in self.input if isinstance(one, str)]
+
+    @property
+    def token_ids(self) -> list[list[int]]:
+        """The inputs, where they are tokens; one list of tokens is one input."""
+        if isinstance(self.input, str):
+            return []
+        single = [one for one in self.input if isinstance(one, int)]
+        return [single] if single else [one for one in self.input if isinstance(one, list)]
+
+
+GenerationRequest = ChatRequest | CompletionRequest
+Request = GenerationRequest | EmbeddingRequest
 
 _decoders: dict[Kind, msgspec.json.Decoder[Request]] = {
     "chat": msgspec.json.Decoder(ChatRequest),
     "completion": msgspec.json.Decoder(CompletionRequest),
+    "embedding": msgspec.json.Decoder(EmbeddingRequest),
 }
 
 
@@ -179,15 +221,34 @@ def _find_non_finite(body: bytes) -> str | None:
 
 
 def _check_combinations(request: Request) -> None:
+    if isinstance(request, EmbeddingRequest):
+        _check_inputs(request)
+        return
     if request.stream_options and not request.stream:
         raise RequestInvalid("stream_options: only allowed with stream: true", param="stream_options")
     if isinstance(request, ChatRequest):
         _check_chat(request)
-    elif not request.prompt:
-        raise RequestInvalid("prompt: must not be empty", param="prompt", code="invalid_value")
-    elif len({type(part) for part in request.prompt}) > 1:
-        raise RequestInvalid("prompt: must be of one kind: text, token ids, or lists of them", param="prompt")
+    else:
+        _check_kind(request.prompt, "prompt")
     _check_biases(request.logit_bias or {})
+
+
+def _check_kind(parts: str | list[str | int | list[int]], field: str) -> None:
+    if not parts:
+        raise RequestInvalid(f"{field}: must not be empty", param=field, code="invalid_value")
+    if len({type(part) for part in parts}) > 1:
+        raise RequestInvalid(f"{field}: must be of one kind: text, token ids, or lists of them", param=field)
+
+
+def _check_inputs(request: EmbeddingRequest) -> None:
+    _check_kind(request.input, "input")
+    inputs: list[str] | list[list[int]] = request.texts or request.token_ids
+    if len(inputs) > INPUTS_MAX:
+        text = f"input: {len(inputs)} inputs are more than {INPUTS_MAX}; send fewer at once"
+        raise RequestInvalid(text, param="input", code="invalid_value")
+    empty = next((at for at, one in enumerate(inputs) if not one), None)
+    if empty is not None:
+        raise RequestInvalid(f"input[{empty}]: must not be empty", param="input", code="invalid_value")
 
 
 def _check_biases(biases: dict[str, float]) -> None:

@@ -17,6 +17,7 @@ from gateway.identity.caller import Caller
 from gateway.lane_health import Health
 from gateway.lanes.base import Offer
 from gateway.lanes.features import Feature
+from gateway.openai import Kind
 from gateway.policy import Rule, forbids
 from gateway.settings import LaneName, RoutingSettings
 
@@ -41,6 +42,7 @@ class Need:
     prompt_tokens: int
     output_tokens: int | None
     lane: LaneName | None = None
+    kind: Kind = "chat"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,8 @@ def _reject(need: Need, caller: Caller, fact: Facts) -> Rejection | None:
         return Rejection(offer, f"the request asks for the {need.lane} lane")
     if rule := forbids(caller, offer):
         return Rejection(offer, rule.sentence, rule)
+    if need.kind not in offer.kinds:
+        return Rejection(offer, "does not embed" if need.kind == "embedding" else "is an embedding model")
     if missing := need.features - offer.features:
         return Rejection(offer, f"does not support {', '.join(sorted(missing))}")
     if offer.state == "down":
@@ -127,7 +131,7 @@ def _reject(need: Need, caller: Caller, fact: Facts) -> Rejection | None:
 
 def _predict(need: Need, fact: Facts, weights: RoutingSettings) -> Candidate:
     offer, health = fact.offer, fact.health
-    output_tokens = min(need.output_tokens or _OUTPUT_TOKENS, _OUTPUT_TOKENS)
+    output_tokens = _OUTPUT_TOKENS if need.output_tokens is None else min(need.output_tokens, _OUTPUT_TOKENS)
     wait_s = _queue_wait_s(fact) + (_STARTING_S if offer.state == "starting" else 0.0)
     first_token_s = health.first_token_s if health.first_token_s is not None else _FIRST_TOKEN_S[offer.lane]
     token_s = health.token_s if health.token_s is not None else _TOKEN_S[offer.lane]

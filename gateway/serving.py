@@ -5,7 +5,7 @@ import contextlib
 import resource
 import signal
 import socket
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -201,19 +201,24 @@ def _for_local_nodes(cluster: Target) -> Target:
 
 
 async def _start_cluster(settings: Settings, running: Running, nodes: LocalNodes, progress: Progress) -> None:
-    """Local nodes and the model, up to a ring that serves or the reason why there is none."""
-    controller = running.services.controller
-    model = settings.cluster.model
-    reading = asyncio.create_task(controller.load_model(model, progress)) if model else None
-    tokens = [controller.new_token() for _ in range(settings.cluster.nodes)]
-    await nodes.start(_for_local_nodes(running.cluster), tokens)
-    if reading is None:
+    """Local nodes and the models, up to a ring and an embedder that serve or the reason why there are none."""
+    controller, cluster = running.services.controller, settings.cluster
+    reading: list[Coroutine[None, None, object]] = []
+    served: list[Callable[[float], Awaitable[None]]] = []
+    if cluster.model:
+        reading.append(controller.load_model(cluster.model, progress))
+        served.append(controller.wait_ready)
+    if cluster.embedding_model:
+        reading.append(controller.embeddings.load_model(cluster.embedding_model))
+        served.append(controller.embeddings.readiness.wait)
+    models = asyncio.gather(*reading)
+    await nodes.start(_for_local_nodes(running.cluster), [controller.new_token() for _ in range(cluster.nodes)])
+    await models
+    if not cluster.nodes:
         return
-    await reading
-    if not settings.cluster.nodes:
-        return
-    try:
-        await controller.wait_ready(READY_TIMEOUT_S)
-    except ClusterUnavailable as error:
-        # Other lanes may serve, and machines may join: the reason is shown, the gateway stays.
-        log.error("cluster not ready", reason=error.message)
+    for wait in served:
+        try:
+            await wait(READY_TIMEOUT_S)
+        except ClusterUnavailable as error:
+            # Other lanes may serve, and machines may join: the reason is shown, the gateway stays.
+            log.error("cluster not ready", reason=error.message)

@@ -23,6 +23,7 @@ from cluster.generation import (
 from cluster.joining import Target
 from cluster.local_nodes import LocalNodes
 from cluster.model_card import Precision
+from cluster.plan import Goal
 
 DEMO_MODEL = Path(__file__).parents[1] / "demo" / "model"
 GREEDY = Sampling(temperature=0.0, logprobs=0)
@@ -73,6 +74,14 @@ class Cluster:
         return _answer(events, n)
 
 
+def child(agent: psutil.Process, role: str) -> psutil.Process | None:
+    """A node's stage or head process."""
+    for process in agent.children():
+        if f"cluster.{role}_process" in " ".join(process.cmdline()):
+            return process
+    return None
+
+
 def _answer(events: list[GenerationEvent], n: int) -> Answer:
     texts = dict.fromkeys(range(n), "")
     token_ids: dict[int, list[int]] = {choice: [] for choice in range(n)}
@@ -90,10 +99,19 @@ def _answer(events: list[GenerationEvent], n: int) -> Answer:
 
 @asynccontextmanager
 async def running_cluster(
-    folder: Path, nodes: int, model: Path = DEMO_MODEL, *, precision: Precision | None = None, slots: int = 32
+    folder: Path,
+    nodes: int,
+    model: Path = DEMO_MODEL,
+    *,
+    precision: Precision | None = None,
+    slots: int = 32,
+    stages: int | None = None,
+    goal: Goal = "throughput",
 ) -> AsyncIterator[Cluster]:
-    """A cluster that serves `model`, over as many nodes."""
-    controller = Controller(folder / "cluster", precision=precision, slots=slots, expected_nodes=nodes)
+    """A cluster that serves `model`, cut over all of its nodes unless `stages` are fewer."""
+    controller = Controller(
+        folder / "cluster", precision=precision, slots=slots, expected_nodes=nodes, stages_min=stages, goal=goal
+    )
     port = await controller.start("127.0.0.1", 0)
     local = LocalNodes(nodes, folder / "nodes")
     try:

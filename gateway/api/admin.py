@@ -6,12 +6,14 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
+from msgspec import to_builtins
 
-from cluster.controller import Topology
+from cluster.errors import MachineUnknown
 from cluster.identity import NodeId
 from cluster.joining import Target
 from cluster.plan import PlannedStage
-from gateway.errors import KeyInvalid
+from cluster.topology import Topology
+from gateway.errors import KeyInvalid, NotFound
 from gateway.request_log import ROWS_MAX
 from gateway.services import Services
 
@@ -44,6 +46,33 @@ async def create_token(services: Admin, request: Request) -> dict[str, Any]:
 @router.get("/cluster")
 async def show_cluster(services: Admin) -> dict[str, Any]:
     return describe(services.controller.topology())
+
+
+@router.get("/machines")
+async def list_machines(services: Admin) -> list[dict[str, Any]]:
+    """Every machine that was let in; times in seconds since the epoch, `removed_s` 0 for those that may stay."""
+    return [
+        {"node": state.record.name, "node_id": state.node_id, "present": state.present} | to_builtins(state.record)
+        for state in services.controller.machines()
+    ]
+
+
+@router.post("/machines/{name}/remove")
+async def remove_machine(services: Admin, name: str) -> dict[str, Any]:
+    """Out at once; its work goes on elsewhere."""
+    try:
+        return {"removed": await services.controller.remove_machine(name)}
+    except MachineUnknown as error:
+        raise NotFound(str(error)) from None
+
+
+@router.post("/machines/{name}/drain")
+async def drain_machine(services: Admin, name: str, undo: bool = False) -> dict[str, Any]:
+    """Its work moves elsewhere, or it takes part again."""
+    try:
+        return {"drained": await services.controller.drain_machine(name, draining=not undo), "undo": undo}
+    except MachineUnknown as error:
+        raise NotFound(str(error)) from None
 
 
 @router.get("/requests")
@@ -82,6 +111,9 @@ def describe(topology: Topology) -> dict[str, Any]:
         "ring_round_trip_ms": topology.round_trip_ms,
         "plan": list(topology.plan.reasons) if topology.plan else [],
         "nodes": nodes,
+        "embedding_model": topology.embedding_model,
+        "embedder": topology.embedder,
+        "embedder_status": list(topology.embedder_status),
     }
 
 

@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions and /v1/completions: plain ASGI, because these carry the traffic."""
+"""POST /v1/chat/completions, /v1/completions and /v1/embeddings: plain ASGI, because these carry the traffic."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -35,7 +35,7 @@ class GenerateEndpoint:
         try:
             caller = await authenticate(self._services, scope)
             raw = await read_body(scope, receive, self._services.settings.server.body_bytes_max)
-            call = Call(request_id, self._kind, read_request(self._kind, raw), raw)
+            call = Call(request_id, self._kind, read_request(self._kind, raw), raw, caller.user_id)
         except Exception as error:  # noqa: BLE001 - the request's edge
             await _refuse(send, request_id, error)
             return

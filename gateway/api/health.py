@@ -15,7 +15,7 @@ async def is_alive() -> dict[str, str]:
 
 @router.get("/readyz")
 async def is_ready(request: Request, response: Response) -> dict[str, str]:
-    """Ready means: requests for the model that this gateway was started with will be answered.
+    """Ready means: requests for the models that this gateway was started with will be answered.
 
     `books` says which rules of the books are broken; that alone keeps nobody from being answered.
     """
@@ -25,8 +25,13 @@ async def is_ready(request: Request, response: Response) -> dict[str, str]:
         response.status_code = 503
         return {"status": "failed", "reason": "the database does not answer", "books": "unknown"}
     facts = {"books": "; ".join(f"broken: {rule}" for rule in books.broken) or "in order"}
+    cluster = services.settings.cluster
+    status, reason = services.controller.embeddings.readiness.status
+    if cluster.embedding_model and status != "ready":
+        response.status_code = 503
+        return {"status": status, "reason": f"embeddings: {reason}"} | facts
     status, reason = services.controller.status
-    if services.settings.cluster.model and status != "ready":
+    if cluster.model and status != "ready":
         response.status_code = 503
         return {"status": status, "reason": reason} | facts
     return {"status": "ready", "reason": reason if status == "ready" else "no cluster model was asked for"} | facts

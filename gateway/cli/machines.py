@@ -1,11 +1,13 @@
-"""`millrace join`, `nodes` and `token`: more machines for the cluster."""
+"""`millrace join`, `nodes`, `machines` and `token`: more machines for the cluster, and fewer."""
 
 import asyncio
 import contextlib
 import re
 import signal
 import socket
-from typing import TYPE_CHECKING, Annotated
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
 
 import typer
 
@@ -16,12 +18,14 @@ from gateway.data_folder import DataFolder
 from gateway.settings import SettingsInvalid
 
 if TYPE_CHECKING:
-    from cluster.node import NodeOptions
+    from cluster.node_options import NodeOptions
 
 token = typer.Typer(help="Join tokens, one for each new machine.", no_args_is_help=True)
+app = typer.Typer(help="Machines that were let in.", invoke_without_command=True)
 
 DEFAULT_PORT = 8401
 _STDIN = "-"
+_TOKEN_MARK = "mrj."  # noqa: S105 - what join tokens begin with
 _BARE_V6 = re.compile(r"(?P<host>[^:\[\]]*:[^\[\]]*:[^\[\]]*)")
 _WITH_PORT = re.compile(r"(?P<host>\[[^\[\]]+\]|[^:\[\]]+)(?::(?P<port>[0-9]{1,5}))?")
 _ANY = ("0.0.0.0", "::")  # noqa: S104 - recognised, not bound
@@ -51,9 +55,17 @@ def create_token(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
 
 def join(
-    host: Annotated[
-        str, typer.Argument(help="The gateway's machine, with the nodes' port: HOST[:PORT], [V6]:PORT.")
-    ],
+    where: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[TOKEN|HOST[:PORT]]",
+            help="A join token, or the gateway's machine with the nodes' port; neither once it has joined.",
+        ),
+    ] = None,
+    controller: Annotated[
+        str | None,
+        typer.Option(help="The gateway's machine: HOST[:PORT], [V6]:PORT; looked for by mDNS without."),
+    ] = None,
     token: Annotated[
         str, typer.Option(help="Join token, needed the first time; - reads it from stdin.", envvar="JOIN_TOKEN")
     ] = "",
@@ -61,21 +73,22 @@ def join(
     threads: Annotated[int | None, typer.Option(help="CPU threads to compute with.", min=1)] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Make this machine a node and serve until Ctrl-C. Example: millrace join 192.168.1.10 --token T"""
+    """Make this machine a node and serve until Ctrl-C. Example: millrace join TOKEN"""
     settings = settings_from(data_dir)
+    host, token = where_and_token(where, controller, token)
     from cluster.errors import ClusterError, LinkLost
     from cluster.joining import Target
-    from cluster.node import NodeOptions
+    from cluster.node_options import NodeOptions
     from cluster.probe import compute_threads
     from gateway.observability import configure_logs
 
     configure_logs(settings.log.level, settings.log.format)
-    address, port = split_address(host)
     folder = DataFolder(settings.data_dir)
     options = NodeOptions(
         name=name or socket.gethostname(),
         folder=str(folder.node),
-        controller=Target(address, port),
+        controller=Target(*split_address(host)) if host else None,
+        discovery=settings.cluster.discovery,
         token=_from_stdin() if token == _STDIN else token,
         threads=threads or compute_threads(),
         log_style=settings.log.style,
@@ -104,6 +117,78 @@ async def _serve_node(options: "NodeOptions") -> None:
         await agent
 
 
+def where_and_token(where: str | None, controller: str | None, token: str) -> tuple[str | None, str]:
+    """What the first argument is: a join token says so itself, all else is an address."""
+    if where and (where == _STDIN or where.startswith(_TOKEN_MARK)):
+        if token:
+            output.fail("two join tokens are given; one is enough", output.WRONG_USAGE)
+        return controller, where
+    if where and controller:
+        output.fail(f"two addresses are given, {where} and {controller}; one is enough", output.WRONG_USAGE)
+    return where or controller, token
+
+
+@app.callback()
+def machines(context: typer.Context, data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Machines that were let in. Example: millrace machines"""
+    if context.invoked_subcommand is None:
+        list_machines(data_dir, as_json)
+
+
+@app.command("list")
+def list_machines(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Show machines: which are here, drained, removed. Example: millrace machines list"""
+    rows = ask(settings_from(data_dir), "GET", "/admin/machines")
+    if as_json:
+        output.data(rows)
+        return
+    columns = ("machine", "id", "state", "certificate until")
+    table = [(row["node"], row["node_id"], _state(row), _day(row["certified_until_s"])) for row in rows]
+    output.table(columns, table, as_json=False)
+
+
+def _day(time_s: float) -> str:
+    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d")
+
+
+def _state(row: dict[str, Any]) -> str:
+    if row["removed_s"]:
+        return f"removed on {_day(row['removed_s'])}"
+    return ("here" if row["present"] else "away") + (", drained" if row["draining"] else "")
+
+
+@app.command("remove")
+def remove(
+    name: Annotated[str, typer.Argument(help="The machine's name, or its id.")],
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put a machine out, at once and for good. Example: millrace machines remove laptop"""
+    done = ask(settings_from(data_dir), "POST", f"/admin/machines/{quote(name, safe='')}/remove")
+    if as_json:
+        output.data(done)
+    else:
+        output.say(f"{name} ({done['removed']}) is out; its work goes on elsewhere.")
+
+
+@app.command("drain")
+def drain(
+    name: Annotated[str, typer.Argument(help="The machine's name, or its id.")],
+    undo: Annotated[bool, typer.Option("--undo", help="Let it take part again.")] = False,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Move work off a machine before it is switched off. Example: millrace machines drain laptop"""
+    query = "?undo=true" if undo else ""
+    done = ask(settings_from(data_dir), "POST", f"/admin/machines/{quote(name, safe='')}/drain{query}")
+    if as_json:
+        output.data(done)
+    elif undo:
+        output.say(f"{name} takes part again.")
+    else:
+        output.say(f"{name} is in no new plan; `millrace nodes` shows when its layers have moved.")
+
+
 def nodes(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Show machines, their layers and why they have them. Example: millrace nodes"""
     cluster = ask(settings_from(data_dir), "GET", "/admin/cluster")
@@ -113,6 +198,8 @@ def nodes(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     output.say(f"{cluster['status']}: {cluster['reason']} (epoch {cluster['epoch']})")
     for reason in cluster["plan"]:
         output.say(f"  {reason}")
+    if cluster["embedding_model"]:
+        output.say("embeddings: {}: {}".format(*cluster["embedder_status"]))
     columns = ("node", "device", "layers", "head", "reason")
     rows = [
         (

@@ -26,6 +26,7 @@ def prepare(context: typer.Context) -> None:
 app.command("up")(serving.up)
 app.command("join")(machines.join)
 app.command("nodes")(machines.nodes)
+app.add_typer(machines.app, name="machines")
 app.add_typer(machines.token, name="token")
 app.add_typer(keys.app, name="key")
 app.command("requests")(requests.requests)

@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 from accounting.postings import CountSource
 from accounting.prices import PricedModel
 from gateway.lanes.features import ALL_FEATURES, Feature, features_of
-from gateway.openai import Kind, Request
+from gateway.openai import KINDS, EmbeddingRequest, GenerationRequest, Kind, Request
 from gateway.settings import LaneName
 
 State = Literal["ready", "starting", "down"]
@@ -23,6 +23,7 @@ class Offer:
     state: State = "ready"
     note: str = ""
     features: frozenset[Feature] = ALL_FEATURES
+    kinds: frozenset[Kind] = KINDS
     context_tokens: int | None = None
     slots: int | None = None
     price: PricedModel | None = None
@@ -53,17 +54,27 @@ class Meter:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A checked request with its original bytes and the id that every log line and row of it carries."""
+    """A checked request with its original bytes and the id that every log line and row of it carries.
+
+    Only calls of the same `tenant` share what is cached of prompts.
+    """
 
     id: str
     kind: Kind
     request: Request
     raw: bytes
+    tenant: str = ""
 
     @property
     def features(self) -> dict[Feature, str]:
         """What a lane must be able to do, beyond text in and text out, and the field that asks for it."""
         return features_of(self.request)
+
+    @property
+    def generation(self) -> GenerationRequest:
+        """The request, for lanes that only offer to generate."""
+        assert not isinstance(self.request, EmbeddingRequest)
+        return self.request
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from gateway.lanes.events import DONE
 from gateway.lanes.features import ALL_FEATURES, UNPRICED
 from gateway.lanes.relay import Upstream, WholeReader, relay
 from gateway.lanes.tokens import estimate_prompt, read_usage, said_in
-from gateway.openai import ChatRequest
+from gateway.openai import GENERATES, ChatRequest
 from gateway.settings import CloudSettings, LaneName
 
 _FIRST_BYTE_S = 180.0
@@ -60,11 +60,19 @@ class CloudLane:
             price = self._prices.find("cloud", entry.model, name=model)
         except PriceUnknown as error:
             note = f"{error}; set prompt_usd_per_mtok and completion_usd_per_mtok"
-            return [Offer("cloud", model, model, state="down", note=note)]
+            return [Offer("cloud", model, model, state="down", note=note, kinds=GENERATES)]
         if entry.max_output_tokens:
             price = replace(price, max_output_tokens=entry.max_output_tokens)
         return [
-            Offer("cloud", model, model, features=_FEATURES, context_tokens=price.max_input_tokens, price=price)
+            Offer(
+                "cloud",
+                model,
+                model,
+                features=_FEATURES,
+                kinds=GENERATES,
+                context_tokens=price.max_input_tokens,
+                price=price,
+            )
         ]
 
     async def open(self, call: Call, offer: Offer) -> Answer:
@@ -119,7 +127,7 @@ class EventReader:
     """
 
     def __init__(self, call: Call) -> None:
-        self._passes_usage = call.request.wants_usage
+        self._passes_usage = call.generation.wants_usage
         self._said: list[str] = []
         self._held = b""
         self._usage = Meter()
@@ -174,7 +182,7 @@ def _body(call: Call, offer: Offer) -> bytes:
     except (msgspec.DecodeError, RecursionError) as error:
         raise RequestInvalid(f"The body cannot be passed on: {error}", code="invalid_json") from None
     fields.pop("millrace", None)
-    request = call.request
+    request = call.generation
     if request.is_stream and not request.wants_usage:
         fields["stream_options"] = msgspec.Raw(msgspec.json.encode((options or {}) | {"include_usage": True}))
     for name in _LIMITS:

@@ -1,4 +1,4 @@
-"""The cluster lane: our own pipeline answers; its tokens become OpenAI answers here."""
+"""The cluster lane: our own machines answer; the pipeline's tokens become OpenAI answers here."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -20,15 +20,14 @@ from cluster.generation import (
     TokenEvent,
     TokenPrompt,
 )
-from cluster.manager import Status
 from gateway.errors import LaneFailed
-from gateway.lanes.base import Answer, Call, Meter, Offer, State, begun
+from gateway.lanes.base import Answer, Call, Meter, Offer, begun
 from gateway.lanes.cluster_answers import AnswerWriter
+from gateway.lanes.embeddings import STATES, embedding_offers, open_embeddings
 from gateway.lanes.features import HINTS
-from gateway.openai import ChatRequest, Message, Request
+from gateway.openai import GENERATES, ChatRequest, EmbeddingRequest, GenerationRequest, Message
 from gateway.settings import LaneName
 
-_STATES: dict[Status, State] = {"ready": "ready", "planning": "starting", "waiting": "starting"}
 _CHOICES_MAX = 128
 _MERGE_EVENTS = 64
 
@@ -36,25 +35,28 @@ _Numbered = tuple[int, GenerationEvent]
 
 
 class ClusterLane:
-    """Offers the one model that the controller deploys."""
+    """Offers the one model that the controller deploys, and the one that it embeds with."""
 
     name: LaneName = "cluster"
 
-    def __init__(self, controller: Controller, slots: int) -> None:
+    def __init__(self, controller: Controller, slots: int, *, speculate: bool = True) -> None:
         self._controller = controller
         self._slots = slots
+        self._speculate = speculate
 
     def models(self) -> list[str]:
-        name = self._controller.model_name
-        return [name] if name else []
+        names = {self._controller.model_name, self._controller.embeddings.model_name}
+        return sorted(name for name in names if name)
 
     def offers(self, model: str) -> list[Offer]:
+        offers = embedding_offers(self._controller.embeddings, model)
         if self._controller.model_name != model:
-            return []
+            return offers
         status, reason = self._controller.status
         loaded = self._controller.model
-        state = _STATES.get(status, "down")
+        state = STATES.get(status, "down")
         return [
+            *offers,
             Offer(
                 lane="cluster",
                 backend="cluster",
@@ -62,13 +64,16 @@ class ClusterLane:
                 state=state,
                 note="" if state == "ready" else reason,
                 features=HINTS,
+                kinds=GENERATES,
                 context_tokens=loaded.card.context_tokens if loaded else None,
                 slots=self._slots,
-            )
+            ),
         ]
 
     async def open(self, call: Call, offer: Offer) -> Answer:
         """Returns with the first text, or all of it when the caller does not stream."""
+        if isinstance(call.request, EmbeddingRequest):
+            return await open_embeddings(self._controller.embeddings, call.id, call.request)
         meter = Meter(source="tokenizer")
         body = self._body(call, offer.model, meter)
         try:
@@ -79,8 +84,8 @@ class ClusterLane:
         return Answer(200, content_type, await begun(_resume(first, body)), meter)
 
     async def _body(self, call: Call, model: str, meter: Meter) -> AsyncGenerator[bytes]:
-        requests = _generate_requests(call)
-        writer = AnswerWriter(call, model, [_echo(call.request, request.prompt) for request in requests])
+        requests = _generate_requests(call, speculate=self._speculate)
+        writer = AnswerWriter(call, model, [_echo(call.generation, request.prompt) for request in requests])
         async with aclosing(self._events(requests)) as events:
             tally = _Tally(meter)
             async for number, event in events:
@@ -90,7 +95,7 @@ class ClusterLane:
                     if chunk := writer.token(choice, event):
                         yield chunk
         meter.is_complete = True
-        yield writer.end(meter.prompt_tokens, meter.completion_tokens)
+        yield writer.end(meter)
 
     async def _events(self, requests: list[GenerateRequest]) -> AsyncGenerator[_Numbered]:
         """Events of all prompts as they come, each with its prompt's number."""
@@ -143,6 +148,8 @@ class _Tally:
             self._meter.completion_tokens += event.completion_tokens - tokens
             self._meter.compute_ns += event.compute_ns - compute_ns
             self._choices[number, event.choice] = event.completion_tokens, event.compute_ns
+        else:
+            self._meter.cached_tokens += event.cached_tokens
 
 
 async def _resume(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
@@ -153,21 +160,29 @@ async def _resume(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncGenerator[b
             yield chunk
 
 
-def _generate_requests(call: Call) -> list[GenerateRequest]:
+def _generate_requests(call: Call, *, speculate: bool) -> list[GenerateRequest]:
     """One for each prompt of the call. Raises RequestInvalid for more choices than a head takes."""
-    request = call.request
+    request = call.generation
     prompts = _prompts(request)
     choices = (request.n or 1) * len(prompts)
     if choices > _CHOICES_MAX:
         raise RequestInvalid(f"{choices} choices are more than {_CHOICES_MAX}", "n")
     sampling, limits = _sampling(request), _limits(request)
     return [
-        GenerateRequest(id=f"{call.id}/{at}", prompt=prompt, sampling=sampling, limits=limits, n=request.n or 1)
+        GenerateRequest(
+            id=f"{call.id}/{at}",
+            prompt=prompt,
+            sampling=sampling,
+            limits=limits,
+            n=request.n or 1,
+            cache_salt=call.tenant,
+            speculate=speculate,
+        )
         for at, prompt in enumerate(prompts)
     ]
 
 
-def _prompts(request: Request) -> list[Prompt]:
+def _prompts(request: GenerationRequest) -> list[Prompt]:
     if isinstance(request, ChatRequest):
         return [ChatPrompt([_plain(message) for message in request.messages])]
     if isinstance(request.prompt, str):
@@ -192,7 +207,7 @@ def _plain(message: Message) -> dict[str, Any]:
     return {"role": role, "content": content or ""}
 
 
-def _sampling(request: Request) -> Sampling:
+def _sampling(request: GenerationRequest) -> Sampling:
     return Sampling(
         temperature=1.0 if request.temperature is None else request.temperature,
         top_k=max(0, request.top_k or 0),
@@ -207,14 +222,14 @@ def _sampling(request: Request) -> Sampling:
     )
 
 
-def _limits(request: Request) -> Limits:
+def _limits(request: GenerationRequest) -> Limits:
     # OpenAI's completions stop after 16 tokens unless told otherwise; its chats go on to the context's end.
     default = None if isinstance(request, ChatRequest) else 16
     max_tokens = default if request.tokens_limit is None else request.tokens_limit
     return Limits(max_tokens=max_tokens, stop=request.stops, ignore_eos=bool(request.ignore_eos))
 
 
-def _echo(request: Request, prompt: Prompt) -> str:
+def _echo(request: GenerationRequest, prompt: Prompt) -> str:
     """What the answer begins with when the caller wants its prompt back."""
     if isinstance(request, ChatRequest) or not request.echo:
         return ""

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from cluster.generation import Alternative, SampledToken, TokenEvent
-from gateway.lanes.base import Call
+from gateway.lanes.base import Call, Meter
 
 DONE = b"data: [DONE]\n\n"
 
@@ -28,15 +28,15 @@ class AnswerWriter:
     """Writes one call's answer. `echoes` are the texts that each choice begins with (completions' `echo`)."""
 
     def __init__(self, call: Call, model: str, echoes: list[str]) -> None:
-        self._request = call.request
+        self._request = request = call.generation
         self._is_chat = call.kind == "chat"
-        self._wants_logprobs = call.request.alternatives >= 0
-        n = call.request.n or 1
+        self._wants_logprobs = request.alternatives >= 0
+        n = request.n or 1
         self._choices = [_Choice(text=echo) for echo in echoes for _ in range(n)]
         prefix, kind = ("chatcmpl", "chat.completion") if self._is_chat else ("cmpl", "text_completion")
         self._head: dict[str, Any] = {
             "id": f"{prefix}-{uuid.uuid4().hex}",
-            "object": kind + (".chunk" if self._is_chat and call.request.is_stream else ""),
+            "object": kind + (".chunk" if self._is_chat and request.is_stream else ""),
             "created": int(time.time()),
             "model": model,
         }
@@ -54,12 +54,13 @@ class AnswerWriter:
         choice.begun = True
         return opening + self._delta(index, text, event)
 
-    def end(self, prompt_tokens: int, completion_tokens: int) -> bytes:
+    def end(self, used: Meter) -> bytes:
         """The stream's last bytes, or the whole answer."""
         usage = {
-            "prompt_tokens": prompt_tokens,
-            "completion_tokens": completion_tokens,
-            "total_tokens": prompt_tokens + completion_tokens,
+            "prompt_tokens": used.prompt_tokens,
+            "completion_tokens": used.completion_tokens,
+            "total_tokens": used.prompt_tokens + used.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": used.cached_tokens},
         }
         if not self._request.is_stream:
             choices = [self._whole(index, choice) for index, choice in enumerate(self._choices)]

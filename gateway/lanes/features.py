@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, Literal, get_args
 
-from gateway.openai import ChatRequest, CompletionRequest, ContentPart, Message, Request
+from gateway.openai import ChatRequest, CompletionRequest, ContentPart, EmbeddingRequest, Message, Request
 
 Feature = Literal[
     "tools",
@@ -55,6 +55,8 @@ _PART_FEATURES: dict[str, Feature | None] = {
 def features_of(request: Request) -> dict[Feature, str]:
     """The features that a request needs, each with the first field that asks for it."""
     wanted: dict[Feature, str] = {}
+    if isinstance(request, EmbeddingRequest):
+        return wanted
     asked = _of_completion(request) if isinstance(request, CompletionRequest) else _of_chat(request)
     for feature, field in asked:
         wanted.setdefault(feature, field)

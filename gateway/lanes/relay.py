@@ -17,12 +17,14 @@ from gateway.errors import LaneBrokeOff, LaneBusy, LaneFailed, LaneLimited, Lane
 from gateway.lanes.base import Answer, Call, Meter, begun
 from gateway.lanes.events import DONE, EventSplitter
 from gateway.lanes.tokens import estimate_prompt, read_usage, said_in
+from gateway.openai import Kind
 
 CONNECT_S = 5.0
 ERROR_BYTES_MAX = 64 * 2**10
 ANSWER_BYTES_MAX = 64 * 2**20
 
 _CHOICES_MAX = 10_000
+_PATHS: dict[Kind, str] = {"chat": "/chat/completions", "completion": "/completions", "embedding": "/embeddings"}
 _RETRY_AFTER_S_MAX = 86_400
 _SAID_CHARS = 500
 
@@ -83,7 +85,7 @@ async def relay(
 
 
 async def _send(upstream: Upstream, call: Call, body: bytes) -> aiohttp.ClientResponse:
-    path = "/chat/completions" if call.kind == "chat" else "/completions"
+    url = upstream.base_url + _PATHS[call.kind]
     # Encoded bytes could not be read on their way, and the caller has not said which encodings it knows.
     headers = upstream.headers | {
         "content-type": "application/json",
@@ -95,7 +97,7 @@ async def _send(upstream: Upstream, call: Call, body: bytes) -> aiohttp.ClientRe
     try:
         async with asyncio.timeout(upstream.first_byte_s):
             return await upstream.session.post(
-                upstream.base_url + path, data=body, headers=headers, timeout=timeout, allow_redirects=False
+                url, data=body, headers=headers, timeout=timeout, allow_redirects=False
             )
     except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
         raise LaneUnreachable(f"{upstream.name} cannot be reached: {type(error).__name__}") from None
@@ -255,9 +257,11 @@ class WholeReader:
             answer = orjson.loads(self._content)
         except orjson.JSONDecodeError:
             answer = None
-        choices = answer.get("choices") if isinstance(answer, dict) else None
-        meter.is_complete = self._has_ended and isinstance(choices, list)
-        if read_usage(answer, meter) or not isinstance(choices, list):
+        is_embedding = call.kind == "embedding"
+        parts = answer.get("data" if is_embedding else "choices") if isinstance(answer, dict) else None
+        meter.is_complete = self._has_ended and isinstance(parts, list)
+        if read_usage(answer, meter) or not isinstance(parts, list):
             return
         meter.prompt_tokens = estimate_prompt(call.request)
-        meter.completion_tokens = sum(estimate(said_in(choice)).tokens for choice in choices)
+        if not is_embedding:
+            meter.completion_tokens = sum(estimate(said_in(choice)).tokens for choice in parts)

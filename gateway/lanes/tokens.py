@@ -9,7 +9,7 @@ from accounting.metering import estimate
 from gateway.cloud_worker.schemas import SchemaTooLarge, expanded_bytes
 from gateway.errors import RequestInvalid
 from gateway.lanes.base import Meter
-from gateway.openai import ChatRequest, Message, Request
+from gateway.openai import ChatRequest, EmbeddingRequest, Message, Request
 
 # What a picture of usual size comes to with the large providers; its bytes say nothing about it.
 _PICTURE_TOKENS = 1000
@@ -38,9 +38,10 @@ def estimate_prompt(request: Request) -> int:
         return sum(map(_message_tokens, request.messages)) + sum(
             estimate(text).tokens for text in _descriptions(request)
         )
-    if isinstance(request.prompt, str):
-        return estimate(request.prompt).tokens
-    return sum(estimate(part).tokens if isinstance(part, str) else _ids(part) for part in request.prompt)
+    parts = request.input if isinstance(request, EmbeddingRequest) else request.prompt
+    if isinstance(parts, str):
+        return estimate(parts).tokens
+    return sum(estimate(part).tokens if isinstance(part, str) else _ids(part) for part in parts)
 
 
 def tool_tokens_max(request: Request) -> int:

@@ -21,7 +21,8 @@ from cluster.errors import ClusterError, LinkError, LinkLost, PeerRejected
 from cluster.generation import GenerateRequest, TextPrompt
 from cluster.identity import Identity, NodeId
 from cluster.joining import Target, join
-from cluster.node import Agent, NodeOptions
+from cluster.node import Agent
+from cluster.node_options import NodeOptions
 from cluster.transport import Link, Listener, dial
 from tests.clusters import DEMO_MODEL, Cluster, running_cluster
 
@@ -170,7 +171,7 @@ async def test_only_gateways_may_ask_a_head(tmp_path: Path, logs: list[EventDict
 
 
 async def test_a_node_without_the_files_fetches_its_layers_only(tmp_path: Path) -> None:
-    async with running_cluster(tmp_path, nodes=1) as cluster:
+    async with running_cluster(tmp_path, nodes=1, stages=2) as cluster:
         alone = await cluster.ask("The river", max_tokens=16)
         options = NodeOptions(
             name="far",
@@ -217,7 +218,7 @@ async def test_a_node_cannot_pose_as_the_controller(tmp_path: Path) -> None:
             await channel.send(wire.Authority(authority.certificate_pem))
         await channel.receive(5)
 
-    door = Door("rogue", rogue.server_context(certificate_needed=False), pose)
+    door = Door("rogue", rogue, pose, newcomers=True)
     target = Target("127.0.0.1", await door.open("127.0.0.1", 0))
     try:
         with pytest.raises(PeerRejected, match="no controller"):

@@ -1,8 +1,8 @@
-"""Chaos: callers that hang up, nodes that die in the middle. What remains serves on, nothing leaks."""
+"""Callers that hang up, machines that come, fail at their part, or go for good: what remains serves on."""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,27 +14,20 @@ from structlog.typing import EventDict
 
 from cluster import wire
 from cluster.controller import Controller
-from cluster.errors import ClusterUnavailable, StageLost
+from cluster.errors import ClusterUnavailable
 from cluster.generation import GenerateRequest, Limits, TextPrompt, TokenEvent
 from cluster.joining import Target
 from cluster.local_nodes import LocalNodes
 from cluster.manifest import Manifest
-from cluster.node import Agent, NodeOptions
+from cluster.node import Agent
+from cluster.node_options import NodeOptions
 from cluster.store import read_part
-from tests.clusters import DEMO_MODEL, GREEDY, Cluster, running_cluster
+from tests.clusters import DEMO_MODEL, GREEDY, Answer, Cluster, child, running_cluster
 
 pytestmark = pytest.mark.anyio
 
 PROMPT = "Once upon a time"
 LONG = 900
-
-
-def child(agent: psutil.Process, role: str) -> psutil.Process | None:
-    """A node's stage or head process."""
-    for process in agent.children():
-        if f"cluster.{role}_process" in " ".join(process.cmdline()):
-            return process
-    return None
 
 
 async def hang_up_after_first_token(cluster: Cluster, number: int = 0) -> None:
@@ -66,100 +59,43 @@ async def test_hanging_up_frees_the_slot_at_once(tmp_path: Path) -> None:
         assert after.token_ids[0] == whole.token_ids[0][:8]
 
 
-async def kill_while_answering(cluster: Cluster, victim: psutil.Process) -> str:
-    """Kill a process when an answer has begun; returns the error that the caller gets."""
+async def answer_while(cluster: Cluster, damage: Callable[[], None]) -> list[int]:
+    """A long answer's token ids; the damage is done when it has begun."""
     request = GenerateRequest(
-        id="doomed", prompt=TextPrompt(PROMPT), sampling=GREEDY, limits=Limits(max_tokens=LONG, ignore_eos=True)
+        id="unharmed", prompt=TextPrompt(PROMPT), sampling=GREEDY, limits=Limits(max_tokens=LONG, ignore_eos=True)
     )
-    with pytest.raises(StageLost) as lost:
-        async for event in cluster.controller.generate(request):
-            if isinstance(event, TokenEvent) and victim.is_running():
-                victim.kill()
-                victim.wait(5)
-    return str(lost.value)
+    token_ids: list[int] = []
+    async for event in cluster.controller.generate(request):
+        if isinstance(event, TokenEvent):
+            if not token_ids:
+                damage()
+            token_ids += event.token_ids
+    return token_ids
 
 
-@pytest.mark.parametrize(("part", "number"), [("node", 1), ("node", 2), ("stage", 1), ("stage", 2), ("head", 1)])
-async def test_a_lost_process_ends_what_ran_and_the_rest_serves_on(tmp_path: Path, part: str, number: int) -> None:
-    async with running_cluster(tmp_path, nodes=2) as cluster:
-        before = await cluster.ask(PROMPT)
-        epoch = cluster.controller.topology().epoch
-        agent, other = cluster.node_process(number), cluster.node_process(3 - number)
-        bystander = child(other, "stage")
-        victim = agent if part == "node" else child(agent, part)
-        assert victim
-        assert bystander
-        message = await kill_while_answering(cluster, victim)
-        assert "lost" in message
-        # The very next request waits for the new ring and gets the same tokens from it.
-        after = await cluster.ask(PROMPT)
-        assert after.token_ids == before.token_ids
-        topology = cluster.controller.topology()
-        assert topology.epoch > epoch
-        assert bystander.is_running()
-        if part == "node":
-            assert topology.plan
-            assert len(topology.plan.stages) == 1
-
-
-async def test_requests_that_had_not_begun_survive_a_loss(tmp_path: Path) -> None:
-    """One slot: the first request runs and is lost, the second has waited and is answered by the new ring."""
+async def test_a_request_that_waits_for_its_place_survives_a_loss(tmp_path: Path) -> None:
+    """One slot: the first request runs, the second waits, the machine of the second stage is lost for good."""
     async with running_cluster(tmp_path, nodes=2, slots=1) as cluster:
-        expected = await cluster.ask(PROMPT)
-        head = child(cluster.node_process(1), "head")
-        running = asyncio.create_task(kill_while_answering(cluster, cluster.node_process(2)))
-        await asyncio.sleep(0.05)
-        waiting = asyncio.create_task(cluster.ask(PROMPT))
-        assert "lost" in await running
-        assert (await waiting).token_ids == expected.token_ids
-        assert head
-        assert head.is_running()
+        expected = await cluster.ask(PROMPT, max_tokens=LONG)
+        waiting: list[asyncio.Task[Answer]] = []
 
+        def damage() -> None:
+            waiting.append(asyncio.create_task(cluster.ask(PROMPT)))
+            cluster.node_process(2).kill()
 
-def freeze(agent: psutil.Process) -> list[psutil.Process]:
-    """As when a machine loses its power: no process of it says anything any more, not even goodbye."""
-    frozen = [agent, *agent.children()]
-    for process in frozen:
-        process.suspend()
-    return frozen
-
-
-@pytest.mark.parametrize("number", [1, 2])
-async def test_a_frozen_machine_is_noticed_and_left_out(tmp_path: Path, number: int) -> None:
-    """With number 1 it is the head that falls silent: its callers get their error, too."""
-    async with running_cluster(tmp_path, nodes=2) as cluster:
-        expected = await cluster.ask(PROMPT)
-        frozen: list[psutil.Process] = []
-        request = GenerateRequest(
-            id="doomed",
-            prompt=TextPrompt(PROMPT),
-            sampling=GREEDY,
-            limits=Limits(max_tokens=LONG, ignore_eos=True),
-        )
-        try:
-            with pytest.raises(StageLost):
-                async with asyncio.timeout(30):
-                    async for event in cluster.controller.generate(request):
-                        if isinstance(event, TokenEvent) and not frozen:
-                            frozen = freeze(cluster.node_process(number))
-            assert (await cluster.ask(PROMPT)).token_ids == expected.token_ids
-            plan = cluster.controller.topology().plan
-            assert plan
-            assert [stage.member.name for stage in plan.stages] == [f"node-{3 - number}"]
-        finally:
-            for process in frozen:
-                process.kill()
+        assert await answer_while(cluster, damage) == expected.token_ids[0]
+        assert (await waiting[0]).token_ids[0] == expected.token_ids[0][:32]
+        assert stages(cluster) == ["node-1"]
 
 
 async def test_a_stopped_stage_is_replaced(tmp_path: Path) -> None:
-    """Its machine is well and beats on: the agent notices that its own child does not answer."""
+    """Its machine is well and beats on, and there is no other: the agent starts another process in its place."""
     async with running_cluster(tmp_path, nodes=1) as cluster:
-        expected = await cluster.ask(PROMPT)
+        expected = await cluster.ask(PROMPT, max_tokens=LONG)
         stage = child(cluster.node_process(1), "stage")
         assert stage
-        stage.suspend()
         async with asyncio.timeout(50):
-            assert (await cluster.ask(PROMPT)).token_ids == expected.token_ids
+            assert await answer_while(cluster, stage.suspend) == expected.token_ids[0]
         assert not stage.is_running()
 
 
@@ -196,7 +132,7 @@ async def test_a_machine_that_cannot_get_its_files_changes_nothing(tmp_path: Pat
     """It joins, its copy of the model cannot be written, and the ring serves on as if nothing had happened."""
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "models").write_text("a file where the folder should be")
-    async with running_cluster(tmp_path, nodes=1) as cluster:
+    async with running_cluster(tmp_path, nodes=1, stages=2) as cluster:
         expected = await cluster.ask(PROMPT)
         with capture_logs() as logs:
             async with newcomer(cluster, tmp_path / "broken"):
@@ -218,7 +154,7 @@ class Walled(Agent):
 
 async def test_a_machine_that_nobody_reaches_is_the_one_that_is_left_out(tmp_path: Path) -> None:
     """It is not the one that says so: the machine that has served before serves on."""
-    async with running_cluster(tmp_path, nodes=1) as cluster:
+    async with running_cluster(tmp_path, nodes=1, stages=2) as cluster:
         expected = await cluster.ask(PROMPT)
         with capture_logs() as logs:
             async with newcomer(cluster, tmp_path / "walled", Walled):
@@ -237,7 +173,7 @@ async def test_a_ring_that_breaks_while_a_newcomer_fetches_is_closed_again_at_on
         return read_part(source, manifest, sha256, offset)
 
     monkeypatch.setattr("cluster.controller.read_part", very_slowly)
-    async with running_cluster(tmp_path, nodes=1) as cluster:
+    async with running_cluster(tmp_path, nodes=1, stages=2) as cluster:
         expected = await cluster.ask(PROMPT)
         async with newcomer(cluster, tmp_path / "new"):
             while cluster.controller.topology().epoch < 2:
@@ -260,11 +196,11 @@ async def test_a_newcomer_takes_part_when_it_has_its_files_and_answers_are_finis
         return read_part(source, manifest, sha256, offset)
 
     monkeypatch.setattr("cluster.controller.read_part", slowly)
-    async with running_cluster(tmp_path, nodes=1) as cluster:
+    async with running_cluster(tmp_path, nodes=1, stages=2) as cluster:
         expected = await cluster.ask(PROMPT, max_tokens=100)
         while_fetching = 0
         async with newcomer(cluster, tmp_path / "new"):
-            while stages(cluster) != ["node-1", "newcomer"]:
+            while len(stages(cluster)) < 2:
                 answer = await cluster.ask(PROMPT, max_tokens=100)
                 assert answer.token_ids == expected.token_ids
                 while_fetching += cluster.controller.topology().epoch == 2 and stages(cluster) == ["node-1"]

@@ -14,7 +14,7 @@ from transformers.generation.logits_process import (
 )
 
 from cluster.generation import SampledToken, Sampling
-from cluster.sampler import Sampler
+from cluster.sampler import Draw, Sampler
 
 VOCABULARY = 40
 
@@ -24,7 +24,7 @@ def draw(
 ) -> SampledToken:
     sampler = Sampler(len(logits))
     sampler.open(0, sampling, history or [], 1)
-    return sampler.sample(logits.unsqueeze(0), [0], [position])[0]
+    return sampler.sample(logits.unsqueeze(0), [Draw(0, position)])[0][0]
 
 
 def random_logits(seed: int) -> torch.Tensor:

@@ -19,9 +19,13 @@ def step(**changes: object) -> wire.Step:
         "slots": [0, 5],
         "starts": [0, 17],
         "counts": [4, 1],
-        "wanted": [False, True],
+        "wanted": [0, 1],
+        "drafts": [],
         "opened": [wire.OpenSlot(0, Sampling(temperature=0.5, logit_bias={3: -1.0}), [1, 2], 2)],
-        "closed": [7],
+        "moves": [wire.Move(7), wire.Move(1, 0, 128)],
+        "replay": [1],
+        "census": [(0, 3)],
+        "is_reset": True,
         "spent_ns": [12],
     }
     return wire.Step(**fields | changes)  # type: ignore[arg-type]
@@ -31,10 +35,10 @@ def step(**changes: object) -> wire.Step:
     "message",
     [
         step(),
-        wire.Sampled(3, 9, [SampledToken(5, -0.25)], [1, 2]),
+        wire.Sampled(3, 9, [SampledToken(5, -0.25)], [1], [1, 2]),
         wire.Connect(1, "stage", wire.Address(NodeId("n"), "::1", 5)),
         wire.Failed(1, "head", "for a reason"),
-        wire.Drain(),
+        wire.Shelved(3, ok=False, reason="no room"),
     ],
 )
 def test_messages_come_back_as_they_went(message: wire.Message) -> None:

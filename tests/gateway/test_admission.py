@@ -61,15 +61,15 @@ def books(dsn: str) -> Iterator[Books]:
     ],
 )
 def test_every_answer_that_is_generated_counts(call: Call, choices: int) -> None:
-    assert choices_of(call.request) == choices
+    assert choices_of(call.generation) == choices
 
 
 def test_the_output_is_bounded_by_the_request_then_the_model_then_us() -> None:
-    assert output_bound(chat(max_tokens=7).request, offer(100)) == 7
-    assert output_bound(chat(max_completion_tokens=8).request, offer(100)) == 8
-    assert output_bound(chat().request, offer(100)) == 100
-    assert output_bound(chat().request, offer()) == 4096
-    assert output_bound(completion("text").request, offer(100)) == 16
+    assert output_bound(chat(max_tokens=7).generation, offer(100)) == 7
+    assert output_bound(chat(max_completion_tokens=8).generation, offer(100)) == 8
+    assert output_bound(chat().generation, offer(100)) == 100
+    assert output_bound(chat().generation, offer()) == 4096
+    assert output_bound(completion("text").generation, offer(100)) == 16
 
 
 @pytest.mark.anyio

@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from gateway.cli.machines import DEFAULT_PORT, split_address
+from gateway.cli.machines import DEFAULT_PORT, split_address, where_and_token
 from gateway.cli.main import app
 from gateway.database import open_engine, read_sessions, write_sessions
 from gateway.request_log import RequestLog
@@ -106,6 +106,28 @@ def test_a_folder_that_cannot_be_is_one_line(tmp_path: Path) -> None:
 )
 def test_where_a_gateway_is_can_be_said_in_each_usual_way(text: str, expected: tuple[str, int]) -> None:
     assert split_address(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (("box", None, "mrj.t"), ("box", "mrj.t")),
+        (("mrj.t", None, ""), (None, "mrj.t")),
+        (("mrj.t", "box:9", ""), ("box:9", "mrj.t")),
+        (("-", "box", ""), ("box", "-")),
+        ((None, None, ""), (None, "")),
+    ],
+)
+def test_a_join_token_alone_is_enough(
+    given: tuple[str | None, str | None, str], expected: tuple[str | None, str]
+) -> None:
+    assert where_and_token(*given) == expected
+
+
+@pytest.mark.parametrize("given", [("mrj.a", None, "mrj.b"), ("box", "other", "")])
+def test_two_answers_to_one_question_are_refused(given: tuple[str, str | None, str]) -> None:
+    with pytest.raises(typer.Exit):
+        where_and_token(*given)
 
 
 @pytest.mark.parametrize("text", ["", ":1", "box:", "box:0", "box:65536", "box:\u00b2", "[::1", "[]", "[::1]x"])

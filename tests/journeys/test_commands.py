@@ -39,6 +39,18 @@ def test_no_proxy_sees_the_admin_token(gateway: Gateway) -> None:
     assert shown["nodes"] == []
 
 
+def test_a_machine_that_is_not_there_is_named(gateway: Gateway) -> None:
+    assert json.loads(gateway.cli("machines", "list", "--json")) == []
+    running = DataFolder(gateway.folder).read_running()
+    assert running
+    for what in ("remove", "drain?undo=true"):
+        answer = gateway.http().post(f"/admin/machines/no%2Fbody/{what}", headers={HEADER: running["admin_token"]})
+        assert answer.status_code == 404
+        assert gateway.http().post(f"/admin/machines/nobody/{what}").status_code == 401
+    answer = gateway.http().post("/admin/machines/nobody/drain", headers={HEADER: running["admin_token"]})
+    assert "no machine of this cluster is called nobody" in answer.json()["error"]["message"]
+
+
 @pytest.mark.parametrize("limit", ["0", "-1", "1001", "many"])
 def test_a_limit_that_cannot_be_is_refused_in_the_usual_shape(gateway: Gateway, limit: str) -> None:
     running = DataFolder(gateway.folder).read_running()

@@ -1,41 +1,18 @@
 """The main journey as its users travel it: the official client, a model over two node processes, the books."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
-from jsonschema import Draft202012Validator
 from openai.types.chat import ChatCompletionMessageParam
-from referencing import Registry, Resource
-from referencing.jsonschema import DRAFT202012
 
 from tests.clusters import DEMO_MODEL
 from tests.gateways import Gateway
+from tests.openai_schemas import check
 
 MODEL = DEMO_MODEL.name
-SCHEMAS = Path(__file__).parents[1] / "fixtures" / "openai" / "schemas.json"
 QUESTION: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is a river?"}]
-
-
-def check(schema: str, answer: Any) -> None:
-    """Against OpenAI's own description of its API."""
-    document = _with_nulls(json.loads(SCHEMAS.read_text()))
-    registry: Any = Registry().with_resource("urn:openai", Resource.from_contents(document, DRAFT202012))
-    validator = Draft202012Validator({"$ref": f"urn:openai#/components/schemas/{schema}"}, registry=registry)
-    errors = [f"{error.json_path}: {error.message}" for error in validator.iter_errors(answer)]
-    assert not errors, errors
-
-
-def _with_nulls(schema: Any) -> Any:
-    """The document says `nullable`, which JSON Schema does not know."""
-    if isinstance(schema, list):
-        return [_with_nulls(part) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    inner = {name: _with_nulls(part) for name, part in schema.items() if name != "nullable"}
-    return {"anyOf": [inner, {"type": "null"}]} if schema.get("nullable") is True else inner
 
 
 def test_the_validator_can_fail() -> None:

@@ -1,0 +1,81 @@
+"""What the planner foretells of a ring over an emulated link, beside what was measured there.
+
+The nodes' own measurements of themselves are what they keep on disk; the links are the ones that were emulated.
+"""
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.network import LINKS
+from bench.work import Measured, Work
+from cluster.candidates import plain_wire
+from cluster.forecast import Costs, Prediction, RingForecast
+from cluster.manifest import read_config
+from cluster.model_card import ModelCard, Precision, read_card
+from cluster.network import Link
+from cluster.probe import probe_machine
+from cluster.speeds import Pace
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """The part of a node's pace.json that is read here."""
+
+    pace: Pace
+
+
+def table(rows: Sequence[Measured], works: Sequence[Work], folder: Path, model: Path, precision: Precision) -> str:
+    """As Markdown, for what engines.millrace kept in `folder`; works whose answers quote are left out."""
+    lines = [
+        "",
+        "| work | figure | foretold | measured | error |",
+        "|---|---|---|---|---|",
+    ]
+    card = read_card(read_config(model))
+    for work in works:
+        good = [row for row in rows if row.work == work.name and row.speeds]
+        if not good or work.phrase:
+            continue
+        foretold = foretell(card, precision, good[0].facts, folder, work)
+        speeds = [row.speeds for row in good if row.speeds]
+        if work.streams == 1:
+            token_s = 1 / statistics.median(one.stream_tokens_per_s for one in speeds)
+            lines.append(_line(work, "ms a token", 1000 * foretold.token_s, 1000 * token_s))
+            ttft_ms = statistics.median(one.ttft_ms for one in speeds)
+            lines.append(_line(work, "TTFT ms", 1000 * foretold.first_token_s, ttft_ms))
+        else:
+            measured = statistics.median(one.decode_tokens_per_s for one in speeds)
+            lines.append(_line(work, "tokens/s of all", foretold.tokens_per_s, measured))
+    return "\n".join(lines)
+
+
+def _line(work: Work, figure: str, foretold: float, measured: float) -> str:
+    return (
+        f"| {work.name} | {figure} | {foretold:.1f} | {measured:.1f} | {100 * (foretold / measured - 1):+.0f} % |"
+    )
+
+
+def foretell(card: ModelCard, precision: Precision, facts: dict[str, Any], folder: Path, work: Work) -> Prediction:
+    """The prediction for the ring that `facts` (as `millrace nodes --json` prints them) describe."""
+    ring = [node for node in facts["nodes"] if node["layers"]]
+    emulated = LINKS[work.link]
+    link = Link(
+        delay_s=emulated.round_trip_ms / 2000, bytes_per_s=emulated.mbit * 1e6 / 8 if emulated.mbit else 1e9
+    )
+    forecast = RingForecast(
+        costs=Costs(card, precision, plain_wire(precision)),
+        machines=[probe_machine(pace=_pace(folder, node["node"])) for node in ring],
+        counts=[node["layers"][1] - node["layers"][0] + 1 for node in ring],
+        links=[link] * len(ring) if len(ring) > 1 else [],
+    )
+    return forecast.predict(work.streams, ())
+
+
+def _pace(folder: Path, name: str) -> Pace:
+    """What a node has found out about itself: node-1 is the gateway's own, the others joined."""
+    local, joined = folder / "gateway" / "nodes" / name, folder / name / "node"
+    kept = next(place for place in (local, joined) if place.exists()) / "pace.json"
+    return msgspec.json.decode(kept.read_bytes(), type=_Kept).pace

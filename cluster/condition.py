@@ -1,0 +1,53 @@
+"""What slows a machine down or will end its service, where the system tells: battery, radio, heat."""
+
+import platform
+from pathlib import Path
+
+import psutil
+from msgspec import Struct
+
+_INTERFACES = Path("/sys/class/net")
+_RADIO_NAMES = ("wi-fi", "wifi", "wlan", "wireless", "wlp")
+
+
+class Condition(Struct, frozen=True, kw_only=True):
+    """None stands for what this system does not tell."""
+
+    on_battery: bool | None = None
+    on_wifi: bool | None = None
+    is_throttled: bool | None = None
+
+
+def read_condition(host: str = "") -> Condition:
+    """Look now. `host` is the address that other machines reach this one at."""
+    return Condition(on_battery=_on_battery(), on_wifi=_on_wifi(host), is_throttled=_is_throttled())
+
+
+def _on_battery() -> bool | None:
+    read = getattr(psutil, "sensors_battery", None)
+    battery = read() if read else None
+    if battery is None:  # No battery: whatever feeds it, it is the wall.
+        return False if read else None
+    return battery.power_plugged is False
+
+
+def _on_wifi(host: str) -> bool | None:
+    """Whether the interface with this address is a radio. macOS calls all of them en0, so it stays open there."""
+    interface = next(
+        (name for name, held in psutil.net_if_addrs().items() if any(a.address == host for a in held)), ""
+    )
+    if not interface:
+        return None
+    if platform.system() == "Linux":
+        return (_INTERFACES / interface / "wireless").exists() or (_INTERFACES / interface / "phy80211").exists()
+    if platform.system() == "Windows":
+        return interface.lower().startswith(_RADIO_NAMES)
+    return None
+
+
+def _is_throttled() -> bool | None:
+    """Whether a sensor is at the temperature that its maker calls high."""
+    read = getattr(psutil, "sensors_temperatures", None)
+    sensors = [sensor for group in (read() if read else {}).values() for sensor in group]
+    known = [sensor for sensor in sensors if sensor.high]
+    return any(sensor.current >= sensor.high for sensor in known) if known else None

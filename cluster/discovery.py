@@ -1,0 +1,181 @@
+"""Machines of one network find their cluster by multicast DNS; its answers are hints, certificates decide.
+
+The controller announces `_millrace._tcp` with its port and the beginning of its authority's fingerprint. Anybody
+may announce anything: who looks tries what it finds, and believes only whom the pinned authority has certified.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+
+import psutil
+import structlog
+from msgspec import Struct
+from zeroconf import Error as ZeroconfError
+from zeroconf import InterfaceChoice, ServiceStateChange, Zeroconf
+from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
+
+from cluster import wire
+
+log = structlog.get_logger(__name__)
+
+SERVICE = "_millrace._tcp.local."
+FINGERPRINT_DIGITS = 16
+LOOK_S = 5.0
+
+# Whoever fills the network with announcements is not listened to for ever.
+_FOUND_MAX = 64
+_ADDRESSES_MAX = 8
+_ASK_MS = 1500
+_LOOK_AGAIN_S = 30.0
+_ANY = ("0.0.0.0", "::")  # noqa: S104 - recognised, not bound
+
+Interfaces = Sequence[str] | InterfaceChoice
+ALL_INTERFACES = InterfaceChoice.All
+
+
+class Target(Struct, frozen=True):
+    """Where a cluster's controller listens for nodes, or where it may."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def is_reachable(host: str) -> bool:
+    """Whether other machines can reach who listens there."""
+    return not (host.startswith("127.") or host in ("::1", "localhost"))
+
+
+@dataclass(slots=True)
+class Announcement:
+    """Says where the controller listens, as long as `run` runs. `host` is what it listens on."""
+
+    name: str
+    host: str
+    port: int
+    fingerprint: str
+    interfaces: Interfaces = ALL_INTERFACES
+    _zeroconf: AsyncZeroconf | None = field(default=None, init=False)
+    _shown: tuple[str, ...] = field(default=(), init=False)
+
+    async def run(self) -> None:
+        """Announce, again whenever this machine's addresses change, for ever; without a network wait for one."""
+        try:
+            while True:
+                addresses = own_addresses(self.host)
+                if addresses != self._shown:
+                    await self._withdraw()
+                    if addresses:
+                        await self._announce(addresses)
+                    self._shown = addresses
+                await asyncio.sleep(_LOOK_AGAIN_S)
+        finally:
+            await self._withdraw()
+
+    async def _announce(self, addresses: tuple[str, ...]) -> None:
+        digits = self.fingerprint[:FINGERPRINT_DIGITS]
+        # Two controllers of one name, or one that was restarted in a hurry, must not take each other's.
+        label = f"{self.name.partition('.')[0][:40]}-{digits[:8]}-{self.port}"
+        service = AsyncServiceInfo(
+            SERVICE,
+            f"{label}.{SERVICE}",
+            port=self.port,
+            parsed_addresses=list(addresses),
+            properties={"ca": digits, "protocol": str(wire.PROTOCOL_VERSION)},
+            server=f"{label}.local.",
+        )
+        try:
+            self._zeroconf = AsyncZeroconf(interfaces=self.interfaces)
+            await self._zeroconf.async_register_service(service)
+        except (OSError, ZeroconfError) as error:
+            log.warning(
+                "cluster not announced",
+                reason=str(error) or type(error).__name__,
+                remedy="other machines join with --controller HOST:PORT",
+            )
+        else:
+            log.info("cluster announced", addresses=addresses, port=self.port)
+
+    async def _withdraw(self) -> None:
+        zeroconf, self._zeroconf = self._zeroconf, None
+        if zeroconf:
+            with contextlib.suppress(OSError, ZeroconfError, TimeoutError):
+                async with asyncio.timeout(3):
+                    await zeroconf.async_unregister_all_services()
+            await zeroconf.async_close()
+
+
+async def look_for(
+    fingerprint: str, within_s: float = LOOK_S, interfaces: Interfaces = ALL_INTERFACES
+) -> AsyncGenerator[Target]:
+    """Addresses that claim to be the controller of the authority with this fingerprint, as they answer.
+
+    Nothing of it is proven. Ends after `within_s`; at once where there is no multicast.
+    """
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + within_s
+    names: asyncio.Queue[str] = asyncio.Queue(_FOUND_MAX)
+
+    def heard(
+        zeroconf: Zeroconf,  # noqa: ARG001 - the library names its arguments
+        service_type: str,  # noqa: ARG001
+        name: str,
+        state_change: ServiceStateChange,
+    ) -> None:
+        if state_change is not ServiceStateChange.Removed:
+            with contextlib.suppress(asyncio.QueueFull):
+                names.put_nowait(name)
+
+    try:
+        zeroconf = AsyncZeroconf(interfaces=interfaces)
+    except OSError as error:
+        log.warning("no multicast here", reason=str(error))
+        return
+    browser = AsyncServiceBrowser(zeroconf.zeroconf, [SERVICE], handlers=[heard])
+    seen: set[Target] = set()
+    try:
+        with contextlib.suppress(TimeoutError):
+            while len(seen) < _FOUND_MAX:
+                async with asyncio.timeout_at(deadline_s):
+                    found = await _resolve(zeroconf.zeroconf, await names.get(), fingerprint)
+                for target in found:
+                    if target not in seen:
+                        seen.add(target)
+                        yield target
+    finally:
+        await browser.async_cancel()
+        await zeroconf.async_close()
+
+
+async def _resolve(zeroconf: Zeroconf, name: str, fingerprint: str) -> list[Target]:
+    service = AsyncServiceInfo(SERVICE, name)
+    if not await service.async_request(zeroconf, _ASK_MS):
+        return []
+    claimed = (service.properties.get(b"ca") or b"").decode("ascii", "replace")
+    if len(claimed) != FINGERPRINT_DIGITS or not fingerprint.startswith(claimed):
+        return []
+    addresses = service.parsed_scoped_addresses()[:_ADDRESSES_MAX]
+    # A link-local address is worth trying last: it needs the right interface.
+    ordered = sorted(addresses, key=lambda address: address.startswith("fe80"))
+    return [Target(address, service.port or 0) for address in ordered if service.port]
+
+
+def own_addresses(host: str) -> tuple[str, ...]:
+    """Addresses at which a listener on `host` is reached from this machine's networks."""
+    if host not in _ANY:
+        return (host,)
+    families = (socket.AF_INET,) if host == "0.0.0.0" else (socket.AF_INET, socket.AF_INET6)  # noqa: S104
+    up = {name for name, interface in psutil.net_if_stats().items() if interface.isup}
+    found = [
+        entry.address
+        for name, entries in psutil.net_if_addrs().items()
+        if name in up
+        for entry in entries
+        if entry.family in families and is_reachable(entry.address) and not entry.address.startswith("fe80")
+    ]
+    return tuple(sorted(found))

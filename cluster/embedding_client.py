@@ -1,0 +1,109 @@
+"""What the controller holds of an embedder: one connection that carries all requests for embeddings."""
+
+import asyncio
+import contextlib
+import contextvars
+from collections.abc import Callable
+
+import structlog
+
+from cluster import wire
+from cluster.channel import Channel, open_channel
+from cluster.embedding import Embeddings, EmbedRequest
+from cluster.errors import (
+    GENERATION_ERRORS,
+    ClusterBusy,
+    EmbedderLost,
+    FrameInvalid,
+    GenerationError,
+    LinkLost,
+    PeerRejected,
+)
+from cluster.identity import Identity
+
+log = structlog.get_logger(__name__)
+
+ANSWER_TIMEOUT_S = 300.0
+
+_LOST = "the machine that embeds was lost while answering"
+
+
+class EmbeddingClient:
+    """Opened by `open`; every request ends when the connection does, of which `lost` is told."""
+
+    def __init__(self, channel: Channel, lost: Callable[["EmbeddingClient"], None]) -> None:
+        self._channel = channel
+        self._channel.payload_bytes_max = wire.PAYLOAD_BYTES_MAX
+        self._lost = lost
+        self._requests: dict[str, asyncio.Future[Embeddings]] = {}
+        # Opened while some request runs, but it belongs to none: its log lines carry no request id.
+        self._reading = asyncio.create_task(self._read(), name="embedding client", context=contextvars.Context())
+
+    @classmethod
+    async def open(
+        cls, embedder: wire.Address, identity: Identity, lost: Callable[["EmbeddingClient"], None]
+    ) -> "EmbeddingClient":
+        """Raises LinkError."""
+        return cls(await open_channel(embedder, identity), lost)
+
+    async def embed(self, request: EmbedRequest) -> Embeddings:
+        """Raises GenerationError and its kinds; EmbedderLost when another embedder may be asked."""
+        if self._reading.done():
+            raise EmbedderLost(_LOST)
+        answered: asyncio.Future[Embeddings] = asyncio.get_running_loop().create_future()
+        self._requests[request.id] = answered
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                await self._channel.send(wire.Embed(request))
+                return await answered
+        except LinkLost as error:
+            raise EmbedderLost(f"the machine that embeds cannot be reached: {error}") from None
+        except TimeoutError:
+            raise ClusterBusy(f"the embedding model has not answered within {ANSWER_TIMEOUT_S:.0f} s") from None
+        finally:
+            del self._requests[request.id]
+            if answered.cancel() or answered.cancelled():
+                await self._cancel(request.id)
+            else:
+                answered.exception()  # Perhaps nobody has looked at it.
+
+    async def close(self) -> None:
+        """Without a farewell: one that stands still would keep everybody waiting for its answer to it."""
+        self._reading.cancel()
+        await asyncio.gather(self._reading, return_exceptions=True)
+        self._channel.writer.transport.abort()
+
+    async def _cancel(self, request_id: str) -> None:
+        if not self._reading.done():
+            with contextlib.suppress(LinkLost):
+                await self._channel.send(wire.Cancel(request_id))
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                message, payload = await self._channel.receive()
+                match message:
+                    case wire.Embedded(request_id, dimensions, token_counts, compute_ns):
+                        if len(payload) != 4 * dimensions * len(token_counts):
+                            raise FrameInvalid(f"{len(payload)} bytes are not {len(token_counts)} vectors")
+                        self._settle(request_id, Embeddings(payload, dimensions, token_counts, compute_ns))
+                    case wire.Rejected(request_id, code, text, param):
+                        self._settle(request_id, GENERATION_ERRORS.get(code, GenerationError)(text, param))
+                    case _:
+                        pass
+        except (LinkLost, FrameInvalid, PeerRejected) as error:
+            log.warning("embedder lost", reason=str(error))
+        finally:
+            for answered in self._requests.values():
+                if not answered.done():
+                    answered.set_exception(EmbedderLost(_LOST))
+            self._lost(self)
+
+    def _settle(self, request_id: str, outcome: Embeddings | GenerationError) -> None:
+        answered = self._requests.get(request_id)
+        if answered is None or answered.done():
+            return
+        if isinstance(outcome, Embeddings):
+            answered.set_result(outcome)
+        else:
+            answered.set_exception(outcome)

@@ -1,0 +1,73 @@
+"""Settings of a config.json: typed, with a family's defaults, and with errors that name the setting."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from cluster.errors import ModelInvalid
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class ModelConfig:
+    """Settings under their usual names.
+
+    `aliases` has what a family calls them instead, the likeliest first; `defaults` has what silence means.
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        *,
+        aliases: Mapping[str, tuple[str, ...]] = _NOTHING,
+        defaults: Mapping[str, Any] = _NOTHING,
+    ) -> None:
+        self._settings = settings
+        self._aliases = aliases
+        self._defaults = defaults
+
+    def name(self, setting: str) -> str:
+        """What this file calls it."""
+        names = self._aliases.get(setting, (setting,))
+        return next((name for name in names if name in self._settings), names[0])
+
+    def get(self, setting: str) -> Any:
+        """The value, which can be null; the family's default when the file is silent."""
+        name = self.name(setting)
+        return self._settings[name] if name in self._settings else self._defaults.get(setting)
+
+    def count(self, setting: str, default: int | None = None) -> int:
+        """A positive integer. Raises ModelInvalid."""
+        value = self.get(setting)
+        value = default if value is None else value
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ModelInvalid(f"config.json: {self.name(setting)} must be a positive integer, not {value!r}")
+        return value
+
+    def count_or_none(self, setting: str) -> int | None:
+        return None if self.get(setting) is None else self.count(setting)
+
+    def number(self, setting: str, default: float | None = None) -> float:
+        """Raises ModelInvalid."""
+        value = self.get(setting)
+        value = default if value is None else value
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise ModelInvalid(f"config.json: {self.name(setting)} must be a number, not {value!r}")
+        return float(value)
+
+    def flag(self, setting: str) -> bool:
+        return bool(self.get(setting))
+
+    def numbers(self, setting: str) -> tuple[float, ...]:
+        """A list of numbers; nothing when there is none. Raises ModelInvalid."""
+        values = self.get(setting) or ()
+        if not isinstance(values, list | tuple) or not all(isinstance(v, int | float) for v in values):
+            raise ModelInvalid(f"config.json: {self.name(setting)} must be a list of numbers")
+        return tuple(float(value) for value in values)
+
+    def part(self, setting: str) -> "ModelConfig":
+        """An object inside of this one; empty when there is none. Raises ModelInvalid."""
+        value = self.get(setting) or {}
+        if not isinstance(value, dict):
+            raise ModelInvalid(f"config.json: {self.name(setting)} must be an object, not {value!r}")
+        return ModelConfig(value)

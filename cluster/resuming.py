@@ -1,0 +1,95 @@
+"""One request over as many heads as it takes: what its caller has by now, and what another head is asked for.
+
+head 1: Accepted  Token Token Token | lost
+head 2:                   Accepted    Token Token Done      asked with what head 1 had told
+caller: Accepted  Token Token Token   Token Token Done
+"""
+
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from cluster.generation import Accepted, Done, GenerateRequest, GenerationEvent, Resume, TokenEvent
+from cluster.seeds import fresh_seed
+
+# As many heads in a row may be lost with a request that gets no further: it may be what they are lost by.
+LOSSES_MAX = 3
+
+
+@dataclass(slots=True)
+class _Choice:
+    """What the caller has of one choice. `spent_ns` is what earlier heads' stages spent on it."""
+
+    token_ids: list[int] = field(default_factory=list)
+    characters: int = 0
+    compute_ns: int = 0
+    spent_ns: int = 0
+    is_finished: bool = False
+
+
+class ResumedRequest:
+    """Asks one head after the other and makes one stream of their answers."""
+
+    def __init__(self, request: GenerateRequest) -> None:
+        """The seed is fixed before the first try, so that every head draws the same tokens."""
+        if not request.sampling.seed:
+            request = replace(request, sampling=replace(request.sampling, seed=fresh_seed()))
+        self._request = request
+        self._choices = [_Choice() for _ in range(request.n)]
+        self._tries = 0
+        self._is_accepted = False
+        self._idle_losses = 0
+        self._has_progressed = False
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the caller has seen something of the answer."""
+        return any(choice.token_ids for choice in self._choices)
+
+    def next_try(self) -> GenerateRequest:
+        """What to ask the next head for. Its id is new: a head that still knows an earlier try is not confused."""
+        for choice in self._choices:
+            choice.spent_ns = choice.compute_ns
+        request = self._request
+        if self._tries:
+            request = replace(request, id=f"{request.id}#{self._tries}")
+        self._tries += 1
+        if not self.is_begun:
+            return request
+        had = tuple(Resume(token_ids=list(c.token_ids), characters=c.characters) for c in self._choices)
+        return replace(request, resume=had)
+
+    def pass_on(self, event: GenerationEvent) -> GenerationEvent | None:
+        """The event as the caller should see it, None for what it has seen already."""
+        match event:
+            case Accepted():
+                was_accepted, self._is_accepted = self._is_accepted, True
+                return None if was_accepted else event
+            case TokenEvent():
+                return self._take(event)
+            case Done():
+                return replace(event, compute_ns=event.compute_ns + sum(c.spent_ns for c in self._choices))
+
+    def _take(self, event: TokenEvent) -> TokenEvent | None:
+        choice = self._choices[event.choice]
+        if choice.is_finished:
+            return None
+        choice.token_ids += event.token_ids
+        choice.characters += len(event.text)
+        choice.compute_ns = choice.spent_ns + event.compute_ns
+        choice.is_finished = event.finish is not None
+        self._has_progressed = self._has_progressed or bool(event.token_ids)
+        return replace(event, compute_ns=choice.compute_ns)
+
+    def note_loss(self, *, counts: bool) -> bool:
+        """The head that was asked will not answer; returns whether it had brought the caller any further.
+
+        What `counts` is a head that was lost with the request, not one that has not taken it.
+        """
+        had_progressed, self._has_progressed = self._has_progressed, False
+        self._idle_losses = 0 if had_progressed else self._idle_losses + counts
+        return had_progressed
+
+    @property
+    def is_hopeless(self) -> bool:
+        return self._idle_losses >= LOSSES_MAX

@@ -1,0 +1,71 @@
+"""Keeps copies of a ring's stages loaded on machines beside it, one at a time on each machine."""
+
+import contextlib
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+
+import structlog
+
+from cluster import wire
+from cluster.deployment import Model
+from cluster.errors import LinkLost
+from cluster.holdings import Holdings
+from cluster.identity import NodeId
+from cluster.plan import PlannedStage
+
+log = structlog.get_logger(__name__)
+
+Send = Callable[[NodeId, wire.Message], Awaitable[None]]
+"""Raises LinkLost."""
+
+
+class Standbys:
+    """Owned by the deployment's task. What is loaded is written down in `holdings`."""
+
+    def __init__(self, holdings: Holdings, send: Send) -> None:
+        self._holdings = holdings
+        self._send = send
+        self._epoch = wire.ANY_EPOCH
+        self._model: Model | None = None
+        self._waiting: dict[NodeId, deque[PlannedStage]] = {}
+        self._wanted: tuple[PlannedStage, ...] = ()
+
+    @property
+    def ready(self) -> tuple[PlannedStage, ...]:
+        """The wanted copies that are loaded."""
+        return tuple(copy for copy in self._wanted if self._holdings.has(copy.member.node_id, copy.spec))
+
+    async def want(self, epoch: int, model: Model, copies: Sequence[PlannedStage]) -> None:
+        """From now on these copies are to be there, and no others."""
+        self._epoch, self._model, self._wanted = epoch, model, tuple(copies)
+        self._waiting = {}
+        for copy in copies:
+            if not self._holdings.has(copy.member.node_id, copy.spec):
+                self._waiting.setdefault(copy.member.node_id, deque()).append(copy)
+        for node_id in self._waiting:
+            with contextlib.suppress(LinkLost):
+                await self._send(node_id, wire.Dismiss(epoch))
+            await self._ask(node_id)
+
+    async def note(self, node_id: NodeId, answer: wire.Shelved) -> None:
+        """A machine has loaded a copy, or says why it has not."""
+        waiting = self._waiting.get(node_id)
+        if answer.epoch != self._epoch or not waiting:
+            return
+        copy = waiting.popleft()
+        if answer.ok:
+            self._holdings.shelved.setdefault(node_id, set()).add(copy.spec)
+            log.info("standby ready", epoch=self._epoch, reason=copy.reason)
+        else:
+            log.warning("no standby", epoch=self._epoch, node=copy.member.name, reason=answer.reason)
+        await self._ask(node_id)
+
+    async def _ask(self, node_id: NodeId) -> None:
+        if (waiting := self._waiting.get(node_id)) and self._model:
+            manifest, source = self._model.manifest, str(self._model.folder)
+            others = [copy.spec for copy in self._wanted if copy.member.node_id == node_id]
+            order = wire.Shelve(self._epoch, waiting[0].spec, manifest, source, others=others)
+            try:
+                await self._send(node_id, order)
+            except LinkLost:
+                waiting.clear()  # It is gone, and asked again when it is back.

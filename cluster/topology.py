@@ -1,0 +1,36 @@
+"""A cluster as people want to see it, at one moment."""
+
+from dataclasses import dataclass
+
+from cluster.identity import NodeId
+from cluster.machines import MachineRecord
+from cluster.plan import Member, Plan, PlannedStage
+from cluster.readiness import Status
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The machines, the ring over some of them, and who embeds."""
+
+    status: Status
+    reason: str
+    epoch: int
+    model: str | None
+    members: tuple[Member, ...]
+    plan: Plan | None
+    head: NodeId | None
+    round_trip_ms: float | None
+    # Copies of the ring's stages that are loaded on machines beside it.
+    standbys: tuple[PlannedStage, ...] = ()
+    embedding_model: str | None = None
+    embedder: NodeId | None = None
+    embedder_status: tuple[Status, str] = ("no_model", "")
+
+
+@dataclass(frozen=True, slots=True)
+class MachineState:
+    """A machine of the book, and whether it is connected."""
+
+    node_id: NodeId
+    record: MachineRecord
+    present: bool

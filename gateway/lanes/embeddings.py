@@ -1,0 +1,69 @@
+"""Embeddings of the cluster lane: what is on offer, and vectors as the OpenAI API writes them."""
+
+import asyncio
+import base64
+from array import array
+from collections.abc import AsyncGenerator
+
+import msgspec
+
+from cluster.embedding import Embeddings, EmbedRequest
+from cluster.embedding_manager import EmbeddingManager
+from cluster.errors import ClusterBusy, ClusterUnavailable, EmbedderLost
+from cluster.readiness import Status
+from gateway.errors import LaneFailed
+from gateway.lanes.base import Answer, Meter, Offer, State, begun
+from gateway.openai import EmbeddingRequest, Kind
+
+STATES: dict[Status, State] = {"ready": "ready", "planning": "starting", "waiting": "starting"}
+
+_KINDS: frozenset[Kind] = frozenset(("embedding",))
+# As text a vector takes a fraction of a millisecond: others get their turn between so many.
+_VECTORS_AT_ONCE = 8
+_VALUE_BYTES = 4
+
+
+def embedding_offers(manager: EmbeddingManager, model: str) -> list[Offer]:
+    """The embedding model, when that is what `model` names."""
+    if manager.model_name != model:
+        return []
+    status, reason = manager.readiness.status
+    state = STATES.get(status, "down")
+    note = "" if state == "ready" else reason
+    return [Offer("cluster", "embeddings", model, state=state, note=note, features=frozenset(), kinds=_KINDS)]
+
+
+async def open_embeddings(manager: EmbeddingManager, call_id: str, request: EmbeddingRequest) -> Answer:
+    """Returns with all vectors computed. Raises LaneFailed, GenerationError."""
+    asked = EmbedRequest(
+        id=call_id, texts=request.texts, token_ids=request.token_ids, dimensions=request.dimensions
+    )
+    try:
+        done = await manager.embed(asked)
+    except (ClusterBusy, ClusterUnavailable, EmbedderLost) as error:
+        raise LaneFailed(error.message, code=error.code) from error
+    meter = Meter(prompt_tokens=sum(done.token_counts), source="tokenizer", compute_ns=done.compute_ns)
+    return Answer(200, "application/json", await begun(_write(request, done, meter)), meter)
+
+
+async def _write(request: EmbeddingRequest, done: Embeddings, meter: Meter) -> AsyncGenerator[bytes]:
+    yield b""
+    yield b'{"object":"list","data":['
+    size_bytes = _VALUE_BYTES * done.dimensions
+    count = len(done.token_counts)
+    for begin in range(0, count, _VECTORS_AT_ONCE):
+        indices = range(begin, min(begin + _VECTORS_AT_ONCE, count))
+        entries = [_entry(at, done.vectors[at * size_bytes : (at + 1) * size_bytes], request) for at in indices]
+        yield (b"," if begin else b"") + b",".join(entries)
+        await asyncio.sleep(0)
+    tokens = meter.prompt_tokens
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    ending = b'],"model":' + msgspec.json.encode(request.model) + b',"usage":' + msgspec.json.encode(usage) + b"}"
+    meter.is_complete = True
+    yield ending
+
+
+def _entry(index: int, raw: bytes, request: EmbeddingRequest) -> bytes:
+    is_text = request.encoding_format != "base64"
+    embedding = array("f", raw).tolist() if is_text else base64.b64encode(raw).decode()
+    return msgspec.json.encode({"object": "embedding", "index": index, "embedding": embedding})

@@ -1,0 +1,113 @@
+"""Machines find their cluster by mDNS, believe only its certificates, and say what to do when nobody answers."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from cluster.authority import Authority
+from cluster.channel import Channel, dial
+from cluster.controller import Controller
+from cluster.discovery import Announcement, Target, is_reachable, own_addresses
+from cluster.errors import LinkLost, PeerRejected, WrongPeer
+from cluster.identity import Identity
+from cluster.joining import join
+from cluster.whereabouts import Whereabouts
+
+pytestmark = pytest.mark.anyio
+
+# Multicast that stays on this machine.
+HERE = ["127.0.0.1"]
+
+
+@asynccontextmanager
+async def announced(folder: Path, fingerprint: str | None = None) -> AsyncIterator[tuple[Controller, str, int]]:
+    """A controller that says who it is, or claims to be somebody else; with its fingerprint and port."""
+    running = Controller(folder)
+    port = await running.start("127.0.0.1", 0)
+    own = Authority.open(folder / "authority").fingerprint
+    announcement = asyncio.create_task(
+        Announcement("box", "127.0.0.1", port, fingerprint or own, interfaces=HERE).run()
+    )
+    try:
+        yield running, own, port
+    finally:
+        announcement.cancel()
+        await asyncio.gather(announcement, return_exceptions=True)
+        await running.stop()
+
+
+def nearby(file: Path, given: Target | None = None) -> Whereabouts:
+    return Whereabouts(given, file, discovery=True, interfaces=HERE)
+
+
+async def test_a_token_is_enough_and_an_impostor_gets_nothing(tmp_path: Path) -> None:
+    """Another cluster announces our fingerprint, and answers: its certificate is not the one that we pinned."""
+    tried: list[int] = []
+    async with announced(tmp_path / "ours") as (ours, pinned, port):
+        token = ours.new_token()
+
+        async def attempt(target: Target) -> Identity:
+            tried.append(target.port)
+            return await join(target, token, tmp_path / "node", "n")
+
+        async with announced(tmp_path / "impostor", fingerprint=pinned) as (_, _, wrong):
+            with pytest.raises(WrongPeer):
+                await join(Target("127.0.0.1", wrong), token, tmp_path / "x", "x")
+            identity = await nearby(tmp_path / "controller.json").reach(pinned, attempt)
+    assert identity.exists
+    assert tried[-1] == port
+    assert not (tmp_path / "x").exists()
+
+
+async def test_a_controller_that_moved_is_found_again(tmp_path: Path) -> None:
+    file = tmp_path / "controller.json"
+    async with announced(tmp_path / "c") as (running, pinned, first):
+        identity = await join(Target("127.0.0.1", first), running.new_token(), tmp_path / "n", "n")
+
+    async def attempt(target: Target) -> Channel:
+        return await dial(target.host, target.port, identity.client_context())
+
+    async with announced(tmp_path / "c") as (_, _, second):
+        assert second != first
+        channel = await nearby(file, given=Target("127.0.0.1", first)).reach(pinned, attempt)
+        await channel.close()
+        # What answered is remembered: the next start needs nobody's announcement.
+        channel = await Whereabouts(None, file).reach(pinned, attempt)
+        assert channel.address == f"127.0.0.1:{second}"
+        await channel.close()
+
+
+async def test_nobody_found_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cluster.whereabouts.LOOK_S", 0.3)
+
+    async def attempt(target: Target) -> None:
+        raise AssertionError(f"{target} is another cluster")
+
+    async with announced(tmp_path / "another"):
+        with pytest.raises(LinkLost, match=r"by mDNS within .* --controller HOST:PORT"):
+            await nearby(tmp_path / "none").reach("0" * 32, attempt)
+    with pytest.raises(LinkLost, match="nobody said where"):
+        await Whereabouts(None, tmp_path / "none").reach("0" * 32, attempt)
+
+
+async def test_the_right_controllers_refusal_is_the_last_word(tmp_path: Path) -> None:
+    async with announced(tmp_path / "c") as (running, pinned, port):
+        token = running.new_token()
+        await join(Target("127.0.0.1", port), token, tmp_path / "a", "a")
+        with pytest.raises(PeerRejected, match="used already"):
+            await nearby(tmp_path / "f").reach(pinned, lambda target: join(target, token, tmp_path / "b", "b"))
+
+
+# The library leaves the socket of a start that failed to the collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_no_multicast_is_no_reason_to_end() -> None:
+    announcement = Announcement("box", "192.0.2.77", 1, "0" * 32, interfaces=["192.0.2.77"])
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await announcement.run()
+    assert own_addresses("192.0.2.77") == ("192.0.2.77",)
+    assert not is_reachable("127.0.0.1")

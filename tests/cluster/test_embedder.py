@@ -1,0 +1,86 @@
+"""Embedding models: the reference's vectors, whatever the company, cut and pooled as the model's files say."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cluster.embedder import Embedder
+from cluster.errors import ContextLengthExceeded, ModelUnsupported, RequestInvalid
+from tests.embedding_models import VOCABULARY, bert, distilbert, expected, put, qwen3, roberta, save
+
+TEXTS = [[2, 17, 30, 3], [2, 4, 3], [2, *range(10, 60), 3], [2, 99, 3], [2, *range(100, 104), 3]]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Matrices are tiny: on a busy machine threads would wait for each other most of the time."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize(
+    ("make", "pooling", "normalize"),
+    [
+        (bert, "mean_tokens", True),
+        (bert, "cls_token", False),
+        (roberta, "cls_token", True),
+        (distilbert, "mean_tokens", False),
+        (qwen3, "lasttoken", True),
+    ],
+)
+def test_vectors_are_the_references(
+    make: Callable[[], Any], pooling: str, normalize: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = save(tmp_path, make(), pooling, normalize=normalize)
+    embedder = Embedder.load(tmp_path, torch.device("cpu"))
+    wanted = expected(model, pooling, TEXTS, normalize=normalize)
+    torch.testing.assert_close(embedder.embed(TEXTS), wanted, rtol=1e-4, atol=1e-5)
+    assert embedder.dimensions == wanted.shape[1]
+    # In passes of a few rows, where texts are regrouped by length, and twice, where slots are used again.
+    monkeypatch.setattr("cluster.embedder._ROWS_MAX", 8)
+    torch.testing.assert_close(embedder.embed(TEXTS), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_longer_texts_than_the_model_reads_are_refused(tmp_path: Path) -> None:
+    """Cut texts would get vectors that say nothing of what was cut."""
+    save(tmp_path, bert(), "mean_tokens", normalize=False, tokens_max=8)
+    embedder = Embedder.load(tmp_path, torch.device("cpu"))
+    assert embedder.encode(["w10 w11", " ".join(f"w{at}" for at in range(10, 18))]) == [
+        [2, 10, 11, 3],
+        [2, *range(10, 18), 3],
+    ]
+    assert embedder.embed([[2, *range(10, 16), 3]]).shape == (1, 64)
+    with pytest.raises(ContextLengthExceeded, match=r"8 tokens, input\[1\] has 9"):
+        embedder.embed([[2, 3], [2, *range(10, 17), 3]])
+
+
+def test_what_cannot_be_embedded_is_named(tmp_path: Path) -> None:
+    save(tmp_path, bert(), "mean_tokens", normalize=False)
+    embedder = Embedder.load(tmp_path, torch.device("cpu"))
+    for bad in ([], [VOCABULARY], [-1]):
+        with pytest.raises(RequestInvalid):
+            embedder.embed([[2, 3], bad])
+    put(tmp_path / "1_Pooling" / "config.json", {"pooling_mode_max_tokens": True})
+    with pytest.raises(ModelUnsupported, match="pooling_mode_max_tokens"):
+        Embedder.load(tmp_path, torch.device("cpu"))
+    put(tmp_path / "modules.json", [{"path": "2_Dense", "type": "sentence_transformers.models.Dense"}])
+    with pytest.raises(ModelUnsupported, match="'Dense'"):
+        Embedder.load(tmp_path, torch.device("cpu"))
+    config = json.loads((tmp_path / "config.json").read_text())
+    put(tmp_path / "config.json", config | {"position_embedding_type": "relative_key"})
+    (tmp_path / "modules.json").unlink()
+    with pytest.raises(ModelUnsupported, match="relative_key"):
+        Embedder.load(tmp_path, torch.device("cpu"))
+
+
+def test_a_chat_model_is_no_embedding_model(tmp_path: Path) -> None:
+    save(tmp_path, qwen3(), "lasttoken", normalize=True)
+    (tmp_path / "modules.json").unlink()
+    with pytest.raises(ModelUnsupported, match=r"no modules\.json"):
+        Embedder.load(tmp_path, torch.device("cpu"))

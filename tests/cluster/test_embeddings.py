@@ -1,0 +1,246 @@
+"""Embedding models on nodes: the reference's vectors through real processes, refusals by name, losses."""
+
+import asyncio
+import itertools
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+from cluster import wire
+from cluster.channel import open_channel
+from cluster.controller import Controller
+from cluster.embedder_place import place_embedder
+from cluster.embedding import INPUTS_MAX, Embeddings, EmbedRequest
+from cluster.embedding_queue import EmbeddingQueue, Job
+from cluster.errors import ContextLengthExceeded, GenerationError, ModelDoesNotFit, ModelError, RequestInvalid
+from cluster.identity import Identity, NodeId
+from cluster.joining import Target
+from cluster.local_nodes import LocalNodes
+from cluster.node import Agent
+from cluster.node_options import NodeOptions
+from cluster.plan import Member
+from cluster.probe import Device, Machine
+from tests.clusters import Cluster, child
+from tests.embedding_models import bert, expected, put, qwen3, save
+
+pytestmark = pytest.mark.anyio
+
+TEXTS = ["w17 w30", "w4", " ".join(f"w{at}" for at in range(10, 60)), "w99"]
+TOKENS = [[2, 17, 30, 3], [2, 4, 3], [2, *range(10, 60), 3], [2, 99, 3]]
+
+_ids = itertools.count(1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> None:
+    """Of the reference: matrices are tiny, and threads would wait for each other."""
+    torch.set_num_threads(1)
+
+
+@asynccontextmanager
+async def embedding_cluster(folder: Path, model: Path, nodes: int) -> AsyncIterator[Cluster]:
+    """Local nodes and no chat model."""
+    controller = Controller(folder / "cluster", expected_nodes=nodes)
+    port = await controller.start("127.0.0.1", 0)
+    local = LocalNodes(nodes, folder / "nodes", 0.5)
+    try:
+        await local.start(Target("127.0.0.1", port), [controller.new_token() for _ in range(nodes)])
+        async with asyncio.timeout(60):
+            while len(controller.topology().members) < nodes:
+                await asyncio.sleep(0.05)
+            await asyncio.sleep(0.2)  # They have said all that they have to say: a pull takes longer.
+            await controller.embeddings.load_model(str(model))
+            await controller.embeddings.readiness.wait(60)
+        yield Cluster(controller, local, port)
+    finally:
+        await controller.stop()
+        await local.stop()
+
+
+def vectors(answer: Embeddings) -> torch.Tensor:
+    return torch.frombuffer(bytearray(answer.vectors), dtype=torch.float32).view(-1, answer.dimensions)
+
+
+async def embed(controller: Controller, *texts: str, **fields: Any) -> Embeddings:
+    request = EmbedRequest(id=f"test-{next(_ids)}", texts=list(texts), **fields)
+    return await controller.embeddings.embed(request)
+
+
+async def test_a_machine_fetches_an_encoder_and_answers_as_the_reference(tmp_path: Path) -> None:
+    """Without files in common, with a tensor that nobody computes with, and many requests at once."""
+    reference = save(tmp_path / "model", bert(), "mean_tokens", normalize=True)
+    file = tmp_path / "model" / "model.safetensors"
+    save_file(load_file(file) | {"embeddings.position_ids": torch.arange(64)}, file, {"format": "pt"})
+    controller = Controller(tmp_path / "cluster")
+    port = await controller.start("127.0.0.1", 0)
+    options = NodeOptions(
+        name="desk",
+        folder=str(tmp_path / "desk"),
+        controller=Target("127.0.0.1", port),
+        token=controller.new_token(),
+        share=0.5,
+    )
+    agent = asyncio.create_task(Agent(options).run())
+    try:
+        async with asyncio.timeout(60):
+            await controller.embeddings.load_model(str(tmp_path / "model"))
+            await controller.embeddings.readiness.wait(60)
+            wanted = expected(reference, "mean_tokens", TOKENS, normalize=True)
+            together = await asyncio.gather(*(embed(controller, text) for text in TEXTS * 5))
+        for at, answer in enumerate(together):
+            torch.testing.assert_close(vectors(answer), wanted[[at % 4]], rtol=1e-4, atol=1e-5)
+            assert answer.token_counts == [len(TOKENS[at % 4])]
+        as_tokens = await controller.embeddings.embed(EmbedRequest(id="tokens", token_ids=TOKENS))
+        torch.testing.assert_close(vectors(as_tokens), wanted, rtol=1e-4, atol=1e-5)
+        assert as_tokens.compute_ns > 0
+        topology = controller.topology()
+        assert (topology.embedding_model, topology.embedder) == ("model", topology.members[0].node_id)
+    finally:
+        agent.cancel()
+        await asyncio.gather(agent, return_exceptions=True)
+        await controller.stop()
+
+
+async def refusal(controller: Controller, request: EmbedRequest) -> tuple[type[GenerationError], str]:
+    with pytest.raises(GenerationError) as caught:
+        await controller.embeddings.embed(request)
+    assert caught.value.param in ("input", "dimensions")
+    return type(caught.value), caught.value.message
+
+
+async def test_a_decoder_embeds_refuses_and_survives_its_machine(tmp_path: Path) -> None:
+    reference = save(tmp_path / "model", qwen3(), "lasttoken", normalize=True)
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    put(tmp_path / "model" / "config.json", config | {"matryoshka_dimensions": [16, 32]})
+    async with embedding_cluster(tmp_path, tmp_path / "model", nodes=2) as cluster:
+        controller = cluster.controller
+        wanted = expected(reference, "lasttoken", TOKENS, normalize=True)
+        torch.testing.assert_close(vectors(await embed(controller, *TEXTS)), wanted, rtol=1e-4, atol=1e-5)
+        short = vectors(await embed(controller, *TEXTS, dimensions=16))
+        torch.testing.assert_close(
+            short, torch.nn.functional.normalize(wanted[:, :16], dim=-1), rtol=1e-4, atol=1e-5
+        )
+        for request, kind, said in (
+            (EmbedRequest(id="1", texts=["w4", "w5 " * 70]), ContextLengthExceeded, r"64 tokens, input[1] has 72"),
+            (EmbedRequest(id="2", texts=["w4", ""]), RequestInvalid, "input[1]: must not be empty"),
+            (EmbedRequest(id="3"), RequestInvalid, "must not be empty"),
+            (EmbedRequest(id="4", texts=["w4"] * (INPUTS_MAX + 1)), RequestInvalid, "2049 inputs"),
+            (EmbedRequest(id="5", token_ids=[[2, 300]]), RequestInvalid, "vocabulary of 300"),
+            (EmbedRequest(id="6", texts=["w4"], dimensions=17), RequestInvalid, "have 16, 32, 64, not 17"),
+        ):
+            found, message = await refusal(controller, request)
+            assert found is kind
+            assert said in message
+        await only_gateways_may_ask(controller, Identity(tmp_path / "nodes" / "node-1" / "identity"))
+        await survive_losses(cluster, wanted)
+
+
+async def only_gateways_may_ask(controller: Controller, node: Identity) -> None:
+    serving = controller.embeddings._serving
+    assert serving
+    host, _, port = serving.client._channel.address.rpartition(":")
+    channel = await open_channel(wire.Address(serving.member.node_id, host, int(port)), node)
+    await channel.send(wire.Embed(EmbedRequest(id="1", texts=["w4"])))
+    answer, _ = await channel.receive(5)
+    assert isinstance(answer, wire.Refused)
+    assert "only gateways" in answer.reason
+    await channel.close()
+
+
+async def survive_losses(cluster: Cluster, wanted: torch.Tensor) -> None:
+    """First only the process is lost, in the middle of a long request, then its whole machine."""
+    controller = cluster.controller
+    for lost in ("process", "machine"):
+        machine = controller.embeddings.machine
+        assert machine
+        agent = cluster.node_process(int(machine.name.removeprefix("node-")))
+        process = child(agent, "embedder")
+        assert process
+        long = asyncio.create_task(embed(controller, *[TEXTS[2]] * 600))
+        await asyncio.sleep(0.2)
+        assert not long.done()
+        victims = [process] if lost == "process" else [process, agent]
+        for victim in victims:
+            victim.kill()
+        async with asyncio.timeout(30):
+            answer = await embed(controller, *TEXTS)
+            assert len((await long).token_counts) == 600
+        torch.testing.assert_close(vectors(answer), wanted, rtol=1e-4, atol=1e-5)
+        now = controller.embeddings.machine
+        assert now
+        assert now.node_id != machine.node_id
+        await asyncio.to_thread(psutil.wait_procs, victims, 5)
+
+
+async def test_what_is_no_embedding_model_is_refused_before_any_machine_hears_of_it(tmp_path: Path) -> None:
+    save(tmp_path / "model", qwen3(), "lasttoken", normalize=True)
+    (tmp_path / "model" / "modules.json").unlink()
+    controller = Controller(tmp_path / "cluster")
+    with pytest.raises(ModelError, match=r"no modules\.json"):
+        await controller.embeddings.load_model(str(tmp_path / "model"))
+    assert controller.embeddings.readiness.status[0] == "failed"
+
+
+def member(name: str, gib: float) -> Member:
+    memory = int(gib * 2**30)
+    machine = Machine(
+        system="Linux",
+        architecture="x86_64",
+        cores=2,
+        memory_total_bytes=memory,
+        memory_usable_bytes=memory,
+        device=Device("cpu", "test", memory),
+    )
+    return Member(NodeId(name), name, machine)
+
+
+def test_the_machine_with_the_most_room_embeds() -> None:
+    small, large, full = member("a", 1), member("b", 2), member("c", 9)
+    place = place_embedder("m", 2**29, [small, large, full], {full.node_id: 8 * 2**30})
+    assert place.member == large
+    assert "b embeds with m: 2.00 GiB are usable there, 0.50 GiB are needed" in place.reason
+    assert place_embedder("m", 2**29, [small, large], {}, {large.node_id}).member == small
+    assert place_embedder("m", 3 * 2**29, [small, large], {}, {large.node_id}).member == large
+    assert place_embedder("m", 2**29, [member("z", 1), small], {}).member == small
+    with pytest.raises(ModelDoesNotFit, match="1024 MiB short"):
+        place_embedder("m", 3 * 2**30, [small, large], {})
+
+
+def job(number: int, lengths: Sequence[int]) -> Job:
+    return Job(str(number), [[1] * length for length in lengths], 4, lambda _: None)
+
+
+@given(st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=8), min_size=1, max_size=8))
+def test_every_text_gets_its_turn_once_and_short_requests_do_not_wait_for_long_ones(
+    requests: list[list[int]],
+) -> None:
+    queue = EmbeddingQueue()
+    jobs = [job(number, lengths) for number, lengths in enumerate(requests)]
+    for one in jobs:
+        queue.add(one)
+    order: list[tuple[Job, int]] = []
+    while texts := queue.next_pass(32):
+        assert len(texts) == 1 or sum(len(one.token_ids[at]) for one, at in texts) <= 32
+        order += texts
+    for one in jobs:
+        assert [at for other, at in order if other is one] == list(range(len(one.token_ids)))
+    # In rounds: nobody has a second text begun before everybody has had a first.
+    assert [at for _, at in order] == sorted(at for _, at in order)
+
+
+def test_who_hangs_up_is_not_computed_for() -> None:
+    queue, first, second = EmbeddingQueue(), job(1, [3, 3]), job(2, [3])
+    queue.add(first)
+    queue.add(second)
+    first.is_dropped = True
+    queue.drop()
+    assert queue.next_pass(32) == [(second, 0)]

@@ -1,0 +1,317 @@
+"""Model files come from the nearest node that has them; a lost or lying one costs no byte that was right."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cluster import fetching, sharing, wire
+from cluster.authority import Authority
+from cluster.channel import Channel, open_channel
+from cluster.controller import Controller as ClusterController
+from cluster.errors import LinkLost, PeerRejected, WeightsMismatch
+from cluster.fetching import ControllerSource, Fetcher
+from cluster.identity import Identity, NodeId
+from cluster.joining import Target
+from cluster.manifest import Manifest, read_manifest
+from cluster.node import Agent
+from cluster.node_options import NodeOptions
+from cluster.sharing import FileDoor
+from cluster.sources import nearest
+from cluster.store import PART_BYTES, ModelCopy, read_part
+from tests.cluster.test_joining import node_id, until
+from tests.clusters import DEMO_MODEL
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def manifest() -> Manifest:
+    return read_manifest(DEMO_MODEL, "m")
+
+
+@dataclass(eq=False)
+class Controller(ControllerSource):
+    """The demo model's folder, as the controller's end of the agent's connection has it."""
+
+    manifest: Manifest
+    sent_bytes: int = 0
+    asked: list[tuple[str, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__(self._answer)
+
+    async def _answer(self, message: wire.Message) -> None:
+        assert isinstance(message, wire.Fetch)
+        self.asked.append((message.sha256, message.offset))
+        content, total_bytes = read_part(DEMO_MODEL, self.manifest, message.sha256, message.offset)
+        self.sent_bytes += len(content)
+        self.deliver(wire.Part(message.sha256, message.offset, total_bytes), content)
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    identity: Identity
+    models: Path
+    door: FileDoor
+    address: wire.Address
+
+
+@asynccontextmanager
+async def neighbour(
+    authority: Authority, folder: Path, manifest: Manifest, damage: Callable[[Path], object] | None = None
+) -> AsyncIterator[Neighbour]:
+    """A node that holds the whole model, and whose disk may have been damaged since."""
+    identity = authority.issue_identity(folder / "identity", "node", folder.name)
+    copy = ModelCopy(folder / "models", manifest)
+    for sha256 in copy.missing(list(manifest.tensors)):
+        while True:
+            content, total_bytes = read_part(DEMO_MODEL, manifest, sha256, copy.offset(sha256))
+            if copy.append(sha256, content, total_bytes):
+                break
+        if damage:
+            damage(copy.folder / "tensors" / sha256)
+    door = FileDoor(folder / "models", identity)
+    port = await door.open("127.0.0.1")
+    try:
+        yield Neighbour(identity, folder / "models", door, wire.Address(node_id(identity), "127.0.0.1", port))
+    finally:
+        await door.close()
+
+
+def fetcher(authority: Authority, folder: Path, manifest: Manifest) -> tuple[Fetcher, Controller]:
+    controller = Controller(manifest)
+    identity = authority.issue_identity(folder / "identity", "node", folder.name)
+    return Fetcher(folder / "models", identity, controller), controller
+
+
+def is_complete(fetcher: Fetcher, manifest: Manifest) -> bool:
+    copy = ModelCopy(fetcher.models, manifest)
+    names = list(manifest.tensors)
+    return not copy.missing(names) and not copy.drop_damaged(names)
+
+
+def largest(manifest: Manifest) -> str:
+    return max(manifest.tensors, key=lambda name: manifest.tensors[name].size_bytes)
+
+
+async def test_a_neighbour_spares_the_controller_all_of_it(tmp_path: Path, manifest: Manifest) -> None:
+    authority = Authority.open(tmp_path / "authority")
+    async with neighbour(authority, tmp_path / "near", manifest) as near:
+        ours, controller = fetcher(authority, tmp_path / "new", manifest)
+        await ours.fetch(manifest, list(manifest.tensors), [near.address])
+    assert controller.sent_bytes == 0
+    assert is_complete(ours, manifest)
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+async def test_a_liar_is_noticed_and_not_asked_again(tmp_path: Path, manifest: Manifest) -> None:
+    """Its bytes have the right length; only the hash tells. A file that is too long or too short needs no hash."""
+    authority = Authority.open(tmp_path / "authority")
+    name = largest(manifest)
+    async with neighbour(authority, tmp_path / "liar", manifest, flip) as liar:
+        ours, controller = fetcher(authority, tmp_path / "new", manifest)
+        await ours.fetch(manifest, [name], [liar.address])
+        assert ours.liars == {liar.address.node_id}
+        begun = len(controller.asked)
+        assert begun > 1
+        await ours.fetch(manifest, list(manifest.tensors), [liar.address])
+    assert is_complete(ours, manifest)
+    for damage in (lambda path: path.write_bytes(b""), lambda path: path.write_bytes(path.read_bytes() + b"x")):
+        async with neighbour(authority, tmp_path / f"odd{id(damage)}", manifest, damage) as odd:
+            ours, controller = fetcher(authority, tmp_path / f"new{id(damage)}", manifest)
+            await ours.fetch(manifest, [name], [odd.address])
+            assert controller.sent_bytes >= manifest.tensors[name].size_bytes
+
+
+async def test_a_file_begun_by_one_is_finished_by_another(
+    tmp_path: Path, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two neighbours fall silent one after the other in the middle of a file; the controller sends the rest."""
+    authority = Authority.open(tmp_path / "authority")
+    name = largest(manifest)
+    sha256, size_bytes = manifest.tensors[name].sha256, manifest.tensors[name].size_bytes
+    assert size_bytes > 3 * PART_BYTES
+    parts = 0
+
+    def read_held(models: Path, digest: str, wanted: str, offset: int) -> tuple[bytes, int]:
+        nonlocal parts
+        parts += wanted == sha256
+        if parts > 1 and wanted == sha256:
+            parts = 0
+            raise OSError("the disk is gone")
+        return read_part(DEMO_MODEL, manifest, wanted, offset)
+
+    monkeypatch.setattr(sharing, "read_held", read_held)
+    async with (
+        neighbour(authority, tmp_path / "a", manifest) as first,
+        neighbour(authority, tmp_path / "b", manifest) as second,
+    ):
+        ours, controller = fetcher(authority, tmp_path / "new", manifest)
+        await ours.fetch(manifest, [name], [first.address, second.address])
+    assert next(offset for asked, offset in controller.asked if asked == sha256) == 2 * PART_BYTES
+    assert is_complete(ours, manifest) is False
+    assert not ModelCopy(ours.models, manifest).missing([name])
+
+
+async def test_the_controllers_own_wrong_bytes_end_the_order(tmp_path: Path, manifest: Manifest) -> None:
+    ours, controller = fetcher(Authority.open(tmp_path / "authority"), tmp_path / "new", manifest)
+
+    async def lie(message: wire.Message) -> None:
+        assert isinstance(message, wire.Fetch)
+        content, total_bytes = read_part(DEMO_MODEL, manifest, message.sha256, message.offset)
+        controller.deliver(wire.Part(message.sha256, message.offset, total_bytes), bytes(len(content)))
+
+    controller._report = lie
+    with pytest.raises(WeightsMismatch):
+        await ours.fetch(manifest, [largest(manifest)], [])
+
+
+async def test_what_an_earlier_run_left_blames_nobody(tmp_path: Path, manifest: Manifest) -> None:
+    authority = Authority.open(tmp_path / "authority")
+    name = largest(manifest)
+    entry = manifest.tensors[name]
+    async with neighbour(authority, tmp_path / "near", manifest) as near:
+        ours, controller = fetcher(authority, tmp_path / "new", manifest)
+        ModelCopy(ours.models, manifest).append(entry.sha256, b"rubbish", entry.size_bytes)
+        await ours.fetch(manifest, [name], [near.address])
+        assert not ours.liars
+        assert controller.sent_bytes == 0
+
+
+async def test_a_doubted_copy_is_hashed_and_mended(tmp_path: Path, manifest: Manifest) -> None:
+    ours, controller = fetcher(Authority.open(tmp_path / "authority"), tmp_path / "new", manifest)
+    name = largest(manifest)
+    await ours.fetch(manifest, [name], [])
+    flip(ModelCopy(ours.models, manifest).folder / "tensors" / manifest.tensors[name].sha256)
+    controller.asked.clear()
+    await ours.fetch(manifest, [name], [])
+    assert not controller.asked
+    ours.doubt()
+    await ours.fetch(manifest, [name], [])
+    assert {asked for asked, _ in controller.asked} == {manifest.tensors[name].sha256}
+
+
+async def test_the_door_is_for_nodes_and_for_files(tmp_path: Path, manifest: Manifest) -> None:
+    authority = Authority.open(tmp_path / "authority")
+    gateway = authority.issue_identity(tmp_path / "gateway", "gateway", "gateway")
+    node = authority.issue_identity(tmp_path / "node", "node", "node")
+    async with neighbour(authority, tmp_path / "near", manifest) as near:
+
+        async def ask(identity: Identity, *questions: wire.Message) -> wire.Message:
+            channel: Channel = await open_channel(near.address, identity)
+            try:
+                for question in questions:
+                    await channel.send(question)
+                return (await channel.receive(5))[0]
+            finally:
+                await channel.close()
+                await asyncio.sleep(0.05)
+
+        refused = [
+            await ask(gateway, wire.AskHeld(manifest.digest)),
+            await ask(node, wire.Fetch("0" * 64, 0)),
+            await ask(node, wire.AskHeld("../../identity")),
+            await ask(node, wire.Heartbeat(1)),
+        ]
+        assert [type(answer) for answer in refused] == [wire.Refused] * 4
+        held = await ask(node, wire.AskHeld(manifest.digest))
+        assert isinstance(held, wire.Held)
+        assert len(held.sha256s) == len(
+            {entry.sha256 for entry in (*manifest.tensors.values(),)} | {e.sha256 for e in manifest.files.values()}
+        )
+        assert await ask(node, wire.AskHeld("0" * 64)) == wire.Held([])
+        near.identity.keep_removed([node_id(node)])
+        with pytest.raises((PeerRejected, LinkLost)):
+            answer = await ask(node, wire.AskHeld(manifest.digest))
+            raise PeerRejected(str(answer))
+
+
+def test_the_nearest_come_first_and_nobody_beyond_the_controller() -> None:
+    def at(name: str, host: str) -> wire.Address:
+        return wire.Address(NodeId(name), host, 1)
+
+    asker = at("me", "192.168.1.5")
+    here, near, next_door, far = (
+        at("here", "192.168.1.5"),
+        at("near", "192.168.1.9"),
+        at("next", "192.168.1.7"),
+        at("far", "10.9.9.9"),
+    )
+    measured = {("next", "me"): 0.0001, ("far", "me"): 0.08}
+    delays = lambda one, other: measured.get((one, other))  # noqa: E731
+
+    def order(controller: str) -> list[str]:
+        return [peer.node_id for peer in nearest(asker, [far, near, asker, here, next_door], controller, delays)]
+
+    assert order("192.168.1.1") == ["here", "next", "near"]
+    assert order("203.0.113.1") == ["here", "next", "near"]
+    measured["far", "me"] = 0.015
+    assert order("203.0.113.1") == ["here", "next", "near", "far"]
+
+
+async def test_a_killed_nodes_parts_come_from_the_controller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With real agents: the second gets its parts from the first, until that is killed in the middle."""
+    running = ClusterController(tmp_path / "cluster")
+    port = await running.start("127.0.0.1", 0)
+    second = tmp_path / "second" / "models"
+    agent: asyncio.Task[None] | None = None
+
+    def options(name: str) -> NodeOptions:
+        target, folder = Target("127.0.0.1", port), str(tmp_path / name)
+        return NodeOptions(name=name, folder=folder, controller=target, token=running.new_token(), share=0.3)
+
+    first = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "cluster.node_process", stdin=asyncio.subprocess.PIPE
+    )
+    try:
+        assert first.stdin
+        first.stdin.write(msgspec.json.encode(options("first")) + b"\n")
+        model = await running.load_model(str(DEMO_MODEL))
+        givers: list[tuple[str, int]] = []
+        next_content = fetching._next_content
+
+        async def counting(copy: ModelCopy, source: fetching.Source, sha256: str) -> tuple[bytes, int]:
+            if len(givers) >= 10 and copy.offset(sha256) and first.returncode is None:
+                os.kill(first.pid, signal.SIGKILL)
+                await first.wait()
+            offset = copy.offset(sha256)
+            found = await next_content(copy, source, sha256)
+            givers.append((source.name, offset))
+            return found
+
+        monkeypatch.setattr(fetching, "_next_content", counting)
+        await running.wait_ready(60)
+        agent = asyncio.create_task(Agent(options("second")).run())
+        await until(lambda: first.returncode is not None)
+        await until(lambda: not ModelCopy(second, model.manifest).missing(list(model.manifest.tensors)))
+        begun = [giver for giver, _ in givers].index("the controller")
+        assert begun >= 10
+        assert all(giver.startswith("node ") for giver, _ in givers[:begun])
+        assert givers[begun][1] > 0
+        assert {giver for giver, _ in givers[begun:]} == {"the controller"}
+        await until(
+            lambda: (plan := running.topology().plan) is not None and plan.stages[0].member.name == "second"
+        )
+    finally:
+        await running.stop()
+        if first.returncode is None:
+            first.kill()
+        await first.wait()
+        if agent is not None:
+            agent.cancel()
+            await asyncio.gather(agent, return_exceptions=True)

@@ -1,0 +1,250 @@
+"""Machines that were let in: certificates end and are renewed, work is drained, who is removed is out at once."""
+
+import asyncio
+import contextlib
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from msgspec.structs import replace
+
+from cluster import authority, renewal, wire
+from cluster.authority import Authority
+from cluster.channel import dial as dial_channel
+from cluster.channel import open_channel
+from cluster.errors import LinkError, LinkLost, MachineUnknown, PeerRejected
+from cluster.generation import GenerateRequest, Limits, TextPrompt, TokenEvent
+from cluster.handshake import PROGRAM, check_hello
+from cluster.identity import Identity, NodeId
+from cluster.joining import Target, join
+from cluster.machines import MachineBook
+from cluster.node import Agent
+from cluster.node_options import NodeOptions
+from cluster.probe import probe_machine
+from cluster.transport import dial
+from tests.cluster.test_joining import controller, node_id, stage_names, until
+from tests.clusters import DEMO_MODEL, GREEDY, Cluster, running_cluster
+
+pytestmark = pytest.mark.anyio
+
+
+def test_the_book_survives_and_forgets_whose_certificate_has_ended(tmp_path: Path) -> None:
+    now = [1000.0]
+    book = MachineBook.open(tmp_path / "machines.json", clock=lambda: now[0])
+    for at, name in enumerate(("desk", "laptop", "laptop")):
+        book.certified(NodeId(f"{at}" * 32), name, until_s=2000.0 + at)
+    assert book.find("desk") == NodeId("0" * 32)
+    assert book.find("222222") == NodeId("2" * 32)
+    with pytest.raises(MachineUnknown, match=f"2 machines are called laptop.*{'1' * 32} or {'2' * 32}"):
+        book.find("laptop")
+    with pytest.raises(MachineUnknown, match="no machine of this cluster is called toaster"):
+        book.find("toaster")
+    book.drain(NodeId("0" * 32), draining=True)
+    book.remove(NodeId("1" * 32))
+    again = MachineBook.open(tmp_path / "machines.json", clock=lambda: now[0])
+    assert again.draining == {"0" * 32}
+    assert again.removed == {"1" * 32}
+    assert again.find("laptop") == NodeId("2" * 32)
+    now[0] = 2001.5
+    assert again.removed == frozenset()
+    again.seen(NodeId("2" * 32), "tablet", 0.0)
+    assert [record.name for record in again.records.values()] == ["tablet"]
+
+
+def test_a_certificate_is_renewed_for_its_own_key_alone(tmp_path: Path) -> None:
+    ours = Authority.open(tmp_path / "authority")
+    node, other = (ours.issue_identity(tmp_path / name, "node", name) for name in ("node", "other"))
+    request = renewal.request_again(node, "node")
+    fresh = ours.renew(node_id(node), request)
+    with pytest.raises(PeerRejected, match="for the key that it was made for"):
+        ours.renew(node_id(other), request)
+    with pytest.raises(PeerRejected, match="for another key"):
+        renewal.keep(other, fresh)
+    stranger = Authority.open(tmp_path / "stranger")
+    with pytest.raises(PeerRejected, match="cannot be used"):
+        renewal.keep(node, stranger.renew(node_id(node), request))
+    renewal.keep(node, fresh)
+    assert 19 * 86400 < renewal.due_s(node) - time.time() <= 20 * 86400
+    ours.machines.remove(node_id(node))
+    with pytest.raises(PeerRejected, match="was removed"):
+        ours.renew(node_id(node), request)
+
+
+def shorten(
+    identity: Identity, signing: Authority, role: str, life_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(authority, "CERTIFICATE_S", life_s)
+        request = renewal.request_again(identity, "short")
+        pem = signing.renew_own(request, "gateway" if role == "gateway" else "node")
+    renewal.keep(identity, pem)
+
+
+async def test_certificates_are_renewed_while_links_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node's and the gateway's end within seconds; afterwards the ring still stands and every door opens."""
+    monkeypatch.setattr(renewal, "_LOOK_EVERY_S", 0.2)
+    async with controller(tmp_path / "c") as (running, target):
+        signing = Authority.open(tmp_path / "c" / "authority")
+        options = NodeOptions(
+            name="node", folder=str(tmp_path / "node"), controller=target, token=running.new_token()
+        )
+        agent = asyncio.create_task(Agent(options).run())
+        node, gateway = Identity(tmp_path / "node" / "identity"), Identity(tmp_path / "c" / "gateway")
+        try:
+            await running.load_model(str(DEMO_MODEL))
+            await running.wait_ready(60)
+            epoch, before = running.topology().epoch, certificates(node, gateway)
+            shorten(node, signing, "node", 3.0, monkeypatch)
+            shorten(gateway, signing, "gateway", 3.0, monkeypatch)
+            ended_s = time.time() + 3.0
+            await until(lambda: min(renewal.due_s(node), renewal.due_s(gateway)) > ended_s + 60)
+            await asyncio.sleep(max(0.0, ended_s + 1.0 - time.time()))
+            assert not before & certificates(node, gateway)
+            deployment = running.deployment
+            assert deployment
+            for channel in (
+                await open_channel(deployment.head, gateway),
+                await dial_channel(target.host, target.port, node.client_context()),
+            ):
+                await channel.close()
+            assert [event async for event in running.generate(long_request())]
+            assert running.topology().epoch == epoch
+        finally:
+            agent.cancel()
+            await asyncio.gather(agent, return_exceptions=True)
+
+
+def certificates(*identities: Identity) -> set[str]:
+    return {(identity.folder / "certificate.pem").read_text() for identity in identities}
+
+
+async def test_a_machine_whose_certificate_has_ended_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with controller(tmp_path / "c") as (running, target):
+        identity = await join(target, running.new_token(), tmp_path / "n" / "identity", "n")
+        shorten(identity, Authority.open(tmp_path / "c" / "authority"), "node", -10.0, monkeypatch)
+        options = NodeOptions(name="n", folder=str(tmp_path / "n"), controller=target)
+        with pytest.raises(PeerRejected, match=r"join token .*certificate has ended"):
+            await Agent(options).run()
+
+
+async def test_work_is_drained_and_a_removed_machine_is_out(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, nodes=2) as cluster:
+        running = cluster.controller
+        undisturbed = await cluster.ask("The river", max_tokens=64)
+        await running.drain_machine("node-2")
+        await until(lambda: running.is_ready and stage_names(cluster) == ["node-1"])
+        assert [(s.record.name, s.record.draining) for s in running.machines()] == [
+            ("node-1", False),
+            ("node-2", True),
+        ]
+        assert (await cluster.ask("The river", max_tokens=64)).token_ids == undisturbed.token_ids
+        await running.drain_machine("node-2", draining=False)
+        await until(lambda: running.is_ready and sorted(stage_names(cluster)) == ["node-1", "node-2"])
+
+        outcast = Identity(tmp_path / "nodes" / "node-2" / "identity")
+        ports = ring_ports(cluster, 1)
+        removing: asyncio.Task[NodeId] | None = None
+        text = ""
+        async for event in running.generate(long_request()):
+            if isinstance(event, TokenEvent):
+                text += event.text
+                removing = removing or asyncio.create_task(running.remove_machine("node-2"))
+        assert text == undisturbed.texts[0]
+        assert removing
+        assert await removing == node_id(outcast)
+        await until(lambda: not psutil.pid_exists(cluster.nodes.pids[1]) or has_ended(cluster, 2))
+        await until(lambda: running.is_ready and stage_names(cluster) == ["node-1"])
+        await refused_everywhere(cluster, outcast, ports)
+        with pytest.raises(MachineUnknown):
+            await running.remove_machine("node-2")
+        await comes_back_with_a_token(cluster, outcast)
+
+
+def has_ended(cluster: Cluster, number: int) -> bool:
+    return cluster.node_process(number).status() == psutil.STATUS_ZOMBIE
+
+
+def long_request() -> GenerateRequest:
+    limits = Limits(max_tokens=64, ignore_eos=True)
+    return GenerateRequest(id="long", prompt=TextPrompt("The river"), sampling=GREEDY, limits=limits)
+
+
+def ring_ports(cluster: Cluster, number: int) -> list[int]:
+    """Where the processes of a node listen."""
+    processes = cluster.node_process(number).children(recursive=True)
+    return [
+        connection.laddr.port
+        for process in processes
+        for connection in process.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+
+
+async def refused_everywhere(cluster: Cluster, outcast: Identity, ports: list[int]) -> None:
+    """Its certificate has not ended, but opens no door and no link of the cluster any more."""
+    friend = node_id(Identity(cluster_node(cluster, 1)))
+    channel = await dial_channel("127.0.0.1", cluster.port, outcast.client_context())
+    answer, _ = await channel.receive(5)
+    assert isinstance(answer, wire.Refused)
+    assert "was removed" in answer.reason
+    await channel.close()
+    assert ports
+    for port in ports:
+        with (
+            pytest.raises(LinkError),
+            contextlib.closing(
+                await asyncio.to_thread(dial, wire.Address(friend, "127.0.0.1", port), outcast)
+            ) as link,
+        ):
+            link.send(wire.RingHello(1))
+            while not isinstance((await asyncio.to_thread(link.receive)).message, wire.Refused):
+                pass
+            raise LinkLost("refused by name")
+
+
+async def comes_back_with_a_token(cluster: Cluster, outcast: Identity) -> None:
+    """As a new machine: its old certificate stays out."""
+    before = node_id(outcast)
+    options = NodeOptions(
+        name="returned",
+        folder=str(outcast.folder.parent),
+        controller=Target("127.0.0.1", cluster.port),
+        token=cluster.controller.new_token(),
+        shares_files=True,
+    )
+    agent = asyncio.create_task(Agent(options).run())
+    try:
+        await until(lambda: any(m.record.name == "returned" and m.present for m in cluster.controller.machines()))
+        assert node_id(outcast) != before
+    finally:
+        agent.cancel()
+        await asyncio.gather(agent, return_exceptions=True)
+
+
+def cluster_node(cluster: Cluster, number: int) -> Path:
+    return cluster.nodes._folder / f"node-{number}" / "identity"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"program": "0.0.9"}, f"runs Millrace 0.0.9, this cluster Millrace {PROGRAM}"),
+        ({"program": ""}, "runs an older Millrace"),
+        ({"protocol": 99}, f"speaks protocol 99, this cluster {wire.PROTOCOL_VERSION}"),
+        ({"name": "x" * 201}, "1 to 200 characters"),
+        ({"memory_total_bytes": 2**63}, f"a memory of {2**63} bytes"),
+        ({"memory_usable_bytes": -1}, "claims -1 usable bytes"),
+        ({"memory_usable_bytes": 2**62}, f"claims {2**62} usable bytes"),
+        ({"cores": 0}, "claims 0 cores"),
+    ],
+)
+def test_who_is_too_different_or_lies_is_told_both_values(changes: dict[str, object], reason: str) -> None:
+    machine = probe_machine()
+    ours = {name: value for name, value in changes.items() if hasattr(machine, name)}
+    hello = wire.Hello("n", replace(machine, **ours), program=PROGRAM, protocol=wire.PROTOCOL_VERSION)
+    others = {name: value for name, value in changes.items() if name not in ours}
+    with pytest.raises(PeerRejected, match=reason):
+        check_hello(replace(hello, **others))

@@ -1,0 +1,217 @@
+"""What is concluded from what is known: when a ring counts as stuck, whose fault a break was, who stands in."""
+
+from dataclasses import dataclass, field
+
+from cluster import wire
+from cluster.deployment import Deployment
+from cluster.generation import SampledToken, Sampling
+from cluster.identity import NodeId
+from cluster.inquest import SETTLED_S, Inquest
+from cluster.manifest import Manifest
+from cluster.membership import Membership
+from cluster.pipeline import CRAWL_S, FIRST_STEP_S, LATE_S, Pipeline
+from cluster.plan import Member, Plan, PlannedStage, StageSpec
+from cluster.probe import Device, Machine
+from cluster.recovery import stuck_at, with_stand_ins
+from cluster.rests import Rests
+from cluster.scheduler import Scheduler
+from cluster.sequence import Sequence
+
+MACHINE = Machine(
+    system="Linux",
+    architecture="x86_64",
+    cores=4,
+    memory_total_bytes=2**34,
+    memory_usable_bytes=2**33,
+    device=Device("cpu", "", 0),
+)
+
+
+@dataclass(slots=True)
+class Clock:
+    now_s: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def stage(name: str, index: int, stages: int = 3) -> PlannedStage:
+    spec = StageSpec(
+        index=index,
+        stages=stages,
+        first_layer=index,
+        end_layer=index + 1,
+        precision="fp32",
+        context_tokens=512,
+        kv_blocks=64,
+        slots=4,
+    )
+    return PlannedStage(Member(NodeId(name), name, MACHINE), spec, 100, "")
+
+
+def plan(*, standbys: tuple[PlannedStage, ...] = ()) -> Plan:
+    stages = tuple(stage(name, index) for index, name in enumerate("abc"))
+    return Plan(stages=stages, precision="fp32", kv_blocks=64, slots=4, reasons=(), standbys=standbys)
+
+
+@dataclass(slots=True)
+class Ring:
+    """A pipeline whose stages answer when the test says so."""
+
+    clock: Clock = field(default_factory=Clock)
+    pipeline: Pipeline = field(init=False)
+
+    def __post_init__(self) -> None:
+        order = wire.AssignHead(
+            1, Manifest(name="m", config={}, files={}, tensors={}), "", NodeId("c"), 3, 512, 64, 4
+        )
+        self.pipeline = Pipeline(order, 100, Scheduler(1, 3, 4, 64), {0, 1, 2}, clock=self.clock)
+        self.pipeline.close()
+        self.pipeline.scheduler.add(Sequence([1, 2], 2, Sampling()))
+
+    def send(self) -> wire.Step:
+        frame = self.pipeline.next_frame()
+        assert frame
+        return frame[0]
+
+    def answer(self, step: wire.Step, after_s: float) -> None:
+        self.clock.now_s += after_s
+        tokens = [SampledToken(7) for wanted in step.wanted if wanted]
+        spent_ns = [int(after_s * 3e8)] * 3
+        sampled = wire.Sampled(step.epoch, step.batch, tokens, [1] * len(tokens), spent_ns)
+        assert len(list(self.pipeline.commit(sampled))) == len(tokens)
+
+
+def test_a_ring_is_late_by_its_own_measure() -> None:
+    ring = Ring()
+    step = ring.send()
+    ring.clock.now_s += FIRST_STEP_S - 1
+    assert not ring.pipeline.lateness(), "nobody knows yet how long a step takes here"
+    ring.answer(step, 0.0)
+    for _ in range(20):
+        ring.answer(ring.send(), 0.05)
+    ring.send()
+    ring.clock.now_s += LATE_S - 0.1
+    assert not ring.pipeline.lateness()
+    ring.clock.now_s += 0.2
+    assert ring.pipeline.lateness()
+    ring.pipeline.forgive()
+    assert not ring.pipeline.lateness()
+
+
+def test_slow_machines_have_more_time() -> None:
+    """Steps of half a second: two seconds are no reason to take the ring apart."""
+    ring = Ring()
+    for _ in range(20):
+        ring.answer(ring.send(), 0.5)
+    ring.send()
+    ring.clock.now_s += 3.0
+    assert not ring.pipeline.lateness()
+    ring.clock.now_s += 3.0
+    assert ring.pipeline.lateness()
+
+
+def test_a_ring_that_crawls_is_late_though_it_moves() -> None:
+    ring = Ring()
+    for _ in range(20):
+        ring.answer(ring.send(), 0.02)
+    ring.answer(ring.send(), 0.7)
+    for _ in range(40):
+        ring.answer(ring.send(), 0.02)
+    assert not ring.pipeline.lateness(), "it has caught up"
+    slow_s = 0.0
+    while not ring.pipeline.lateness():
+        ring.answer(ring.send(), 0.7)
+        ring.answer(ring.send(), 0.02)
+        slow_s += 0.72
+    assert CRAWL_S <= slow_s <= CRAWL_S + 0.72
+
+
+def vitals(**counts: tuple[int, int]) -> dict[tuple[str, str], wire.Vitals]:
+    """Frames in and out of `head` and of the stages of a, b and c."""
+    found = {}
+    for name, (received, sent) in counts.items():
+        place = ("a", "head") if name == "head" else (name, "stage")
+        found[place] = wire.Vitals(received, sent)
+    return found
+
+
+def where(**counts: tuple[int, int]) -> list[str]:
+    told = vitals(**counts)
+    return [*stuck_at(plan(), lambda node_id, role: told.get((node_id, role)))]
+
+
+def test_where_a_ring_is_stuck() -> None:
+    assert where(head=(9, 10), a=(10, 10), b=(10, 9), c=(9, 9)) == ["b"], "it holds a frame back"
+    assert where(head=(9, 10), a=(10, 10), b=(9, 9), c=(9, 9)) == ["b", "a"], "a frame is lost on the way to it"
+    assert where(head=(9, 10), a=(10, 10), b=(10, 10), c=(10, 10)) == ["a", "c"], "on the way to the head"
+    assert where(head=(9, 10), a=(9, 9), b=(9, 9), c=(9, 9)) == ["a"], "inside of the first machine"
+    assert where(head=(10, 10), a=(10, 10), b=(10, 10), c=(10, 10)) == []
+    assert where(head=(9, 10), a=(11, 11), b=(11, 11), c=(11, 10)) == ["c"], "told at different moments"
+
+
+def inquest(clock: Clock) -> tuple[Inquest, Deployment]:
+    membership = Membership(clock)
+    for name in "abc":
+        membership.admit(Member(NodeId(name), name, MACHINE))
+    found = Inquest(membership, clock, Rests(clock))
+    found.open()
+    return found, Deployment(5, plan(), wire.Address(NodeId("a"), "", 1), 1.0)
+
+
+def test_a_broken_link_alone_is_blamed_on_who_has_not_proven_itself() -> None:
+    found, broken = inquest(Clock())
+    found.retire(frozenset({NodeId("a"), NodeId("b")}))
+    found.hear(NodeId("b"), wire.Failed(5, "stage", "link broke", "a"))
+    assert found.close(broken) == frozenset(), "a ring that is taken apart is nobody's fault"
+    found.open()
+    found.hear(NodeId("a"), wire.Failed(5, "head", "link broke", "c"))
+    assert not found.is_clear(broken)
+    assert found.close(broken) == {"c"}
+    assert found.rests.rests("c")
+
+
+def test_who_says_what_happened_is_believed() -> None:
+    """The neighbours of a process that died report first; they are not to blame, and once is no habit."""
+    clock = Clock()
+    found, broken = inquest(clock)
+    for _ in range(2):
+        found.hear(NodeId("a"), wire.Failed(5, "head", "link broke", "c"))
+        found.hear(NodeId("c"), wire.Failed(5, "stage", "exit status -9", cause="ended"))
+        assert found.is_clear(broken)
+        assert found.close(broken) == frozenset()
+        assert found.restarting == {"c"}
+        clock.now_s += SETTLED_S
+        found.open()
+    clock.now_s += 1
+    found.hear(NodeId("c"), wire.Failed(5, "stage", "exit status -9", cause="ended"))
+    assert found.close(broken) == frozenset()
+    found.open()
+    clock.now_s += 1
+    found.hear(NodeId("c"), wire.Failed(5, "stage", "exit status -9", cause="ended"))
+    assert found.close(broken) == {"c"}
+
+
+def test_a_stuck_ring_is_blamed_on_who_holds_its_frames() -> None:
+    found, broken = inquest(Clock())
+    for (node_id, role), told in vitals(head=(9, 10), a=(10, 10), b=(10, 9), c=(9, 9)).items():
+        known = {"head": wire.Vitals(9, 10), "stage": told} if node_id == "a" else {role: told}
+        if role == "stage":
+            found.membership.beat(NodeId(node_id), wire.Heartbeat(2**33, vitals=known))
+    found.hear(NodeId("a"), wire.Failed(5, "head", "not answered", cause="stuck"))
+    assert found.close(broken) == {"b"}
+
+
+def test_everybody_lost_needs_a_stand_in_of_its_own() -> None:
+    copies = (stage("x", 0), stage("x", 1), stage("y", 1))
+    broken = plan(standbys=copies)
+    specs = {copy.spec.index: copy.spec for copy in copies}
+    ready = {(NodeId("x"), specs[0]), (NodeId("x"), specs[1]), (NodeId("y"), specs[1])}
+    both = with_stand_ins(broken, {NodeId("a"), NodeId("b")}, ready)
+    assert both
+    assert both.ring == ("x", "y", "c")
+    assert [s.spec for s in both.stages] == [s.spec for s in broken.stages], "nobody else loads anything"
+    assert with_stand_ins(broken, {NodeId("b")}, ready - {(NodeId("x"), specs[1])}) is not None
+    assert with_stand_ins(broken, {NodeId("b")}, {(NodeId("x"), specs[0])}) is None, "not loaded yet"
+    assert with_stand_ins(broken, {NodeId("c")}, ready) is None
+    assert with_stand_ins(broken, set(), ready) == broken

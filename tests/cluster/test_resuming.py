@@ -1,0 +1,189 @@
+"""An answer over several heads and rings: nothing repeated, nothing missing; none of them breaks every ring."""
+
+import itertools
+from collections.abc import Iterator
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster import wire
+from cluster.completion import Completion
+from cluster.desk import Desk
+from cluster.generation import (
+    Accepted,
+    Done,
+    GenerateRequest,
+    GenerationEvent,
+    Limits,
+    Resume,
+    SampledToken,
+    Sampling,
+    TextPrompt,
+    TokenEvent,
+)
+from cluster.resuming import LOSSES_MAX, ResumedRequest
+from cluster.scheduler import Scheduler
+from cluster.sequence import Sequence
+from cluster.text import TextCodec
+from cluster.tickets import BREAKS_MAX, Ticket
+from tests.clusters import DEMO_MODEL
+
+CODEC = TextCodec(DEMO_MODEL)
+PROMPT = CODEC.encode(TextPrompt("Once upon a time"))
+VOCABULARY = CODEC.tokenizer.get_vocab_size()
+
+
+def completion(limits: Limits) -> Completion:
+    return Completion.begin(0, Sequence(list(PROMPT), len(PROMPT), Sampling()), limits, 512, CODEC)
+
+
+def feed(reader: Completion, token_ids: list[int]) -> Iterator[TokenEvent]:
+    for token_id in token_ids:
+        if reader.finished:
+            return
+        reader.sequence.tokens.append(token_id)
+        if event := reader.accept(SampledToken(token_id)):
+            yield event
+
+
+@given(
+    drawn=st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=24),
+    told=st.integers(0, 24),
+    stop=st.sampled_from([(), ("e",), ("the", "an"), ("\n",)]),
+    max_tokens=st.one_of(st.none(), st.integers(1, 24)),
+)
+def test_another_head_goes_on_behind_what_the_first_has_told(
+    drawn: list[int], told: int, stop: tuple[str, ...], max_tokens: int | None
+) -> None:
+    """Whatever was told, half characters and beginnings of stop strings held back: the whole is the same."""
+    limits = Limits(max_tokens=max_tokens, stop=stop)
+    undisturbed = list(feed(completion(limits), drawn))
+    before = undisturbed[:told]
+    had = [token_id for event in before for token_id in event.token_ids]
+    text = "".join(event.text for event in before)
+    second = completion(limits)
+    left = second.resume(Resume(token_ids=had, characters=len(text)))
+    after = [*([left] if left else []), *feed(second, drawn[len(had) :])]
+    assert text + "".join(event.text for event in after) == "".join(event.text for event in undisturbed)
+    if undisturbed:
+        assert [*before, *after][-1].finish == undisturbed[-1].finish
+        assert [*before, *after][-1].completion_tokens == undisturbed[-1].completion_tokens
+
+
+def test_a_caller_sees_one_stream_of_several_tries() -> None:
+    asked = ResumedRequest(GenerateRequest(id="r", prompt=TextPrompt("a"), n=2))
+    first = asked.next_try()
+    assert first.sampling.seed, "every head is to draw the same tokens"
+    seen: list[GenerationEvent | None] = [
+        asked.pass_on(Accepted(3)),
+        asked.pass_on(TokenEvent(0, "ab", 2, 100, token_ids=(5, 6))),
+        asked.pass_on(TokenEvent(1, "x", 1, 50, token_ids=(7,), finish="stop")),
+    ]
+    assert asked.note_loss(counts=True)
+    second = asked.next_try()
+    assert (second.id, second.sampling) == ("r#1", first.sampling)
+    assert second.resume == (Resume(token_ids=[5, 6], characters=2), Resume(token_ids=[7], characters=1))
+    seen += [
+        asked.pass_on(Accepted(3)),
+        asked.pass_on(TokenEvent(1, "", 1, 0, finish="stop")),
+        asked.pass_on(TokenEvent(0, "c", 3, 40, token_ids=(8,), finish="length")),
+        asked.pass_on(Done(3, 4, 40)),
+    ]
+    told = [event for event in seen if event]
+    assert [event.text for event in told if isinstance(event, TokenEvent)] == ["ab", "x", "c"]
+    assert [type(event) for event in told] == [Accepted, TokenEvent, TokenEvent, TokenEvent, Done]
+    assert [event.compute_ns for event in told if not isinstance(event, Accepted)] == [100, 50, 140, 190]
+
+
+def test_a_request_that_loses_head_after_head_is_given_up() -> None:
+    asked = ResumedRequest(GenerateRequest(id="r", prompt=TextPrompt("a")))
+    for _ in range(LOSSES_MAX):
+        assert not asked.is_hopeless
+        asked.next_try()
+        asked.note_loss(counts=True)
+    assert asked.is_hopeless
+    asked.pass_on(TokenEvent(0, "a", 1, 1, token_ids=(1,)))
+    asked.note_loss(counts=True)
+    assert not asked.is_hopeless, "it has got further"
+
+
+class Rings:
+    """Ring after ring at one desk: whichever computes the poison's row at `deadly` breaks."""
+
+    def __init__(self, *, kept: bool, chance: Random) -> None:
+        self.desk = Desk()
+        self.kept = kept
+        self.chance = chance
+        self.scheduler = Scheduler(1, 2, 4, 64)
+        self.told: dict[str, list[wire.Message]] = {}
+        self.epochs = itertools.count(1)
+        self.breaks = 0
+
+    def ask(self, name: str, max_tokens: int) -> Ticket:
+        self.told[name] = []
+        request = GenerateRequest(
+            id=name,
+            prompt=TextPrompt(name),
+            sampling=Sampling(temperature=0.0, seed=1),
+            limits=Limits(max_tokens=max_tokens, ignore_eos=True),
+            cache_salt=name,
+        )
+        ticket = Ticket(request, list(PROMPT) * 20, self.told[name].append)
+        self.desk.take(ticket)
+        return ticket
+
+    def serve(self) -> None:
+        if not self.kept:
+            self.scheduler = Scheduler(1, 2, 4, 64)
+        self.scheduler.restart(next(self.epochs), [0, 1])
+        self.desk.serve(self.scheduler, CODEC, 512, VOCABULARY)
+
+    def run(self, poison: Ticket, deadly: int) -> bool:
+        """Until nothing is left to do, which is True, or the ring breaks."""
+        flights: list[wire.Step] = []
+        while True:
+            while (work := self.scheduler.next_step()) and len(flights) < 3:
+                flights.append(work[0])
+            if not flights:
+                return True
+            step = flights.pop(0)
+            owners = {sequence.slot: sequence for sequence in self.scheduler.running}
+            for slot, start, count in zip(step.slots, step.starts, step.counts, strict=True):
+                is_poison = owners.get(slot) in list(poison.open_sequences)
+                if is_poison and start <= deadly < start + count:
+                    self.break_ring({owners[slot] for slot in step.slots if slot in owners})
+                    return False
+            drawn = [self.chance.randrange(VOCABULARY) for wanted in step.wanted if wanted]
+            answer = wire.Sampled(
+                step.epoch, step.batch, [SampledToken(token) for token in drawn], [1] * len(drawn), [1, 1]
+            )
+            self.desk.hand_out(self.scheduler.commit(answer, 0.001))
+            self.scheduler.check_integrity()
+
+    def break_ring(self, computing: set[Sequence]) -> None:
+        self.breaks += 1
+        self.desk.interrupt(computing)
+
+
+@given(kept=st.booleans(), deadly=st.integers(0, 90), chance=st.randoms(use_true_random=False))
+def test_a_request_that_breaks_every_ring_is_ended_and_nobody_else(
+    *, kept: bool, deadly: int, chance: Random
+) -> None:
+    """Whether it is deadly in its prompt or in its answer, alone in a step or beside others."""
+    rings = Rings(kept=kept, chance=chance)
+    innocent = [rings.ask("one", 20), rings.ask("two", 30)]
+    poison = rings.ask("poison", 40)
+    innocent.append(rings.ask("three", 25))
+    rings.serve()
+    while not rings.run(poison, deadly):
+        assert rings.breaks <= BREAKS_MAX * 4
+        rings.serve()
+    assert not rings.desk.tickets
+    (rejected,) = [message for message in rings.told["poison"] if isinstance(message, wire.Rejected)]
+    assert rejected.code == "stage_lost"
+    for ticket in innocent:
+        last = rings.told[ticket.id][-1]
+        assert isinstance(last, wire.Events)
+        assert isinstance(last.events[-1], Done)
+        assert last.events[-1].completion_tokens == ticket.request.limits.max_tokens

@@ -1,0 +1,212 @@
+"""The engine without its links: scheduler and real stages of the demo model, step by step in one process."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaForCausalLM
+
+from cluster.errors import ClusterError, FrameInvalid
+from cluster.generation import Sampling
+from cluster.manifest import Manifest, read_manifest
+from cluster.model_card import Precision, read_card
+from cluster.plan import StageSpec, WireFormat
+from cluster.rows import decode, encode, narrowed
+from cluster.sampler import Sampler
+from cluster.scheduler import Scheduler
+from cluster.sequence import Sequence
+from cluster.stage_model import load_stage_model
+from cluster.steps import LoadedStage
+from cluster.store import open_source
+from cluster.wire import Sampled, Step
+
+DEMO_MODEL = Path(__file__).parents[2] / "demo" / "model"
+GREEDY = Sampling(temperature=0.0)
+BLOCKS = 64
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """As a stage that shares its machine: threads that wait for a core would make small kernels slow."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def manifest() -> Manifest:
+    return read_manifest(DEMO_MODEL, "demo")
+
+
+@pytest.fixture(scope="module")
+def reference() -> LlamaForCausalLM:
+    return LlamaForCausalLM.from_pretrained(DEMO_MODEL, dtype=torch.float32).eval()
+
+
+def load(
+    manifest: Manifest, index: int, stages: int, wire: WireFormat = "fp32", precision: Precision = "fp32"
+) -> LoadedStage:
+    card = read_card(manifest.config)
+    spec = StageSpec(
+        index=index,
+        stages=stages,
+        first_layer=index * card.layers // stages,
+        end_layer=(index + 1) * card.layers // stages,
+        precision=precision,
+        context_tokens=card.context_tokens,
+        kv_blocks=BLOCKS,
+        slots=8,
+        wire=wire,
+    )
+    device = torch.device("cpu")
+    model = load_stage_model(card, manifest, spec, open_source(str(DEMO_MODEL)), device)
+    return LoadedStage(manifest.digest, spec, card, model, Sampler(card.vocabulary), device)
+
+
+class Ring:
+    """Carries steps from stage to stage as bytes, one step at a time."""
+
+    def __init__(self, manifest: Manifest, stages: int, wire: WireFormat = "fp32") -> None:
+        self.manifest = manifest
+        self.wire: WireFormat = wire
+        self.stages = [load(manifest, index, stages, wire) for index in range(stages)]
+        self.scheduler = Scheduler(1, stages, slots=8, kv_blocks=BLOCKS)
+        self.steps: list[Step] = []
+
+    def add(self, prompt: list[int], tokens: int, sampling: Sampling = GREEDY) -> Sequence:
+        sequence = Sequence(list(prompt), len(prompt), sampling, tokens_max=len(prompt) + tokens)
+        self.scheduler.add(sequence)
+        return sequence
+
+    def lose(self, *indices: int) -> None:
+        for index in indices:
+            self.stages[index] = load(self.manifest, index, len(self.stages), self.wire)
+        self.scheduler.restart(self.scheduler.epoch + 1, list(indices))
+
+    def turn(self) -> bool:
+        """One step all the way round; False when there is none to send."""
+        with torch.inference_mode():
+            work = self.scheduler.next_step()
+            if work is None:
+                return False
+            step, token_ids = work
+            self.steps.append(step)
+            self.carry(step, bytearray(torch.tensor(token_ids, dtype=torch.int32).numpy().tobytes()))
+        return True
+
+    def carry(self, step: Step, payload: bytearray) -> None:
+        answer: Step | Sampled = step
+        for stage in self.stages:
+            assert isinstance(answer, Step)
+            answer, content = stage.run(answer, payload)
+            payload = bytearray(content)
+        assert isinstance(answer, Sampled)
+        for sequence, _ in self.scheduler.commit(answer, 0.001):
+            if len(sequence.tokens) == sequence.tokens_max:
+                self.scheduler.finish(sequence)
+
+    def run(self) -> None:
+        while self.turn():
+            pass
+        self.scheduler.check_integrity()
+        census = self.scheduler.census()
+        assert census
+        self.carry(census, bytearray())
+
+
+def expected(reference: LlamaForCausalLM, prompt: list[int], tokens: int) -> list[int]:
+    with torch.inference_mode():
+        output = reference.generate(
+            torch.tensor([prompt]),
+            max_new_tokens=tokens,
+            min_new_tokens=tokens,
+            do_sample=False,
+            eos_token_id=None,
+            pad_token_id=0,
+        )
+    return [int(token) for token in output[0]]
+
+
+def prompt_of(length: int, seed: int) -> list[int]:
+    return [int(t) for t in torch.randint(10, 4000, (length,), generator=torch.Generator().manual_seed(seed))]
+
+
+def test_shared_beginnings_drafts_and_lost_stages_change_no_token(
+    manifest: Manifest, reference: LlamaForCausalLM
+) -> None:
+    """Any of three stages is lost at any time: replayed, copied and drafted tokens are those that had to come."""
+    ring, chance = Ring(manifest, 3), Random(1)
+    system = prompt_of(200, 1)
+    prompts = [[*system, *prompt_of(30 + at, at + 2)] for at in range(4)] + [prompt_of(10, 9) * 20]
+    sequences = [ring.add(prompt, 60) for prompt in prompts]
+    turns = 0
+    while ring.turn():
+        turns += 1
+        if turns > 8 and chance.random() < 0.06:
+            ring.lose(*(index for index in range(3) if chance.random() < 0.5))
+    ring.run()
+    for prompt, sequence in zip(prompts, sequences, strict=True):
+        assert sequence.tokens == expected(reference, prompt, 60)
+    assert any(step.drafts for step in ring.steps), "nothing was drafted"
+    assert any(0 < len(step.replay) < 3 for step in ring.steps)
+    assert any(move.tokens for step in ring.steps for move in step.moves), "no beginning was shared"
+
+
+def test_drafts_change_no_drawn_token(manifest: Manifest) -> None:
+    """With temperature, penalties and a seed the same tokens come with drafts as without."""
+    sampling = Sampling(temperature=0.7, seed=5, presence_penalty=0.3, repetition_penalty=1.1)
+    prompt = prompt_of(8, 3) * 12
+    drafted, plain = Ring(manifest, 2), Ring(manifest, 2)
+    first = drafted.add(prompt, 80, sampling)
+    second = plain.add(prompt, 80, sampling)
+    drafted.run()
+    second.tokens_max = 0  # Nothing is drafted for a sequence whose end is not known.
+    while len(second.tokens) < len(first.tokens):
+        plain.turn()
+    assert first.tokens == second.tokens
+    assert any(step.drafts for step in drafted.steps)
+    assert not any(step.drafts for step in plain.steps)
+
+
+@pytest.mark.parametrize(("wire", "worst"), [("bf16", 0.004), ("fp16", 0.0005), ("int8", 0.03)])
+def test_rows_survive_the_link(wire: WireFormat, worst: float) -> None:
+    """Relative error of a row with two massive channels, and the same bytes when what was kept is sent again."""
+    rows = torch.randn(5, 200, generator=torch.Generator().manual_seed(1))
+    rows[:, 7] *= 300
+    kept = narrowed(rows, wire)
+    content = bytearray(encode(kept, wire))
+    back = decode(content, 5, 200, wire, torch.float32)
+    assert (back - rows).norm() / rows.norm() < worst
+    ordinary = list(range(128, 200))
+    assert (back - rows)[:, ordinary].norm() / rows[:, ordinary].norm() < 0.012
+    assert bytearray(encode(kept.clone(), wire)) == content
+    with pytest.raises(FrameInvalid, match="200 values"):
+        decode(content[:-1], 5, 200, wire, torch.float32)
+
+
+def test_a_stage_refuses_what_contradicts_the_plan(manifest: Manifest) -> None:
+    """A peer with a valid certificate may still be wrong: nothing it says is used unchecked."""
+    stage = load(manifest, 0, 2)
+    good: dict[str, Any] = {
+        "epoch": 1, "batch": 1, "slots": [0], "starts": [0], "counts": [2], "wanted": [1], "drafts": [],
+        "opened": [], "moves": [], "replay": [], "census": None, "is_reset": False, "spent_ns": [],
+    }  # fmt: skip
+    payload = bytearray(torch.tensor([5, 6], dtype=torch.int32).numpy().tobytes())
+    bad: list[dict[str, Any]] = [
+        {"slots": [8]}, {"slots": [-1]}, {"slots": [0, 0], "starts": [0, 0], "counts": [1, 1], "wanted": [0, 0]},
+        {"starts": [-1]}, {"starts": [1023]}, {"counts": [0]}, {"counts": [3]}, {"wanted": [3]}, {"wanted": [2]},
+        {"wanted": []}, {"drafts": [[1]]}, {"drafts": [[], []]},
+    ]  # fmt: skip
+    with torch.inference_mode():
+        for change in bad:
+            with pytest.raises(FrameInvalid):
+                stage.run(Step(**(good | change)), payload)
+        with pytest.raises(FrameInvalid, match="vocabulary"):
+            stage.run(Step(**good), bytearray(b"\xff" * 8))
+        with pytest.raises(ClusterError, match="head counts"):
+            stage.run(Step(**(good | {"census": [(0, 3)]})), payload)
+        stage.run(Step(**good), payload)
