@@ -14,8 +14,8 @@ from pathlib import Path
 
 from bench.models import DEMO_MODEL, make_random
 from cluster.controller import Controller
+from cluster.discovery import Target
 from cluster.generation import GenerateRequest, Limits, Sampling, TokenEvent, TokenPrompt
-from cluster.joining import Target
 from cluster.local_nodes import LocalNodes
 
 PROMPT_TOKENS = 64

@@ -23,9 +23,9 @@ import psutil
 from bench.chain import make_chain
 from bench.models import DEMO_MODEL
 from cluster.controller import Controller
+from cluster.discovery import Target
 from cluster.errors import ClusterError
 from cluster.generation import GenerateRequest, Limits, Sampling, TokenEvent, TokenPrompt
-from cluster.joining import Target
 from cluster.local_nodes import LocalNodes
 from cluster.model_card import Precision
 

@@ -1,6 +1,7 @@
 """What the planner foretells of a ring over an emulated link, beside what was measured there.
 
 The nodes' own measurements of themselves are what they keep on disk; the links are the ones that were emulated.
+What the plan itself said when it was made, by the links as they were then, stands beside that.
 """
 
 import statistics
@@ -31,8 +32,8 @@ def table(rows: Sequence[Measured], works: Sequence[Work], folder: Path, model: 
     """As Markdown, for what engines.millrace kept in `folder`; works whose answers quote are left out."""
     lines = [
         "",
-        "| work | figure | foretold | measured | error |",
-        "|---|---|---|---|---|",
+        "| work | figure | plan said | foretold | measured | error |",
+        "|---|---|---|---|---|---|",
     ]
     card = read_card(read_config(model))
     for work in works:
@@ -40,22 +41,26 @@ def table(rows: Sequence[Measured], works: Sequence[Work], folder: Path, model: 
         if not good or work.phrase:
             continue
         foretold = foretell(card, precision, good[0].facts, folder, work)
+        said: Prediction | None = msgspec.convert(good[0].facts.get("predicted"), Prediction | None)
         speeds = [row.speeds for row in good if row.speeds]
         if work.streams == 1:
             token_s = 1 / statistics.median(one.stream_tokens_per_s for one in speeds)
-            lines.append(_line(work, "ms a token", 1000 * foretold.token_s, 1000 * token_s))
+            token_ms = 1000 * said.token_s if said else None
+            lines.append(_line(work, "ms a token", token_ms, 1000 * foretold.token_s, 1000 * token_s))
             ttft_ms = statistics.median(one.ttft_ms for one in speeds)
-            lines.append(_line(work, "TTFT ms", 1000 * foretold.first_token_s, ttft_ms))
+            first_ms = 1000 * said.first_token_s if said else None
+            lines.append(_line(work, "TTFT ms", first_ms, 1000 * foretold.first_token_s, ttft_ms))
         else:
             measured = statistics.median(one.decode_tokens_per_s for one in speeds)
-            lines.append(_line(work, "tokens/s of all", foretold.tokens_per_s, measured))
+            of_all = said.tokens_per_s if said and said.streams == work.streams else None
+            lines.append(_line(work, "tokens/s of all", of_all, foretold.tokens_per_s, measured))
     return "\n".join(lines)
 
 
-def _line(work: Work, figure: str, foretold: float, measured: float) -> str:
-    return (
-        f"| {work.name} | {figure} | {foretold:.1f} | {measured:.1f} | {100 * (foretold / measured - 1):+.0f} % |"
-    )
+def _line(work: Work, figure: str, said: float | None, foretold: float, measured: float) -> str:
+    plan_said = "" if said is None else f"{said:.1f}"
+    error = f"{100 * (foretold / measured - 1):+.0f} %"
+    return f"| {work.name} | {figure} | {plan_said} | {foretold:.1f} | {measured:.1f} | {error} |"
 
 
 def foretell(card: ModelCard, precision: Precision, facts: dict[str, Any], folder: Path, work: Work) -> Prediction:

@@ -24,6 +24,9 @@ class Task:
     goal: Goal
     streams: int
     slots: int
+    context_tokens: int
+    """The longest context that the ring must have room for; `context_wished` was asked for."""
+    context_wished: int
     stages_min: int
     pin: Pin | None
     head: NodeId | None
@@ -38,7 +41,7 @@ class Candidates:
         self.precision = precision
         self.costs = Costs(task.card, precision, plain_wire(precision))
         by_kind = {
-            kind: read_needs(task.card, precision, task.slots, kind)
+            kind: read_needs(task.card, precision, task.slots, kind, task.context_tokens)
             for kind in {member.machine.device.kind for member in members}
         }
         self._needs = [by_kind[member.machine.device.kind] for member in self.members]

@@ -99,7 +99,7 @@ async def dial(host: str, port: int, context: ssl.SSLContext, timeout_s: float =
             reader, writer = await asyncio.open_connection(host, port, ssl=context)
     except ssl.SSLError as error:
         raise WrongPeer(f"{host}:{port} refused or failed the TLS handshake: {error.reason}") from None
-    except (OSError, TimeoutError) as error:
+    except (OSError, ValueError, OverflowError) as error:  # The latter two for what is no address at all.
         raise LinkLost(f"cannot reach {host}:{port}: {error}") from None
     tune(writer.get_extra_info("socket"))
     return Channel(reader, writer, _peer_of(writer), f"{host}:{port}")

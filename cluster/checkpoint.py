@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from cluster import compat_card
 from cluster.errors import ModelInvalid
 from cluster.family import FAMILIES, Family
-from cluster.manifest import Manifest
+from cluster.gguf_file import BLOCK_SIZES
+from cluster.manifest import Manifest, TensorEntry
 from cluster.model_card import ModelCard
 from cluster.plan import StageSpec
 
@@ -182,6 +183,7 @@ class Checkpoint:
 
 MXFP4_VALUES = 32
 """Values that share a scale; two of them are in a byte."""
+_MXFP4_PARTS = ("_blocks", "_scales")
 
 
 def _norm(family: Family, role: str, name: str, hidden: int) -> dict[str, Stored]:
@@ -205,7 +207,7 @@ def stage_tensor_names(card: ModelCard, spec: StageSpec, names: Collection[str] 
 
 
 def check_tensors(card: ModelCard, manifest: Manifest) -> None:
-    """Raises ModelInvalid when the checkpoint lacks a tensor or one's shape contradicts config.json."""
+    """Raises ModelInvalid when the checkpoint lacks a tensor, or one's shape or type cannot be what is needed."""
     if card.path == "compat":
         compat_card.check_names(card, manifest)
         return
@@ -221,3 +223,11 @@ def check_tensors(card: ModelCard, manifest: Manifest) -> None:
             raise ModelInvalid(
                 f"{tensor.name} has shape {list(entry.shape)}, config.json says {list(tensor.shape)}"
             )
+        _check_dtype(tensor.name, entry)
+
+
+def _check_dtype(name: str, entry: TensorEntry) -> None:
+    """Bytes are MXFP4's alone; weights in 8-bit floats mean nothing without scales, which are not read here."""
+    allowed = ("U8",) if name.endswith(_MXFP4_PARTS) else tuple(BLOCK_SIZES)
+    if entry.dtype not in allowed:
+        raise ModelInvalid(f"{name} has dtype {entry.dtype}; there it can be {', '.join(allowed)}")

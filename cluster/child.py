@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import sys
 from collections.abc import Awaitable, Callable
 
@@ -26,6 +27,8 @@ KILL_PATIENCE_S = 60.0
 # This process stood still itself when it wakes so much later than it meant to.
 _STALL_S = 0.3
 
+# Weights in huge pages, where Linux gives them: fewer misses of the address cache, up to a third more speed.
+_HUGE_PAGES = {"THP_MEM_ALLOC_ENABLE": "1", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 # Between these it may be busy for longer.
 _LOADING = (wire.AssignStage, wire.AssignHead, wire.AssignEmbedder, wire.Shelve)
 _LOADED = (wire.Hello, wire.Ready, wire.Shelved, wire.Failed)
@@ -61,7 +64,10 @@ class Child:
     async def start(self) -> None:
         """Returns when the process runs. Raises OSError."""
         self._process = await asyncio.create_subprocess_exec(
-            *self._command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+            *self._command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env=_HUGE_PAGES | os.environ,
         )
         self._tasks = [
             asyncio.create_task(self._read(self._process), name=f"{self.role} child"),

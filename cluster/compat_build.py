@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from cluster.compat_attention import ATTENTION, attend
-from cluster.compat_card import check_names, config_settings, is_plain, layer_of, stage_names
+from cluster.compat_card import BLOCK_SCALE, check_names, config_settings, is_plain, layer_of, stage_names
 from cluster.compat_experts import EXPERTS, is_stacked, pack_experts, run_experts
 from cluster.errors import ModelInvalid, ModelUnsupported, WeightsMismatch
 from cluster.gguf_blocks import dequantise
@@ -17,9 +17,6 @@ from cluster.manifest import Manifest
 from cluster.model_card import ModelCard, Precision
 from cluster.plan import StageSpec
 from cluster.weights import ReadTensor
-
-_BLOCK_SCALE = "_scale_inv"
-"""What FP8 checkpoints call the scales of a weight's blocks."""
 
 
 def build(config: dict[str, Any], dtype: torch.dtype) -> Any:
@@ -93,7 +90,7 @@ def _fill(model: Any, manifest: Manifest, names: Iterable[str], read: ReadTensor
     from transformers.core_model_loading import convert_and_load_state_dict_in_model
     from transformers.modeling_utils import LoadStateDictConfig
 
-    tensors = {name: _load(name, manifest, read, model.dtype) for name in names if not name.endswith(_BLOCK_SCALE)}
+    tensors = {name: _load(name, manifest, read, model.dtype) for name in names if not name.endswith(BLOCK_SCALE)}
     about = LoadStateDictConfig(
         device_map={"": device}, dtype=model.dtype, weight_mapping=get_model_conversion_mapping(model)
     )
@@ -105,9 +102,9 @@ def _fill(model: Any, manifest: Manifest, names: Iterable[str], read: ReadTensor
 
 def _load(name: str, manifest: Manifest, read: ReadTensor, dtype: torch.dtype) -> Tensor:
     tensor = _verified(name, manifest, read)
-    scale = manifest.tensors.get(name + _BLOCK_SCALE)
+    scale = manifest.tensors.get(name + BLOCK_SCALE)
     if scale is not None:
-        scales = _verified(name + _BLOCK_SCALE, manifest, read).float()
+        scales = _verified(name + BLOCK_SCALE, manifest, read).float()
         tensor = _unblocked(tensor.float(), scales)
     return tensor.to(dtype) if tensor.is_floating_point() else tensor
 

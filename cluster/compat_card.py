@@ -5,6 +5,7 @@ from collections.abc import Collection
 from typing import Any
 
 from cluster.errors import ModelInvalid, ModelUnsupported
+from cluster.gguf_file import BLOCK_SIZES
 from cluster.layer_cost import KvShape, LayerCost
 from cluster.manifest import Manifest
 from cluster.model_card import ModelCard
@@ -44,6 +45,8 @@ _KEEPS_STATE = re.compile(
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|layer)\.(\d+)\.")
 _EMBEDDING = re.compile(r"(?:^|\.)(?:embed_tokens|wte|word_embeddings|embed_in|tok_embeddings|embedding)\.weight$")
 _HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out|output_layer|output)\.(?:weight|bias)$")
+BLOCK_SCALE = "_scale_inv"
+"""What FP8 checkpoints call the scales of a weight's blocks."""
 _PLAIN = frozenset(("gate", "router", "kv_b_proj", "shared_expert_gate"))
 _NOT_FOR_THE_CLASS = ("auto_map", "architectures", "quantization_config", "transformers_version", "model_type")
 
@@ -132,13 +135,21 @@ def stage_names(card: ModelCard, spec: StageSpec, names: Collection[str]) -> lis
 
 
 def check_names(card: ModelCard, manifest: Manifest) -> None:
-    """Raises ModelInvalid when the checkpoint lacks a layer or its embedding; loading checks the other shapes."""
+    """Raises ModelInvalid when the checkpoint lacks a layer or its embedding, or has tensors of types not read.
+
+    Loading checks the other shapes.
+    """
     held = {layer_of(name) for name in manifest.tensors}
     missing = [layer for layer in range(card.layers) if layer not in held]
     if missing:
         raise ModelInvalid(
             f"{manifest.name} lacks the tensors of layer {missing[0]} that its config.json calls for"
         )
+    for name, entry in manifest.tensors.items():
+        is_scaled = entry.dtype == "F8_E4M3" and name + BLOCK_SCALE in manifest.tensors
+        if entry.dtype not in BLOCK_SIZES and not is_scaled:
+            why = f"without {name}{BLOCK_SCALE}" if entry.dtype == "F8_E4M3" else "which is not supported"
+            raise ModelInvalid(f"{name} has dtype {entry.dtype}, {why}")
     embedding = next((t for name, t in manifest.tensors.items() if _EMBEDDING.search(name)), None)
     if embedding is None:
         raise ModelInvalid(f"{manifest.name} has no tensor that is known as an embedding")

@@ -63,6 +63,14 @@ class Completion:
             return None
         return self._event(self._unknown(text), named, None)
 
+    def move(self, context_tokens: int) -> TokenEvent | None:
+        """The next ring has room for contexts of this length: what is as long already ends here."""
+        self.context_tokens = context_tokens
+        self.sequence.tokens_max = min(self.sequence.tokens_max, context_tokens)
+        if self.finished or not self._is_full():
+            return None
+        return self._finish("length", self._held_text(), ())
+
     def _is_full(self) -> bool:
         limit = self.limits.max_tokens
         return len(self.sequence.tokens) >= self.context_tokens or (limit is not None and self.tokens >= limit)

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 
 import structlog
@@ -15,6 +15,7 @@ from cluster.checkpoint import check_tensors
 from cluster.client import HeadClient
 from cluster.deployment import Deployment, Model
 from cluster.discovery import Announcement, is_reachable
+from cluster.embedder_place import Held, held_by
 from cluster.embedding_manager import EmbeddingManager
 from cluster.errors import ClusterUnavailable, HeadLost, ModelError, ModelNotFound
 from cluster.generation import GenerateRequest, GenerationEvent
@@ -22,13 +23,14 @@ from cluster.identity import Identity, NodeId
 from cluster.manager import DeploymentManager
 from cluster.manifest import Progress
 from cluster.model_card import Precision, read_card
-from cluster.plan import Goal, Pin
+from cluster.owners import Owners
+from cluster.plan import Goal
 from cluster.planning import PlanOptions
 from cluster.readiness import Status
 from cluster.resuming import ResumedRequest
 from cluster.roster import Roster
 from cluster.store import find_model, load_manifest, model_name, read_part
-from cluster.topology import MachineState, Topology
+from cluster.topology import MachineState, PlanDraft, Topology
 
 log = structlog.get_logger(__name__)
 
@@ -56,10 +58,12 @@ class Controller:
         expected_nodes: int = 1,
         stages_min: int | None = None,
         goal: Goal = "throughput",
-        pin: Pin | None = None,
+        owners: Owners | None = None,
+        context_tokens: int | None = None,
         discovery: bool = True,
     ) -> None:
         self._folder = folder
+        self._context_wished = context_tokens
         self._authority = Authority.open(folder / "authority")
         self._identity = self._own_identity()
         self._identity.keep_removed(self._authority.machines.removed)
@@ -69,11 +73,13 @@ class Controller:
         self._manager = DeploymentManager(
             folder,
             self._roster,
-            PlanOptions(precision, slots, expected_nodes, stages_min or expected_nodes, pin, goal),
+            PlanOptions(
+                precision, slots, expected_nodes, stages_min or expected_nodes, owners, goal, context_tokens
+            ),
             self._use_head,
         )
         # Embeds texts, beside the ring and without it.
-        self.embeddings = EmbeddingManager(folder, self._roster, self._identity, self._weight_bytes)
+        self.embeddings = EmbeddingManager(folder, self._roster, self._identity, self._held_now, owners)
         self._model: Model | None = None
         self._asked_for: str | None = None
         self._client: HeadClient | None = None
@@ -148,6 +154,16 @@ class Controller:
         await self._roster.drain(node_id, draining=draining)
         return node_id
 
+    async def draft_plan(self, without: Sequence[str] = ()) -> PlanDraft:
+        """What would be planned now without the machines of these names; nothing comes of it.
+
+        Raises MachineUnknown, ModelNotFound where there is no model to plan.
+        """
+        if self._model is None:
+            raise ModelNotFound("there is no model to plan")
+        left_out = frozenset(self._authority.machines.find(name) for name in without)
+        return await self._manager.draft(self._model, left_out)
+
     def new_token(self) -> str:
         """A join token for one more machine."""
         return self._authority.new_token()
@@ -161,6 +177,16 @@ class Controller:
     def model_name(self) -> str | None:
         """What it is called, known before its files are."""
         return self._model.name if self._model else self._asked_for
+
+    @property
+    def context_tokens(self) -> int | None:
+        """The longest prompt with its answer: as the ring has it, before there is one as the model does."""
+        if deployment := self._manager.deployment:
+            return deployment.plan.context_tokens
+        if self._model is None:
+            return None
+        longest = self._model.card.context_tokens
+        return min(longest, self._context_wished or longest)
 
     @property
     def status(self) -> tuple[Status, str]:
@@ -177,12 +203,13 @@ class Controller:
 
     def topology(self) -> Topology:
         deployment, (status, reason) = self._manager.deployment, self._manager.readiness.status
+        members = tuple(self._roster.membership.present())
         return Topology(
             status=status,
             reason=reason,
             epoch=self._manager.epoch,
             model=self.model_name,
-            members=tuple(self._roster.membership.present()),
+            members=members,
             plan=deployment.plan if deployment else None,
             head=deployment.head.node_id if deployment else None,
             round_trip_ms=deployment.round_trip_ms if deployment else None,
@@ -190,6 +217,7 @@ class Controller:
             embedding_model=self.embeddings.model_name,
             embedder=embedder.node_id if (embedder := self.embeddings.machine) else None,
             embedder_status=self.embeddings.readiness.status,
+            warnings={member.node_id: self._roster.links.warnings(member) for member in members},
         )
 
     def head_vitals(self) -> wire.Vitals | None:
@@ -277,12 +305,9 @@ class Controller:
         """The gateway's own certificate, issued afresh at every start: it never leaves this machine."""
         return self._authority.issue_identity(self._folder / "gateway", "gateway", "gateway")
 
-    def _weight_bytes(self) -> dict[NodeId, int]:
-        """What each machine holds of the model: the stage in the ring, or a standby of one."""
-        if (deployment := self._manager.deployment) is None:
-            return {}
-        stages = (*deployment.plan.stages, *deployment.plan.standbys)
-        return {stage.member.node_id: stage.weight_bytes for stage in stages}
+    def _held_now(self) -> dict[NodeId, Held]:
+        deployment = self._manager.deployment
+        return held_by(deployment.plan, self._model.card) if deployment and self._model else {}
 
     def _read_part(self, sha256: str, offset: int) -> tuple[bytes, int]:
         for model in (self._model, self.embeddings.model):

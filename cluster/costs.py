@@ -47,8 +47,12 @@ class StageCost:
     def is_known(self) -> bool:
         return self._observed > 0
 
+    def has_seen(self, rows: int) -> bool:
+        """Whether a step of about this size has been observed."""
+        return _size_of(rows) in self._averages
+
     def observe(self, rows: int, pairs: int, seconds: float) -> None:
-        size = min(_SIZES_MAX, rows.bit_length())
+        size = _size_of(rows)
         if size in self._averages:
             self._averages[size].include(rows, pairs, seconds)
         else:
@@ -72,6 +76,10 @@ class RingCosts:
     @property
     def is_known(self) -> bool:
         return all(stage.is_known for stage in self.stages)
+
+    def has_seen(self, rows: int) -> bool:
+        """Whether a step of about this size has been observed on every stage: others are only guessed at."""
+        return all(stage.has_seen(rows) for stage in self.stages)
 
     @property
     def links_s(self) -> float:
@@ -128,6 +136,10 @@ class RingCosts:
             if c1 > 0:
                 room = min(room, (slowdown - 1) * stage.seconds(decoding) / c1)
         return min(most, max(least, int(room)))
+
+
+def _size_of(rows: int) -> int:
+    return min(_SIZES_MAX, rows.bit_length())
 
 
 def _fit(averages: list[_Average]) -> tuple[float, float, float]:

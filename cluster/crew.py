@@ -117,6 +117,8 @@ class Crew:
                 await self._pass_on(connecting, message)
             case wire.Dismiss():
                 await self._dismiss(message)
+            case wire.Tidy():
+                await self._pass_on("stage", message)
             case _:
                 pass
 
@@ -179,7 +181,8 @@ class Crew:
             if order.spec.is_first:  # The head lives beside the first stage: it is to be ready, too.
                 await asyncio.shield(self._ensure_child("head"))
         except Exception as error:  # noqa: BLE001 - an order's edge: the controller must hear of whatever went wrong
-            await self._report(wire.Shelved(order.epoch, ok=False, reason=f"{self._options.name}: {error}"))
+            reason = f"{self._options.name}: {error}"
+            await self._report(wire.Shelved(order.epoch, order.spec, ok=False, reason=reason))
 
     async def _failed(self, role: str, epoch: int, error: Exception) -> None:
         """The edge of an order's task: the controller must hear of whatever went wrong."""
@@ -252,7 +255,7 @@ class Crew:
                 self._loading.pop(role, None)
             case wire.Failed(epoch, ("stage" | "embedder") as role) if epoch == self._loading.get(role, 0):
                 self._fetcher.doubt()
-            case wire.Shelved(ok=False):
+            case wire.Shelved(ok=False, reason=reason) if reason:
                 self._fetcher.doubt()
             case _:
                 pass

@@ -6,7 +6,8 @@ where the head that counts on them stays, its keys and values; a standby takes i
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+import secrets
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -54,14 +55,19 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """Carries out one plan. `send` and `answer` reach the nodes; `answer` raises ClusterError when one fails."""
+    """Carries out one plan. `send` and `answer` reach the nodes.
+
+    `answer` takes a time of the event loop's clock; it raises TimeoutError when nobody has said anything by then,
+    ClusterError when a node fails. `after_error` is for the head: see wire.Connect.
+    """
 
     epoch: int
     model: Model
     plan: Plan
     holdings: Holdings
     send: Callable[[NodeId, wire.Message], Awaitable[None]]
-    answer: Callable[[], Awaitable[tuple[NodeId, wire.Message]]]
+    answer: Callable[[float], Awaitable[tuple[NodeId, wire.Message]]]
+    after_error: bool = False
 
     @property
     def ring(self) -> list[NodeId]:
@@ -82,15 +88,18 @@ class Rollout:
             order = wire.Prepare(self.epoch, stage.spec, self.model.manifest, str(self.model.folder))
             await self.send(stage.member.node_id, order)
             waiting.add(stage.member.node_id)
+        until_s = _now_s() + within_s
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(within_s):
-                while waiting:
-                    node_id, _ = await self._next(wire.Prepared)
-                    waiting.discard(node_id)
+            while waiting:
+                node_id, _ = await self._next(wire.Prepared, until_s)
+                waiting.discard(node_id)
         return frozenset(waiting)
 
     async def shelve(self, stages: list[PlannedStage]) -> None:
-        """Have these stages loaded while the old ring serves, so that the change itself is short."""
+        """Have these stages loaded while the old ring serves, so that the change itself is short.
+
+        Raises as `run` does, also when the process that is to load one ends.
+        """
         waiting: dict[NodeId, StageSpec] = {}
         for stage in stages:
             others = [*self.holdings.shelved.get(stage.member.node_id, ())]
@@ -98,13 +107,14 @@ class Rollout:
             order = wire.Shelve(self.epoch, stage.spec, manifest, source, others=others)
             await self.send(stage.member.node_id, order)
             waiting[stage.member.node_id] = stage.spec
+        until_s = _now_s() + LOAD_TIMEOUT_S
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LOAD_TIMEOUT_S):
-                while waiting:
-                    node_id, shelved = await self._next(wire.Shelved)
-                    spec = waiting.pop(node_id, None)
-                    if spec and shelved.ok:
-                        self.holdings.shelved.setdefault(node_id, set()).add(spec)
+            while waiting:
+                node_id, shelved = await self._next(wire.Shelved, until_s, waiting)
+                if waiting.get(node_id) == shelved.spec:
+                    del waiting[node_id]
+                    if shelved.ok:
+                        self.holdings.shelved.setdefault(node_id, set()).add(shelved.spec)
 
     async def run(self) -> Deployment:
         """Raises NodeFailed with the first node's reason, LinkLost, TimeoutError."""
@@ -113,8 +123,7 @@ class Rollout:
         head, stages = await self._places(ring)
         fresh = [at for at, node_id in enumerate(ring) if not stages[node_id].kept]
         try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                round_trip_ms = await self._close(ring, head, stages, fresh)
+            round_trip_ms = await self._close(ring, head, stages, fresh)
         except TimeoutError:
             reason = f"the ring did not close in {CONNECT_TIMEOUT_S:.0f} s"
             raise NodeFailed(ring[0], reason, tuple(ring[1:])) from None
@@ -125,22 +134,25 @@ class Rollout:
     async def _assign(self, ring: list[NodeId]) -> None:
         """Everybody loads at once; the head lives on the first stage's node, the hop between them costs least."""
         manifest, source = self.model.manifest, str(self.model.folder)
+        seal_key = secrets.token_bytes(wire.SEAL_KEY_BYTES)
         for stage, upstream in zip(self.plan.stages, [ring[0], *ring[:-1]], strict=True):
             node_id, spec = stage.member.node_id, stage.spec
             keep_kv = self.holdings.keeps_kv(ring[0], node_id, spec)
             if not keep_kv:
                 self.holdings.assign(node_id, spec)
-            await self.send(node_id, wire.AssignStage(self.epoch, spec, manifest, source, upstream, keep_kv))
+            key = seal_key if spec.is_last else b""
+            await self.send(node_id, wire.AssignStage(self.epoch, spec, manifest, source, upstream, keep_kv, key))
         head = wire.AssignHead(
             epoch=self.epoch,
             manifest=manifest,
             source=source,
             upstream=ring[-1],
             stages=len(ring),
-            context_tokens=self.model.card.context_tokens,
+            context_tokens=self.plan.context_tokens,
             kv_blocks=self.plan.kv_blocks,
             slots=self.plan.slots,
             terms=self._terms,
+            seal_key=seal_key,
         )
         await self.send(ring[0], head)
 
@@ -148,17 +160,18 @@ class Rollout:
         """Where head and stages listen, once all have loaded."""
         head: wire.Ready | None = None
         stages: dict[NodeId, wire.Ready] = {}
+        until_s = _now_s() + LOAD_TIMEOUT_S
         try:
-            async with asyncio.timeout(LOAD_TIMEOUT_S):
-                while head is None or len(stages) < len(ring):
-                    node_id, ready = await self._next(wire.Ready)
-                    if ready.role == "head" and node_id == ring[0]:
-                        head = ready
-                    elif ready.role == "stage":
-                        self._check(node_id, ready)
-                        stages[node_id] = ready
-                        if not ready.kept:
-                            self.holdings.assign(node_id, self._stage(node_id).spec)
+            while head is None or len(stages) < len(ring):
+                node_id, ready = await self._next(wire.Ready, until_s)
+                if ready.role == "head" and node_id == ring[0]:
+                    _check_ports(node_id, ready.port, ready.client_port)
+                    head = ready
+                elif ready.role == "stage":
+                    self._check(node_id, ready)
+                    stages[node_id] = ready
+                    if not ready.kept:
+                        self.holdings.assign(node_id, self._stage(node_id).spec)
         except TimeoutError:
             late = next((node_id for node_id in ring if node_id not in stages), ring[0])
             raise NodeFailed(late, f"a machine has not loaded its layers in {LOAD_TIMEOUT_S:.0f} s") from None
@@ -172,6 +185,7 @@ class Rollout:
         return next(stage for stage in self.plan.stages if stage.member.node_id == node_id)
 
     def _check(self, node_id: NodeId, ready: wire.Ready) -> None:
+        _check_ports(node_id, ready.port)
         stage = self._stage(node_id)
         try:
             check_ready(stage.member.name, self._terms, stage.spec.wire, ready)
@@ -182,20 +196,27 @@ class Rollout:
         self, ring: list[NodeId], head: wire.Ready, stages: dict[NodeId, wire.Ready], fresh: list[int]
     ) -> float:
         """Stages link up before the head does, so that its first frame finds its way; returns its round trip."""
+        until_s = _now_s() + CONNECT_TIMEOUT_S
         for node_id, next_id in zip(ring, [*ring[1:], None], strict=True):
             downstream = _address(ring[0], head) if next_id is None else _address(next_id, stages[next_id])
             await self.send(node_id, wire.Connect(self.epoch, "stage", downstream))
         for _ in ring:
-            await self._next(wire.Connected)
+            await self._next(wire.Connected, until_s)
         first = _address(ring[0], stages[ring[0]])
-        await self.send(ring[0], wire.Connect(self.epoch, "head", first, fresh))
-        _, closed = await self._next(wire.RingClosed)
+        await self.send(ring[0], wire.Connect(self.epoch, "head", first, fresh, self.after_error))
+        _, closed = await self._next(wire.RingClosed, until_s)
         return closed.round_trip_ms
 
-    async def _next(self, kind: type[Answer]) -> tuple[NodeId, Answer]:
-        """The next answer of this kind and epoch from the ring; a failure of this epoch ends the rollout."""
+    async def _next(
+        self, kind: type[Answer], until_s: float, loading: Collection[NodeId] = ()
+    ) -> tuple[NodeId, Answer]:
+        """The next answer of this kind and epoch from the ring; a failure of this epoch ends the rollout.
+
+        So does the end of a stage process among those that are `loading` beside the ring that serves, whatever its
+        epoch. Raises TimeoutError as well.
+        """
         while True:
-            node_id, answer = await self.answer()
+            node_id, answer = await self.answer(until_s)
             if node_id not in self.ring:
                 continue
             match answer:
@@ -203,10 +224,22 @@ class Rollout:
                     if role == "node":  # It is gone, and planned with again when it is back.
                         raise LinkLost(reason)
                     raise NodeFailed(node_id, reason, (peer_id,) if peer_id else ())
+                case wire.Failed(role="stage", cause="ended", reason=reason) if node_id in loading:
+                    raise NodeFailed(node_id, reason)
                 case kind(epoch=self.epoch):
                     return node_id, answer
                 case _:
                     continue
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _check_ports(node_id: NodeId, *ports: int) -> None:
+    """Raises NodeFailed, before a neighbour is told to dial there."""
+    if wrong := [port for port in ports if not 0 < port < 2**16]:
+        raise NodeFailed(node_id, f"a machine says that it listens on port {wrong[0]}")
 
 
 def _address(node_id: NodeId, ready: wire.Ready) -> wire.Address:

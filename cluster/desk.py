@@ -47,7 +47,8 @@ class Desk:
     def take(self, ticket: Ticket) -> None:
         """A new request: begun at once when a ring serves. It hears itself when it is turned away."""
         try:
-            if len(self.tickets) >= REQUESTS_MAX:
+            # An answer that has begun elsewhere has its place, though its head's loss brings many at once.
+            if len(self.tickets) >= (2 * REQUESTS_MAX if ticket.request.resume else REQUESTS_MAX):
                 raise ClusterBusy(f"{len(self.tickets)} requests are waiting or running here; try again shortly")
             if ticket.id in self.tickets:
                 raise RequestInvalid("a request with this id is running", "id")
@@ -70,7 +71,9 @@ class Desk:
         A scheduler that has served here before has its sequences still.
         """
         is_kept = scheduler is self._scheduler
-        self._scheduler, self._serving = scheduler, True
+        for ticket in list(self.tickets.values()):
+            self._move(ticket, context_tokens)
+        self._scheduler = scheduler
         self._limits = codec, context_tokens, vocabulary
         for ticket in sorted(self.tickets.values(), key=lambda ticket: not ticket.is_started):
             if not ticket.completions:
@@ -78,13 +81,18 @@ class Desk:
             elif not is_kept and not ticket.is_parked:
                 for sequence in ticket.open_sequences:
                     scheduler.add(sequence)
+        self._serving = True
         self._try_next()
 
-    def interrupt(self, computing: set[Sequence]) -> None:
-        """The ring is gone, and these sequences it was computing: everybody waits for the next one."""
+    def interrupt(self) -> None:
+        """The ring is gone: everybody waits for the next one."""
         self._serving = False
-        for ticket in list(self.tickets.values()):
+        for ticket in self.tickets.values():
             ticket.waiting_since_s = time.monotonic()
+
+    def blame(self, computing: set[Sequence]) -> None:
+        """The ring broke by itself while it computed these sequences: one of them may be what breaks rings."""
+        for ticket in list(self.tickets.values()):
             if not computing.isdisjoint(ticket.open_sequences):
                 ticket.count_break()
                 if ticket.breaks >= BREAKS_MAX:
@@ -128,6 +136,24 @@ class Desk:
         """What is here ends unanswered; callers may ask another head to go on."""
         for ticket in list(self.tickets.values()):
             self._reject(ticket, error)
+
+    def _move(self, ticket: Ticket, context_tokens: int) -> None:
+        """To a ring that may have room for shorter contexts than the one before: what is too long for it ends."""
+        if not ticket.completions:
+            return
+        if not ticket.is_started:
+            try:
+                check_lengths(ticket.request, len(ticket.prompt), context_tokens)
+            except GenerationError as error:
+                self._reject(ticket, error)
+                return
+        events: list[GenerationEvent] = []
+        for completion in ticket.completions:
+            if event := completion.move(context_tokens):
+                events.append(event)
+                self._drop_sequence(completion)
+        if events:
+            self._emit(ticket, events)
 
     def _overdue(self, ticket: Ticket, waited_s: float) -> GenerationError | None:
         if self._serving:
@@ -194,11 +220,15 @@ class Desk:
         self.tickets.pop(ticket.id, None)
         self._drop_sequences(ticket)
         ticket.tell(rejected(ticket.id, error))
+        self._try_next()
 
     def _drop_sequences(self, ticket: Ticket) -> None:
         for completion in ticket.completions:
-            if self._owners.pop(completion.sequence, None) and self._scheduler:
-                self._scheduler.finish(completion.sequence)
+            self._drop_sequence(completion)
+
+    def _drop_sequence(self, completion: Completion) -> None:
+        if self._owners.pop(completion.sequence, None) and self._scheduler:
+            self._scheduler.finish(completion.sequence)
 
     def _park(self, ticket: Ticket) -> None:
         assert self._scheduler

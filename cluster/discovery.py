@@ -30,6 +30,7 @@ _FOUND_MAX = 64
 _ADDRESSES_MAX = 8
 _ASK_MS = 1500
 _LOOK_AGAIN_S = 30.0
+_FAREWELL_S = 3.0
 _ANY = ("0.0.0.0", "::")  # noqa: S104 - recognised, not bound
 
 Interfaces = Sequence[str] | InterfaceChoice
@@ -62,26 +63,42 @@ class Announcement:
     interfaces: Interfaces = ALL_INTERFACES
     _zeroconf: AsyncZeroconf | None = field(default=None, init=False)
     _shown: tuple[str, ...] = field(default=(), init=False)
+    _failure: str = field(default="", init=False)
 
     async def run(self) -> None:
-        """Announce, again whenever this machine's addresses change, for ever; without a network wait for one."""
+        """Announce for ever: again whenever this machine's addresses change, and after a failure."""
         try:
             while True:
                 addresses = own_addresses(self.host)
                 if addresses != self._shown:
                     await self._withdraw()
-                    if addresses:
-                        await self._announce(addresses)
-                    self._shown = addresses
+                    self._shown = addresses if addresses and await self._announce(addresses) else ()
                 await asyncio.sleep(_LOOK_AGAIN_S)
         finally:
             await self._withdraw()
 
-    async def _announce(self, addresses: tuple[str, ...]) -> None:
+    async def _announce(self, addresses: tuple[str, ...]) -> bool:
+        """Whether others can hear of it now."""
+        try:
+            self._zeroconf = AsyncZeroconf(interfaces=self.interfaces)
+            await (await self._zeroconf.async_register_service(self._service(addresses)))
+        except (OSError, ZeroconfError) as error:
+            await self._withdraw()
+            reason = str(error) or type(error).__name__
+            if reason != self._failure:  # Said once, though it is tried again and again.
+                remedy = "other machines join with --controller HOST:PORT"
+                log.warning("cluster not announced", reason=reason, again_in_s=_LOOK_AGAIN_S, remedy=remedy)
+            self._failure = reason
+            return False
+        self._failure = ""
+        log.info("cluster announced", addresses=addresses, port=self.port)
+        return True
+
+    def _service(self, addresses: tuple[str, ...]) -> AsyncServiceInfo:
         digits = self.fingerprint[:FINGERPRINT_DIGITS]
         # Two controllers of one name, or one that was restarted in a hurry, must not take each other's.
         label = f"{self.name.partition('.')[0][:40]}-{digits[:8]}-{self.port}"
-        service = AsyncServiceInfo(
+        return AsyncServiceInfo(
             SERVICE,
             f"{label}.{SERVICE}",
             port=self.port,
@@ -89,25 +106,16 @@ class Announcement:
             properties={"ca": digits, "protocol": str(wire.PROTOCOL_VERSION)},
             server=f"{label}.local.",
         )
-        try:
-            self._zeroconf = AsyncZeroconf(interfaces=self.interfaces)
-            await self._zeroconf.async_register_service(service)
-        except (OSError, ZeroconfError) as error:
-            log.warning(
-                "cluster not announced",
-                reason=str(error) or type(error).__name__,
-                remedy="other machines join with --controller HOST:PORT",
-            )
-        else:
-            log.info("cluster announced", addresses=addresses, port=self.port)
 
     async def _withdraw(self) -> None:
         zeroconf, self._zeroconf = self._zeroconf, None
         if zeroconf:
-            with contextlib.suppress(OSError, ZeroconfError, TimeoutError):
-                async with asyncio.timeout(3):
+            with contextlib.suppress(OSError, ZeroconfError):
+                async with asyncio.timeout(_FAREWELL_S):
                     await zeroconf.async_unregister_all_services()
-            await zeroconf.async_close()
+            with contextlib.suppress(OSError, ZeroconfError):
+                async with asyncio.timeout(_FAREWELL_S):
+                    await zeroconf.async_close()
 
 
 async def look_for(

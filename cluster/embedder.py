@@ -28,6 +28,8 @@ from cluster.weights import load_stage, row_dtype
 
 # Rows of one pass: enough to keep matrices busy, few enough for the rows' own memory to stay small.
 _ROWS_MAX = 2048
+# Texts of one pass, each of which takes whole blocks of keys and values.
+_TEXTS_MAX = 64
 
 
 class _Encoder(Protocol):
@@ -117,11 +119,11 @@ class Embedder:
 
 
 def _batches(lengths: list[int]) -> list[list[int]]:
-    """Indices of texts that go together, alike in length: at most _ROWS_MAX rows, or one longer text."""
+    """Indices of texts that go together, alike in length: _TEXTS_MAX of _ROWS_MAX rows, or one longer text."""
     batches: list[list[int]] = []
     rows = 0
     for at in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if not batches or rows + lengths[at] > _ROWS_MAX:
+        if not batches or len(batches[-1]) == _TEXTS_MAX or rows + lengths[at] > _ROWS_MAX:
             batches.append([])
             rows = 0
         batches[-1].append(at)
@@ -162,7 +164,7 @@ class CausalEncoder:
     def __init__(
         self, source: str, manifest: Manifest, device: torch.device, precision: Precision, tokens_max: int
     ) -> None:
-        # Such files often have no output head; with the embedding in its place nothing more is asked for.
+        # Such files often have no output head: with the embedding in its place none is looked for.
         card = replace(read_card(manifest.config), tied_embeddings=True)
         self.hidden = card.hidden
         self.vocabulary = card.vocabulary
@@ -176,13 +178,19 @@ class CausalEncoder:
             end_layer=card.layers,
             precision=precision,
             context_tokens=self.context_tokens,
-            kv_blocks=blocks + _ROWS_MAX,
-            slots=_ROWS_MAX,
+            kv_blocks=blocks + _TEXTS_MAX,
+            slots=_TEXTS_MAX,
         )
-        weights = load_stage(card, manifest, spec, open_source(source), device)
+        weights = load_stage(card, manifest, spec, open_source(source), device, with_head=False)
         dtype = row_dtype(precision, device)
-        shapes = [card.kv_shape(layer) for layer in range(card.layers)]
-        self._cache = KvCache(shapes, spec.kv_blocks, dtype, device, context_tokens=self.context_tokens)
+        self._cache = KvCache(
+            [card.kv_shape(layer) for layer in range(card.layers)],
+            spec.kv_blocks,
+            dtype,
+            device,
+            context_tokens=self.context_tokens,
+            first_tokens=BLOCK_TOKENS,
+        )
         self._decoder = Decoder(card, spec, weights, self._cache, dtype, device)
         assert weights.final_norm is not None
         self._final_norm = weights.final_norm

@@ -4,13 +4,15 @@ from dataclasses import dataclass
 
 from msgspec import Struct
 
-from cluster.errors import ContextLengthExceeded, RequestInvalid
+from cluster.errors import ContextLengthExceeded, FrameInvalid, RequestInvalid
 
 # As the OpenAI API has them.
 INPUTS_MAX = 2048
 TOKENS_MAX = 300_000
 # Of one text: a longer one would take a decoder gigabytes of keys and values.
 CONTEXT_TOKENS_MAX = 8192
+# Clocks of two machines do not run equally fast.
+_CLOCKS_APART = 0.01
 
 
 class EmbedRequest(Struct, frozen=True, kw_only=True):
@@ -48,6 +50,23 @@ def check_inputs(request: EmbedRequest) -> None:
     empty = next((at for at, one in enumerate(inputs) if not one), None)
     if empty is not None:
         raise RequestInvalid(f"input[{empty}]: must not be empty", "input")
+
+
+def check_answer(request: EmbedRequest, answer: Embeddings, elapsed_ns: int) -> None:
+    """Whether this can be the answer to a request that was sent `elapsed_ns` ago. Raises FrameInvalid."""
+    counts, inputs = answer.token_counts, len(request.texts or request.token_ids)
+    if len(counts) != inputs:
+        raise FrameInvalid(f"{inputs} inputs were embedded as {len(counts)}")
+    if not all(0 < count <= CONTEXT_TOKENS_MAX for count in counts):
+        raise FrameInvalid(f"a text is said to have {min(counts)} to {max(counts)} tokens")
+    if request.token_ids and counts != [len(ids) for ids in request.token_ids]:
+        raise FrameInvalid("lists of tokens are said to have other lengths than they have")
+    if not 0 < answer.dimensions == (request.dimensions or answer.dimensions):
+        raise FrameInvalid(f"vectors have {answer.dimensions} dimensions, {request.dimensions} were asked for")
+    if len(answer.vectors) != 4 * answer.dimensions * inputs:
+        raise FrameInvalid(f"{len(answer.vectors)} bytes are not {inputs} vectors of {answer.dimensions}")
+    if not 0 <= answer.compute_ns <= elapsed_ns * (1 + _CLOCKS_APART):
+        raise FrameInvalid(f"computing is said to have taken {answer.compute_ns} ns of {elapsed_ns} ns")
 
 
 def check_tokens(token_ids: list[list[int]], context_tokens: int, vocabulary: int) -> None:

@@ -3,13 +3,15 @@
 import asyncio
 import contextlib
 import contextvars
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import structlog
 
 from cluster import wire
 from cluster.channel import Channel, open_channel
-from cluster.embedding import Embeddings, EmbedRequest
+from cluster.embedding import Embeddings, EmbedRequest, check_answer
 from cluster.errors import (
     GENERATION_ERRORS,
     ClusterBusy,
@@ -28,6 +30,13 @@ ANSWER_TIMEOUT_S = 300.0
 _LOST = "the machine that embeds was lost while answering"
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    request: EmbedRequest
+    answered: asyncio.Future[Embeddings]
+    began_ns: int
+
+
 class EmbeddingClient:
     """Opened by `open`; every request ends when the connection does, of which `lost` is told."""
 
@@ -35,7 +44,7 @@ class EmbeddingClient:
         self._channel = channel
         self._channel.payload_bytes_max = wire.PAYLOAD_BYTES_MAX
         self._lost = lost
-        self._requests: dict[str, asyncio.Future[Embeddings]] = {}
+        self._requests: dict[str, _Asked] = {}
         # Opened while some request runs, but it belongs to none: its log lines carry no request id.
         self._reading = asyncio.create_task(self._read(), name="embedding client", context=contextvars.Context())
 
@@ -51,7 +60,7 @@ class EmbeddingClient:
         if self._reading.done():
             raise EmbedderLost(_LOST)
         answered: asyncio.Future[Embeddings] = asyncio.get_running_loop().create_future()
-        self._requests[request.id] = answered
+        self._requests[request.id] = _Asked(request, answered, time.monotonic_ns())
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 await self._channel.send(wire.Embed(request))
@@ -84,8 +93,6 @@ class EmbeddingClient:
                 message, payload = await self._channel.receive()
                 match message:
                     case wire.Embedded(request_id, dimensions, token_counts, compute_ns):
-                        if len(payload) != 4 * dimensions * len(token_counts):
-                            raise FrameInvalid(f"{len(payload)} bytes are not {len(token_counts)} vectors")
                         self._settle(request_id, Embeddings(payload, dimensions, token_counts, compute_ns))
                     case wire.Rejected(request_id, code, text, param):
                         self._settle(request_id, GENERATION_ERRORS.get(code, GenerationError)(text, param))
@@ -94,16 +101,18 @@ class EmbeddingClient:
         except (LinkLost, FrameInvalid, PeerRejected) as error:
             log.warning("embedder lost", reason=str(error))
         finally:
-            for answered in self._requests.values():
-                if not answered.done():
-                    answered.set_exception(EmbedderLost(_LOST))
+            for asked in self._requests.values():
+                if not asked.answered.done():
+                    asked.answered.set_exception(EmbedderLost(_LOST))
             self._lost(self)
 
     def _settle(self, request_id: str, outcome: Embeddings | GenerationError) -> None:
-        answered = self._requests.get(request_id)
-        if answered is None or answered.done():
+        """Raises FrameInvalid for what cannot be the answer to this request."""
+        asked = self._requests.get(request_id)
+        if asked is None or asked.answered.done():
             return
         if isinstance(outcome, Embeddings):
-            answered.set_result(outcome)
+            check_answer(asked.request, outcome, time.monotonic_ns() - asked.began_ns)
+            asked.answered.set_result(outcome)
         else:
-            answered.set_exception(outcome)
+            asked.answered.set_exception(outcome)

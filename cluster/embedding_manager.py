@@ -9,14 +9,23 @@ from pathlib import Path
 import structlog
 
 from cluster import wire
-from cluster.embedder_place import place_embedder
+from cluster.embedder_place import Held, place_embedder
 from cluster.embedding import Embeddings, EmbedRequest
 from cluster.embedding_client import EmbeddingClient
 from cluster.embedding_model import EmbeddingModel, read_embedding_model
 from cluster.epochs import Epochs
-from cluster.errors import ClusterError, ClusterUnavailable, EmbedderLost, LinkError, ModelError, NodeFailed
+from cluster.errors import (
+    ClusterError,
+    ClusterUnavailable,
+    EmbedderLost,
+    LinkError,
+    ModelError,
+    NodeFailed,
+    PeerRejected,
+)
 from cluster.identity import Identity, NodeId
 from cluster.manifest import Progress
+from cluster.owners import Owners
 from cluster.plan import Member
 from cluster.readiness import Readiness
 from cluster.rests import Rests
@@ -38,7 +47,7 @@ _LOOK_AGAIN_S = 0.5
 _ANY = wire.ANY_EPOCH
 _LOST = "the connection to the embedder was lost"
 
-HeldBytes = Callable[[], Mapping[NodeId, int]]
+HeldNow = Callable[[], Mapping[NodeId, Held]]
 """What of each machine's usable memory the cluster's own model takes."""
 
 
@@ -52,11 +61,14 @@ class _Serving:
 class EmbeddingManager:
     """`run` is its task; what the nodes say of embedders is answered there, one thing after the other."""
 
-    def __init__(self, folder: Path, roster: Roster, identity: Identity, held_bytes: HeldBytes) -> None:
+    def __init__(
+        self, folder: Path, roster: Roster, identity: Identity, held_now: HeldNow, owners: Owners | None = None
+    ) -> None:
         self._folder = folder
         self._roster = roster
         self._identity = identity
-        self._held_bytes = held_bytes
+        self._held_now = held_now
+        self._owners = owners
         self._epochs = Epochs(folder, "embedder-epoch")
         self._rests = Rests()
         self._answers = roster.embedder_answers
@@ -142,7 +154,8 @@ class EmbeddingManager:
         """Have a machine load the model; whoever served it until now does so meanwhile. Raises ClusterError."""
         members = self._roster.available()
         resting = {member.node_id for member in members if self._rests.rests(member.node_id)}
-        place = place_embedder(model.name, model.needed_bytes, members, self._held_bytes(), resting)
+        owners = self._owners.pin(self._roster.machines)[0].owners if self._owners else None
+        place = place_embedder(model.name, model.needed_bytes, members, self._held_now(), resting, owners)
         node_id, epoch = place.member.node_id, self._epochs.advance()
         log.info("embedder placed", epoch=epoch, reason=place.reason)
         if self._serving is None:
@@ -205,8 +218,8 @@ class EmbeddingManager:
         """Its connection has ended: the task is to look for another machine."""
         if self._serving and self._serving.client is client:
             lost = wire.Failed(self._serving.epoch, "embedder", _LOST)
-            with contextlib.suppress(asyncio.QueueFull):
-                self._answers.put_nowait((self._serving.member, lost))
+            with contextlib.suppress(PeerRejected):  # It looks again for every request, too.
+                self._answers.put(self._serving.member, lost)
 
     async def _note_loss(self, client: EmbeddingClient) -> None:
         """Whoever asks from now on waits for the next embedder, though the task may not have heard of it yet."""

@@ -14,7 +14,15 @@ import structlog
 
 from cluster import wire
 from cluster.channel import Channel, open_channel
-from cluster.errors import LinkError, LinkLost, ModelError, ModelInvalid, PeerRejected, WeightsMismatch
+from cluster.errors import (
+    LinkError,
+    LinkLost,
+    ModelError,
+    ModelInvalid,
+    ModelNotFound,
+    PeerRejected,
+    WeightsMismatch,
+)
 from cluster.identity import Identity, NodeId
 from cluster.manifest import Manifest
 from cluster.store import PART_BYTES, ModelCopy
@@ -46,9 +54,9 @@ class ControllerSource:
 
     def __init__(self, report: Callable[[wire.Message], Awaitable[None]]) -> None:
         self._report = report
-        self._parts: asyncio.Queue[tuple[wire.Part, bytes]] = asyncio.Queue(4)
+        self._parts: asyncio.Queue[tuple[wire.Part | wire.NoPart, bytes]] = asyncio.Queue(4)
 
-    def deliver(self, part: wire.Part, content: bytes) -> None:
+    def deliver(self, part: wire.Part | wire.NoPart, content: bytes) -> None:
         """One part is asked for at a time; a full queue means that nobody waits for this one any more."""
         if not self._parts.full():
             self._parts.put_nowait((part, content))
@@ -60,8 +68,11 @@ class ControllerSource:
             async with asyncio.timeout(PART_TIMEOUT_S):
                 while True:
                     part, content = await self._parts.get()
-                    if part.sha256 == sha256 and part.offset == offset:
-                        return part, content
+                    if (part.sha256, part.offset) != (sha256, offset):
+                        continue
+                    if isinstance(part, wire.NoPart):
+                        raise ModelNotFound(f"the controller gives nothing of {sha256[:12]}: {part.reason}")
+                    return part, content
         except TimeoutError:
             silence = f"the controller sent nothing of {sha256[:12]} for {PART_TIMEOUT_S:.0f} s"
             raise LinkLost(silence) from None

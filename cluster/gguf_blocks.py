@@ -1,4 +1,4 @@
-"""GGUF's blocks of quantized weights in torch: back to floats, or losslessly into int4 groups of 32.
+"""GGUF's blocks of quantized weights in torch: back to floats, or quant by quant into int4 groups of 32.
 
 Every type is taken apart the same way: value = scale * (quant - zero) - minimum, with one scale and one minimum
 per group of a block. Layouts as ggml-common.h of https://github.com/ggml-org/ggml has them.
@@ -64,9 +64,10 @@ def dequantise(entry: TensorEntry, raw: bytearray, dtype: torch.dtype | None = N
 
 
 def int4_groups(entry: TensorEntry, raw: bytearray) -> tuple[Tensor, Tensor, Tensor]:
-    """A matrix of one of FOUR_BITS as linear.pack_int4 takes it, without any loss: value = scale * quant - min.
+    """A matrix of one of FOUR_BITS as linear.pack_int4 takes it: value = scale * quant - min.
 
-    Returns quants uint8 [out, in] of 0..15, scales and mins fp32 [out, in / 32].
+    Quants are kept as they are; pack_int4 rounds scales and minimums to bf16. Returns quants uint8 [out, in] of
+    0..15, scales and mins fp32 [out, in / 32].
     """
     blocks = torch.frombuffer(raw, dtype=torch.uint8).view(-1, BLOCK_SIZES[entry.dtype][1])
     quants, zero, scales, minimums = _TAKE_APART[entry.dtype](blocks)

@@ -7,6 +7,7 @@ from pathlib import Path
 import structlog
 
 from cluster import wire
+from cluster.costs import RingCosts
 from cluster.desk import Desk
 from cluster.errors import ClusterError, ClusterUnavailable, FrameInvalid, GenerationError, LinkError, StageLost
 from cluster.identity import Identity
@@ -15,6 +16,7 @@ from cluster.pipeline import Pipeline, is_warm_up, warm_up
 from cluster.plan import BLOCK_TOKENS
 from cluster.ring import RingBroken, RingEnd
 from cluster.scheduler import Scheduler
+from cluster.sequence import Sequence
 from cluster.text import TextCodec
 from cluster.tickets import Cancelled, Tell, Ticket, rejected
 from cluster.transport import Frame
@@ -48,6 +50,8 @@ class Head:
         # What the last ring that served leaves to one of the same cut: its scheduler, and stages still to be fed.
         self._kept: Scheduler | None = None
         self._owed: set[int] = set()
+        # What the last ring was computing when it broke.
+        self._computing: set[Sequence] = set()
         self._codec: TextCodec | None = None
         self._codec_source = ""
         self._context_tokens = 0
@@ -149,6 +153,9 @@ class Head:
         assigned = self._order
         if assigned is None or assigned.epoch != order.epoch:
             return
+        if order.after_error:
+            self._desk.blame(self._computing)
+        self._computing = set()
         try:
             self.ring_end.connect(order.epoch, order.downstream, assigned.terms)
         except LinkError as error:
@@ -187,7 +194,11 @@ class Head:
         pipeline, self._pipeline = self._pipeline, None
         if pipeline and pipeline.is_closed:
             self._kept, self._owed = pipeline.scheduler, pipeline.fresh
-            self._desk.interrupt(pipeline.computing)
+            if pipeline.has_crawled:
+                # Who is left may be as slow for good: the next ring's pace is measured anew.
+                pipeline.scheduler.costs = RingCosts(pipeline.order.stages)
+            self._computing = pipeline.computing
+            self._desk.interrupt()
 
     def _take(self, ticket: Ticket) -> None:
         if self._codec is None:

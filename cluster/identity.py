@@ -5,7 +5,7 @@ import json
 import os
 import ssl
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NewType
 
@@ -36,6 +36,8 @@ class Identity:
     """A folder that holds a private key, the certificate for it and the cluster's authority."""
 
     folder: Path
+    # Removed machines that there was no room for on the disk.
+    _unwritten: set[NodeId] = field(default_factory=set, repr=False, compare=False)
 
     @property
     def exists(self) -> bool:
@@ -62,13 +64,20 @@ class Identity:
     def removed(self) -> frozenset[NodeId]:
         """Machines that the controller has removed. Read anew each time: the agent writes for its children."""
         try:
-            return frozenset(json.loads((self.folder / REMOVED_FILE).read_bytes()))
+            return frozenset(self._unwritten).union(json.loads((self.folder / REMOVED_FILE).read_bytes()))
         except FileNotFoundError:
-            return frozenset()
+            return frozenset(self._unwritten)
 
     def keep_removed(self, node_ids: Iterable[NodeId]) -> None:
-        """From now on no process with this identity talks to these machines."""
+        """From now on no process with this identity talks to these machines.
+
+        Raises OSError when that cannot be written down; this process keeps to it all the same.
+        """
+        node_ids = frozenset(node_ids)
+        self._unwritten.clear()
+        self._unwritten.update(node_ids)
         replace_file(self.folder / REMOVED_FILE, json.dumps(sorted(node_ids)), mode=0o644)
+        self._unwritten.clear()
 
     def admit(self, link: ssl.SSLSocket | ssl.SSLObject) -> Peer:
         """Who is at the other end of a finished handshake. Raises PeerRejected, also for a removed machine."""

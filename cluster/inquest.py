@@ -34,6 +34,8 @@ class Inquest:
     rests: Rests = field(default_factory=Rests)
     # Whose stage process has ended: it comes back in seconds.
     restarting: frozenset[NodeId] = frozenset()
+    # Whether a stage's own error, or the end of its process, broke the last ring: no machine's loss, no link's.
+    is_own_error: bool = False
     _serving_since_s: float | None = None
     _heard_since_s: float = 0.0
     _failures: list[tuple[NodeId, wire.Failed]] = field(default_factory=list)
@@ -46,6 +48,7 @@ class Inquest:
         self._serving_since_s = self.clock()
         self._failures.clear()
         self.restarting = frozenset()
+        self.is_own_error = False
 
     def retire(self, ring: frozenset[NodeId]) -> None:
         """The ring is taken apart on purpose: its machines have done their part, and its links end now."""
@@ -80,6 +83,7 @@ class Inquest:
             self._proven = broken.ring
             for member_id in broken.ring:
                 self.rests.end(member_id)
+        self.is_own_error = any(_is_own_error(failure) for _, failure in failures)
         clear = [(node_id, failure) for node_id, failure in failures if self._tells(broken, failure)]
         culprits = {self._judge(broken, *heard, is_settled=is_settled) for heard in clear or failures[:1]}
         return frozenset(culprit for culprit in culprits if culprit)
@@ -116,3 +120,8 @@ class Inquest:
         if is_settled:
             return None
         return self.leave_out(NodeFailed(node_id, failure.reason, (failure.peer_id,) if failure.peer_id else ()))
+
+
+def _is_own_error(failure: wire.Failed) -> bool:
+    is_its_own = failure.cause == "error" and not failure.peer_id
+    return failure.role != "node" and (is_its_own or failure.cause == "ended")

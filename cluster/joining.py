@@ -4,6 +4,8 @@ import ssl
 from pathlib import Path
 
 import structlog
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from cluster import wire
 from cluster.authority import (
@@ -17,23 +19,24 @@ from cluster.authority import (
 )
 from cluster.channel import Channel, dial
 from cluster.discovery import Target
-from cluster.errors import LinkLost, PeerRejected, WrongPeer
+from cluster.errors import PeerRejected, WrongPeer
 from cluster.identity import Identity
 
 log = structlog.get_logger(__name__)
 
 ANSWER_TIMEOUT_S = 10.0
-
-
-__all__ = ["Target", "admit_newcomer", "join"]
+# Of what a stranger says.
+_REASON_CHARACTERS = 200
 
 
 async def join(target: Target, token: str, folder: Path, name: str) -> Identity:
-    """Get this machine a certificate, kept in `folder`. Raises PeerRejected with the reason, LinkLost."""
+    """Get this machine a certificate, kept in `folder`.
+
+    Raises WrongPeer, LinkLost and FrameInvalid where the controller may be elsewhere; PeerRejected, with the
+    reason, when the controller itself, proven by the token's fingerprint, refuses.
+    """
     pinned, _ = read_token(token)
-    authority_pem = await _ask_authority(target)
-    if fingerprint(authority_pem) != pinned:
-        raise WrongPeer(f"{target} is not the cluster that issued this join token")
+    authority_pem = await _ask_authority(target, pinned)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
@@ -45,7 +48,9 @@ async def join(target: Target, token: str, folder: Path, name: str) -> Identity:
             raise WrongPeer(f"{target} is no controller of this cluster")
         key = new_key()
         await channel.send(wire.Enrol(token, signing_request(key, name)))
-        answer = await _answer(channel)
+        answer, _ = await channel.receive(ANSWER_TIMEOUT_S)
+        if isinstance(answer, wire.Refused):
+            raise PeerRejected(answer.reason)
         if not isinstance(answer, wire.Enrolled):
             raise PeerRejected("the controller gave no certificate")
     finally:
@@ -75,8 +80,12 @@ async def admit_newcomer(channel: Channel, authority: Authority) -> None:
             await channel.send(wire.Refused("join first: millrace join TOKEN"))
 
 
-async def _ask_authority(target: Target) -> str:
-    # Nothing is secret yet and nothing is believed yet: the fingerprint decides.
+async def _ask_authority(target: Target, pinned: str) -> str:
+    """The certificate (PEM) of the cluster's authority, by its fingerprint.
+
+    Nothing is secret yet and nothing is believed yet: whatever else anybody says, even that we are refused, only
+    means that the controller is not there. Raises WrongPeer, LinkLost, FrameInvalid.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
@@ -84,19 +93,25 @@ async def _ask_authority(target: Target) -> str:
     channel = await dial(target.host, target.port, context)
     try:
         await channel.send(wire.AskAuthority())
-        answer = await _answer(channel)
+        answer, _ = await channel.receive(ANSWER_TIMEOUT_S)
     finally:
         await channel.close()
+    if isinstance(answer, wire.Refused):
+        raise WrongPeer(f"{target} does not say which cluster it is: {answer.reason[:_REASON_CHARACTERS]}")
     if not isinstance(answer, wire.Authority):
         raise WrongPeer(f"{target} is no controller of a Millrace cluster")
-    return answer.certificate_pem
-
-
-async def _answer(channel: Channel) -> wire.Message:
     try:
-        answer, _ = await channel.receive(ANSWER_TIMEOUT_S)
-    except LinkLost as error:
-        raise PeerRejected(f"{channel.address} ended the conversation: {error}") from None
-    if isinstance(answer, wire.Refused):
-        raise PeerRejected(answer.reason)
-    return answer
+        authority_pem = _first_certificate(answer.certificate_pem)
+    except ValueError:
+        raise WrongPeer(f"{target} shows no certificate authority of a Millrace cluster") from None
+    if fingerprint(authority_pem) != pinned:
+        raise WrongPeer(f"{target} is not the cluster that issued this join token")
+    return authority_pem
+
+
+def _first_certificate(pem: str) -> str:
+    """The certificate that `fingerprint` is of; another authority behind it must not be trusted along with it.
+
+    Raises ValueError.
+    """
+    return x509.load_pem_x509_certificate(pem.encode()).public_bytes(Encoding.PEM).decode()

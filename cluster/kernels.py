@@ -42,11 +42,6 @@ class KernelReport:
     """Values of the matrix that was timed."""
 
     @property
-    def row_us(self) -> tuple[float, ...]:
-        """Microseconds per row."""
-        return tuple(1e6 * seconds / rows for seconds, rows in zip(self.call_s, self.rows, strict=True))
-
-    @property
     def seconds_per_million(self) -> tuple[float, ...]:
         """Seconds of a call per million weights."""
         return tuple(1e6 * seconds / self.weights for seconds in self.call_s)

@@ -21,7 +21,7 @@ class KvCache:
     """The cache of one stage's layers. A slot's tensors are [kv_heads, capacity, dim] per layer.
 
     `output_dim` above 0 makes room for one more row per token, without heads: the stage's own output, which it can
-    send again to a stage that has lost its keys and values.
+    send again to a stage that has lost its keys and values. On CPUs a slot begins with room for `first_tokens`.
     """
 
     def __init__(
@@ -34,6 +34,7 @@ class KvCache:
         output_dim: int = 0,
         output_dtype: torch.dtype = torch.float32,
         context_tokens: int = 2**31,
+        first_tokens: int = _FIRST_TOKENS,
     ) -> None:
         self.blocks_total = blocks
         self._shapes = tuple(shapes)
@@ -42,6 +43,7 @@ class KvCache:
         self._output_dim = output_dim
         self._output_dtype = output_dtype
         self._context_tokens = context_tokens
+        self._first_tokens = first_tokens
         self._keys: dict[int, list[Tensor]] = {}
         self._values: dict[int, list[Tensor]] = {}
         self._outputs: dict[int, Tensor] = {}
@@ -105,7 +107,9 @@ class KvCache:
             held.pop(slot, None)
 
     def _grow(self, slot: int, tokens: int) -> None:
-        capacity = max(_FIRST_TOKENS, 2 * self._capacity.get(slot, 0))
+        # What is not written to costs nothing in main memory; on a GPU it does.
+        is_lazy = self._device.type == "cpu"
+        capacity = max(self._first_tokens, 2 * self._capacity.get(slot, 0)) if is_lazy else tokens
         while capacity < tokens:
             capacity *= 2
         # Never beyond the context, in whole blocks: the last doubling would be the largest.

@@ -140,7 +140,7 @@ def _dial(address: wire.Address, identity: Identity) -> ssl.SSLSocket:
         tune(connection)
     except ssl.SSLError as error:
         raise PeerRejected(f"{where} refused or failed the TLS handshake: {error.reason}") from None
-    except OSError as error:
+    except (OSError, ValueError, OverflowError) as error:
         raise LinkLost(f"cannot reach {where}: {error}") from None
     try:
         if identity.admit(connection).node_id != address.node_id:

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from cluster.joining import Target
+from cluster.discovery import Target
 from cluster.node_options import NodeOptions
 from cluster.probe import compute_threads
 

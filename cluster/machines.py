@@ -10,8 +10,10 @@ import msgspec
 from cluster.errors import MachineUnknown
 from cluster.identity import NodeId, replace_file
 
-# Removed machines are written to every node: the book stays small enough for one message.
+# Beside those that were removed, each of which somebody has put out by hand.
 MACHINES_MAX = 4096
+# How long a removed machine is kept out beyond its certificate: somebody's clock may be slow.
+CLOCK_MARGIN_S = 24 * 3600.0
 
 
 class MachineRecord(msgspec.Struct, kw_only=True):
@@ -45,13 +47,8 @@ class MachineBook:
 
     @property
     def removed(self) -> frozenset[NodeId]:
-        """Machines that nobody may talk to, though their certificates have not ended."""
-        now_s = self.clock()
-        return frozenset(
-            node_id
-            for node_id, record in self._records.items()
-            if record.removed_s and record.certified_until_s > now_s
-        )
+        """Machines that nobody may talk to, though their certificates may not have ended everywhere."""
+        return frozenset(node_id for node_id, record in self._live() if record.removed_s)
 
     @property
     def draining(self) -> frozenset[NodeId]:
@@ -77,10 +74,19 @@ class MachineBook:
             self._save()
 
     def find(self, name: str) -> NodeId:
-        """By name, or by id or its beginning. Raises MachineUnknown, also where two have the name."""
+        """By name, or by id or its beginning. Raises MachineUnknown, also where several are meant.
+
+        Machines choose their names: one that is called as another's id begins must not be taken for it.
+        """
         there = {node_id: record for node_id, record in self._records.items() if not record.removed_s}
-        found = [node_id for node_id, record in there.items() if record.name == name]
-        found = found or [node_id for node_id in there if len(name) >= 6 and node_id.startswith(name)]
+        if name in there:
+            return NodeId(name)
+        is_id = len(name) >= 6
+        found = [
+            node_id
+            for node_id, record in there.items()
+            if record.name == name or (is_id and node_id.startswith(name))
+        ]
         if not found:
             raise MachineUnknown(f"no machine of this cluster is called {name}; `millrace machines` lists them")
         if len(found) > 1:
@@ -99,9 +105,17 @@ class MachineBook:
         self._records[node_id].draining = draining
         self._save()
 
-    def _save(self) -> None:
+    def _live(self) -> list[tuple[NodeId, MachineRecord]]:
+        """Whoever's certificate has ended needs a token again: nothing is known of it that still matters."""
         now_s = self.clock()
-        # Whoever's certificate has ended needs a token again: nothing is known of it that still matters.
-        live = {node_id: record for node_id, record in self._records.items() if record.certified_until_s > now_s}
-        self._records = dict(sorted(live.items(), key=lambda item: item[1].joined_s)[-MACHINES_MAX:])
+        return [
+            (node_id, record)
+            for node_id, record in self._records.items()
+            if record.certified_until_s + (CLOCK_MARGIN_S if record.removed_s else 0.0) > now_s
+        ]
+
+    def _save(self) -> None:
+        live = sorted(self._live(), key=lambda item: item[1].joined_s)
+        removed = [item for item in live if item[1].removed_s]
+        self._records = dict(removed + [item for item in live if not item[1].removed_s][-MACHINES_MAX:])
         replace_file(self.file, msgspec.json.encode(self._records).decode(), mode=0o600)

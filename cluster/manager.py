@@ -28,6 +28,7 @@ from cluster.readiness import Readiness
 from cluster.recovery import has_room
 from cluster.roster import Roster
 from cluster.standbys import Standbys
+from cluster.topology import PlanDraft
 
 log = structlog.get_logger(__name__)
 
@@ -89,6 +90,11 @@ class DeploymentManager:
         self._model = model
         await self.readiness.tell("waiting", "no machine is in the cluster")
 
+    async def draft(self, model: Model, without: frozenset[NodeId]) -> PlanDraft:
+        """What would be planned now without these machines; nothing comes of it. Raises MachineUnknown."""
+        now = self.deployment.plan if self.deployment else None
+        return await self._planning.draft(model, now, self._head, without)
+
     async def _wait_for_work(self) -> Model:
         """Until there is a model, and machines for it that no plan has considered or no ring that works."""
         while (model := self._model) is None:
@@ -98,42 +104,41 @@ class DeploymentManager:
         while not self._must_plan():
             await self._next_event(self._inquest.rests.next_end_s())
         if self.deployment is None and self._last:
+            until_s = _now_s() + self._inquest.patience_s
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._inquest.patience_s):
-                    while not self._inquest.is_clear(self._last):
-                        await self._answer()
+                while not self._inquest.is_clear(self._last):
+                    await self._answer(until_s)
             self._considered -= self._inquest.close(self._last)
         return model
 
     async def _gather(self) -> None:
         """Before the first plan: wait for the machines that are on their way."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(GATHER_TIMEOUT_S):
-                while len(self._roster.membership.present()) < self._expected_nodes:
-                    await self._next_event(0.5)
+        until_s = _now_s() + GATHER_TIMEOUT_S
+        while len(self._roster.membership.present()) < self._expected_nodes and _now_s() < until_s:
+            await self._next_event(0.5)
 
     async def _is_new_within(self, pause_s: float) -> bool:
         """Before trying again: whether a machine has joined or the ring that still served has broken meanwhile."""
-        serving = self.deployment
+        serving, until_s = self.deployment, _now_s() + pause_s
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(pause_s):
-                while self.deployment is serving:
-                    if isinstance((await self._answer())[1], wire.Hello):
-                        break
-                return True
+            while self.deployment is serving:
+                if isinstance((await self._answer(until_s))[1], wire.Hello):
+                    break
+            return True
         return False
 
     async def _next_event(self, timeout_s: float | None) -> None:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._answer()
+            await self._answer(None if timeout_s is None else _now_s() + timeout_s)
 
-    async def _answer(self) -> tuple[NodeId, wire.Message]:
+    async def _answer(self, until_s: float | None) -> tuple[NodeId, wire.Message]:
         """The next thing that a node said or that happened to it; what concerns the present ring breaks it.
 
-        Raises PlanOutdated while files are fetched for a plan that this makes pointless.
+        Raises TimeoutError when there is none by then; what has been heard is always acted upon to the end. Raises
+        PlanOutdated while files are fetched for a plan that this makes pointless.
         """
-        member, message = await self._roster.answers.get()
+        async with asyncio.timeout_at(until_s):
+            member, message = await self._roster.answers.get()
         if isinstance(message, wire.Failed):
             await self._note_failure(member, message)
         elif isinstance(message, wire.Shelved):
@@ -150,19 +155,26 @@ class DeploymentManager:
         if failure.role == "node" or (failure.role == "stage" and failure.cause == "ended"):
             # Whoever comes back may have more to give, or another address, and has nothing loaded any more.
             self._considered -= {member.node_id}
-            self._holdings.forget(member.node_id)
+            self._forget(member.node_id, failure)
         if self._last and _concerns(self._last, member, failure):
             self._inquest.hear(member.node_id, failure)
-        deployment = self.deployment
-        if deployment is None or not _concerns(deployment, member, failure):
-            return
-        await self._break(f"{member.name}: {failure.reason}")
-        is_heads = member.node_id == deployment.head.node_id
+        is_broken = self.deployment is not None and _concerns(self.deployment, member, failure)
+        if is_broken:
+            await self._break(f"{member.name}: {failure.reason}")
+        is_heads = self.deployment is None and member.node_id == self._head
         if is_heads and (failure.role == "node" or (failure.role == "head" and failure.cause == "silent")):
             # Whoever waits for a head that says nothing would wait for the connection's own timeout.
             await self._use_head(None)
-        if self._is_preparing:
+        if is_broken and self._is_preparing:
             raise PlanOutdated("the ring that was to serve meanwhile is broken")
+
+    def _forget(self, node_id: NodeId, failure: wire.Failed) -> None:
+        """A machine's stage process is gone; one that a copy was too much for is left alone for a while."""
+        self._holdings.forget(node_id)
+        was_loading = self.standbys.forget(node_id)
+        if was_loading and failure.role == "stage" and not (self.deployment and node_id in self.deployment.ring):
+            pause_s = self._inquest.rests.add(node_id)
+            log.warning("no standby", epoch=self.epoch, node_id=node_id, reason=failure.reason, seconds=pause_s)
 
     def _must_plan(self) -> bool:
         present = {member.node_id for member in self._roster.available()}
@@ -213,6 +225,7 @@ class DeploymentManager:
                     raise NodeFailed(next(iter(late)), "a machine has not got its files in a day")
             if self.deployment:
                 serving = self.deployment.plan
+                self.standbys.pause()
                 beside = [stage for stage in rollout.new_stages if has_room(stage, serving, model.card)]
                 await rollout.shelve(beside)
         finally:
@@ -223,7 +236,8 @@ class DeploymentManager:
         epoch = self._epochs.advance()
         for reason in (*plan.reasons, *(stage.reason for stage in plan.stages)):
             log.info("plan", epoch=epoch, reason=reason)
-        return Rollout(epoch, model, plan, self._holdings, self._roster.send, self._answer)
+        after_error = self._inquest.is_own_error
+        return Rollout(epoch, model, plan, self._holdings, self._roster.send, self._answer, after_error)
 
     async def _replace(self, rollout: Rollout) -> None:
         """Take the old ring apart and close the new one. Heads keep what they were answering."""
@@ -266,6 +280,10 @@ class DeploymentManager:
         log.error("deployment failed", epoch=self.epoch, reason=reason, again_in_s=again_in_s, exc_info=trace)
         if self.deployment is None:
             await self.readiness.tell("failed" if isinstance(error, ModelError) else "planning", reason)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _concerns(deployment: Deployment, member: Member, failure: wire.Failed) -> bool:

@@ -14,6 +14,8 @@ from msgspec import Struct
 from cluster.errors import ModelInvalid, ModelNotFound
 from cluster.gguf_model import mapped_tensors
 
+# Another one whenever the same files give another manifest than before: those that are kept are made anew then.
+READER_VERSION = 1
 HEADER_BYTES_MAX = 100 * 2**20
 SMALL_FILES = (
     "config.json",

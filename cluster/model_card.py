@@ -110,13 +110,6 @@ class ModelCard:
         """The last stage's norm and matrix from rows to logits."""
         return LayerCost(self.vocabulary * self.hidden, self.vocabulary, self.hidden).bytes_at(precision)
 
-    def shares_embedding(self, precision: Precision) -> bool:  # noqa: ARG002 - may differ for later formats
-        """Whether a machine that holds both ends holds one matrix for them.
-
-        At no precision so far: heads are packed for their kernels, which makes them a second one.
-        """
-        return False
-
     def total_bytes(self, precision: Precision) -> int:
         """All weights, as one machine would hold them."""
         layers = sum(self.layer_bytes(precision, layer) for layer in range(self.layers))

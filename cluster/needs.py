@@ -12,6 +12,8 @@ CHUNK_TOKENS = 256
 _WORKSPACE_VECTORS = 8
 # Without a ring that serves many at once long contexts would ask for memory that nobody uses.
 _WISHED_TOKENS = 2048
+# Nobody is well served by less, however little memory there is.
+CONTEXT_TOKENS_MIN = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,6 @@ class Needs:
     """One token's row as a stage keeps it after sending it, to send it again to whoever replaces the next."""
     embedding_bytes: int
     head_bytes: int
-    is_shared: bool
     workspace_bytes: int
 
     def weight_bytes(self, first_layer: int, end_layer: int) -> int:
@@ -67,12 +68,17 @@ class Needs:
         return middle, first, last, alone
 
     def _ends_bytes(self, *, first: bool, last: bool) -> int:
-        shared_bytes = self.embedding_bytes if first and last and self.is_shared else 0
-        return first * self.embedding_bytes + last * self.head_bytes - shared_bytes
+        return first * self.embedding_bytes + last * self.head_bytes
 
 
-def read_needs(card: ModelCard, precision: Precision, slots: int, kind: str) -> Needs:
-    """The needs of a model's stages on a device of this kind, `slots` sequences at once."""
+def read_needs(
+    card: ModelCard, precision: Precision, slots: int, kind: str, context_tokens: int | None = None
+) -> Needs:
+    """The needs of a model's stages on a device of this kind, `slots` sequences at once.
+
+    `context_tokens` is the longest context that is served, the model's own by default.
+    """
+    context_tokens = context_tokens or card.context_tokens
     value_bytes = BYTES_PER_VALUE[precision]
     # What is not quantized is kept at half the width on GPUs.
     share = 2 if kind != "cpu" and precision in QUANTIZED else 1
@@ -80,8 +86,8 @@ def read_needs(card: ModelCard, precision: Precision, slots: int, kind: str) -> 
     width = max(card.intermediate, card.experts.intermediate if card.experts else 0)
     widest = max(2 * width, _WORKSPACE_VECTORS * card.hidden)
     # A prefill chunk's mask holds a row for each query head that shares a key-value head; rope has two tables.
-    mask_values = card.heads // card.kv_heads * CHUNK_TOKENS * card.context_tokens
-    rope_values = 2 * card.context_tokens * card.head_dim
+    mask_values = card.heads // card.kv_heads * CHUNK_TOKENS * context_tokens
+    rope_values = 2 * context_tokens * card.head_dim
     values = rows * widest + mask_values + rope_values
     return Needs(
         layer_bytes=tuple(card.layer_bytes(precision, layer) for layer in range(card.layers)),
@@ -89,20 +95,23 @@ def read_needs(card: ModelCard, precision: Precision, slots: int, kind: str) -> 
         row_bytes=card.hidden * (4 if precision == "fp32" else 2),
         embedding_bytes=card.embedding_bytes(precision),
         head_bytes=card.head_bytes(precision),
-        is_shared=card.shares_embedding(precision),
         workspace_bytes=values * value_bytes + slots * card.vocabulary * 4,
     )
 
 
-def context_room(card: ModelCard) -> int:
+def context_room(context_tokens: int) -> int:
     """Tokens of cache that one full context takes: whole blocks."""
-    return -(-card.context_tokens // BLOCK_TOKENS) * BLOCK_TOKENS
+    return -(-context_tokens // BLOCK_TOKENS) * BLOCK_TOKENS
 
 
-def kv_wishes(card: ModelCard, streams: int) -> list[int]:
+def kv_wishes(context_tokens: int, streams: int) -> list[int]:
     """Tokens of cache to ask for, from what so many streams would like down to one full context."""
-    least = context_room(card)
-    most = max(least, streams * min(least, _WISHED_TOKENS))
+    least = context_room(context_tokens)
+    return halves(max(least, streams * min(least, _WISHED_TOKENS)), least)
+
+
+def halves(most: int, least: int) -> list[int]:
+    """`most`, half of it, and so on down to `least`, which is the last one."""
     wishes = [most]
     while wishes[-1] > least:
         wishes.append(max(least, wishes[-1] // 2))

@@ -11,11 +11,12 @@ from cluster import renewal, wire
 from cluster.authority import fingerprint, read_token
 from cluster.channel import Channel, dial
 from cluster.crew import Crew
+from cluster.discovery import Target
 from cluster.errors import FrameInvalid, LinkLost, PeerRejected, WrongPeer
 from cluster.fetching import ControllerSource, Fetcher
 from cluster.handshake import PROGRAM
 from cluster.identity import AUTHORITY_FILE, Identity
-from cluster.joining import Target, join
+from cluster.joining import join
 from cluster.link_probe import LinkProbe
 from cluster.node_options import NodeOptions
 from cluster.sharing import FileDoor
@@ -87,8 +88,10 @@ class Agent:
             try:
                 channel = await self._whereabouts.reach(pinned, self._dial_controller)
                 await self._serve_controller(channel, welcomed)
-            except LinkLost as error:
-                pause_s = PAUSES_S[min(failures, len(PAUSES_S) - 1)]
+            except (LinkLost, FrameInvalid, OSError) as error:
+                # Whoever talks nonsense will not talk sense in half a second.
+                patience = len(PAUSES_S) if isinstance(error, FrameInvalid) else failures
+                pause_s = PAUSES_S[min(patience, len(PAUSES_S) - 1)]
                 failures += 1
                 log.warning("controller lost", reason=str(error), again_in_s=pause_s)
                 await asyncio.sleep(pause_s)
@@ -162,12 +165,10 @@ class Agent:
 
     async def _handle(self, message: wire.Message, payload: bytes) -> None:
         match message:
-            case wire.Part():
+            case wire.Part() | wire.NoPart():
                 self._controller_source.deliver(message, payload)
             case wire.Renewed(certificate_pem):
-                renewal.keep(self._identity, certificate_pem)
-                if self._renewed and not self._renewed.done():
-                    self._renewed.set_result(None)
+                self._keep_certificate(certificate_pem)
             case wire.Removed():
                 await self._keep_out(message)
             case wire.Refused(reason):
@@ -176,6 +177,16 @@ class Agent:
                 self._link_probe.begin(message, self._report)
             case _:
                 await self._crew.obey(message)
+
+    def _keep_certificate(self, certificate_pem: str) -> None:
+        """Raises PeerRejected."""
+        try:
+            renewal.keep(self._identity, certificate_pem)
+        except OSError as error:  # A full disk, say: it is asked for again.
+            log.error("certificate not kept", reason=str(error))
+            return
+        if self._renewed and not self._renewed.done():
+            self._renewed.set_result(None)
 
     async def _renew(self) -> None:
         """Raises TimeoutError when the controller does not answer."""
@@ -186,7 +197,10 @@ class Agent:
 
     async def _keep_out(self, message: wire.Removed) -> None:
         """Our processes look into the file for every new connection; those that stand end now."""
-        self._identity.keep_removed(message.node_ids)
+        try:
+            self._identity.keep_removed(message.node_ids)
+        except OSError as error:  # The controller tells us again whenever we connect.
+            log.error("removed machines not written down", reason=str(error))
         self._file_door.cut(frozenset(message.node_ids))
         await self._crew.keep_out(message)
 

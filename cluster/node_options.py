@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from cluster.joining import Target
+from cluster.discovery import Target
 
 
 class NodeOptions(Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from cluster.kernels import KernelReport, measure, read_bytes_per_s, self_test
-from cluster.speeds import Pace, Speed
+from cluster.speeds import TEXT_CHARACTERS_MAX, Pace, Speed
 
 # A usual layer's shape: kernels are timed on it, and predictions are by the number of weights.
 _HIDDEN, _INTERMEDIATE = 1024, 2816
@@ -51,7 +51,7 @@ def probe_pace(device: torch.device, threads: int, file: Path, *, is_shared: boo
 
 def _speed(report: KernelReport) -> Speed:
     seconds = tuple(report.seconds_per_million) if report.weights else ()
-    return Speed(report.rows, seconds, report.is_usable, report.reason)
+    return Speed(report.rows, seconds, report.is_usable, report.reason[:TEXT_CHARACTERS_MAX])
 
 
 def _dispatch_s() -> float:

@@ -9,6 +9,7 @@ from cluster import wire
 from cluster.errors import FrameInvalid
 from cluster.generation import SampledToken
 from cluster.scheduler import Scheduler
+from cluster.sealing import Seal
 from cluster.sequence import Sequence
 
 # Before anything is known of a ring's pace: a prefill chunk on slow machines takes a while.
@@ -16,17 +17,22 @@ FIRST_STEP_S = 120.0
 # A step may take so many times as long as steps of its size have taken, and at least so long.
 LATE_FACTOR = 8.0
 LATE_S = 1.8
+# Two machines' clocks measure a span differently, if only a little.
+_CLOCK_ERROR_S = 0.01
 # A ring crawls when steps that are each late by that factor, and not short, outweigh the others by so long.
-CRAWL_STEP_S = 0.5
+CRAWL_STEP_S = 0.05
 CRAWL_S = 1.5
 
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """A step under way. `expected_s` is None while the ring's pace is not known."""
+    """A step under way. `expected_s` is None while the ring's pace is not known, `usual_s` where no step of this
+    size has been seen.
+    """
 
     since_s: float
     expected_s: float | None
+    usual_s: float | None
     slots: list[int]
     is_replay: bool
 
@@ -87,18 +93,31 @@ class Pipeline:
             raise FrameInvalid("the last stage drew a token outside of the vocabulary")
         now_s = self.clock()
         sent = self._sent.get(sampled.batch)
-        committed = self.scheduler.commit(sampled, now_s - sent.since_s if sent else 0.0)
         if sent:
-            self._measure(sent, now_s - max(sent.since_s, self._heard_s))
+            self._check_spent(sampled.spent_ns, now_s - sent.since_s)
+        # What a step takes while the ring crawls is no measure of what it should take.
+        crawls = sent is not None and self._measure(sent, now_s - max(sent.since_s, self._heard_s))
+        committed = self.scheduler.commit(sampled, now_s - sent.since_s if sent else 0.0, learn=not crawls)
+        if sent:
             del self._sent[sampled.batch]
             if not sent.is_replay:  # Replays go first: by now they have all been answered.
                 self.fresh = set()
         self._heard_s = now_s
         return committed
 
+    def _check_spent(self, spent_ns: list[int], took_s: float) -> None:
+        """Stages name their own busy time: nobody's may be longer than the step was under way."""
+        most_ns = int(1e9 * (took_s + _CLOCK_ERROR_S))
+        if len(spent_ns) != self.order.stages or not all(0 <= spent <= most_ns for spent in spent_ns):
+            raise FrameInvalid(f"the stages claim busy times that {took_s:.3f} s under way have no room for")
+
+    @property
+    def has_crawled(self) -> bool:
+        return self._crawled_s > CRAWL_S
+
     def lateness(self) -> str | None:
         """Why this ring counts as stuck, if it does."""
-        if self._crawled_s > CRAWL_S:
+        if self.has_crawled:
             return f"steps take more than {LATE_FACTOR:.0f} times as long as they did"
         if not self._sent:
             return None
@@ -113,14 +132,19 @@ class Pipeline:
         self._heard_s = self.clock()
 
     def _note(self, step: wire.Step, token_ids: list[int]) -> tuple[wire.Step, memoryview | bytes]:
+        if self.order.seal_key:
+            Seal(self.order.seal_key).close(step)
         costs = self.scheduler.costs
         expected_s = costs.step_s(step.rows, _pairs(step)) if costs.is_known else None
-        self._sent[step.batch] = _Sent(self.clock(), expected_s, step.slots, bool(step.replay))
+        usual_s = expected_s if costs.has_seen(step.rows) else None
+        self._sent[step.batch] = _Sent(self.clock(), expected_s, usual_s, step.slots, bool(step.replay))
         return step, memoryview(array("i", token_ids)).cast("B") if token_ids else b""
 
-    def _measure(self, sent: _Sent, took_s: float) -> None:
-        crawls = sent.expected_s is not None and took_s > max(CRAWL_STEP_S, LATE_FACTOR * sent.expected_s)
+    def _measure(self, sent: _Sent, took_s: float) -> bool:
+        """Note how long a step took; returns whether it crawled."""
+        crawls = sent.usual_s is not None and took_s > max(CRAWL_STEP_S, LATE_FACTOR * sent.usual_s)
         self._crawled_s = max(0.0, self._crawled_s + (took_s if crawls else -took_s))
+        return crawls
 
 
 def warm_up(epoch: int) -> wire.Step:

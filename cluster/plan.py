@@ -6,11 +6,11 @@ from dataclasses import replace
 from cluster.candidates import Candidates, Task, plain_wire
 from cluster.choice import Choice, choose_ring
 from cluster.errors import ModelDoesNotFit
-from cluster.forecast import Costs, RingForecast, Step, links_of
+from cluster.forecast import Costs, Step, links_of
 from cluster.identity import NodeId
 from cluster.layer_cost import Precision
 from cluster.model_card import ModelCard
-from cluster.needs import BLOCK_TOKENS, CHUNK_TOKENS, context_room, kv_wishes
+from cluster.needs import BLOCK_TOKENS, CHUNK_TOKENS, CONTEXT_TOKENS_MIN, context_room, halves, kv_wishes
 from cluster.network import Network
 from cluster.plan_reasons import plan_reasons, stage_reason
 from cluster.planned import Goal, Member, Pin, Plan, PlannedStage, StageSpec, WireFormat
@@ -33,6 +33,10 @@ __all__ = [
 _ON_CPUS: tuple[Precision, ...] = ("fp32", "bf16", "int8", "int4")
 _ON_GPUS: tuple[Precision, ...] = ("bf16", "int8", "int4")
 _NOWHERE = Network()
+# Down to that a shorter context comes before a narrower precision.
+_CONTEXT_TOKENS_FINE = 4096
+# Below that nobody is told to go.
+_CONTEXT_TOKENS_ODD = 256
 
 
 def plan_stages(
@@ -42,6 +46,7 @@ def plan_stages(
     *,
     precision: Precision | None = None,
     slots: int = 32,
+    context_tokens: int | None = None,
     network: Network = _NOWHERE,
     goal: Goal = "throughput",
     streams: int = 8,
@@ -55,9 +60,13 @@ def plan_stages(
     have room it is fewer. `streams` is how many sequences the ring is made for when the goal is throughput. With
     `head` that machine stays first where this costs little. Without `precision` the widest that fits is pinned:
     fp32 where only CPUs take part, bf16 otherwise, then int8, then int4; but on CPUs bf16 is not taken where int8
-    is faster. Machines that cannot compute in the pinned precision are not placed. Raises
+    is faster. Machines that cannot compute in the pinned precision are not placed.
+
+    Without `context_tokens` the model's own context is served; where memory is too small for that, halves of it
+    down to 4096 tokens come before a narrower precision, and down to 2048 where there is none. Raises
     ModelDoesNotFit.
     """
+    wished = min(context_tokens or card.context_tokens, card.context_tokens)
     task = Task(
         name=name,
         card=card,
@@ -66,51 +75,56 @@ def plan_stages(
         goal=goal,
         streams=max(1, min(streams, slots)),
         slots=slots,
+        context_tokens=wished,
+        context_wished=wished,
         stages_min=stages_min,
         pin=pin,
         head=head,
     )
+    least = wished if context_tokens else min(wished, CONTEXT_TOKENS_MIN)
+    fine = wished if context_tokens else min(wished, _CONTEXT_TOKENS_FINE)
     if precision:
-        return _plan(task, _fitting(task, precision))
+        return _plan(_fitting(task, precision, least))
     on_cpus = all(member.machine.device.kind == "cpu" for member in members)
     *wider, narrowest = _ON_CPUS if on_cpus else _ON_GPUS
     for choice in wider:
         try:
-            chosen = _fitting(task, choice)
+            chosen = _fitting(task, choice, fine)
         except ModelDoesNotFit:
             continue
         if choice == "bf16" and on_cpus:
-            chosen = _faster(chosen, task, "int8")
-        return _plan(task, chosen)
-    return _plan(task, _fitting(task, narrowest))
+            chosen = _faster(chosen, task, "int8", fine)
+        return _plan(chosen)
+    return _plan(_fitting(task, narrowest, least))
 
 
-def _faster(chosen: Choice, task: Task, precision: Precision) -> Choice:
+def _faster(chosen: Choice, task: Task, precision: Precision, context_min: int) -> Choice:
     """The other precision where every machine has measured its kernels and the ring is faster with them."""
     if not all(is_measured(member.machine.pace, precision) for member in chosen.ring_members):
         return chosen
     try:
-        other = _fitting(task, precision)
+        other = _fitting(task, precision, context_min)
     except ModelDoesNotFit:
         return chosen
     return other if other.seconds_per_token < chosen.seconds_per_token else chosen
 
 
-def _fitting(task: Task, precision: Precision) -> Choice:
-    """The best ring, with as much room for sequences as there is. Raises ModelDoesNotFit."""
+def _fitting(task: Task, precision: Precision, context_min: int) -> Choice:
+    """The best ring, with as long contexts and as much room for sequences as there is. Raises ModelDoesNotFit."""
     refused = [(member, why_not(member.machine.pace, precision)) for member in task.members]
     able = [member for member, reason in refused if not reason]
-    candidates = Candidates(task, able, precision)
-    for kv_tokens in kv_wishes(task.card, task.streams):
-        if choice := choose_ring(candidates, kv_tokens):
-            return replace(choice, refused=tuple((member, reason) for member, reason in refused if reason))
-    raise _too_large(task, candidates)
+    for context_tokens in halves(task.context_wished, context_min):
+        candidates = Candidates(replace(task, context_tokens=context_tokens), able, precision)
+        for kv_tokens in kv_wishes(context_tokens, task.streams):
+            if choice := choose_ring(candidates, kv_tokens):
+                return replace(choice, refused=tuple((member, reason) for member, reason in refused if reason))
+    raise _too_large(candidates)
 
 
-def _too_large(task: Task, candidates: Candidates) -> ModelDoesNotFit:
+def _too_large(candidates: Candidates) -> ModelDoesNotFit:
     """By how much it does not fit, and what would."""
-    card, precision = task.card, candidates.precision
-    kv_tokens = context_room(card)
+    task, card, precision = candidates.task, candidates.task.card, candidates.precision
+    kv_tokens = context_room(task.context_tokens)
     rooms = [max(room) for room in candidates.rooms(kv_tokens)]
     usable_bytes = sum(candidates.usable_bytes(at) for at in range(len(rooms)))
     layer_bytes = card.layer_bytes(precision) + kv_tokens * card.kv_bytes_per_token(precision)
@@ -120,6 +134,8 @@ def _too_large(task: Task, candidates: Candidates) -> ModelDoesNotFit:
     remedies = [
         f"add a machine with {(needed_bytes - usable_bytes) / 2**30:.2f} GiB to give or free as much memory"
     ]
+    if shorter := _shorter_context(task, precision, usable_bytes):
+        remedies.append(f"set cluster.context_tokens to {shorter} instead of {task.context_tokens}")
     for narrower in _ON_CPUS[_ON_CPUS.index(precision) + 1 :] if precision in _ON_CPUS else ():
         weights_bytes = card.total_bytes(narrower)
         if weights_bytes + kv_tokens * card.layers * card.kv_bytes_per_token(narrower) <= usable_bytes:
@@ -137,16 +153,26 @@ def _too_large(task: Task, candidates: Candidates) -> ModelDoesNotFit:
     return ModelDoesNotFit(f"{task.name} at {precision}", needed_bytes, usable_bytes, " or ".join(remedies))
 
 
-def _plan(task: Task, choice: Choice) -> Plan:
+def _shorter_context(task: Task, precision: Precision, usable_bytes: int) -> int | None:
+    """The longest context, by halves, that would fit as far as one can tell without cutting layers."""
+    card = task.card
+    token_bytes = sum(card.kv_bytes_per_token(precision, layer) for layer in range(card.layers))
+    contexts = halves(task.context_tokens, min(task.context_tokens, _CONTEXT_TOKENS_ODD))[1:]
+    free_bytes = usable_bytes - card.total_bytes(precision)
+    return next((tokens for tokens in contexts if context_room(tokens) * token_bytes <= free_bytes), None)
+
+
+def _plan(choice: Choice) -> Plan:
     """A ring as stages, with standbys, prediction and reasons."""
-    card, candidates = task.card, choice.candidates
+    task, candidates = choice.task, choice.candidates
+    context_tokens = task.context_tokens
     wire = _wire(choice)
     ends = choice.ends
     begins = (0, *ends[:-1])
     places = list(zip(choice.ring.order, begins, ends, strict=True))
     kv_tokens = min(candidates.needs(i).kv_tokens(candidates.usable_bytes(i), a, b) for i, a, b in places)
-    kv_blocks = min(kv_tokens, task.slots * context_room(card)) // BLOCK_TOKENS
-    assert kv_blocks * BLOCK_TOKENS >= card.context_tokens, "one sequence could wait for room for ever"
+    kv_blocks = min(kv_tokens, task.slots * context_room(context_tokens)) // BLOCK_TOKENS
+    assert kv_blocks * BLOCK_TOKENS >= context_tokens, "one sequence could wait for room for ever"
     stages = tuple(
         PlannedStage(
             candidates.members[i],
@@ -156,7 +182,7 @@ def _plan(task: Task, choice: Choice) -> Plan:
                 first_layer=begin,
                 end_layer=end,
                 precision=choice.precision,
-                context_tokens=card.context_tokens,
+                context_tokens=context_tokens,
                 kv_blocks=kv_blocks,
                 slots=task.slots,
                 wire=wire,
@@ -211,14 +237,3 @@ def _assumed(task: Task, choice: Choice) -> tuple[str, ...]:
         if not link.is_measured:
             assumed.append(f"the link from {sender} to {receiver}")
     return tuple(assumed)
-
-
-def forecast_of(plan: Plan, card: ModelCard, network: Network) -> RingForecast:
-    """What a plan should do now, by its machines' present figures."""
-    spec = plan.stages[0].spec
-    return RingForecast(
-        Costs(card, plan.precision, spec.wire),
-        [stage.member.machine for stage in plan.stages],
-        [stage.spec.end_layer - stage.spec.first_layer for stage in plan.stages],
-        links_of(network, plan.ring),
-    )

@@ -10,13 +10,14 @@ _KV_GAIN_MIN = 1.0
 def is_worth(now: Plan, new: Plan) -> bool:
     """Whether `new` should replace `now`, which serves.
 
-    Always when a machine of its ring is not there any more, or the operator wants something else: another
-    precision, another number of sequences, more stages. Otherwise only for a predicted gain of more than 15 %, or
-    for more than twice the room for sequences at no loss.
+    Always when a machine of its ring is not there any more, when there is room for longer contexts now, or when
+    the operator wants something else: another precision, another number of sequences, more stages. Otherwise only
+    for a predicted gain of more than 15 %, or for more than twice the room for sequences at no loss.
     """
     lost = set(now.ring) - set(new.considered)
     wanted = (new.precision, new.slots, new.goal) != (now.precision, now.slots, now.goal)
-    if lost or wanted or len(now.stages) < min(new.stages_min, len(new.stages)):
+    is_longer = new.context_tokens > now.context_tokens
+    if lost or wanted or is_longer or len(now.stages) < min(new.stages_min, len(new.stages)):
         return True
     if new.cut == now.cut:
         return False
@@ -46,6 +47,8 @@ def explain_change(old: Plan, new: Plan) -> tuple[str, ...]:
             lines.append(f"{stage.member.name}: new in the ring with {_layers(stage)}")
     if old.precision != new.precision:
         lines.append(f"precision: {old.precision} becomes {new.precision}")
+    if old.context_tokens != new.context_tokens:
+        lines.append(f"longest context: {old.context_tokens} tokens become {new.context_tokens}")
     if old.kv_blocks != new.kv_blocks:
         lines.append(f"KV cache: {old.kv_blocks} blocks become {new.kv_blocks}")
     if old.predicted and new.predicted:

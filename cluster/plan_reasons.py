@@ -42,12 +42,22 @@ def plan_reasons(
         f"predicted: {predicted.token_s * 1000:.1f} ms a token for one stream, "
         f"{predicted.tokens_per_s:.1f} tokens/s with {predicted.streams} streams",
     ]
+    if task.context_tokens < task.card.context_tokens:
+        reasons.append(_context(choice))
     if predicted.assumed:
         reasons.append(f"not measured yet, so assumed: {', '.join(predicted.assumed)}")
     if stages[0].spec.wire == "int8":
         reasons.append("rows travel in int8 blocks: a link would hold the stages up otherwise")
     reasons += [*_gain(choice), *_whole(choice), *_left_out(choice), *(standby.reason for standby in standbys)]
     return tuple(reasons)
+
+
+def _context(choice: Choice) -> str:
+    task = choice.task
+    limited = f"contexts of up to {task.context_tokens} of the model's {task.card.context_tokens} tokens"
+    if task.context_tokens == task.context_wished:
+        return f"{limited}, as cluster.context_tokens says"
+    return f"{limited}: with longer ones it would not fit in {choice.precision}"
 
 
 def _gain(choice: Choice) -> list[str]:

@@ -93,5 +93,10 @@ class Plan(Struct, frozen=True, kw_only=True):
         return tuple((stage.member.node_id, stage.spec.end_layer) for stage in self.stages)
 
     @property
+    def context_tokens(self) -> int:
+        """The longest prompt with its answer that the ring has room for."""
+        return self.stages[0].spec.context_tokens
+
+    @property
     def ring(self) -> tuple[NodeId, ...]:
         return tuple(stage.member.node_id for stage in self.stages)

@@ -6,15 +6,20 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from cluster.deployment import Deployment, Model
 from cluster.errors import ModelDoesNotFit
 from cluster.holdings import Holdings
 from cluster.identity import NodeId
 from cluster.inquest import Inquest
 from cluster.model_card import Precision
+from cluster.owners import Owners
 from cluster.plan import Goal, Member, Pin, Plan, plan_stages
+from cluster.plan_changes import explain_change
 from cluster.recovery import with_copies, with_stand_ins
 from cluster.roster import Roster
+from cluster.topology import PlanDraft
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +33,9 @@ class PlanOptions:
     slots: int = 32
     expected_nodes: int = 1
     stages_min: int = 1
-    pin: Pin | None = None
+    owners: Owners | None = None
     goal: Goal = "throughput"
+    context_tokens: int | None = None
 
 
 class Planning:
@@ -63,7 +69,7 @@ class Planning:
         head: NodeId | None,
         without: AbstractSet[NodeId] = frozenset(),
     ) -> Plan:
-        """A plan over all machines that may take part. Raises ModelDoesNotFit.
+        """A plan over all machines that may take part. Raises ModelDoesNotFit, MachineUnknown for the owners.
 
         Machines that rest or are silent, and those in `without`, do so only where the model fits nowhere else,
         those that have failed least before the others. Where the head stays, its callers keep their connection,
@@ -82,27 +88,45 @@ class Planning:
                     return await self._plan_over(model, some, head)
         return await self._plan_over(model, members, head)
 
+    async def draft(
+        self, model: Model, now: Plan | None, head: NodeId | None, without: AbstractSet[NodeId]
+    ) -> PlanDraft:
+        """What would be planned now if these machines were not there. Raises MachineUnknown for the owners."""
+        members = [member for member in self._roster.available() if member.node_id not in without]
+        try:
+            then = await self._plan_over(model, members, head)
+        except ModelDoesNotFit as error:
+            return PlanDraft(now, None, (str(error),))
+        return PlanDraft(now, then, explain_change(now, then) if now else ())
+
     def with_copies(self, model: Model, deployment: Deployment) -> Deployment:
         """The deployment with standbys on the machines that are beside its ring now."""
         members = self._roster.available()
         spare = [m for m in members if m.node_id not in deployment.ring and self.is_fit(m.node_id)]
         network = self._roster.links.network()
-        return replace(
-            deployment, plan=with_copies(deployment.plan, model.card, spare, network, self._options.pin)
-        )
+        pin, _ = self._pin()
+        return replace(deployment, plan=with_copies(deployment.plan, model.card, spare, network, pin))
+
+    def _pin(self) -> tuple[Pin | None, tuple[str, ...]]:
+        """What stays on whose machines, and who of the owners is not known. Raises MachineUnknown."""
+        owners = self._options.owners
+        return owners.pin(self._roster.machines) if owners else (None, ())
 
     async def _plan_over(self, model: Model, members: Sequence[Member], head: NodeId | None) -> Plan:
+        pin, unknown = self._pin()
         # On a thread: for many machines it takes a second or two, and heartbeats are read on this one.
-        return await asyncio.to_thread(
+        plan = await asyncio.to_thread(
             plan_stages,
             model.name,
             model.card,
             members,
             precision=self._options.precision,
             slots=self._options.slots,
+            context_tokens=self._options.context_tokens,
             network=self._roster.links.network(),
             stages_min=self._options.stages_min,
-            pin=self._options.pin,
+            pin=pin,
             goal=self._options.goal,
             head=head,
         )
+        return structs.replace(plan, reasons=(*plan.reasons, *unknown)) if unknown else plan

@@ -77,7 +77,7 @@ class Reception:
 
     def _accept(self, caller: _Caller, request: GenerateRequest) -> None:
         """Each request in a task of its own: one long prompt holds nobody else up."""
-        if len(caller.preparing) >= REQUESTS_MAX:
+        if len(caller.preparing) >= (2 * REQUESTS_MAX if request.resume else REQUESTS_MAX):
             caller.tell(rejected(request.id, ClusterBusy("too many requests arrive at once")))
             return
         caller.requests.add(request.id)
@@ -118,4 +118,5 @@ async def _write(caller: _Caller) -> None:
             await caller.channel.send(await caller.outgoing.get())
     except LinkLost as error:
         log.info("caller is gone", peer=caller.channel.address, reason=str(error))
+    finally:  # However writing has ended, a connection on which nothing comes any more is none.
         caller.channel.writer.transport.abort()

@@ -49,6 +49,8 @@ def with_copies(plan: Plan, card: ModelCard, spare: list[Member], network: Netwo
         goal=plan.goal,
         streams=1,
         slots=plan.slots,
+        context_tokens=plan.context_tokens,
+        context_wished=plan.context_tokens,
         stages_min=plan.stages_min,
         pin=pin,
         head=None,
@@ -60,7 +62,7 @@ def with_copies(plan: Plan, card: ModelCard, spare: list[Member], network: Netwo
 def has_room(stage: PlannedStage, serving: Plan, card: ModelCard) -> bool:
     """Whether a machine can load a stage of the next ring beside what it has in this one."""
     machine = stage.member.machine
-    needs = read_needs(card, serving.precision, serving.slots, machine.device.kind)
+    needs = read_needs(card, serving.precision, serving.slots, machine.device.kind, serving.context_tokens)
     kv_tokens = serving.kv_blocks * BLOCK_TOKENS
     held_bytes = sum(
         needs.stage_bytes(own.spec.first_layer, own.spec.end_layer, kv_tokens)

@@ -49,7 +49,7 @@ def _may_hold(
 ) -> bool:
     if index in held or len(held) >= STANDBYS_MAX:
         return False
-    if pin and candidates.members[i].node_id not in pin.owners and not _is_for_strangers(stages[index], pin):
+    if pin and candidates.members[i].node_id not in pin.owners and not _is_for_strangers(stages, index, pin):
         return False
     needs, specs = candidates.needs(i), [stages[at].spec for at in (*held, index)]
     weights = [needs.weight_bytes(spec.first_layer, spec.end_layer) for spec in specs]
@@ -59,9 +59,13 @@ def _may_hold(
     return sum(weights) + others <= candidates.usable_bytes(i)
 
 
-def _is_for_strangers(stage: PlannedStage, pin: Pin) -> bool:
-    """Whether a stage holds none of the pinned layers. The owners hold both ends, so its first layer is theirs."""
-    return stage.spec.index not in (0, stage.spec.stages - 1) and pin.first_layers <= stage.spec.first_layer
+def _is_for_strangers(stages: Sequence[PlannedStage], index: int, pin: Pin) -> bool:
+    """Whether a stage holds neither an end of the model nor any of the owners' layers."""
+    spec = stages[index].spec
+    last_open = stages[-1].spec.end_layer - pin.last_layers
+    return (
+        index not in (0, len(stages) - 1) and pin.first_layers <= spec.first_layer and spec.end_layer <= last_open
+    )
 
 
 def with_standby(plan: Plan, lost: NodeId, ready: frozenset[tuple[NodeId, int]] | None = None) -> Plan | None:

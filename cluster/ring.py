@@ -105,7 +105,7 @@ class RingEnd:
 
     def _receive(self, link: Link) -> None:
         """One link from upstream, on its own thread, until it ends."""
-        hello = link.receive(payload_bytes_max=0).message
+        hello = link.receive_hello()
         with self._changing:
             place = self._place
             if place is None or not isinstance(hello, wire.RingHello) or hello.epoch != place.epoch:

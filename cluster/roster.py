@@ -3,21 +3,23 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import structlog
 from msgspec.structs import replace
 
 from cluster import wire
+from cluster.answers import Answers
 from cluster.authority import Authority
 from cluster.channel import Channel
-from cluster.errors import LinkError, LinkLost, MachineRemoved, ModelError, PeerRejected
+from cluster.errors import LinkError, LinkLost, MachineRemoved, PeerRejected
 from cluster.handshake import check_hello, check_memory
 from cluster.identity import NodeId
 from cluster.joining import admit_newcomer
 from cluster.links import LinkSurvey
+from cluster.machines import MachineBook
 from cluster.membership import HEARTBEAT_MS, PATIENCE_MS, Membership
+from cluster.parts import Parts, ReadPart
 from cluster.plan import Member
 from cluster.sources import Measured, nearest
 
@@ -26,13 +28,11 @@ log = structlog.get_logger(__name__)
 HELLO_TIMEOUT_S = 10.0
 # How long a node waits for a controller that says nothing: its ring serves on meanwhile.
 NODE_PATIENCE_MS = 10_000
-ANSWERS_MAX = 4096
 # Eight times as many as agreed are too many: somebody's clock or mind is not right.
 BEATS_WINDOW_S = 5.0
 BEATS_MAX = int(8 * BEATS_WINDOW_S * 1000 / HEARTBEAT_MS)
 RENEWALS_EVERY_S = 1.0
 FAREWELL_S = 1.0
-FETCHES_MAX = 4
 _LOOK_AGAIN_MS = 100
 _TWICE = "a machine with this certificate is in the cluster already; join with a data folder of your own"
 # What a node may say at once: it has no files to send and its machine is described in a few words.
@@ -40,19 +40,16 @@ _NODE_BYTES_MAX = 2**20
 
 _WITH_SOURCES = (wire.Prepare, wire.Shelve, wire.AssignStage, wire.AssignHead, wire.AssignEmbedder)
 
-ReadPart = Callable[[str, int], tuple[bytes, int]]
-"""(sha256, offset) -> (content, size of the whole). Raises ModelError."""
-
 
 @dataclass(slots=True)
 class _Connection:
     channel: Channel
+    parts: Parts
     files: wire.Address | None = None
     beats: int = 0
     window_began_s: float = 0.0
     window_beats: int = 0
     renewed_s: float = -RENEWALS_EVERY_S
-    fetches: set[asyncio.Task[None]] = field(default_factory=set)
     answering: asyncio.Task[None] | None = None
 
 
@@ -70,8 +67,8 @@ class Roster:
         self.membership = Membership(time.monotonic)
         self.links = LinkSurvey(time.monotonic)
         self._measured = measured or self.links.delay_s
-        self.answers: asyncio.Queue[tuple[Member, wire.Message]] = asyncio.Queue(ANSWERS_MAX)
-        self.embedder_answers: asyncio.Queue[tuple[Member, wire.Message]] = asyncio.Queue(ANSWERS_MAX)
+        self.answers = Answers()
+        self.embedder_answers = Answers()
 
     async def serve(self, channel: Channel) -> None:
         """One connection to the controller's port, from a newcomer or a node, until it ends."""
@@ -90,7 +87,8 @@ class Roster:
             await channel.send(wire.Refused(_TWICE))
             return
         await self.drop(node_id, "it connected anew")
-        connection = self._connections[node_id] = _Connection(channel, _files_address(channel, hello))
+        connection = _Connection(channel, Parts(channel, self._read_part), _files_address(channel, hello))
+        self._connections[node_id] = connection
         with contextlib.suppress(OSError):  # A full disk: it is noted at the next change of the book.
             self._authority.note(node_id, hello.name)
         member = Member(node_id, hello.name, hello.machine)
@@ -101,7 +99,7 @@ class Roster:
             await channel.send(wire.Removed(sorted(self._authority.machines.removed)))
             self.membership.admit(member)
             log.info("node present", node=hello.name, node_id=node_id, peer=channel.address)
-            await self._tell(member, hello)
+            self._tell(member, hello)
             while True:
                 message, _ = await channel.receive()
                 await self._handle(member, connection, message)
@@ -109,12 +107,16 @@ class Roster:
             reason = str(error)
             raise
         finally:
-            for task in connection.fetches:
-                task.cancel()
+            connection.parts.stop()
             if connection.answering:
                 connection.answering.cancel()
             if self._connections.get(node_id) is connection:
                 await self._forget(node_id, reason)  # The door closes the channel, and says why.
+
+    @property
+    def machines(self) -> MachineBook:
+        """Everybody who was let in."""
+        return self._authority.machines
 
     @property
     def draining(self) -> frozenset[NodeId]:
@@ -131,7 +133,8 @@ class Roster:
         log.info("node drained" if draining else "node takes part again", node_id=node_id)
         for member in self.membership.present():
             if member.node_id == node_id:
-                await self._tell(member, wire.Tick())  # Whoever plans is to look again.
+                with contextlib.suppress(PeerRejected):  # With so much unread it looks again anyway.
+                    self._tell(member, wire.Tick())
 
     async def expel(self, node_id: NodeId) -> None:
         """Put a machine out that has just been removed: it and everybody else are told."""
@@ -190,7 +193,9 @@ class Roster:
         self.links.forget(node_id)
         if member:
             log.warning("node lost", node=member.name, node_id=node_id, reason=reason)
-            await self._tell(member, wire.Failed(wire.ANY_EPOCH, "node", f"{member.name} is gone: {reason}"))
+            loss = wire.Failed(wire.ANY_EPOCH, "node", f"{member.name} is gone: {reason}")
+            for answers in (self.answers, self.embedder_answers):
+                answers.put_loss(member, loss)
 
     async def watch(self) -> None:
         """Drop members that have gone silent. Runs for ever."""
@@ -212,7 +217,7 @@ class Roster:
                 _check_beat(member, connection, memory_usable_bytes)
                 connection.beats += 1
                 if self.membership.beat(member.node_id, message):
-                    await self._tell(member, wire.Tick())  # Whoever plans is to look again.
+                    self._tell(member, wire.Tick())  # Whoever plans is to look again.
                 self.links.hear_clock(member.node_id, message.sent_at_s, time.time())
                 self._answer_beat(connection)
             case wire.LinkReport():
@@ -220,28 +225,24 @@ class Roster:
                 self.links.hear(member.node_id, host, message)
             case wire.Renew(request_pem):
                 await self._renew(member, connection, request_pem)
-            case wire.Fetch(sha256, offset) if len(connection.fetches) < FETCHES_MAX:
-                task = asyncio.create_task(self._send_part(connection.channel, sha256, offset))
-                connection.fetches.add(task)
-                task.add_done_callback(connection.fetches.discard)
-            case (
-                wire.Prepared()
-                | wire.Shelved()
-                | wire.Ready()
-                | wire.Connected()
-                | wire.RingClosed()
-                | wire.Failed()
-            ):
-                await self._tell(member, message)
+            case wire.Fetch():
+                await connection.parts.answer(message)
+            case wire.Ready():
+                # Others dial it: on its own host, whatever it says, so that it sends nobody elsewhere.
+                host = connection.channel.writer.get_extra_info("peername")[0]
+                self._tell(member, replace(message, host=host))
+            case wire.Prepared() | wire.Shelved() | wire.Connected() | wire.RingClosed() | wire.Failed():
+                self._tell(member, message)
             case _:
                 log.warning("message ignored", node=member.name, kind=type(message).__name__)
 
-    async def _tell(self, member: Member, message: wire.Message) -> None:
+    def _tell(self, member: Member, message: wire.Message) -> None:
+        """Raises PeerRejected when a machine says more than is read of it."""
         role = message.role if isinstance(message, wire.Ready | wire.Failed) else ""
         if role != "embedder":
-            await self.answers.put((member, message))
+            self.answers.put(member, message)
         if role in ("embedder", "node") or isinstance(message, wire.Hello | wire.Tick):
-            await self.embedder_answers.put((member, message))
+            self.embedder_answers.put(member, message)
 
     def _answer_beat(self, connection: _Connection) -> None:
         """Beside what else is sent: a file part on a slow link must not hold the next heartbeat up."""
@@ -260,13 +261,6 @@ class Roster:
             return
         await connection.channel.send(wire.Renewed(certificate_pem))
         log.info("certificate renewed", node=member.name, node_id=member.node_id)
-
-    async def _send_part(self, channel: Channel, sha256: str, offset: int) -> None:
-        try:
-            content, total_bytes = await asyncio.to_thread(self._read_part, sha256, offset)
-            await channel.send(wire.Part(sha256, offset, total_bytes), content)
-        except (ModelError, LinkLost, OSError) as error:
-            log.warning("fetch failed", peer=channel.address, reason=str(error))
 
 
 def _files_address(channel: Channel, hello: wire.Hello) -> wire.Address | None:

@@ -139,7 +139,8 @@ def _draw(logits: Tensor, sampling: Sampling, position: int) -> int:
         kept = int((shares.cumsum(0) - shares < sampling.top_p).sum())
         probabilities = probabilities[: max(1, kept)]
     if sampling.min_p > 0:
-        probabilities = probabilities[probabilities >= sampling.min_p * probabilities[0]]
+        kept = int((probabilities >= sampling.min_p * probabilities[0]).sum())
+        probabilities = probabilities[: max(1, kept)]
     cumulative = probabilities.cumsum(0)
     threshold = _uniform(sampling.seed, position) * float(cumulative[-1])
     at = int(torch.searchsorted(cumulative, threshold, right=True))

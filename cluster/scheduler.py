@@ -157,13 +157,18 @@ class Scheduler:
         step.census = self._slots.holdings(self.running)
         return step
 
-    def commit(self, sampled: Sampled, round_trip_s: float = 0.0) -> Iterator[tuple[Sequence, SampledToken]]:
+    def commit(
+        self, sampled: Sampled, round_trip_s: float = 0.0, *, learn: bool = True
+    ) -> Iterator[tuple[Sequence, SampledToken]]:
         """Take a batch's answer; gives each sequence with each of its tokens, in order.
 
         The caller finishes sequences while it iterates: tokens behind a sequence's end are not given. Raises
-        FrameInvalid, at once, when it answers no batch that is under way, or another number of rows.
+        FrameInvalid, at once, when it answers another batch than the oldest that is under way (a step that a stage
+        has left out leaves a hole in its keys and values), or another number of rows. Costs are learned from it
+        unless `learn` is false.
         """
-        flight = self._in_flight.get(sampled.batch)
+        oldest = next(iter(self._in_flight), None)
+        flight = self._in_flight[oldest] if oldest == sampled.batch else None
         asked = flight.asked() if flight else []
         sound = flight and len(sampled.counts) == len(asked) and sum(sampled.counts) == len(sampled.tokens)
         if not flight or not sound or not all(map(_is_possible, sampled.counts, asked)):
@@ -171,7 +176,7 @@ class Scheduler:
                 f"{len(sampled.tokens)} tokens for batch {sampled.batch}, which did not ask for so many"
             )
         del self._in_flight[sampled.batch]
-        if flight.rows and not flight.is_replay:
+        if learn and flight.rows and not flight.is_replay:
             rows, pairs = sum(row.count for row in flight.rows), sum(row.pairs for row in flight.rows)
             self.costs.observe(rows, pairs, sampled.spent_ns, round_trip_s)
         return self._commit_rows(flight.rows, sampled)

@@ -15,6 +15,7 @@ DRAFT_MAX = 16
 _LENGTHS = (4, 3, 2)
 _WORTH = 1.05
 _PAUSE_MAX = 64
+_INDEXED_MAX = 8192
 # Acceptance counts half as much after so many trials.
 _MEMORY_TRIALS = 32.0
 
@@ -41,9 +42,9 @@ class Drafter:
 
         `rows` sequences are in the same step and draft alike.
         """
-        self._index(tokens)
         if tokens_max < 1 or not costs.is_known:
             return []
+        self._index(tokens)
         found = next((self._places[run] for run in _suffixes(tokens) if run in self._places), None)
         if found is None:
             return []
@@ -79,7 +80,9 @@ class Drafter:
 
     def _index(self, tokens: list[int]) -> None:
         """Runs that end before the last token: its own run is what is looked up."""
-        for end in range(self._indexed + 1, len(tokens)):
+        # Of a long prompt its end only: indexing all of it at once would hold everybody up.
+        begin = max(self._indexed + 1, len(tokens) - _INDEXED_MAX)
+        for end in range(begin, len(tokens)):
             for length in _LENGTHS:
                 if end >= length:
                     self._places[tuple(tokens[end - length : end])] = end

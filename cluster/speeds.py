@@ -13,6 +13,10 @@ from msgspec import Struct
 
 from cluster.model_card import PRECISIONS, Precision
 
+# Of what a machine says of itself.
+POINTS_MAX = 16
+TEXT_CHARACTERS_MAX = 200
+
 
 class Speed(Struct, frozen=True):
     """Seconds per million weights for steps of so many rows, in one precision; or why it cannot be used."""
@@ -99,7 +103,7 @@ def why_not(pace: Pace, precision: Precision) -> str:
 def is_plausible(speed: Speed) -> bool:
     """Whether a peer's figures can be planned with."""
     return (
-        0 < len(speed.rows) == len(speed.seconds) <= 16
+        0 < len(speed.rows) == len(speed.seconds) <= POINTS_MAX
         and all(a < b for a, b in zip(speed.rows, speed.rows[1:], strict=False))
         and speed.rows[0] >= 1
         and all(math.isfinite(s) and _SECONDS_MIN <= s <= _SECONDS_MAX for s in speed.seconds)

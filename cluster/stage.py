@@ -18,6 +18,7 @@ from cluster.plan import StageSpec
 from cluster.ring import RingBroken, RingEnd
 from cluster.rows import row_bytes
 from cluster.sampler import Sampler
+from cluster.sealing import Seal
 from cluster.stage_model import load_stage_model
 from cluster.steps import LoadedStage
 from cluster.store import open_source
@@ -28,6 +29,8 @@ log = structlog.get_logger(__name__)
 Report = Callable[[wire.Message], None]
 
 INBOX_FRAMES = 64
+# What an order or a step can go wrong with, be it by a peer's mistake: it ends the epoch, not the process.
+_FAILURES = (ClusterError, RuntimeError, MemoryError, OSError, LookupError, ValueError, ArithmeticError)
 SHELF_MAX = 8
 
 
@@ -39,6 +42,9 @@ class _Shelved:
     loaded: LoadedStage | None
     reason: str = ""
 
+
+_Copy = tuple[str, StageSpec]
+"""(manifest digest, layers)"""
 
 _Item = wire.Message | Frame | RingBroken | _Shelved
 
@@ -53,8 +59,13 @@ class Stage:
         self._ring_end = RingEnd(identity, host, wire.Step, self._inbox.put)
         self._loaded: LoadedStage | None = None
         self._epoch = 0
-        # Hot standbys, loaded beside what is served, in the order of their arrival.
+        # On the last stage.
+        self._seal: Seal | None = None
+        # Hot standbys, loaded beside what is served, in the order of their arrival: those that are wanted, and
+        # those that are being loaded, with the epoch that last asked for them.
         self._shelf: list[LoadedStage] = []
+        self._wanted: set[_Copy] = set()
+        self._loading: dict[_Copy, int] = {}
 
     def deliver(self, message: wire.Message) -> None:
         """Called from the agent's pipe thread."""
@@ -76,9 +87,12 @@ class Stage:
             while (item := self._inbox.get()) is not None:
                 try:
                     self._handle(item)
-                except (ClusterError, RuntimeError, MemoryError, OSError) as error:
+                except _FAILURES as error:
                     log.error("stage failed", reason=str(error), exc_info=not isinstance(error, ClusterError))
                     self._report(wire.Failed(_epoch_of(item), "stage", str(error)))
+                    if isinstance(item, Frame):
+                        # What follows would be computed on a hole: both neighbours hear of it at once.
+                        self._ring_end.leave()
         self._ring_end.close()
 
     def _handle(self, item: _Item) -> None:
@@ -91,6 +105,8 @@ class Stage:
                 self._shelve(item)
             case _Shelved():
                 self._put_on_shelf(item)
+            case wire.Tidy(epoch, digest, specs):
+                self._tidy(epoch, digest, specs)
             case wire.Connect():
                 self._connect(item)
             case wire.Dismiss(epoch) if self._epoch < epoch:
@@ -107,6 +123,7 @@ class Stage:
         kept = order.keep_kv and self._holds(order.spec, order.manifest)
         self._loaded = loaded = self._take(order) or self._load(order.spec, order.manifest, order.source)
         self._epoch = order.epoch
+        self._seal = Seal(order.seal_key) if order.seal_key else None
         spec, terms = order.spec, wire.Terms(order.manifest.digest, order.spec.precision)
         self._ring_end.expect(
             order.epoch, order.upstream, spec.rows_max * row_bytes(loaded.card.hidden, spec.wire), terms
@@ -140,6 +157,7 @@ class Stage:
                 return self._shelf.pop(at)
         # Another cut: standbys were made for the old one.
         self._shelf.clear()
+        self._wanted.clear()
         return None
 
     def _load(self, spec: StageSpec, manifest: Manifest, source: str) -> LoadedStage:
@@ -149,39 +167,51 @@ class Stage:
 
     def _shelve(self, order: wire.Shelve) -> None:
         """Load a standby on a thread of its own: what is served goes on meanwhile."""
-        self._tidy(order)
-        if any((held.digest, held.spec) == (order.manifest.digest, order.spec) for held in self._shelf):
-            self._report(wire.Shelved(order.epoch, ok=True))
+        copy = order.manifest.digest, order.spec
+        self._tidy(order.epoch, order.manifest.digest, [order.spec, *order.others])
+        if self._has(copy):
+            self._report(wire.Shelved(order.epoch, order.spec, ok=True))
+            return
+        is_under_way = copy in self._loading
+        self._loading[copy] = order.epoch
+        if is_under_way:
             return
 
         def work() -> None:
             try:
                 with torch.inference_mode():
                     loaded = self._load(order.spec, order.manifest, order.source)
-            except (ClusterError, RuntimeError, MemoryError, OSError) as error:
+            except _FAILURES as error:
                 self._inbox.put(_Shelved(order, None, str(error)))
             else:
                 self._inbox.put(_Shelved(order, loaded))
 
         threading.Thread(target=work, name="shelf", daemon=True).start()
 
-    def _tidy(self, order: wire.Shelve) -> None:
+    def _tidy(self, epoch: int, digest: str, specs: list[StageSpec]) -> None:
         """Only what is wanted stays; layers of a ring that this process has left are as good as a standby."""
-        if self._loaded and self._epoch < order.epoch and not self._ring_end.is_connected:
+        if self._loaded and self._epoch < epoch and not self._ring_end.is_connected:
             self._loaded.forget()
             self._shelf.append(self._loaded)
             self._loaded = None
-        wanted = {order.spec, *order.others}
-        digest = order.manifest.digest
-        self._shelf = [held for held in self._shelf if held.digest == digest and held.spec in wanted]
+        self._wanted = {(digest, spec) for spec in specs}
+        self._shelf = [held for held in self._shelf if (held.digest, held.spec) in self._wanted]
+
+    def _has(self, copy: _Copy) -> bool:
+        loaded = [*self._shelf, *([self._loaded] if self._loaded else [])]
+        return any((held.digest, held.spec) == copy for held in loaded)
 
     def _put_on_shelf(self, shelved: _Shelved) -> None:
-        if shelved.loaded:
+        """What has come there another way meanwhile is not kept twice, what nobody wants any more not at all."""
+        spec = shelved.order.spec
+        copy = shelved.order.manifest.digest, spec
+        epoch = self._loading.pop(copy)
+        is_there = self._has(copy)
+        if shelved.loaded and not is_there and copy in self._wanted:
             self._shelf = [*self._shelf, shelved.loaded][-SHELF_MAX:]
-            log.info(
-                "standby loaded", layers=f"{shelved.order.spec.first_layer}-{shelved.order.spec.end_layer - 1}"
-            )
-        self._report(wire.Shelved(shelved.order.epoch, ok=shelved.loaded is not None, reason=shelved.reason))
+            is_there = True
+            log.info("standby loaded", layers=f"{spec.first_layer}-{spec.end_layer - 1}")
+        self._report(wire.Shelved(epoch, spec, ok=is_there, reason="" if is_there else shelved.reason))
 
     def _connect(self, order: wire.Connect) -> None:
         loaded = self._loaded
@@ -199,6 +229,8 @@ class Stage:
         loaded = self._loaded
         if loaded is None or not self._ring_end.is_connected or step.epoch != self._epoch:
             return  # A frame of an epoch that is over.
+        if self._seal:
+            self._seal.open(step)
         self._ring_end.send(*loaded.run(step, payload))
 
 

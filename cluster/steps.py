@@ -55,6 +55,8 @@ class LoadedStage:
         """A peer's certificate makes it known, not right: lengths and ranges are checked before they are used."""
         spec, groups = self.spec, len(step.slots)
         drafts = step.drafts or [[]] * groups
+        # The stages before the last one are not told what is drafted.
+        guessed = [max(0, wanted - 1) if spec.is_last else 0 for wanted in step.wanted]
         sound = (
             groups == len(step.starts) == len(step.counts) == len(step.wanted) == len(drafts)
             and len(set(step.slots)) == groups
@@ -64,17 +66,27 @@ class LoadedStage:
                 for start, count in zip(step.starts, step.counts, strict=True)
             )
             and all(
-                0 <= wanted <= count and len(draft) == max(0, wanted - 1)
-                for wanted, count, draft in zip(step.wanted, step.counts, drafts, strict=True)
+                0 <= wanted <= count and len(draft) == guess
+                for wanted, count, draft, guess in zip(step.wanted, step.counts, drafts, guessed, strict=True)
             )
-            and all(0 <= move.slot < spec.slots and move.source < spec.slots for move in step.moves)
-            and all(0 <= opened.slot < spec.slots for opened in step.opened)
+            and all(_is_possible(move, spec.slots) for move in step.moves)
+            and all(self._is_known(opened) for opened in step.opened)
+            and (step.rows > 0 or not step.replay)
             and step.rows <= spec.rows_max
             and sum(step.wanted) <= 2 * spec.slots
             and payload_bytes == (step.rows * self._row_bytes() if self._has_rows(step) else 0)
         )
         if not sound:
             raise FrameInvalid(f"step {step.batch} contradicts the plan: {groups} groups, {payload_bytes} bytes")
+
+    def _is_known(self, opened: wire.OpenSlot) -> bool:
+        """Whether there is such a slot, and its tokens are the model's."""
+        history = opened.history
+        are_tokens = not history or 0 <= min(history) <= max(history) < self.card.vocabulary
+        # Biases may name ids that only the tokenizer has: they are passed over.
+        return (
+            0 <= opened.slot < self.spec.slots and are_tokens and min(opened.sampling.logit_bias, default=0) >= 0
+        )
 
     def _row_bytes(self) -> int:
         return 4 if self.spec.is_first else row_bytes(self.card.hidden, self.spec.wire)
@@ -169,3 +181,7 @@ class LoadedStage:
             return []
         wanted_rows = rows if len(chosen) == len(rows) else rows[chosen]
         return self.sampler.sample(self.model.logits(wanted_rows), draws)
+
+
+def _is_possible(move: wire.Move, slots: int) -> bool:
+    return 0 <= move.slot < slots and move.source < slots and (move.source < 0 or move.tokens > 0)

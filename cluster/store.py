@@ -7,17 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import structlog
 
 from cluster import gguf_model
 from cluster.errors import ModelError, ModelInvalid, ModelNotFound, WeightsMismatch
 from cluster.gguf_file import model_stem
-from cluster.manifest import Manifest, Progress, TensorEntry, read_config, read_manifest
+from cluster.manifest import READER_VERSION, Manifest, Progress, TensorEntry, read_config, read_manifest
 from cluster.model_card import read_card
+
+log = structlog.get_logger(__name__)
 
 # Small enough that signs of life are not held up behind it on a slow link.
 PART_BYTES = 256 * 2**10
 
 _TENSORS = "tensors"
+_SHA256_BYTES = 32
 _WANTED_FILES = ["*.safetensors", "*.safetensors.index.json", "*.json", "chat_template.jinja"]
 
 
@@ -73,16 +77,30 @@ def load_manifest(folder: Path, name: str, cache: Path, progress: Progress | Non
     """The folder's manifest; hashing is skipped while no file has changed since the last time."""
     files = sorted(p for p in folder.iterdir() if p.suffix in (".safetensors", ".gguf", ".json", ".jinja"))
     stamps = [(str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in files]
-    key = hashlib.sha256(msgspec.json.encode([name, stamps])).hexdigest()
-    kept = cache / f"{key}.manifest"
-    if kept.is_file():
-        return msgspec.msgpack.decode(kept.read_bytes(), type=Manifest)
+    key = hashlib.sha256(msgspec.json.encode([READER_VERSION, name, stamps])).hexdigest()
+    file = cache / f"{key}.manifest"
+    if file.is_file() and (kept := _kept_manifest(file)):
+        return kept
     manifest = read_manifest(folder, name, progress)
     cache.mkdir(parents=True, exist_ok=True)
-    fresh = kept.with_suffix(f".{os.getpid()}")
-    fresh.write_bytes(msgspec.msgpack.encode(manifest))
-    fresh.replace(kept)
+    fresh = file.with_suffix(f".{os.getpid()}")
+    content = msgspec.msgpack.encode(manifest)
+    fresh.write_bytes(hashlib.sha256(content).digest() + content)
+    fresh.replace(file)
     return manifest
+
+
+def _kept_manifest(file: Path) -> Manifest | None:
+    """None when it is damaged: it begins with the SHA-256 of what follows."""
+    try:
+        whole = file.read_bytes()
+        pinned, content = whole[:_SHA256_BYTES], whole[_SHA256_BYTES:]
+        if hashlib.sha256(content).digest() != pinned:
+            raise ModelInvalid("it is not what was written")
+        return msgspec.msgpack.decode(content, type=Manifest)
+    except (ModelInvalid, msgspec.DecodeError, OSError) as error:
+        log.warning("kept manifest damaged", file=str(file), reason=str(error), remedy="the model is hashed anew")
+        return None
 
 
 def open_source(source: str) -> Callable[[TensorEntry], bytearray]:

@@ -76,10 +76,13 @@ class Cancelled:
 
 
 def check_lengths(request: GenerateRequest, prompt_tokens: int, context_tokens: int) -> None:
-    """Raises RequestInvalid and ContextLengthExceeded, naming the field."""
+    """Raises RequestInvalid and ContextLengthExceeded, naming the field.
+
+    An answer that has begun elsewhere goes on, with less room than was asked for if need be.
+    """
     if not prompt_tokens:
         raise RequestInvalid("the prompt is empty", "prompt")
-    max_tokens = request.limits.max_tokens
+    max_tokens = None if request.resume else request.limits.max_tokens
     if prompt_tokens + (max_tokens or 1) > context_tokens:
         asked = f" and {max_tokens} for the completion" if max_tokens else ""
         raise ContextLengthExceeded(

@@ -1,8 +1,10 @@
 """A cluster as people want to see it, at one moment."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from cluster.identity import NodeId
+from cluster.machine_warnings import MachineWarning
 from cluster.machines import MachineRecord
 from cluster.plan import Member, Plan, PlannedStage
 from cluster.readiness import Status
@@ -25,6 +27,16 @@ class Topology:
     embedding_model: str | None = None
     embedder: NodeId | None = None
     embedder_status: tuple[Status, str] = ("no_model", "")
+    warnings: Mapping[NodeId, tuple[MachineWarning, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanDraft:
+    """The plan that serves, the one that would if something changed, and in words what that comes to."""
+
+    now: Plan | None
+    then: Plan | None
+    change: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

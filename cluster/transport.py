@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
@@ -31,6 +32,7 @@ _ACCEPT_PAUSE_S = 0.5
 _ROOM_WAIT_S = 1.0
 # Below this size one write of a joined frame beats two writes of its parts.
 _JOIN_BYTES = 64 * 2**10
+_HELLO_BYTES_MAX = 64 * 2**10
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +42,18 @@ class Frame:
 
 
 class Link:
-    """One TLS connection between two processes of the cluster, used in one direction."""
+    """One TLS connection between two processes of the cluster, used in one direction.
 
-    def __init__(self, connection: ssl.SSLSocket, peer: Peer, address: str) -> None:
+    `on_settled` is called when it is settled, and when it is closed.
+    """
+
+    def __init__(
+        self, connection: ssl.SSLSocket, peer: Peer, address: str, on_settled: Callable[[], None] | None = None
+    ) -> None:
         self.peer = peer
         self.address = address
         self._connection = connection
+        self._on_settled = on_settled
 
     def send(self, message: wire.Message, payload: memoryview | bytes = b"") -> None:
         """Blocks while the peer does not read. Raises LinkLost."""
@@ -66,9 +74,18 @@ class Link:
         message = wire.decode(self._read(message_bytes))
         return Frame(message, self._read(payload_bytes))
 
+    def receive_hello(self) -> wire.Message:
+        """The first message: short, and whole within HANDSHAKE_TIMEOUT_S. Raises LinkLost and FrameInvalid."""
+        until_s = time.monotonic() + HANDSHAKE_TIMEOUT_S
+        header = self._read(wire.HEADER.size, until_s)
+        message_bytes, _ = wire.read_header(header, _HELLO_BYTES_MAX, payload_bytes_max=0)
+        return wire.decode(self._read(message_bytes, until_s))
+
     def settle(self) -> None:
         """From now on wait for ever at our level; the kernel still notices a dead peer."""
         self._connection.settimeout(None)
+        if self._on_settled:
+            self._on_settled()
 
     def close(self) -> None:
         """Also wakes a thread that is blocked in send or receive."""
@@ -76,12 +93,16 @@ class Link:
             socket.socket.shutdown(self._connection, socket.SHUT_RDWR)
         with contextlib.suppress(OSError):
             self._connection.close()
+        if self._on_settled:
+            self._on_settled()
 
-    def _read(self, size_bytes: int) -> bytearray:
+    def _read(self, size_bytes: int, until_s: float | None = None) -> bytearray:
         content = bytearray(size_bytes)
         view, done = memoryview(content), 0
         while done < size_bytes:
             try:
+                if until_s is not None:
+                    self._connection.settimeout(self._left_s(until_s))
                 got = self._connection.recv_into(view[done:])
             except (OSError, ValueError) as error:
                 raise LinkLost(f"link from {self.address} broke: {error}") from None
@@ -89,6 +110,11 @@ class Link:
                 raise LinkLost(f"{self.address} closed the link")
             done += got
         return content
+
+    def _left_s(self, until_s: float) -> float:
+        if (left_s := until_s - time.monotonic()) <= 0:
+            raise LinkLost(f"{self.address} has not said what it wants in {HANDSHAKE_TIMEOUT_S:.0f} s")
+        return left_s
 
 
 def dial(address: wire.Address, identity: Identity, timeout_s: float = 10.0) -> Link:
@@ -99,7 +125,7 @@ def dial(address: wire.Address, identity: Identity, timeout_s: float = 10.0) -> 
         connection = identity.client_context().wrap_socket(plain)
     except ssl.SSLError as error:
         raise PeerRejected(f"{where} refused or failed the TLS handshake: {error.reason}") from None
-    except OSError as error:
+    except (OSError, ValueError, OverflowError) as error:  # The latter two for what is no address at all.
         raise LinkLost(f"cannot reach {where}: {error}") from None
     try:
         peer = identity.admit(connection)
@@ -118,7 +144,7 @@ class Listener:
     """Accepts links and hands each, handshake done, to `on_link` on a thread of its own.
 
     A link that arrives has HANDSHAKE_TIMEOUT_S for each read until `on_link` settles it. When there are too many,
-    the one that has gone longest without showing a certificate makes room for the next.
+    the oldest that has shown no certificate makes room for the next, or else the oldest that is not settled.
     """
 
     def __init__(self, host: str, identity: Identity, on_link: Callable[[Link], None]) -> None:
@@ -126,6 +152,7 @@ class Listener:
         self._contexts = ServerContexts(identity)
         self._on_link = on_link
         self._pending: dict[ssl.SSLSocket, None] = {}
+        self._unsettled: dict[ssl.SSLSocket, None] = {}
         self._changing = threading.Lock()
         self._places = threading.BoundedSemaphore(_LINKS_MAX)
         self._closed = False
@@ -161,10 +188,11 @@ class Listener:
 
     def _make_room(self) -> bool:
         with self._changing:
-            oldest = next(iter(self._pending), None)
+            unsure = self._pending or self._unsettled
+            oldest = next(iter(unsure), None)
             if oldest is None:
                 return False
-            del self._pending[oldest]
+            del unsure[oldest]
             with contextlib.suppress(OSError):
                 socket.socket.shutdown(oldest, socket.SHUT_RDWR)  # Its thread wakes, and its place is free.
         return self._places.acquire(timeout=_ROOM_WAIT_S)
@@ -183,18 +211,25 @@ class Listener:
             connection = self._contexts.current.wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
             with self._changing:
                 self._pending[connection] = None
-            try:
-                connection.do_handshake()
-            finally:
-                with self._changing:
-                    self._pending.pop(connection, None)
+            connection.do_handshake()
             tune(connection)
-            return Link(connection, self._identity.admit(connection), address)
+            peer = self._identity.admit(connection)
+            with self._changing:
+                self._pending.pop(connection, None)
+                self._unsettled[connection] = None
+            return Link(connection, peer, address, partial(self._forget, connection))
         except (OSError, PeerRejected) as error:
+            if connection:
+                self._forget(connection)
             (connection or plain).close()
             reason = error.reason if isinstance(error, ssl.SSLError) else str(error)
             log.warning("link refused", peer=address, reason=reason)
             return None
+
+    def _forget(self, connection: ssl.SSLSocket) -> None:
+        with self._changing:
+            self._pending.pop(connection, None)
+            self._unsettled.pop(connection, None)
 
     def _serve(self, link: Link) -> None:
         try:

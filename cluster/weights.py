@@ -34,14 +34,21 @@ def row_dtype(precision: Precision, device: torch.device) -> torch.dtype:
 
 
 def load_stage(
-    card: ModelCard, manifest: Manifest, spec: StageSpec, read: ReadTensor, device: torch.device
+    card: ModelCard,
+    manifest: Manifest,
+    spec: StageSpec,
+    read: ReadTensor,
+    device: torch.device,
+    *,
+    with_head: bool = True,
 ) -> StageWeights:
     """Load, fuse and pack a stage's weights; at most one matrix (of GPT-OSS, one layer's) is in memory twice.
 
-    Raises WeightsMismatch when bytes are not the pinned ones, ModelInvalid when shapes contradict config.json.
+    Without its head a last stage ends in the final norm. Raises WeightsMismatch when bytes are not the pinned
+    ones, ModelInvalid when shapes contradict config.json.
     """
     check_tensors(card, manifest)
-    return _Loader(card, manifest, spec, read, device).stage()
+    return _Loader(card, manifest, spec, read, device).stage(with_head=with_head)
 
 
 class _Loader:
@@ -57,7 +64,7 @@ class _Loader:
         self._row_dtype = row_dtype(spec.precision, device)
         self._places = Checkpoint(card, manifest.tensors)
 
-    def stage(self) -> StageWeights:
+    def stage(self, *, with_head: bool) -> StageWeights:
         spec = self._spec
         layers = []
         for layer in range(spec.first_layer, spec.end_layer):
@@ -70,7 +77,7 @@ class _Loader:
             embedding=embedding,
             positions=positions[0] if positions else None,
             final_norm=self._norm(self._places.final_norm, "final_norm") if spec.is_last else None,
-            head=self._head(embedding) if spec.is_last else None,
+            head=self._head(embedding) if spec.is_last and with_head else None,
         )
         _give_back()
         return weights

@@ -31,6 +31,7 @@ ANY_EPOCH = 0
 Cause = Literal["error", "ended", "silent", "stuck"]
 """Why a process cannot go on: it says so, it is gone, it says nothing, or the whole ring gets no further."""
 HEADER = struct.Struct("!4sHHII")
+SEAL_KEY_BYTES = 32
 MESSAGE_BYTES_MAX = 16 * 2**20
 PAYLOAD_BYTES_MAX = 256 * 2**20
 
@@ -173,7 +174,8 @@ class AssignStage(Struct, frozen=True, tag=True):
     """Load these layers. `source` is the model's folder where sender and receiver share files.
 
     Only the node `upstream` may open a ring link to this stage. With `keep_kv` a stage that already holds just
-    these layers keeps its keys and values and its stored output rows, too.
+    these layers keeps its keys and values and its stored output rows, too. `seal_key` goes to the last stage and
+    the head.
     """
 
     epoch: int
@@ -182,6 +184,7 @@ class AssignStage(Struct, frozen=True, tag=True):
     source: str
     upstream: NodeId
     keep_kv: bool = False
+    seal_key: bytes = b""
     sources: list[Address] = []
 
 
@@ -195,6 +198,7 @@ class AssignHead(Struct, frozen=True, tag=True):
     kv_blocks: int
     slots: int
     terms: Terms = NO_TERMS
+    seal_key: bytes = b""
     sources: list[Address] = []
 
 
@@ -236,11 +240,23 @@ class Shelve(Struct, frozen=True, tag=True):
 
 
 class Shelved(Struct, frozen=True, tag=True):
-    """The answer to Shelve; `reason` says why not when `ok` is false."""
+    """The answer to Shelve for these layers.
+
+    `reason` says why not when `ok` is false; there is none when they are not wanted any more.
+    """
 
     epoch: int
+    spec: StageSpec
     ok: bool
     reason: str = ""
+
+
+class Tidy(Struct, frozen=True, tag=True):
+    """Of what is on the shelf only these layers, of the model with this manifest digest, stay. Nobody answers."""
+
+    epoch: int
+    digest: str
+    specs: list[StageSpec]
 
 
 class Prepared(Struct, frozen=True, tag=True):
@@ -267,12 +283,17 @@ class Ready(Struct, frozen=True, tag=True):
 
 
 class Connect(Struct, frozen=True, tag=True):
-    """Close the ring: open a link to `downstream`. A head learns which stages, by index, hold nothing yet."""
+    """Close the ring: open a link to `downstream`. A head learns which stages, by index, hold nothing yet.
+
+    It learns by `after_error`, too, whether the last ring was broken by a stage's own error or the end of its
+    process: what was being computed then may be to blame.
+    """
 
     epoch: int
     role: str
     downstream: Address
     fresh: list[int] = []
+    after_error: bool = False
 
 
 class Connected(Struct, frozen=True, tag=True):
@@ -323,6 +344,14 @@ class Part(Struct, frozen=True, tag=True):
     total_bytes: int
 
 
+class NoPart(Struct, frozen=True, tag=True):
+    """The controller's answer to a Fetch that it cannot answer with a Part."""
+
+    sha256: str
+    offset: int
+    reason: str
+
+
 # Files: from one node's agent to another's.
 
 
@@ -371,6 +400,7 @@ class Step(Struct, tag=True):
     stage: it stops at the first that the model does not agree with. `moves` are carried out in order and `opened`
     slots set up before any row runs. The payload holds int32 token ids on the first link and rows
     [sum(counts), hidden] in the plan's wire format on the others. `spent_ns` gathers the stages' busy time.
+    On links `drafts` and `opened` travel in `sealed`, which only the last stage can read: they are tokens.
 
     `replay` names stages that have lost their keys and values: rows travel only into these, from the output rows
     that the stages before them have kept. `census` has the (slot, blocks) that a stage must hold; a reset makes it
@@ -390,6 +420,7 @@ class Step(Struct, tag=True):
     census: list[tuple[int, int]] | None
     is_reset: bool
     spent_ns: list[int]
+    sealed: bytes = b""
 
     @property
     def rows(self) -> int:
@@ -468,6 +499,7 @@ Message = (
     | Prepared
     | Shelve
     | Shelved
+    | Tidy
     | AssignStage
     | AssignHead
     | AssignEmbedder
@@ -479,6 +511,7 @@ Message = (
     | Dismiss
     | Fetch
     | Part
+    | NoPart
     | AskHeld
     | Held
     | RingHello

@@ -13,9 +13,8 @@ from starlette.types import ASGIApp
 
 from accounting.prices import CloudPrices, PriceBook
 from cluster.controller import Controller
-from cluster.identity import NodeId
-from cluster.joining import Target
-from cluster.plan import Pin
+from cluster.discovery import Target
+from cluster.owners import Owners
 from gateway.admission import Admission
 from gateway.api import admin, health, models
 from gateway.api.edge import Edge
@@ -69,7 +68,8 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
             expected_nodes=max(1, settings.cluster.nodes),
             stages_min=settings.cluster.stages_min,
             goal=settings.cluster.goal,
-            pin=_pin(settings.cluster),
+            owners=_owners(settings.cluster),
+            context_tokens=settings.cluster.context_tokens,
             discovery=settings.cluster.discovery,
         )
         stack.push_async_callback(controller.stop)
@@ -108,11 +108,8 @@ async def _open_lanes(
     return lanes
 
 
-def _pin(settings: ClusterSettings) -> Pin | None:
-    if not settings.owners:
-        return None
-    owners = frozenset(NodeId(owner) for owner in settings.owners)
-    return Pin(owners, settings.owner_layers, settings.owner_layers)
+def _owners(settings: ClusterSettings) -> Owners | None:
+    return Owners(settings.owners, settings.owner_layers) if settings.owners else None
 
 
 def _cloud_worker(settings: CloudSettings, folder: DataFolder) -> CloudWorker:

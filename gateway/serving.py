@@ -14,8 +14,8 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from cluster.controller import Controller
+from cluster.discovery import Target
 from cluster.errors import ClusterUnavailable
-from cluster.joining import Target
 from cluster.local_nodes import LocalNodes
 from cluster.manifest import Progress
 from cluster.probe import own_address

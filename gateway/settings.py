@@ -85,6 +85,12 @@ class ClusterSettings(_Section):
     precision: Literal["fp32", "bf16", "fp16", "int8", "int4"] | None = Field(
         None, description="Pinned precision; without one the widest that fits. int8 is fastest on most CPUs."
     )
+    context_tokens: int | None = Field(
+        None,
+        ge=64,
+        description="Longest prompt with its answer, in tokens; "
+        "without one the model's, less where memory is short.",
+    )
     slots: int = Field(32, ge=1, le=1024, description="Most sequences in the running batch.")
     stages_min: int | None = Field(
         None,
@@ -99,8 +105,9 @@ class ClusterSettings(_Section):
     speculation: bool = Field(True, description="Draft from the text itself where that makes answers faster.")
     owners: tuple[str, ...] = Field(
         (),
-        description="Ids of the only nodes that may hold the embedding, the first and the last layers.",
-        examples=['["3f6c0d", "a91b77"]'],
+        description="The only nodes that may hold the embedding, the first and the last layers: ids, "
+        "their first 6 digits or more, or names.",
+        examples=['["3f6c0d", "desk"]'],
     )
     owner_layers: int = Field(1, ge=1, le=1024, description="How many first and last layers stay with the owners.")
     discovery: bool = Field(

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 
 from cluster.controller import Controller
+from cluster.discovery import Target
 from cluster.generation import (
     Done,
     GenerateRequest,
@@ -20,7 +21,6 @@ from cluster.generation import (
     TextPrompt,
     TokenEvent,
 )
-from cluster.joining import Target
 from cluster.local_nodes import LocalNodes
 from cluster.model_card import Precision
 from cluster.plan import Goal

@@ -7,11 +7,12 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
 from msgspec import to_builtins
+from pydantic import BaseModel, ConfigDict, Field
 
-from cluster.errors import MachineUnknown
+from cluster.discovery import Target
+from cluster.errors import MachineUnknown, ModelNotFound
 from cluster.identity import NodeId
-from cluster.joining import Target
-from cluster.plan import PlannedStage
+from cluster.plan import Plan, PlannedStage
 from cluster.topology import Topology
 from gateway.errors import KeyInvalid, NotFound
 from gateway.request_log import ROWS_MAX
@@ -30,6 +31,14 @@ def _admit(request: Request) -> Services:
 
 
 Admin = Annotated[Services, Depends(_admit)]
+
+
+class PlanQuestion(BaseModel):
+    """Machines, by name or id, that the plan is to do without."""
+
+    model_config = ConfigDict(extra="forbid")
+    without: list[str] = Field(default=[], max_length=256)
+
 
 Limit = Annotated[int, Query(ge=1, le=ROWS_MAX)]
 
@@ -75,6 +84,16 @@ async def drain_machine(services: Admin, name: str, undo: bool = False) -> dict[
         raise NotFound(str(error)) from None
 
 
+@router.post("/plan")
+async def draft_plan(services: Admin, question: PlanQuestion) -> dict[str, Any]:
+    """What would be planned now, beside the plan that serves. Nothing changes."""
+    try:
+        draft = await services.controller.draft_plan(question.without)
+    except (MachineUnknown, ModelNotFound) as error:
+        raise NotFound(str(error)) from None
+    return {"now": _plan(draft.now), "then": _plan(draft.then), "change": list(draft.change)}
+
+
 @router.get("/requests")
 async def list_requests(services: Admin, limit: Limit = 50) -> list[dict[str, Any]]:
     """Recent requests, newest first."""
@@ -100,6 +119,7 @@ def describe(topology: Topology) -> dict[str, Any]:
                 "weight_bytes": stage.weight_bytes if stage else 0,
                 "head": member.node_id == topology.head,
                 "reason": stage.reason if stage else "spare",
+                "warnings": to_builtins(topology.warnings.get(member.node_id, ())),
             }
         )
     return {
@@ -108,12 +128,29 @@ def describe(topology: Topology) -> dict[str, Any]:
         "epoch": topology.epoch,
         "model": topology.model,
         "precision": topology.plan.precision if topology.plan else None,
+        "context_tokens": topology.plan.context_tokens if topology.plan else None,
+        "predicted": to_builtins(topology.plan.predicted) if topology.plan else None,
         "ring_round_trip_ms": topology.round_trip_ms,
         "plan": list(topology.plan.reasons) if topology.plan else [],
         "nodes": nodes,
         "embedding_model": topology.embedding_model,
         "embedder": topology.embedder,
         "embedder_status": list(topology.embedder_status),
+    }
+
+
+def _plan(plan: Plan | None) -> dict[str, Any] | None:
+    if plan is None:
+        return None
+    return {
+        "precision": plan.precision,
+        "context_tokens": plan.context_tokens,
+        "stages": [
+            {"node": s.member.name, "layers": [s.spec.first_layer, s.spec.end_layer - 1], "reason": s.reason}
+            for s in plan.stages
+        ],
+        "reasons": list(plan.reasons),
+        "predicted": to_builtins(plan.predicted),
     }
 
 

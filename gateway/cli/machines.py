@@ -76,8 +76,8 @@ def join(
     """Make this machine a node and serve until Ctrl-C. Example: millrace join TOKEN"""
     settings = settings_from(data_dir)
     host, token = where_and_token(where, controller, token)
+    from cluster.discovery import Target
     from cluster.errors import ClusterError, LinkLost
-    from cluster.joining import Target
     from cluster.node_options import NodeOptions
     from cluster.probe import compute_threads
     from gateway.observability import configure_logs
@@ -175,10 +175,16 @@ def remove(
 def drain(
     name: Annotated[str, typer.Argument(help="The machine's name, or its id.")],
     undo: Annotated[bool, typer.Option("--undo", help="Let it take part again.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what the plan would be.")] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Move work off a machine before it is switched off. Example: millrace machines drain laptop"""
+    if dry_run:
+        if undo:
+            output.fail("--dry-run shows what draining does; it does not go with --undo", output.WRONG_USAGE)
+        _show_draft(ask(settings_from(data_dir), "POST", "/admin/plan", {"without": [name]}), as_json=as_json)
+        return
     query = "?undo=true" if undo else ""
     done = ask(settings_from(data_dir), "POST", f"/admin/machines/{quote(name, safe='')}/drain{query}")
     if as_json:
@@ -187,6 +193,22 @@ def drain(
         output.say(f"{name} takes part again.")
     else:
         output.say(f"{name} is in no new plan; `millrace nodes` shows when its layers have moved.")
+
+
+def _show_draft(draft: dict[str, Any], *, as_json: bool) -> None:
+    """Plan now, plan then, and what that changes."""
+    if as_json:
+        output.data(draft)
+        return
+    for when in ("now", "then"):
+        plan = draft[when]
+        output.say(f"{when}: {'' if plan else 'no plan'}")
+        for stage in plan["stages"] if plan else ():
+            output.say(f"  {stage['node']}: {stage['reason']}")
+        for reason in plan["reasons"] if plan else ():
+            output.say(f"  {reason}")
+    for line in draft["change"]:
+        output.say(line)
 
 
 def nodes(data_dir: DataDir = None, as_json: AsJson = False) -> None:
@@ -212,6 +234,9 @@ def nodes(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         for node in cluster["nodes"]
     ]
     output.table(columns, rows, as_json=False)
+    for node in cluster["nodes"]:
+        for warning in node["warnings"]:
+            output.say(f"{node['node']}: {warning['what']}; {warning['remedy']}")
 
 
 def _from_stdin() -> str:

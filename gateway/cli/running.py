@@ -12,7 +12,7 @@ from gateway.settings import Settings
 TIMEOUT_S = 30.0
 
 
-def ask(settings: Settings, method: str, path: str) -> Any:
+def ask(settings: Settings, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
     """The running gateway's answer; ends the command when there is none."""
     running = DataFolder(settings.data_dir).read_running()
     if running is None:
@@ -21,7 +21,12 @@ def ask(settings: Settings, method: str, path: str) -> Any:
     try:
         # Not by a proxy of the environment: it would get the token, and finds no way to this machine's loopback.
         response = httpx.request(
-            method, url, headers={HEADER: running["admin_token"]}, timeout=TIMEOUT_S, trust_env=False
+            method,
+            url,
+            headers={HEADER: running["admin_token"]},
+            json=body,
+            timeout=TIMEOUT_S,
+            trust_env=False,
         )
     except httpx.HTTPError as error:
         output.fail(f"the gateway at {url} does not answer: {error}", output.UNREACHABLE)

@@ -53,7 +53,6 @@ class ClusterLane:
         if self._controller.model_name != model:
             return offers
         status, reason = self._controller.status
-        loaded = self._controller.model
         state = STATES.get(status, "down")
         return [
             *offers,
@@ -65,7 +64,7 @@ class ClusterLane:
                 note="" if state == "ready" else reason,
                 features=HINTS,
                 kinds=GENERATES,
-                context_tokens=loaded.card.context_tokens if loaded else None,
+                context_tokens=self._controller.context_tokens,
                 slots=self._slots,
             ),
         ]

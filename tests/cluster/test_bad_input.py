@@ -21,10 +21,11 @@ from cluster import wire
 from cluster.authority import Authority
 from cluster.channel import Channel, open_channel
 from cluster.channel import dial as dial_channel
+from cluster.discovery import Target
 from cluster.errors import LinkError, LinkLost, ModelError
 from cluster.handshake import PROGRAM
 from cluster.identity import Identity
-from cluster.joining import Target, join
+from cluster.joining import join
 from cluster.manifest import read_manifest
 from cluster.membership import HEARTBEAT_MS
 from cluster.node import Agent

@@ -2,16 +2,19 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
+import structlog
 
+from cluster import wire
 from cluster.authority import Authority
-from cluster.channel import Channel, dial
+from cluster.channel import Channel, Door, dial
 from cluster.controller import Controller
-from cluster.discovery import Announcement, Target, is_reachable, own_addresses
+from cluster.discovery import Announcement, Target, is_reachable, look_for, own_addresses
 from cluster.errors import LinkLost, PeerRejected, WrongPeer
 from cluster.identity import Identity
 from cluster.joining import join
@@ -63,6 +66,61 @@ async def test_a_token_is_enough_and_an_impostor_gets_nothing(tmp_path: Path) ->
     assert not (tmp_path / "x").exists()
 
 
+async def hang_up(channel: Channel) -> None:
+    await channel.receive(5)
+
+
+async def refuse(channel: Channel) -> None:
+    await channel.receive(5)
+    await channel.send(wire.Refused("this join token was used already"))
+
+
+async def show_garbage(channel: Channel) -> None:
+    await channel.receive(5)
+    await channel.send(wire.Authority("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"))
+
+
+@pytest.mark.parametrize("behave", [hang_up, refuse, show_garbage])
+async def test_whatever_a_stranger_says_others_are_asked(
+    tmp_path: Path, behave: Callable[[Channel], Awaitable[None]]
+) -> None:
+    stranger = Authority.open(tmp_path / "foreign").issue_identity(tmp_path / "stranger", "gateway", "stranger")
+    door = Door("stranger", stranger, behave, newcomers=True)
+    wrong = Target("127.0.0.1", await door.open("127.0.0.1", 0))
+    file = tmp_path / "controller.json"
+    try:
+        async with announced(tmp_path / "c") as (running, pinned, port):
+            file.write_bytes(msgspec.json.encode(Target("127.0.0.1", port)))
+            token = running.new_token()
+            where = Whereabouts(wrong, file)
+            assert (await where.reach(pinned, lambda at: join(at, token, tmp_path / "n", "n"))).exists
+    finally:
+        await door.close()
+
+
+async def test_no_other_authority_comes_in_behind_the_right_one(tmp_path: Path) -> None:
+    """Our authority's certificate is public: whoever shows it with another behind gets no token."""
+    foreign = Authority.open(tmp_path / "foreign")
+    stranger = foreign.issue_identity(tmp_path / "stranger", "gateway", "stranger")
+    ours = Authority.open(tmp_path / "ours")
+    heard: list[wire.Message] = []
+
+    async def pose(channel: Channel) -> None:
+        while True:
+            message, _ = await channel.receive(5)
+            heard.append(message)
+            await channel.send(wire.Authority(ours.certificate_pem + foreign.certificate_pem))
+
+    door = Door("stranger", stranger, pose, newcomers=True)
+    try:
+        target = Target("127.0.0.1", await door.open("127.0.0.1", 0))
+        with pytest.raises(WrongPeer, match="CERTIFICATE_VERIFY_FAILED"):
+            await join(target, ours.new_token(), tmp_path / "n", "n")
+    finally:
+        await door.close()
+    assert [type(message) for message in heard] == [wire.AskAuthority]
+
+
 async def test_a_controller_that_moved_is_found_again(tmp_path: Path) -> None:
     file = tmp_path / "controller.json"
     async with announced(tmp_path / "c") as (running, pinned, first):
@@ -110,4 +168,21 @@ async def test_no_multicast_is_no_reason_to_end() -> None:
         async with asyncio.timeout(0.3):
             await announcement.run()
     assert own_addresses("192.0.2.77") == ("192.0.2.77",)
+
+
+# As above.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_a_failed_announcement_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network that comes up later; until then it is said once that there is none."""
+    monkeypatch.setattr("cluster.discovery._LOOK_AGAIN_S", 0.05)
+    announcement = Announcement("box", "127.0.0.1", 7, "5" * 32, interfaces=["192.0.2.77"])
+    with structlog.testing.capture_logs() as logs:
+        running = asyncio.create_task(announcement.run())
+        await asyncio.sleep(0.3)
+        assert [line["event"] for line in logs] == ["cluster not announced"]
+        announcement.interfaces = HERE
+        found = [target async for target in look_for("5" * 32, 3.0, HERE)]
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert Target("127.0.0.1", 7) in found
     assert not is_reachable("127.0.0.1")

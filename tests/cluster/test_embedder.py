@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from cluster.embedder import Embedder
+from cluster.embedder import CausalEncoder, Embedder
 from cluster.errors import ContextLengthExceeded, ModelUnsupported, RequestInvalid
+from cluster.plan import BLOCK_TOKENS
 from tests.embedding_models import VOCABULARY, bert, distilbert, expected, put, qwen3, roberta, save
 
 TEXTS = [[2, 17, 30, 3], [2, 4, 3], [2, *range(10, 60), 3], [2, 99, 3], [2, *range(100, 104), 3]]
@@ -45,6 +46,30 @@ def test_vectors_are_the_references(
     # In passes of a few rows, where texts are regrouped by length, and twice, where slots are used again.
     monkeypatch.setattr("cluster.embedder._ROWS_MAX", 8)
     torch.testing.assert_close(embedder.embed(TEXTS), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_many_short_texts_take_little_memory(tmp_path: Path) -> None:
+    """A pass has few texts, each of which has room for no more than it needs, and no head is loaded."""
+    model = save(tmp_path, qwen3(), "lasttoken", normalize=True)
+    embedder = Embedder.load(tmp_path, torch.device("cpu"))
+    encoder = embedder._encoder
+    assert isinstance(encoder, CausalEncoder)
+    assert encoder._decoder._weights.head is None
+    most_bytes = 0
+    texts, forward = [[2, at % 200, 3] for at in range(300)], encoder._decoder.forward
+
+    def watching(rows: torch.Tensor, batch: Any) -> torch.Tensor:
+        nonlocal most_bytes
+        held = [layer for slots in (encoder._cache._keys, encoder._cache._values) for layer in slots.values()]
+        most_bytes = max(most_bytes, sum(tensor.nbytes for layer in held for tensor in layer))
+        return forward(rows, batch)
+
+    encoder._decoder.forward = watching  # type: ignore[method-assign]
+    torch.testing.assert_close(
+        embedder.embed(texts), expected(model, "lasttoken", texts, normalize=True), rtol=1e-4, atol=1e-5
+    )
+    token_bytes = 2 * 2 * 2 * 16 * 4
+    assert 0 < most_bytes <= 64 * BLOCK_TOKENS * token_bytes
 
 
 def test_longer_texts_than_the_model_reads_are_refused(tmp_path: Path) -> None:

@@ -8,28 +8,42 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
+import structlog
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from cluster import wire
-from cluster.channel import open_channel
+from cluster.authority import Authority
+from cluster.channel import Channel, Door, open_channel
 from cluster.controller import Controller
-from cluster.embedder_place import place_embedder
-from cluster.embedding import INPUTS_MAX, Embeddings, EmbedRequest
+from cluster.discovery import Target
+from cluster.embedder_place import Held, held_by, place_embedder
+from cluster.embedding import CONTEXT_TOKENS_MAX, INPUTS_MAX, Embeddings, EmbedRequest
+from cluster.embedding_client import EmbeddingClient
 from cluster.embedding_queue import EmbeddingQueue, Job
-from cluster.errors import ContextLengthExceeded, GenerationError, ModelDoesNotFit, ModelError, RequestInvalid
+from cluster.errors import (
+    ContextLengthExceeded,
+    EmbedderLost,
+    GenerationError,
+    ModelDoesNotFit,
+    ModelError,
+    RequestInvalid,
+)
 from cluster.identity import Identity, NodeId
-from cluster.joining import Target
 from cluster.local_nodes import LocalNodes
+from cluster.manifest import read_config
+from cluster.model_card import read_card
 from cluster.node import Agent
 from cluster.node_options import NodeOptions
-from cluster.plan import Member
+from cluster.plan import BLOCK_TOKENS, Member, plan_stages
 from cluster.probe import Device, Machine
-from tests.clusters import Cluster, child
+from tests.cluster.test_joining import node_id
+from tests.clusters import DEMO_MODEL, Cluster, child
 from tests.embedding_models import bert, expected, put, qwen3, save
 
 pytestmark = pytest.mark.anyio
@@ -205,7 +219,8 @@ def member(name: str, gib: float) -> Member:
 
 def test_the_machine_with_the_most_room_embeds() -> None:
     small, large, full = member("a", 1), member("b", 2), member("c", 9)
-    place = place_embedder("m", 2**29, [small, large, full], {full.node_id: 8 * 2**30})
+    held = {full.node_id: Held(8 * 2**30, 2**30)}
+    place = place_embedder("m", 2**29, [small, large, full], held)
     assert place.member == large
     assert "b embeds with m: 2.00 GiB are usable there, 0.50 GiB are needed" in place.reason
     assert place_embedder("m", 2**29, [small, large], {}, {large.node_id}).member == small
@@ -213,6 +228,84 @@ def test_the_machine_with_the_most_room_embeds() -> None:
     assert place_embedder("m", 2**29, [member("z", 1), small], {}).member == small
     with pytest.raises(ModelDoesNotFit, match="1024 MiB short"):
         place_embedder("m", 3 * 2**30, [small, large], {})
+    # Plans give the cache what is left: nobody might have room beside all of that.
+    tight = place_embedder("m", 3 * 2**30, [small, large, full], held)
+    assert tight.member == full
+    assert "beside the cache that was planned" in tight.reason
+    with pytest.raises(ModelDoesNotFit):
+        place_embedder("m", 3 * 2**30, [full], {full.node_id: Held(8 * 2**30, 7 * 2**30)})
+
+
+def test_only_owners_machines_see_texts() -> None:
+    small, large = member("a", 1), member("b", 2)
+    place = place_embedder("m", 2**29, [small, large], {}, owners={small.node_id})
+    assert place.member == small
+    assert "lets no other machines see texts" in place.reason
+    assert place_embedder("m", 2**29, [small, large], {}, {small.node_id}, {small.node_id}).member == small
+    with pytest.raises(ModelDoesNotFit, match=r"cluster\.owners"):
+        place_embedder("m", 3 * 2**29, [small, large], {}, owners={small.node_id})
+
+
+def test_a_machine_holds_all_its_stages_and_the_cache() -> None:
+    card = read_card(read_config(DEMO_MODEL))
+    plan = plan_stages("m", card, [member("a", 1), member("b", 1)], slots=2, stages_min=2)
+    beside = msgspec.structs.replace(
+        plan,
+        stages=plan.stages[:1],
+        standbys=tuple(msgspec.structs.replace(stage, member=plan.stages[1].member) for stage in plan.stages),
+    )
+    held = held_by(beside, card)
+    ring, standby = (held[stage.member.node_id] for stage in plan.stages)
+    first = plan.stages[0].spec
+    token_bytes = first.end_layer * card.kv_bytes_per_token("fp32", 0) + 4 * card.hidden
+    spare_tokens = plan.kv_blocks * BLOCK_TOKENS - card.context_tokens
+    assert spare_tokens > 0
+    assert ring.whole_bytes - ring.least_bytes == spare_tokens * token_bytes
+    assert ring.least_bytes > plan.stages[0].weight_bytes + card.context_tokens * token_bytes
+    assert standby.least_bytes > sum(stage.weight_bytes for stage in plan.stages)
+    assert standby.whole_bytes - standby.least_bytes >= spare_tokens * token_bytes
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"token_counts": [3]}, "2 inputs were embedded as 1"),
+        ({"token_counts": [3, 0]}, "0 to 3 tokens"),
+        ({"token_counts": [3, CONTEXT_TOKENS_MAX + 1]}, f"to {CONTEXT_TOKENS_MAX + 1} tokens"),
+        ({"token_counts": [3, 5]}, "other lengths"),
+        ({"dimensions": 8}, "8 dimensions, 4 were asked for"),
+        ({"dimensions": 0, "vectors": b""}, "0 dimensions"),
+        ({"vectors": bytes(31)}, "31 bytes are not 2 vectors of 4"),
+        ({"compute_ns": -1}, "taken -1 ns"),
+        ({"compute_ns": 3600 * 10**9}, "taken 3600000000000 ns"),
+    ],
+)
+async def test_a_lying_embedder_is_lost(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
+    """What it says is booked: nobody pays for tokens that were never sent or for hours that did not pass."""
+    authority = Authority.open(tmp_path / "authority")
+    node, gateway = (authority.issue_identity(tmp_path / role, role, role) for role in ("node", "gateway"))
+    honest: dict[str, Any] = {"vectors": bytes(32), "dimensions": 4, "token_counts": [3, 4], "compute_ns": 1}
+
+    async def serve(channel: Channel) -> None:
+        for fields in (honest, honest | changes):
+            message, _ = await channel.receive(5)
+            assert isinstance(message, wire.Embed)
+            vectors = fields.pop("vectors")
+            await channel.send(wire.Embedded(message.request.id, **fields), vectors)
+        await channel.receive(5)
+
+    door = Door("embedder", node, serve)
+    address = wire.Address(node_id(node), "127.0.0.1", await door.open("127.0.0.1", 0))
+    client = await EmbeddingClient.open(address, gateway, lambda _: None)
+    request = EmbedRequest(id="1", token_ids=[[1, 2, 3], [4, 5, 6, 7]], dimensions=4)
+    try:
+        assert (await client.embed(request)).token_counts == [3, 4]
+        with structlog.testing.capture_logs() as logs, pytest.raises(EmbedderLost):
+            await client.embed(request)
+        assert reason in str(logs)
+    finally:
+        await client.close()
+        await door.close()
 
 
 def job(number: int, lengths: Sequence[int]) -> Job:

@@ -16,10 +16,10 @@ from cluster import fetching, sharing, wire
 from cluster.authority import Authority
 from cluster.channel import Channel, open_channel
 from cluster.controller import Controller as ClusterController
-from cluster.errors import LinkLost, PeerRejected, WeightsMismatch
+from cluster.discovery import Target
+from cluster.errors import LinkLost, ModelNotFound, PeerRejected, WeightsMismatch
 from cluster.fetching import ControllerSource, Fetcher
 from cluster.identity import Identity, NodeId
-from cluster.joining import Target
 from cluster.manifest import Manifest, read_manifest
 from cluster.node import Agent
 from cluster.node_options import NodeOptions
@@ -177,6 +177,19 @@ async def test_the_controllers_own_wrong_bytes_end_the_order(tmp_path: Path, man
     controller._report = lie
     with pytest.raises(WeightsMismatch):
         await ours.fetch(manifest, [largest(manifest)], [])
+
+
+async def test_a_refused_part_ends_the_order_at_once(tmp_path: Path, manifest: Manifest) -> None:
+    ours, controller = fetcher(Authority.open(tmp_path / "authority"), tmp_path / "new", manifest)
+
+    async def refuse(message: wire.Message) -> None:
+        assert isinstance(message, wire.Fetch)
+        controller.deliver(wire.NoPart(message.sha256, message.offset, "the model has been changed"), b"")
+
+    controller._report = refuse
+    with pytest.raises(ModelNotFound, match="the model has been changed"):
+        async with asyncio.timeout(5):
+            await ours.fetch(manifest, [largest(manifest)], [])
 
 
 async def test_what_an_earlier_run_left_blames_nobody(tmp_path: Path, manifest: Manifest) -> None:

@@ -5,6 +5,8 @@ import contextlib
 import shutil
 import socket
 import ssl
+import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,13 +19,14 @@ from cluster import wire
 from cluster.authority import Authority, fingerprint
 from cluster.channel import Channel, Door, open_channel
 from cluster.controller import Controller
+from cluster.discovery import Target
 from cluster.errors import ClusterError, LinkError, LinkLost, PeerRejected
 from cluster.generation import GenerateRequest, TextPrompt
 from cluster.identity import Identity, NodeId
-from cluster.joining import Target, join
+from cluster.joining import join
 from cluster.node import Agent
 from cluster.node_options import NodeOptions
-from cluster.transport import Link, Listener, dial
+from cluster.transport import _LINKS_MAX, Link, Listener, dial
 from tests.clusters import DEMO_MODEL, Cluster, running_cluster
 
 pytestmark = pytest.mark.anyio
@@ -144,6 +147,56 @@ async def test_data_links_demand_this_clusters_certificate(tmp_path: Path, logs:
     finally:
         listener.close()
     assert refusals(logs)
+
+
+def drip(link: Link) -> None:
+    """Half a header, each byte in time for a clock that starts anew with every byte."""
+    with contextlib.suppress(OSError):
+        for _ in range(wire.HEADER.size // 2):
+            link._connection.sendall(b"M")
+            time.sleep(0.8)
+
+
+async def test_links_that_say_nothing_hold_no_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machines of this cluster that open links and never say for what: the one that does finds a place."""
+    monkeypatch.setattr("cluster.transport.HANDSHAKE_TIMEOUT_S", 1.0)
+    ours = Authority.open(tmp_path / "ours")
+    home, friend = (ours.issue_identity(tmp_path / name, "node", name) for name in ("home", "friend"))
+    ends: asyncio.Queue[str] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+
+    def on_link(link: Link) -> None:
+        try:
+            end = type(link.receive_hello()).__name__
+        except LinkLost as error:
+            end = str(error)
+        loop.call_soon_threadsafe(ends.put_nowait, end)
+
+    listener = Listener("127.0.0.1", home, on_link)
+    address = wire.Address(node_id(home), "127.0.0.1", listener.port)
+    with contextlib.ExitStack() as stack:
+        stack.callback(listener.close)
+        for _ in range(_LINKS_MAX + 1):
+            link = await asyncio.to_thread(dial, address, friend)
+            stack.callback(link.close)
+        slow = threading.Thread(target=drip, args=(link,))
+        slow.start()
+        stack.callback(slow.join)
+        link = await asyncio.to_thread(dial, address, friend)
+        stack.callback(link.close)
+        await asyncio.to_thread(link.send, wire.RingHello(7))
+        async with asyncio.timeout(4):
+            found = [await ends.get() for _ in range(_LINKS_MAX + 2)]
+    assert "RingHello" in found
+
+
+@pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 2**16), ("127.0.0.1", -1), ("a\0b", 9), ("." * 99, 9)])
+async def test_what_is_no_address_is_out_of_reach(tmp_path: Path, host: str, port: int) -> None:
+    friend = Authority.open(tmp_path / "ours").issue_identity(tmp_path / "friend", "node", "friend")
+    with pytest.raises(LinkLost):
+        await asyncio.to_thread(dial, wire.Address(NodeId("n"), host, port), friend)
+    with pytest.raises(LinkLost):
+        await open_channel(wire.Address(NodeId("n"), host, port), friend)
 
 
 async def test_links_are_tls_1_3_only(tmp_path: Path) -> None:

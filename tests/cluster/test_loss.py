@@ -14,9 +14,9 @@ from structlog.typing import EventDict
 
 from cluster import wire
 from cluster.controller import Controller
+from cluster.discovery import Target
 from cluster.errors import ClusterUnavailable
 from cluster.generation import GenerateRequest, Limits, TextPrompt, TokenEvent
-from cluster.joining import Target
 from cluster.local_nodes import LocalNodes
 from cluster.manifest import Manifest
 from cluster.node import Agent
@@ -226,7 +226,7 @@ async def test_a_model_that_comes_after_the_machines_is_deployed(
         # Hellos of a machine that is planned with may be read late: they are no news.
         (member,) = controller.topology().members
         for _ in range(2):
-            controller._roster.answers.put_nowait((member, wire.Hello(member.name, member.machine)))
+            controller._roster.answers.put(member, wire.Hello(member.name, member.machine))
         await controller.wait_ready(30)
         assert controller.topology().epoch == 1
     finally:

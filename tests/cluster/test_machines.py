@@ -13,15 +13,17 @@ from cluster import authority, renewal, wire
 from cluster.authority import Authority
 from cluster.channel import dial as dial_channel
 from cluster.channel import open_channel
+from cluster.discovery import Target
 from cluster.errors import LinkError, LinkLost, MachineUnknown, PeerRejected
 from cluster.generation import GenerateRequest, Limits, TextPrompt, TokenEvent
 from cluster.handshake import PROGRAM, check_hello
 from cluster.identity import Identity, NodeId
-from cluster.joining import Target, join
-from cluster.machines import MachineBook
+from cluster.joining import join
+from cluster.machines import CLOCK_MARGIN_S, MachineBook
 from cluster.node import Agent
 from cluster.node_options import NodeOptions
-from cluster.probe import probe_machine
+from cluster.probe import Device, probe_machine
+from cluster.speeds import Pace, Speed
 from cluster.transport import dial
 from tests.cluster.test_joining import controller, node_id, stage_names, until
 from tests.clusters import DEMO_MODEL, GREEDY, Cluster, running_cluster
@@ -47,9 +49,25 @@ def test_the_book_survives_and_forgets_whose_certificate_has_ended(tmp_path: Pat
     assert again.removed == {"1" * 32}
     assert again.find("laptop") == NodeId("2" * 32)
     now[0] = 2001.5
-    assert again.removed == frozenset()
+    # Where a clock is slow its certificate has not ended.
+    assert again.removed == {"1" * 32}
     again.seen(NodeId("2" * 32), "tablet", 0.0)
-    assert [record.name for record in again.records.values()] == ["tablet"]
+    assert [record.name for record in again.records.values()] == ["laptop", "tablet"]
+    now[0] = 2001.5 + CLOCK_MARGIN_S
+    assert again.removed == frozenset()
+
+
+def test_a_full_book_forgets_nobody_who_was_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cluster.machines.MACHINES_MAX", 2)
+    now = [1000.0]
+    book = MachineBook.open(tmp_path / "machines.json", clock=lambda: now[0])
+    for at in range(5):
+        now[0] += 1
+        book.certified(NodeId(f"{at}" * 32), str(at), until_s=9999.0)
+        if at == 0:
+            book.remove(NodeId("0" * 32))
+    assert book.removed == {"0" * 32}
+    assert [record.name for record in book.records.values()] == ["0", "3", "4"]
 
 
 def test_a_certificate_is_renewed_for_its_own_key_alone(tmp_path: Path) -> None:
@@ -134,6 +152,11 @@ async def test_work_is_drained_and_a_removed_machine_is_out(tmp_path: Path) -> N
     async with running_cluster(tmp_path, nodes=2) as cluster:
         running = cluster.controller
         undisturbed = await cluster.ask("The river", max_tokens=64)
+        draft = await running.draft_plan(["node-2"])
+        assert draft.then
+        assert [stage.member.name for stage in draft.then.stages] == ["node-1"]
+        assert any(line.startswith("node-2: layers") for line in draft.change)
+        assert sorted(stage_names(cluster)) == ["node-1", "node-2"], "nothing has changed yet"
         await running.drain_machine("node-2")
         await until(lambda: running.is_ready and stage_names(cluster) == ["node-1"])
         assert [(s.record.name, s.record.draining) for s in running.machines()] == [
@@ -239,6 +262,12 @@ def cluster_node(cluster: Cluster, number: int) -> Path:
         ({"memory_usable_bytes": -1}, "claims -1 usable bytes"),
         ({"memory_usable_bytes": 2**62}, f"claims {2**62} usable bytes"),
         ({"cores": 0}, "claims 0 cores"),
+        ({"torch": "x" * 201}, "a torch of 201 characters"),
+        ({"architecture": "x" * 201}, "an? architecture of 201 characters"),
+        ({"device": Device("cpu", "x" * 201, 0)}, "a device name of 201 characters"),
+        ({"pace": Pace(speeds={str(at): Speed() for at in range(17)})}, "more than 16 speeds"),
+        ({"pace": Pace(speeds={"fp32": Speed((1,) * 17, (1.0,) * 17)})}, "16 points of one"),
+        ({"pace": Pace(speeds={"fp32": Speed(reason="x" * 201)})}, "a reason of 201 characters"),
     ],
 )
 def test_who_is_too_different_or_lies_is_told_both_values(changes: dict[str, object], reason: str) -> None:
@@ -248,3 +277,13 @@ def test_who_is_too_different_or_lies_is_told_both_values(changes: dict[str, obj
     others = {name: value for name, value in changes.items() if name not in ours}
     with pytest.raises(PeerRejected, match=reason):
         check_hello(replace(hello, **others))
+
+
+def test_who_is_removed_stays_out_though_there_is_no_room_to_write_it_down(tmp_path: Path) -> None:
+    identity = Identity(tmp_path / "full")
+    with pytest.raises(FileNotFoundError):
+        identity.keep_removed([NodeId("a")])
+    assert identity.removed() == {"a"}
+    identity.folder.mkdir()
+    identity.keep_removed([NodeId("b")])
+    assert identity.removed() == {"b"}

@@ -12,10 +12,12 @@ from msgspec.structs import replace as changed
 from cluster.errors import ModelDoesNotFit
 from cluster.identity import NodeId
 from cluster.model_card import ModelCard, Precision, Rope
+from cluster.needs import CONTEXT_TOKENS_MIN
 from cluster.network import Link, Network
 from cluster.plan import BLOCK_TOKENS, Goal, Member, Pin, Plan, plan_stages
 from cluster.plan_changes import explain_change, is_worth
 from cluster.probe import Device, Machine
+from cluster.recovery import with_copies
 from cluster.replicas import with_standby
 from cluster.speeds import Pace, Speed
 
@@ -75,7 +77,8 @@ def check_plan(plan: Plan, model: ModelCard) -> None:
     assert [stage.spec.first_layer for stage in plan.stages] == [0, *ends[:-1]]
     assert ends[-1] == model.layers
     assert len(set(plan.ring)) == len(plan.ring)
-    assert plan.kv_blocks * BLOCK_TOKENS >= model.context_tokens, "one sequence could wait for room for ever"
+    assert min(model.context_tokens, CONTEXT_TOKENS_MIN) <= plan.context_tokens <= model.context_tokens
+    assert plan.kv_blocks * BLOCK_TOKENS >= plan.context_tokens, "one sequence could wait for room for ever"
     for stage, layers in zip(plan.stages, counts(plan), strict=True):
         assert layers > 0
         assert stage.member.name in stage.reason
@@ -174,6 +177,29 @@ def test_precision_is_the_widest_that_fits() -> None:
     assert plan_stages("m", card(), [member(1, 5.5)]).precision == "int4"
 
 
+def test_a_long_context_is_shortened_before_the_precision_is() -> None:
+    long = card(context=131_072)
+    plan = plan_stages("m", long, [member(1, 40)])
+    check_plan(plan, long)
+    assert plan.precision == "fp32"
+    assert 4096 <= plan.context_tokens < 131_072
+    assert any(f"contexts of up to {plan.context_tokens} of the model's 131072" in r for r in plan.reasons)
+    roomy = plan_stages("m", long, [member(1, 200)])
+    assert roomy.context_tokens == 131_072
+    assert is_worth(plan, roomy)
+    assert plan_stages("m", long, [member(1, 4.6)]).context_tokens < 4096, "there is nothing narrower than int4"
+
+
+def test_a_context_that_is_set_stays_and_is_named_where_it_does_not_fit() -> None:
+    long = card(context=131_072)
+    plan = plan_stages("m", long, [member(1, 64)], context_tokens=1000)
+    assert (plan.precision, plan.context_tokens) == ("fp32", 1000)
+    assert any("as cluster.context_tokens says" in reason for reason in plan.reasons)
+    assert plan_stages("m", card(), [member(1, 64)], context_tokens=131_072).context_tokens == 4096
+    with pytest.raises(ModelDoesNotFit, match=r"set cluster\.context_tokens to \d+ instead of 65536"):
+        plan_stages("m", long, [member(1, 36)], precision="fp32", context_tokens=65_536)
+
+
 def test_bf16_that_is_slower_than_int8_is_not_chosen_on_cpus() -> None:
     pace = Pace(speeds={**paced(SLOW).speeds, "int8": paced(QUICK).speeds["int8"]})
     assert plan_stages("m", card(), [member(1, 20, pace=pace)]).precision == "int8"
@@ -230,6 +256,21 @@ def test_owners_keep_the_ends_of_a_pinned_model() -> None:
     assert plan.stages[-1].spec.first_layer <= 30
     with pytest.raises(ModelDoesNotFit, match="owners"):
         plan_stages("m", card(), [*theirs, mine[0]], precision="fp32", pin=pin)
+
+
+def test_no_stranger_holds_a_copy_of_an_owners_layers() -> None:
+    """A middle stage may reach into the last layers that are the owners'."""
+    owners = frozenset(m.node_id for m in (member(1, 13), member(2, 13), member(3, 13)))
+    ring = plan_stages("m", card(), [member(n, 13) for n in (1, 2, 3)], precision="fp32", stages_min=3)
+    spare = [member(4, 64)]
+    last_layers = card().layers - ring.stages[1].spec.end_layer
+
+    def copied(last_layers: int) -> set[int]:
+        pin = Pin(owners, first_layers=1, last_layers=last_layers)
+        return {copy.spec.index for copy in with_copies(ring, card(), spare, Network(), pin).standbys}
+
+    assert copied(last_layers) == {1}
+    assert copied(last_layers + 1) == set()
 
 
 def test_spare_machines_hold_copies_and_one_takes_over() -> None:

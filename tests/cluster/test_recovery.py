@@ -127,6 +127,33 @@ def test_a_ring_that_crawls_is_late_though_it_moves() -> None:
     assert CRAWL_S <= slow_s <= CRAWL_S + 0.72
 
 
+def test_small_steps_that_crawl_are_noticed_and_not_taken_for_usual() -> None:
+    ring = Ring()
+    for _ in range(40):
+        ring.answer(ring.send(), 0.002)
+    slow_s = 0.0
+    while not ring.pipeline.lateness():
+        ring.answer(ring.send(), 0.06)
+        slow_s += 0.06
+    assert CRAWL_S <= slow_s <= CRAWL_S + 0.1
+    assert ring.pipeline.scheduler.costs.step_s(1) < 0.003
+
+
+def test_steps_of_a_size_that_is_new_do_not_crawl() -> None:
+    """After many small ones the first long prompt: nobody knows what it should take."""
+    ring = Ring()
+    for _ in range(40):
+        ring.answer(ring.send(), 0.002)
+    ring.pipeline.scheduler.add(Sequence([1] * 300, 300, Sampling()))
+    sizes = []
+    for _ in range(12):
+        step = ring.send()
+        sizes.append(step.rows)
+        ring.answer(step, 0.03 * step.rows)
+        assert not ring.pipeline.lateness()
+    assert max(sizes) > 20
+
+
 def vitals(**counts: tuple[int, int]) -> dict[tuple[str, str], wire.Vitals]:
     """Frames in and out of `head` and of the stages of a, b and c."""
     found = {}
@@ -190,6 +217,22 @@ def test_who_says_what_happened_is_believed() -> None:
     clock.now_s += 1
     found.hear(NodeId("c"), wire.Failed(5, "stage", "exit status -9", cause="ended"))
     assert found.close(broken) == {"c"}
+
+
+def test_only_what_a_stage_itself_got_wrong_may_be_a_requests_doing() -> None:
+    for failure, expected in (
+        (wire.Failed(5, "stage", "exit status -9", cause="ended"), True),
+        (wire.Failed(5, "stage", "a step failed"), True),
+        (wire.Failed(5, "head", "link broke", "c"), False),
+        (wire.Failed(5, "stage", "shows no sign of life", cause="silent"), False),
+        (wire.Failed(wire.ANY_EPOCH, "node", "it is gone"), False),
+    ):
+        found, broken = inquest(Clock())
+        found.hear(NodeId("c"), failure)
+        found.close(broken)
+        assert found.is_own_error is expected, failure
+        found.open()
+        assert not found.is_own_error
 
 
 def test_a_stuck_ring_is_blamed_on_who_holds_its_frames() -> None:

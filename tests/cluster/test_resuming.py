@@ -4,12 +4,13 @@ import itertools
 from collections.abc import Iterator
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster import wire
 from cluster.completion import Completion
-from cluster.desk import Desk
+from cluster.desk import QUEUE_PATIENCE_S, Desk
 from cluster.generation import (
     Accepted,
     Done,
@@ -26,7 +27,7 @@ from cluster.resuming import LOSSES_MAX, ResumedRequest
 from cluster.scheduler import Scheduler
 from cluster.sequence import Sequence
 from cluster.text import TextCodec
-from cluster.tickets import BREAKS_MAX, Ticket
+from cluster.tickets import BREAKS_MAX, REQUESTS_MAX, Ticket
 from tests.clusters import DEMO_MODEL
 
 CODEC = TextCodec(DEMO_MODEL)
@@ -120,7 +121,7 @@ class Rings:
         self.epochs = itertools.count(1)
         self.breaks = 0
 
-    def ask(self, name: str, max_tokens: int) -> Ticket:
+    def ask(self, name: str, max_tokens: int, resume: tuple[Resume, ...] = (), prompts: int = 20) -> Ticket:
         self.told[name] = []
         request = GenerateRequest(
             id=name,
@@ -128,16 +129,17 @@ class Rings:
             sampling=Sampling(temperature=0.0, seed=1),
             limits=Limits(max_tokens=max_tokens, ignore_eos=True),
             cache_salt=name,
+            resume=resume,
         )
-        ticket = Ticket(request, list(PROMPT) * 20, self.told[name].append)
+        ticket = Ticket(request, list(PROMPT) * prompts, self.told[name].append)
         self.desk.take(ticket)
         return ticket
 
-    def serve(self) -> None:
+    def serve(self, context_tokens: int = 512) -> None:
         if not self.kept:
             self.scheduler = Scheduler(1, 2, 4, 64)
         self.scheduler.restart(next(self.epochs), [0, 1])
-        self.desk.serve(self.scheduler, CODEC, 512, VOCABULARY)
+        self.desk.serve(self.scheduler, CODEC, context_tokens, VOCABULARY)
 
     def run(self, poison: Ticket, deadly: int) -> bool:
         """Until nothing is left to do, which is True, or the ring breaks."""
@@ -163,7 +165,33 @@ class Rings:
 
     def break_ring(self, computing: set[Sequence]) -> None:
         self.breaks += 1
-        self.desk.interrupt(computing)
+        self.desk.interrupt()
+        self.desk.blame(computing)
+
+
+def test_the_next_suspect_is_tried_when_the_first_has_waited_too_long() -> None:
+    rings = Rings(kept=True, chance=Random(0))
+    one, other = rings.ask("one", 20), rings.ask("other", 20)
+    for _ in range(BREAKS_MAX - 1):
+        rings.serve()
+        rings.break_ring(set(rings.scheduler.waiting))
+    rings.serve()
+    assert (one.is_parked, other.is_parked) == (False, True)
+    one.waiting_since_s -= QUEUE_PATIENCE_S + 1
+    rings.desk.look_at_clock()
+    assert isinstance(rings.told["one"][-1], wire.Rejected)
+    assert not other.is_parked
+    assert rings.run(one, -1)
+    assert isinstance(rings.told["other"][-1], wire.Events)
+
+
+def test_an_answer_that_has_begun_elsewhere_is_not_turned_away() -> None:
+    rings = Rings(kept=True, chance=Random(0))
+    for at in range(REQUESTS_MAX + 1):
+        rings.ask(str(at), 4)
+    assert isinstance(rings.told[str(REQUESTS_MAX)][-1], wire.Rejected)
+    rings.ask("begun", 4, resume=(Resume(token_ids=[PROMPT[0]], characters=0),))
+    assert "begun" in rings.desk.tickets
 
 
 @given(kept=st.booleans(), deadly=st.integers(0, 90), chance=st.randoms(use_true_random=False))
@@ -187,3 +215,28 @@ def test_a_request_that_breaks_every_ring_is_ended_and_nobody_else(
         assert isinstance(last, wire.Events)
         assert isinstance(last.events[-1], Done)
         assert last.events[-1].completion_tokens == ticket.request.limits.max_tokens
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_what_is_too_long_for_the_next_ring_ends_and_the_others_go_on(*, kept: bool) -> None:
+    """The machine that is lost took room for long contexts along."""
+    rings = Rings(kept=kept, chance=Random(7))
+    long, short = rings.ask("long", 200), rings.ask("short", 200, prompts=10)
+    prompt_tokens = len(long.prompt)
+    rings.serve()
+    assert not rings.run(long, prompt_tokens + 9)
+    context_tokens = prompt_tokens + 8
+    late = rings.ask("late", 40)
+    rings.serve(context_tokens)
+    assert rings.run(long, 2**30)
+    finishes = {}
+    for name, told in rings.told.items():
+        events = [event for message in told if isinstance(message, wire.Events) for event in message.events]
+        finishes[name] = [event.finish for event in events if isinstance(event, TokenEvent) and event.finish]
+        assert all(not isinstance(event, Done) for event in events[:-1])
+    assert finishes == {"long": ["length"], "short": ["length"], "late": []}
+    assert context_tokens < len(long.completions[0].sequence.tokens) < context_tokens + 9
+    assert len(short.completions[0].sequence.tokens) == context_tokens
+    (rejected,) = [message for message in rings.told[late.id] if isinstance(message, wire.Rejected)]
+    assert rejected.code == "context_length_exceeded"
+    assert not rings.desk.tickets

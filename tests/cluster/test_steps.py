@@ -5,6 +5,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from transformers import LlamaForCausalLM
@@ -17,11 +18,12 @@ from cluster.plan import StageSpec, WireFormat
 from cluster.rows import decode, encode, narrowed
 from cluster.sampler import Sampler
 from cluster.scheduler import Scheduler
+from cluster.sealing import Seal
 from cluster.sequence import Sequence
 from cluster.stage_model import load_stage_model
 from cluster.steps import LoadedStage
 from cluster.store import open_source
-from cluster.wire import Sampled, Step
+from cluster.wire import Move, OpenSlot, Sampled, Step
 
 DEMO_MODEL = Path(__file__).parents[2] / "demo" / "model"
 GREEDY = Sampling(temperature=0.0)
@@ -76,6 +78,7 @@ class Ring:
         self.stages = [load(manifest, index, stages, wire) for index in range(stages)]
         self.scheduler = Scheduler(1, stages, slots=8, kv_blocks=BLOCKS)
         self.steps: list[Step] = []
+        self.seal = Seal(bytes(32))
 
     def add(self, prompt: list[int], tokens: int, sampling: Sampling = GREEDY) -> Sequence:
         sequence = Sequence(list(prompt), len(prompt), sampling, tokens_max=len(prompt) + tokens)
@@ -100,8 +103,14 @@ class Ring:
 
     def carry(self, step: Step, payload: bytearray) -> None:
         answer: Step | Sampled = step
+        self.seal.close(step)
         for stage in self.stages:
             assert isinstance(answer, Step)
+            if stage.spec.is_last:
+                self.seal.open(answer)
+            else:  # Whoever is between sees no token: drafts and histories pass by sealed.
+                assert not answer.drafts
+                assert not answer.opened
             answer, content = stage.run(answer, payload)
             payload = bytearray(content)
         assert isinstance(answer, Sampled)
@@ -190,16 +199,19 @@ def test_rows_survive_the_link(wire: WireFormat, worst: float) -> None:
 
 def test_a_stage_refuses_what_contradicts_the_plan(manifest: Manifest) -> None:
     """A peer with a valid certificate may still be wrong: nothing it says is used unchecked."""
-    stage = load(manifest, 0, 2)
+    stage = load(manifest, 0, 1)
     good: dict[str, Any] = {
         "epoch": 1, "batch": 1, "slots": [0], "starts": [0], "counts": [2], "wanted": [1], "drafts": [],
-        "opened": [], "moves": [], "replay": [], "census": None, "is_reset": False, "spent_ns": [],
+        "opened": [OpenSlot(0, Sampling(), [], 2)], "moves": [], "replay": [], "census": None,
+        "is_reset": False, "spent_ns": [],
     }  # fmt: skip
     payload = bytearray(torch.tensor([5, 6], dtype=torch.int32).numpy().tobytes())
     bad: list[dict[str, Any]] = [
         {"slots": [8]}, {"slots": [-1]}, {"slots": [0, 0], "starts": [0, 0], "counts": [1, 1], "wanted": [0, 0]},
         {"starts": [-1]}, {"starts": [1023]}, {"counts": [0]}, {"counts": [3]}, {"wanted": [3]}, {"wanted": [2]},
-        {"wanted": []}, {"drafts": [[1]]}, {"drafts": [[], []]},
+        {"wanted": []}, {"drafts": [[1]]}, {"drafts": [[], []]}, {"moves": [Move(1, 0, 0)]}, {"moves": [Move(8)]},
+        {"opened": [OpenSlot(0, Sampling(), [4096], 1)]},
+        {"opened": [OpenSlot(0, Sampling(logit_bias={-1: 1.0}), [], 1)]},
     ]  # fmt: skip
     with torch.inference_mode():
         for change in bad:
@@ -210,3 +222,21 @@ def test_a_stage_refuses_what_contradicts_the_plan(manifest: Manifest) -> None:
         with pytest.raises(ClusterError, match="head counts"):
             stage.run(Step(**(good | {"census": [(0, 3)]})), payload)
         stage.run(Step(**good), payload)
+
+
+def test_a_sealed_part_opens_only_as_it_was_closed() -> None:
+    fields: dict[str, Any] = {
+        "epoch": 1, "batch": 7, "slots": [0], "starts": [0], "counts": [2], "wanted": [2], "drafts": [[5]],
+        "opened": [OpenSlot(0, Sampling(), [1, 2, 3], 3)], "moves": [], "replay": [], "census": None,
+        "is_reset": False, "spent_ns": [],
+    }  # fmt: skip
+    seal, step = Seal(bytes(32)), Step(**fields)
+    seal.close(step)
+    assert (step.drafts, step.opened) == ([], [])
+    changed = msgspec.structs.replace(step, sealed=bytes([step.sealed[0] ^ 1]) + step.sealed[1:])
+    moved = msgspec.structs.replace(step, batch=8)
+    for wrong in (changed, moved):
+        with pytest.raises(FrameInvalid, match="changed on its way"):
+            seal.open(wrong)
+    seal.open(step)
+    assert step == Step(**fields)

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -152,6 +153,26 @@ def test_the_manifest_is_hashed_once(model: Path, tmp_path: Path) -> None:
     (model / "generation_config.json").touch()
     load_manifest(model, "m", tmp_path / "cache", lambda done, _: steps.append(done))
     assert len(steps) == 2 * hashed
+
+
+@pytest.mark.parametrize("damage", [lambda content: content[:-9], lambda content: content[:-9] + bytes(9)])
+def test_a_damaged_manifest_is_made_anew(model: Path, tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    first = load_manifest(model, "m", tmp_path / "cache")
+    [kept] = (tmp_path / "cache").iterdir()
+    whole = kept.read_bytes()
+    kept.write_bytes(damage(whole))
+    assert load_manifest(model, "m", tmp_path / "cache") == first
+    assert kept.read_bytes() == whole
+
+
+@pytest.mark.parametrize("dtype", ["U8", "I64", "F8_E4M3"])
+def test_weights_of_a_type_that_means_something_else_are_refused_by_name(model: Path, dtype: str) -> None:
+    manifest = read_manifest(model, "m")
+    name = "model.layers.0.mlp.up_proj.weight"
+    wrong = msgspec.structs.replace(manifest.tensors[name], dtype=dtype)
+    damaged = msgspec.structs.replace(manifest, tensors=manifest.tensors | {name: wrong})
+    with pytest.raises(ModelInvalid, match=rf"layers\.0\.mlp\.up_proj\.weight has dtype {dtype}"):
+        check_tensors(read_card(manifest.config), damaged)
 
 
 def test_a_copy_is_fetched_in_parts_and_resumed(model: Path, tmp_path: Path) -> None:

@@ -10,6 +10,18 @@ from cluster import wire
 from cluster.errors import FrameInvalid
 from cluster.generation import SampledToken, Sampling
 from cluster.identity import NodeId
+from cluster.plan import StageSpec
+
+SPEC = StageSpec(
+    index=0,
+    stages=2,
+    first_layer=0,
+    end_layer=3,
+    precision="int8",
+    context_tokens=512,
+    kv_blocks=64,
+    slots=4,
+)
 
 
 def step(**changes: object) -> wire.Step:
@@ -38,7 +50,8 @@ def step(**changes: object) -> wire.Step:
         wire.Sampled(3, 9, [SampledToken(5, -0.25)], [1], [1, 2]),
         wire.Connect(1, "stage", wire.Address(NodeId("n"), "::1", 5)),
         wire.Failed(1, "head", "for a reason"),
-        wire.Shelved(3, ok=False, reason="no room"),
+        wire.Shelved(3, SPEC, ok=False, reason="no room"),
+        wire.Tidy(3, "0" * 64, [SPEC]),
     ],
 )
 def test_messages_come_back_as_they_went(message: wire.Message) -> None:

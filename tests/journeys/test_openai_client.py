@@ -177,7 +177,13 @@ def test_health_and_metrics(gateway: Gateway) -> None:
 
 
 def test_nodes_hold_half_of_the_model_each(gateway: Gateway) -> None:
-    nodes = json.loads(gateway.cli("nodes", "--json"))["nodes"]
+    cluster = json.loads(gateway.cli("nodes", "--json"))
+    assert cluster["predicted"]["token_s"] > 0
+    nodes = cluster["nodes"]
+    assert all("remedy" in warning for node in nodes for warning in node["warnings"])
+    draft = json.loads(gateway.cli("machines", "drain", nodes[0]["node"], "--dry-run", "--json"))
+    assert [stage["node"] for stage in draft["then"]["stages"]] == [nodes[1]["node"]]
+    assert len(json.loads(gateway.cli("nodes", "--json"))["nodes"]) == len(draft["now"]["stages"]) == 2
     layers = json.loads((DEMO_MODEL / "config.json").read_text())["num_hidden_layers"]
     (first, end), (second, last) = (node["layers"] for node in nodes)
     assert first == 0

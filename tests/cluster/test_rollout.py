@@ -1,0 +1,91 @@
+"""What machines answer while a ring is put together: wrong ports, processes that end, unwanted copies."""
+
+import asyncio
+import itertools
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from cluster import wire
+from cluster.deployment import Model, Rollout
+from cluster.errors import NodeFailed
+from cluster.holdings import Holdings
+from cluster.identity import NodeId
+from cluster.manifest import Manifest
+from cluster.standbys import Standbys
+from tests.cluster.test_plan import card
+from tests.cluster.test_recovery import plan, stage
+
+pytestmark = pytest.mark.anyio
+
+MODEL = Model("m", Path("m"), Manifest(name="m", config={}, files={}, tensors={}), card())
+TERMS = wire.Terms(MODEL.manifest.digest, "fp32")
+A, B, C = (NodeId(name) for name in "abc")
+
+
+@dataclass
+class Machines:
+    """They are told, and answer as the test has it."""
+
+    told: list[tuple[NodeId, wire.Message]] = field(default_factory=list)
+    answers: deque[tuple[NodeId, wire.Message]] = field(default_factory=deque)
+
+    async def send(self, node_id: NodeId, message: wire.Message) -> None:
+        self.told.append((node_id, message))
+
+    async def answer(self, until_s: float) -> tuple[NodeId, wire.Message]:
+        if not self.answers:
+            async with asyncio.timeout_at(until_s):
+                await asyncio.sleep(3600)
+        return self.answers.popleft()
+
+    def rollout(self, *answers: tuple[NodeId, wire.Message]) -> Rollout:
+        self.answers = deque(answers)
+        return Rollout(5, MODEL, plan(), Holdings(), self.send, self.answer)
+
+
+def ready(role: str, port: int, client_port: int = 0) -> wire.Ready:
+    return wire.Ready(5, role, "127.0.0.1", port, client_port, terms=TERMS, wire="fp32")
+
+
+@pytest.mark.parametrize(
+    ("culprit", "answer"),
+    [(B, ready("stage", 0)), (B, ready("stage", 2**16)), (A, ready("head", 9, -1)), (A, ready("head", 2**70, 9))],
+)
+async def test_nobody_is_told_to_dial_a_port_that_is_none(culprit: NodeId, answer: wire.Ready) -> None:
+    machines = Machines()
+    with pytest.raises(NodeFailed) as failed:
+        await machines.rollout((C, ready("stage", 9)), (culprit, answer)).run()
+    assert failed.value.node_id == culprit
+    assert not any(isinstance(message, wire.Connect) for _, message in machines.told)
+
+
+async def test_a_process_that_ends_while_it_loads_is_not_waited_for() -> None:
+    """It names the epoch of the ring that it was in; what others lose meanwhile is no matter here."""
+    ended = wire.Failed(3, "stage", "exit status -9", cause="ended")
+    rollout = Machines().rollout((A, ended), (B, ended))
+    with pytest.raises(NodeFailed) as failed:
+        await rollout.shelve([stage("b", 1), stage("c", 2)])
+    assert failed.value.node_id == B
+
+
+async def test_copies_are_counted_by_their_layers_and_tidied_away() -> None:
+    machines, holdings, epochs = Machines(), Holdings(), itertools.count(1)
+    standbys = Standbys(holdings, machines.send)
+    one, other = stage("x", 0), stage("x", 1)
+    await standbys.want(next(epochs), MODEL, [one, other])
+    await standbys.note(NodeId("x"), wire.Shelved(1, other.spec, ok=True))
+    assert not holdings.shelved, "that was not asked for yet"
+    for copy in (one, other):
+        await standbys.note(NodeId("x"), wire.Shelved(1, copy.spec, ok=True))
+    assert standbys.ready == (one, other)
+    assert not standbys.forget(NodeId("x"))
+    machines.told.clear()
+
+    await standbys.want(next(epochs), MODEL, [other])
+    assert machines.told == [(NodeId("x"), wire.Tidy(2, MODEL.manifest.digest, [other.spec]))]
+    assert holdings.shelved[NodeId("x")] == {other.spec}
+    await standbys.want(next(epochs), MODEL, [one, other])
+    assert standbys.forget(NodeId("x")), "it was loading when its process ended"

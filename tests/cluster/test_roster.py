@@ -1,0 +1,121 @@
+"""The controller's connections with nodes: floods end the flooder's own, and every fetch gets an answer."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from cluster import wire
+from cluster.answers import UNREAD_MAX
+from cluster.authority import Authority
+from cluster.channel import Channel, Door, open_channel
+from cluster.errors import LinkLost, ModelNotFound
+from cluster.handshake import PROGRAM
+from cluster.identity import NodeId
+from cluster.parts import FETCHES_MAX, ReadPart
+from cluster.probe import probe_machine
+from cluster.roster import Roster
+from tests.cluster.test_joining import node_id
+
+pytestmark = pytest.mark.anyio
+
+LACKING, SLOW = "0" * 64, "1" * 64
+
+
+class Hub:
+    """A roster whose answers nobody reads, and machines that connect to it."""
+
+    def __init__(self, folder: Path, read_part: ReadPart) -> None:
+        self.folder = folder
+        self.authority = Authority.open(folder / "authority")
+        self.identity = self.authority.issue_identity(folder / "gateway", "gateway", "gateway")
+        self.roster = Roster(self.authority, read_part)
+        self.door = Door("controller", self.identity, self.roster.serve)
+        self.port = 0
+
+    async def connect(self, name: str) -> tuple[NodeId, Channel]:
+        identity = self.authority.issue_identity(self.folder / name, "node", name)
+        address = wire.Address(node_id(self.identity), "127.0.0.1", self.port)
+        channel = await open_channel(address, identity)
+        channel.payload_bytes_max = 100
+        hello = wire.Hello(name, probe_machine(), program=PROGRAM, protocol=wire.PROTOCOL_VERSION)
+        await channel.send(hello)
+        for _ in range(2):
+            await channel.receive(5)
+        return node_id(identity), channel
+
+
+def read_nothing(sha256: str, offset: int) -> tuple[bytes, int]:
+    raise ModelNotFound(f"no model has anything with sha256 {sha256}")
+
+
+@asynccontextmanager
+async def hub(folder: Path, read_part: ReadPart = read_nothing) -> AsyncIterator[Hub]:
+    running = Hub(folder, read_part)
+    running.port = await running.door.open("127.0.0.1", 0)
+    try:
+        yield running
+    finally:
+        await running.door.close()
+
+
+async def last_word(channel: Channel) -> str:
+    while True:
+        message, _ = await channel.receive(5)
+        if isinstance(message, wire.Refused):
+            return message.reason
+
+
+async def test_who_floods_is_put_out_and_others_are_heard(tmp_path: Path) -> None:
+    async with hub(tmp_path) as running:
+        flooder, flood = await running.connect("flooder")
+        honest, channel = await running.connect("honest")
+        for epoch in range(2 * UNREAD_MAX):
+            try:
+                await flood.send(wire.Prepared(epoch))
+            except LinkLost:
+                break
+        assert f"flooder has {UNREAD_MAX} unread answers" in await last_word(flood)
+        await channel.send(wire.Prepared(7))
+        heard: list[tuple[NodeId, wire.Message]] = []
+        async with asyncio.timeout(5):
+            while (honest, wire.Prepared(7)) not in heard:
+                member, message = await running.roster.answers.get()
+                heard.append((member.node_id, message))
+        of_flooder = [message for sender, message in heard if sender == flooder]
+        assert len(of_flooder) == UNREAD_MAX + 1
+        assert isinstance(of_flooder[-1], wire.Failed)
+        assert not running.roster.is_present(flooder)
+        # What has been read makes room again: it may come back.
+        _, again = await running.connect("flooder-again")
+        await again.close()
+        await channel.close()
+        await flood.close()
+
+
+async def test_every_fetch_is_answered(tmp_path: Path) -> None:
+    released = threading.Event()
+
+    def read_part(sha256: str, offset: int) -> tuple[bytes, int]:
+        if sha256 == LACKING:
+            raise ModelNotFound("nobody has it")
+        released.wait(10)
+        return b"part", offset + 4
+
+    async with hub(tmp_path, read_part) as running:
+        _, channel = await running.connect("node")
+        await channel.send(wire.Fetch(LACKING, 3))
+        assert await channel.receive(5) == (wire.NoPart(LACKING, 3, "nobody has it"), b"")
+        for offset in range(FETCHES_MAX + 1):
+            await channel.send(wire.Fetch(SLOW, offset))
+        surplus, _ = await channel.receive(5)
+        assert isinstance(surplus, wire.NoPart)
+        assert surplus.offset == FETCHES_MAX
+        assert "other parts are on their way" in surplus.reason
+        released.set()
+        parts = [(await channel.receive(5))[0] for _ in range(FETCHES_MAX)]
+        assert {part.offset for part in parts if isinstance(part, wire.Part)} == set(range(FETCHES_MAX))
+        await channel.close()
