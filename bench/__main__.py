@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 
 from bench import cluster, decode, failover, kernels, ledger, peers, quality, scaling, speculation
-from cluster.process import configure_logs
+from cluster.nodes.process import configure_logs
 
 BENCHMARKS: dict[str, Callable[[list[str]], None]] = {
     "cluster": cluster.main,

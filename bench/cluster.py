@@ -14,9 +14,9 @@ from pathlib import Path
 
 from bench.models import DEMO_MODEL, make_random
 from cluster.controller import Controller
-from cluster.discovery import Target
 from cluster.generation import GenerateRequest, Limits, Sampling, TokenEvent, TokenPrompt
-from cluster.local_nodes import LocalNodes
+from cluster.nodes.local_nodes import LocalNodes
+from cluster.trust.discovery import Target
 
 PROMPT_TOKENS = 64
 READY_TIMEOUT_S = 120.0

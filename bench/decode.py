@@ -20,11 +20,11 @@ import torch
 from bench.chain import Chain, make_chain
 from bench.models import DEMO_MODEL
 from bench.network import two_cores
-from cluster.manifest import Manifest, read_manifest
-from cluster.model_card import ModelCard, Precision, read_card
-from cluster.plan import BLOCK_TOKENS, CHUNK_TOKENS, StageSpec
-from cluster.stage_model import StageModel, load_stage_model
-from cluster.store import open_source
+from cluster.compute.stage_model import StageModel, load_stage_model
+from cluster.models.manifest import Manifest, read_manifest
+from cluster.models.model_card import ModelCard, Precision, read_card
+from cluster.models.store import open_source
+from cluster.plans.plan import BLOCK_TOKENS, CHUNK_TOKENS, StageSpec
 
 READ_BYTES = 512 * 2**20
 WARM_UP_TOKENS = 4
@@ -105,7 +105,7 @@ def _line(card: ModelCard, model: StageModel, precision: Precision, rows: int, g
 
 def _held_bytes() -> int:
     """What all packed matrices of this process take; nothing else knows how each is held."""
-    packed = ("cluster.float_linear", "cluster.int_linear")
+    packed = ("cluster.compute.float_linear", "cluster.compute.int_linear")
     return sum(matrix.weight_bytes for matrix in gc.get_objects() if type(matrix).__module__ in packed)
 
 

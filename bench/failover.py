@@ -23,11 +23,11 @@ import psutil
 from bench.chain import make_chain
 from bench.models import DEMO_MODEL
 from cluster.controller import Controller
-from cluster.discovery import Target
 from cluster.errors import ClusterError
 from cluster.generation import GenerateRequest, Limits, Sampling, TokenEvent, TokenPrompt
-from cluster.local_nodes import LocalNodes
-from cluster.model_card import Precision
+from cluster.models.model_card import Precision
+from cluster.nodes.local_nodes import LocalNodes
+from cluster.trust.discovery import Target
 
 STREAMS, PROMPT_TOKENS, STAGES = 8, 48, 2
 NODES = {"standby": 3, "replan": 2}

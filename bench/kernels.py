@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cluster.kernels import read_bytes_per_s, seconds_of
-from cluster.linear import Linear, pack
-from cluster.model_card import PRECISIONS, Precision
+from cluster.compute.kernels import read_bytes_per_s, seconds_of
+from cluster.compute.linear import Linear, pack
+from cluster.models.model_card import PRECISIONS, Precision
 
 CPU = torch.device("cpu")
 # The layers together must be far larger than any cache, as a model is.

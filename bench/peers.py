@@ -19,7 +19,7 @@ from bench.chain import LAYERS, make_chain, make_gguf
 from bench.engines import Endpoint, EngineFailed
 from bench.network import LINKS, Network, emulated
 from bench.work import Measured, Work, do, warm_up
-from cluster.model_card import Precision
+from cluster.models.model_card import Precision
 
 # How much of its prompt a grounded answer quotes in a row.
 PHRASE_WORDS = 16

@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator
 import structlog
 
 from cluster import wire
-from cluster.channel import Channel, open_channel
 from cluster.errors import (
     GENERATION_ERRORS,
     ClusterUnavailable,
@@ -20,7 +19,8 @@ from cluster.errors import (
     PeerRejected,
 )
 from cluster.generation import Done, GenerateRequest, GenerationEvent
-from cluster.identity import Identity
+from cluster.net.channel import Channel, open_channel
+from cluster.trust.identity import Identity
 
 log = structlog.get_logger(__name__)
 

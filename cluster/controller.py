@@ -8,29 +8,30 @@ from pathlib import Path
 
 import structlog
 
-from cluster import renewal, wire
-from cluster.authority import Authority
-from cluster.channel import Door
-from cluster.checkpoint import check_tensors
+from cluster import wire
 from cluster.client import HeadClient
-from cluster.deployment import Deployment, Model
-from cluster.discovery import Announcement, is_reachable
-from cluster.embedder_place import Held, held_by
-from cluster.embedding_manager import EmbeddingManager
+from cluster.control.deployment import Deployment, Model
+from cluster.control.embedder_place import Held, held_by
+from cluster.control.embedding_manager import EmbeddingManager
+from cluster.control.manager import DeploymentManager
+from cluster.control.owners import Owners
+from cluster.control.planning import PlanOptions
+from cluster.control.readiness import Status
+from cluster.control.roster import Roster
+from cluster.control.topology import MachineState, PlanDraft, Topology
 from cluster.errors import ClusterUnavailable, HeadLost, ModelError, ModelNotFound
 from cluster.generation import GenerateRequest, GenerationEvent
-from cluster.identity import Identity, NodeId
-from cluster.manager import DeploymentManager
-from cluster.manifest import Progress
-from cluster.model_card import Precision, read_card
-from cluster.owners import Owners
-from cluster.plan import Goal
-from cluster.planning import PlanOptions
-from cluster.readiness import Status
+from cluster.models.checkpoint import check_tensors
+from cluster.models.manifest import Progress
+from cluster.models.model_card import Precision, read_card
+from cluster.models.store import find_model, load_manifest, model_name, read_part
+from cluster.net.channel import Door
+from cluster.plans.plan import Goal
 from cluster.resuming import ResumedRequest
-from cluster.roster import Roster
-from cluster.store import find_model, load_manifest, model_name, read_part
-from cluster.topology import MachineState, PlanDraft, Topology
+from cluster.trust import renewal
+from cluster.trust.authority import Authority
+from cluster.trust.discovery import Announcement, is_reachable
+from cluster.trust.identity import Identity, NodeId
 
 log = structlog.get_logger(__name__)
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import structlog
 
 from cluster import wire
-from cluster.channel import Channel, open_channel
 from cluster.embedding import Embeddings, EmbedRequest, check_answer
 from cluster.errors import (
     GENERATION_ERRORS,
@@ -21,7 +20,8 @@ from cluster.errors import (
     LinkLost,
     PeerRejected,
 )
-from cluster.identity import Identity
+from cluster.net.channel import Channel, open_channel
+from cluster.trust.identity import Identity
 
 log = structlog.get_logger(__name__)
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from cluster.engine.seeds import fresh_seed
 from cluster.generation import Accepted, Done, GenerateRequest, GenerationEvent, Resume, TokenEvent
-from cluster.seeds import fresh_seed
 
 # As many heads in a row may be lost with a request that gets no further: it may be what they are lost by.
 LOSSES_MAX = 3

@@ -14,16 +14,16 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from cluster.condition import Condition
+from cluster.compute.pooling import Recipe
 from cluster.embedding import EmbedRequest
 from cluster.errors import FrameInvalid
 from cluster.generation import GenerateRequest, GenerationEvent, SampledToken, Sampling
-from cluster.identity import NodeId
-from cluster.manifest import Manifest
-from cluster.network import Link
-from cluster.plan import StageSpec
-from cluster.pooling import Recipe
-from cluster.probe import Machine
+from cluster.models.manifest import Manifest
+from cluster.nodes.condition import Condition
+from cluster.nodes.probe import Machine
+from cluster.plans.network import Link
+from cluster.plans.plan import StageSpec
+from cluster.trust.identity import NodeId
 
 PROTOCOL_VERSION = 1
 ANY_EPOCH = 0

@@ -12,9 +12,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from accounting.prices import CloudPrices, PriceBook
+from cluster.control.owners import Owners
 from cluster.controller import Controller
-from cluster.discovery import Target
-from cluster.owners import Owners
+from cluster.trust.discovery import Target
 from gateway.admission import Admission
 from gateway.api import admin, health, models
 from gateway.api.edge import Edge

@@ -14,11 +14,11 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from cluster.controller import Controller
-from cluster.discovery import Target
 from cluster.errors import ClusterUnavailable
-from cluster.local_nodes import LocalNodes
-from cluster.manifest import Progress
-from cluster.probe import own_address
+from cluster.models.manifest import Progress
+from cluster.nodes.local_nodes import LocalNodes
+from cluster.nodes.probe import own_address
+from cluster.trust.discovery import Target
 from gateway.app import create_app, open_services
 from gateway.connections import BoundedProtocol
 from gateway.data_folder import DataFolder

@@ -10,7 +10,6 @@ from pathlib import Path
 import psutil
 
 from cluster.controller import Controller
-from cluster.discovery import Target
 from cluster.generation import (
     Done,
     GenerateRequest,
@@ -21,9 +20,10 @@ from cluster.generation import (
     TextPrompt,
     TokenEvent,
 )
-from cluster.local_nodes import LocalNodes
-from cluster.model_card import Precision
-from cluster.plan import Goal
+from cluster.models.model_card import Precision
+from cluster.nodes.local_nodes import LocalNodes
+from cluster.plans.plan import Goal
+from cluster.trust.discovery import Target
 
 DEMO_MODEL = Path(__file__).parents[1] / "demo" / "model"
 GREEDY = Sampling(temperature=0.0, logprobs=0)
@@ -77,7 +77,7 @@ class Cluster:
 def child(agent: psutil.Process, role: str) -> psutil.Process | None:
     """A node's stage or head process."""
     for process in agent.children():
-        if f"cluster.{role}_process" in " ".join(process.cmdline()):
+        if f".{role}_process" in " ".join(process.cmdline()):
             return process
     return None
 

@@ -9,11 +9,11 @@ from fastapi import APIRouter, Depends, Query, Request
 from msgspec import to_builtins
 from pydantic import BaseModel, ConfigDict, Field
 
-from cluster.discovery import Target
+from cluster.control.topology import Topology
 from cluster.errors import MachineUnknown, ModelNotFound
-from cluster.identity import NodeId
-from cluster.plan import Plan, PlannedStage
-from cluster.topology import Topology
+from cluster.plans.plan import Plan, PlannedStage
+from cluster.trust.discovery import Target
+from cluster.trust.identity import NodeId
 from gateway.errors import KeyInvalid, NotFound
 from gateway.request_log import ROWS_MAX
 from gateway.services import Services

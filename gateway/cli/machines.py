@@ -18,7 +18,7 @@ from gateway.data_folder import DataFolder
 from gateway.settings import SettingsInvalid
 
 if TYPE_CHECKING:
-    from cluster.node_options import NodeOptions
+    from cluster.nodes.node_options import NodeOptions
 
 token = typer.Typer(help="Join tokens, one for each new machine.", no_args_is_help=True)
 app = typer.Typer(help="Machines that were let in.", invoke_without_command=True)
@@ -42,7 +42,7 @@ def create_token(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     output.say("Run this on the new machine:")
     host = made["host"]
     if host in _ANY:
-        from cluster.probe import own_address
+        from cluster.nodes.probe import own_address
 
         host = own_address(ipv6=host == _ANY[1]) or socket.gethostname()
     shown = f"[{host}]" if ":" in host else host
@@ -76,10 +76,10 @@ def join(
     """Make this machine a node and serve until Ctrl-C. Example: millrace join TOKEN"""
     settings = settings_from(data_dir)
     host, token = where_and_token(where, controller, token)
-    from cluster.discovery import Target
     from cluster.errors import ClusterError, LinkLost
-    from cluster.node_options import NodeOptions
-    from cluster.probe import compute_threads
+    from cluster.nodes.node_options import NodeOptions
+    from cluster.nodes.probe import compute_threads
+    from cluster.trust.discovery import Target
     from gateway.observability import configure_logs
 
     configure_logs(settings.log.level, settings.log.format)
@@ -107,7 +107,7 @@ def join(
 
 
 async def _serve_node(options: "NodeOptions") -> None:
-    from cluster.node import Agent
+    from cluster.nodes.node import Agent
 
     agent = asyncio.create_task(Agent(options).run(), name="agent")
     loop = asyncio.get_running_loop()

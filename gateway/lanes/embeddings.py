@@ -7,10 +7,10 @@ from collections.abc import AsyncGenerator
 
 import msgspec
 
+from cluster.control.embedding_manager import EmbeddingManager
+from cluster.control.readiness import Status
 from cluster.embedding import Embeddings, EmbedRequest
-from cluster.embedding_manager import EmbeddingManager
 from cluster.errors import ClusterBusy, ClusterUnavailable, EmbedderLost
-from cluster.readiness import Status
 from gateway.errors import LaneFailed
 from gateway.lanes.base import Answer, Meter, Offer, State, begun
 from gateway.openai import EmbeddingRequest, Kind

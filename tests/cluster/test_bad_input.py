@@ -18,22 +18,22 @@ import structlog
 from msgspec.structs import replace
 
 from cluster import wire
-from cluster.authority import Authority
-from cluster.channel import Channel, open_channel
-from cluster.channel import dial as dial_channel
-from cluster.discovery import Target
+from cluster.control.membership import HEARTBEAT_MS
 from cluster.errors import LinkError, LinkLost, ModelError
-from cluster.handshake import PROGRAM
-from cluster.identity import Identity
-from cluster.joining import join
-from cluster.manifest import read_manifest
-from cluster.membership import HEARTBEAT_MS
-from cluster.node import Agent
-from cluster.node_options import NodeOptions
-from cluster.probe import Machine, probe_machine
-from cluster.sharing import FileDoor
-from cluster.store import ModelCopy, read_part
-from cluster.transport import Link, Listener, dial
+from cluster.models.manifest import read_manifest
+from cluster.models.store import ModelCopy, read_part
+from cluster.net.channel import Channel, open_channel
+from cluster.net.channel import dial as dial_channel
+from cluster.net.transport import Link, Listener, dial
+from cluster.nodes.node import Agent
+from cluster.nodes.node_options import NodeOptions
+from cluster.nodes.probe import Machine, probe_machine
+from cluster.nodes.sharing import FileDoor
+from cluster.trust.authority import Authority
+from cluster.trust.discovery import Target
+from cluster.trust.handshake import PROGRAM
+from cluster.trust.identity import Identity
+from cluster.trust.joining import join
 from tests.cluster.test_joining import node_id, until
 from tests.clusters import DEMO_MODEL, Cluster, running_cluster
 
@@ -79,7 +79,7 @@ class Stage:
         [stage] = [
             child
             for child in self.cluster.node_process(int(member.name.removeprefix("node-"))).children()
-            if "cluster.stage_process" in child.cmdline()
+            if "cluster.engine.stage_process" in child.cmdline()
         ]
         [port] = [c.laddr.port for c in stage.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
         return wire.Address(member.node_id, "127.0.0.1", port)

@@ -11,14 +11,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from cluster import compat_card
-from cluster.compat_card import stage_names
+from cluster.compute.stage_model import StageModel, load_stage_model
 from cluster.errors import ModelInvalid, ModelUnsupported
-from cluster.manifest import Manifest, read_manifest
-from cluster.model_card import ModelCard, Precision, read_card
-from cluster.plan import StageSpec
-from cluster.stage_model import StageModel, load_stage_model
-from cluster.store import open_source
+from cluster.models import compat_card
+from cluster.models.compat_card import stage_names
+from cluster.models.manifest import Manifest, read_manifest
+from cluster.models.model_card import ModelCard, Precision, read_card
+from cluster.models.store import open_source
+from cluster.plans.plan import StageSpec
 
 TOKENS = 16
 SHAPE = {

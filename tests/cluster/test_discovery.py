@@ -11,14 +11,14 @@ import pytest
 import structlog
 
 from cluster import wire
-from cluster.authority import Authority
-from cluster.channel import Channel, Door, dial
 from cluster.controller import Controller
-from cluster.discovery import Announcement, Target, is_reachable, look_for, own_addresses
 from cluster.errors import LinkLost, PeerRejected, WrongPeer
-from cluster.identity import Identity
-from cluster.joining import join
-from cluster.whereabouts import Whereabouts
+from cluster.net.channel import Channel, Door, dial
+from cluster.trust.authority import Authority
+from cluster.trust.discovery import Announcement, Target, is_reachable, look_for, own_addresses
+from cluster.trust.identity import Identity
+from cluster.trust.joining import join
+from cluster.trust.whereabouts import Whereabouts
 
 pytestmark = pytest.mark.anyio
 
@@ -140,7 +140,7 @@ async def test_a_controller_that_moved_is_found_again(tmp_path: Path) -> None:
 
 
 async def test_nobody_found_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cluster.whereabouts.LOOK_S", 0.3)
+    monkeypatch.setattr("cluster.trust.whereabouts.LOOK_S", 0.3)
 
     async def attempt(target: Target) -> None:
         raise AssertionError(f"{target} is another cluster")
@@ -174,7 +174,7 @@ async def test_no_multicast_is_no_reason_to_end() -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_a_failed_announcement_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A network that comes up later; until then it is said once that there is none."""
-    monkeypatch.setattr("cluster.discovery._LOOK_AGAIN_S", 0.05)
+    monkeypatch.setattr("cluster.trust.discovery._LOOK_AGAIN_S", 0.05)
     announcement = Announcement("box", "127.0.0.1", 7, "5" * 32, interfaces=["192.0.2.77"])
     with structlog.testing.capture_logs() as logs:
         running = asyncio.create_task(announcement.run())

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from cluster.embedder import CausalEncoder, Embedder
+from cluster.compute.embedder import CausalEncoder, Embedder
 from cluster.errors import ContextLengthExceeded, ModelUnsupported, RequestInvalid
-from cluster.plan import BLOCK_TOKENS
+from cluster.plans.plan import BLOCK_TOKENS
 from tests.embedding_models import VOCABULARY, bert, distilbert, expected, put, qwen3, roberta, save
 
 TEXTS = [[2, 17, 30, 3], [2, 4, 3], [2, *range(10, 60), 3], [2, 99, 3], [2, *range(100, 104), 3]]
@@ -44,7 +44,7 @@ def test_vectors_are_the_references(
     torch.testing.assert_close(embedder.embed(TEXTS), wanted, rtol=1e-4, atol=1e-5)
     assert embedder.dimensions == wanted.shape[1]
     # In passes of a few rows, where texts are regrouped by length, and twice, where slots are used again.
-    monkeypatch.setattr("cluster.embedder._ROWS_MAX", 8)
+    monkeypatch.setattr("cluster.compute.embedder._ROWS_MAX", 8)
     torch.testing.assert_close(embedder.embed(TEXTS), wanted, rtol=1e-4, atol=1e-5)
 
 

@@ -18,14 +18,11 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from cluster import wire
-from cluster.authority import Authority
-from cluster.channel import Channel, Door, open_channel
+from cluster.control.embedder_place import Held, held_by, place_embedder
 from cluster.controller import Controller
-from cluster.discovery import Target
-from cluster.embedder_place import Held, held_by, place_embedder
 from cluster.embedding import CONTEXT_TOKENS_MAX, INPUTS_MAX, Embeddings, EmbedRequest
 from cluster.embedding_client import EmbeddingClient
-from cluster.embedding_queue import EmbeddingQueue, Job
+from cluster.engine.embedding_queue import EmbeddingQueue, Job
 from cluster.errors import (
     ContextLengthExceeded,
     EmbedderLost,
@@ -34,14 +31,17 @@ from cluster.errors import (
     ModelError,
     RequestInvalid,
 )
-from cluster.identity import Identity, NodeId
-from cluster.local_nodes import LocalNodes
-from cluster.manifest import read_config
-from cluster.model_card import read_card
-from cluster.node import Agent
-from cluster.node_options import NodeOptions
-from cluster.plan import BLOCK_TOKENS, Member, plan_stages
-from cluster.probe import Device, Machine
+from cluster.models.manifest import read_config
+from cluster.models.model_card import read_card
+from cluster.net.channel import Channel, Door, open_channel
+from cluster.nodes.local_nodes import LocalNodes
+from cluster.nodes.node import Agent
+from cluster.nodes.node_options import NodeOptions
+from cluster.nodes.probe import Device, Machine
+from cluster.plans.plan import BLOCK_TOKENS, Member, plan_stages
+from cluster.trust.authority import Authority
+from cluster.trust.discovery import Target
+from cluster.trust.identity import Identity, NodeId
 from tests.cluster.test_joining import node_id
 from tests.clusters import DEMO_MODEL, Cluster, child
 from tests.embedding_models import bert, expected, put, qwen3, save

@@ -227,7 +227,7 @@ async def test_a_hundred_losses(
 ) -> None:
     """Whatever is killed or stopped, all of four greedy answers equal the undisturbed ones, every time."""
     # Machines that break a ring again and again rest longer and longer: here they are to come back at once.
-    monkeypatch.setattr("cluster.inquest.SETTLED_S", 0.0)
+    monkeypatch.setattr("cluster.control.inquest.SETTLED_S", 0.0)
     chance = Random(3)
     pauses: dict[str, list[float]] = {}
     async with running_cluster(tmp_path, nodes=3, stages=2, goal="latency") as cluster:

@@ -27,13 +27,13 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
-from cluster.checkpoint import check_tensors
+from cluster.compute.stage_model import StageModel, load_stage_model
 from cluster.errors import ModelInvalid, ModelUnsupported
-from cluster.manifest import Manifest, read_manifest
-from cluster.model_card import ModelCard, Precision, read_card
-from cluster.plan import StageSpec
-from cluster.stage_model import StageModel, load_stage_model
-from cluster.store import open_source
+from cluster.models.checkpoint import check_tensors
+from cluster.models.manifest import Manifest, read_manifest
+from cluster.models.model_card import ModelCard, Precision, read_card
+from cluster.models.store import open_source
+from cluster.plans.plan import StageSpec
 
 VISION = ("vision", "projector")
 CONTEXT, VOCABULARY, LAYERS, TOKENS = 96, 90, 3, 24

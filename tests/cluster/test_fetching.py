@@ -12,20 +12,21 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cluster import fetching, sharing, wire
-from cluster.authority import Authority
-from cluster.channel import Channel, open_channel
+from cluster import wire
 from cluster.controller import Controller as ClusterController
-from cluster.discovery import Target
 from cluster.errors import LinkLost, ModelNotFound, PeerRejected, WeightsMismatch
-from cluster.fetching import ControllerSource, Fetcher
-from cluster.identity import Identity, NodeId
-from cluster.manifest import Manifest, read_manifest
-from cluster.node import Agent
-from cluster.node_options import NodeOptions
-from cluster.sharing import FileDoor
-from cluster.sources import nearest
-from cluster.store import PART_BYTES, ModelCopy, read_part
+from cluster.models.manifest import Manifest, read_manifest
+from cluster.models.store import PART_BYTES, ModelCopy, read_part
+from cluster.net.channel import Channel, open_channel
+from cluster.nodes import fetching, sharing
+from cluster.nodes.fetching import ControllerSource, Fetcher
+from cluster.nodes.node import Agent
+from cluster.nodes.node_options import NodeOptions
+from cluster.nodes.sharing import FileDoor
+from cluster.nodes.sources import nearest
+from cluster.trust.authority import Authority
+from cluster.trust.discovery import Target
+from cluster.trust.identity import Identity, NodeId
 from tests.cluster.test_joining import node_id, until
 from tests.clusters import DEMO_MODEL
 
@@ -289,7 +290,7 @@ async def test_a_killed_nodes_parts_come_from_the_controller(
         return NodeOptions(name=name, folder=folder, controller=target, token=running.new_token(), share=0.3)
 
     first = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "cluster.node_process", stdin=asyncio.subprocess.PIPE
+        sys.executable, "-m", "cluster.nodes.node_process", stdin=asyncio.subprocess.PIPE
     )
     try:
         assert first.stdin

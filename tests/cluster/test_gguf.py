@@ -28,17 +28,17 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
+from cluster.compute.gguf_blocks import FOUR_BITS, dequantise, int4_groups
+from cluster.compute.stage_model import load_stage_model
 from cluster.errors import ModelInvalid, ModelNotFound, ModelUnsupported
 from cluster.generation import ChatPrompt, TextPrompt
-from cluster.gguf_blocks import FOUR_BITS, dequantise, int4_groups
-from cluster.gguf_file import BLOCK_SIZES
-from cluster.gguf_tokenizer import tokenizer_files
-from cluster.manifest import Manifest, TensorEntry
-from cluster.model_card import Precision, read_card
-from cluster.plan import StageSpec
-from cluster.stage_model import load_stage_model
-from cluster.store import find_model, load_manifest, model_name, open_source, read_part
-from cluster.text import TextCodec
+from cluster.models.gguf_file import BLOCK_SIZES
+from cluster.models.gguf_tokenizer import tokenizer_files
+from cluster.models.manifest import Manifest, TensorEntry
+from cluster.models.model_card import Precision, read_card
+from cluster.models.store import find_model, load_manifest, model_name, open_source, read_part
+from cluster.models.text import TextCodec
+from cluster.plans.plan import StageSpec
 from tests.cluster.ggufs import write_gguf
 from tests.clusters import DEMO_MODEL
 

@@ -16,17 +16,17 @@ import structlog
 from structlog.typing import EventDict
 
 from cluster import wire
-from cluster.authority import Authority, fingerprint
-from cluster.channel import Channel, Door, open_channel
 from cluster.controller import Controller
-from cluster.discovery import Target
 from cluster.errors import ClusterError, LinkError, LinkLost, PeerRejected
 from cluster.generation import GenerateRequest, TextPrompt
-from cluster.identity import Identity, NodeId
-from cluster.joining import join
-from cluster.node import Agent
-from cluster.node_options import NodeOptions
-from cluster.transport import _LINKS_MAX, Link, Listener, dial
+from cluster.net.channel import Channel, Door, open_channel
+from cluster.net.transport import _LINKS_MAX, Link, Listener, dial
+from cluster.nodes.node import Agent
+from cluster.nodes.node_options import NodeOptions
+from cluster.trust.authority import Authority, fingerprint
+from cluster.trust.discovery import Target
+from cluster.trust.identity import Identity, NodeId
+from cluster.trust.joining import join
 from tests.clusters import DEMO_MODEL, Cluster, running_cluster
 
 pytestmark = pytest.mark.anyio
@@ -159,7 +159,7 @@ def drip(link: Link) -> None:
 
 async def test_links_that_say_nothing_hold_no_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Machines of this cluster that open links and never say for what: the one that does finds a place."""
-    monkeypatch.setattr("cluster.transport.HANDSHAKE_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("cluster.net.transport.HANDSHAKE_TIMEOUT_S", 1.0)
     ours = Authority.open(tmp_path / "ours")
     home, friend = (ours.issue_identity(tmp_path / name, "node", name) for name in ("home", "friend"))
     ends: asyncio.Queue[str] = asyncio.Queue()
@@ -303,7 +303,7 @@ def node_id(identity: Identity) -> NodeId:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-    from cluster.authority import node_id_of
+    from cluster.trust.authority import node_id_of
 
     key = x509.load_pem_x509_certificate((identity.folder / "certificate.pem").read_bytes()).public_key()
     assert isinstance(key, Ed25519PublicKey)

@@ -7,13 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cluster import kernels
-from cluster.float_linear import HalfHeld, fits_half
-from cluster.int_linear import Int8, Int8Matmul, int8_levels
-from cluster.kernels import KernelReport, measure, self_test
-from cluster.linear import Linear, pack, pack_int4
-from cluster.model_card import PRECISIONS, Precision
-from cluster.quantize import int4_groups, int8_channels
+from cluster.compute import kernels
+from cluster.compute.float_linear import HalfHeld, fits_half
+from cluster.compute.int_linear import Int8, Int8Matmul, int8_levels
+from cluster.compute.kernels import KernelReport, measure, self_test
+from cluster.compute.linear import Linear, pack, pack_int4
+from cluster.compute.quantize import int4_groups, int8_channels
+from cluster.models.model_card import PRECISIONS, Precision
 
 CPU = torch.device("cpu")
 ERRORS: dict[Precision, float] = {"fp32": 2e-6, "bf16": 5e-3, "fp16": 5e-4, "int8": 1.5e-2, "int4": 9e-2}

@@ -14,14 +14,14 @@ from structlog.typing import EventDict
 
 from cluster import wire
 from cluster.controller import Controller
-from cluster.discovery import Target
 from cluster.errors import ClusterUnavailable
 from cluster.generation import GenerateRequest, Limits, TextPrompt, TokenEvent
-from cluster.local_nodes import LocalNodes
-from cluster.manifest import Manifest
-from cluster.node import Agent
-from cluster.node_options import NodeOptions
-from cluster.store import read_part
+from cluster.models.manifest import Manifest
+from cluster.models.store import read_part
+from cluster.nodes.local_nodes import LocalNodes
+from cluster.nodes.node import Agent
+from cluster.nodes.node_options import NodeOptions
+from cluster.trust.discovery import Target
 from tests.clusters import DEMO_MODEL, GREEDY, Answer, Cluster, child, running_cluster
 
 pytestmark = pytest.mark.anyio
@@ -212,7 +212,7 @@ async def test_a_model_that_comes_after_the_machines_is_deployed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A first pull takes longer than anybody waits for machines."""
-    monkeypatch.setattr("cluster.manager.GATHER_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("cluster.control.manager.GATHER_TIMEOUT_S", 0.1)
     controller = Controller(tmp_path / "cluster")
     local = LocalNodes(1, tmp_path / "nodes")
     try:

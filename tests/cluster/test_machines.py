@@ -9,22 +9,23 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
-from cluster import authority, renewal, wire
-from cluster.authority import Authority
-from cluster.channel import dial as dial_channel
-from cluster.channel import open_channel
-from cluster.discovery import Target
+from cluster import wire
 from cluster.errors import LinkError, LinkLost, MachineUnknown, PeerRejected
 from cluster.generation import GenerateRequest, Limits, TextPrompt, TokenEvent
-from cluster.handshake import PROGRAM, check_hello
-from cluster.identity import Identity, NodeId
-from cluster.joining import join
-from cluster.machines import CLOCK_MARGIN_S, MachineBook
-from cluster.node import Agent
-from cluster.node_options import NodeOptions
-from cluster.probe import Device, probe_machine
-from cluster.speeds import Pace, Speed
-from cluster.transport import dial
+from cluster.net.channel import dial as dial_channel
+from cluster.net.channel import open_channel
+from cluster.net.transport import dial
+from cluster.nodes.node import Agent
+from cluster.nodes.node_options import NodeOptions
+from cluster.nodes.probe import Device, probe_machine
+from cluster.plans.speeds import Pace, Speed
+from cluster.trust import authority, renewal
+from cluster.trust.authority import Authority
+from cluster.trust.discovery import Target
+from cluster.trust.handshake import PROGRAM, check_hello
+from cluster.trust.identity import Identity, NodeId
+from cluster.trust.joining import join
+from cluster.trust.machines import CLOCK_MARGIN_S, MachineBook
 from tests.cluster.test_joining import controller, node_id, stage_names, until
 from tests.clusters import DEMO_MODEL, GREEDY, Cluster, running_cluster
 
@@ -58,7 +59,7 @@ def test_the_book_survives_and_forgets_whose_certificate_has_ended(tmp_path: Pat
 
 
 def test_a_full_book_forgets_nobody_who_was_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cluster.machines.MACHINES_MAX", 2)
+    monkeypatch.setattr("cluster.trust.machines.MACHINES_MAX", 2)
     now = [1000.0]
     book = MachineBook.open(tmp_path / "machines.json", clock=lambda: now[0])
     for at in range(5):

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from cluster.control.owners import Owners
 from cluster.errors import MachineUnknown
-from cluster.identity import NodeId
-from cluster.machines import MachineBook
-from cluster.owners import Owners
-from cluster.planned import Pin
+from cluster.plans.planned import Pin
+from cluster.trust.identity import NodeId
+from cluster.trust.machines import MachineBook
 
 DESK, LAPTOP = NodeId("3f6c0d" + "0" * 26), NodeId("a91b77" + "0" * 26)
 

@@ -8,19 +8,19 @@ import torch
 from cryptography import x509
 
 from cluster import wire
-from cluster.authority import Authority
-from cluster.condition import Condition
+from cluster.control.links import REFRESH_S, SETTLE_S, LinkSurvey
 from cluster.errors import LinkLost, PeerRejected
-from cluster.identity import CERTIFICATE_FILE, Identity, NodeId
-from cluster.link_probe import LinkProbe, measure_link
-from cluster.links import REFRESH_S, SETTLE_S, LinkSurvey
-from cluster.machine_warnings import machine_warnings
-from cluster.memory_limits import memory_limit
-from cluster.network import ASSUMED, Link
-from cluster.pace_probe import probe_pace
-from cluster.plan import Member
-from cluster.probe import Device, Machine
-from cluster.speeds import Pace, Speed
+from cluster.nodes.condition import Condition
+from cluster.nodes.link_probe import LinkProbe, measure_link
+from cluster.nodes.memory_limits import memory_limit
+from cluster.nodes.pace_probe import probe_pace
+from cluster.nodes.probe import Device, Machine
+from cluster.plans.machine_warnings import machine_warnings
+from cluster.plans.network import ASSUMED, Link
+from cluster.plans.plan import Member
+from cluster.plans.speeds import Pace, Speed
+from cluster.trust.authority import Authority
+from cluster.trust.identity import CERTIFICATE_FILE, Identity, NodeId
 
 GIB = 2**30
 ONE, TWO, THREE = (NodeId(f"{number:032x}") for number in (1, 2, 3))

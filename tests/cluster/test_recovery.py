@@ -3,19 +3,19 @@
 from dataclasses import dataclass, field
 
 from cluster import wire
-from cluster.deployment import Deployment
+from cluster.control.deployment import Deployment
+from cluster.control.inquest import SETTLED_S, Inquest
+from cluster.control.membership import Membership
+from cluster.control.recovery import stuck_at, with_stand_ins
+from cluster.control.rests import Rests
+from cluster.engine.pipeline import CRAWL_S, FIRST_STEP_S, LATE_S, Pipeline
+from cluster.engine.scheduler import Scheduler
+from cluster.engine.sequence import Sequence
 from cluster.generation import SampledToken, Sampling
-from cluster.identity import NodeId
-from cluster.inquest import SETTLED_S, Inquest
-from cluster.manifest import Manifest
-from cluster.membership import Membership
-from cluster.pipeline import CRAWL_S, FIRST_STEP_S, LATE_S, Pipeline
-from cluster.plan import Member, Plan, PlannedStage, StageSpec
-from cluster.probe import Device, Machine
-from cluster.recovery import stuck_at, with_stand_ins
-from cluster.rests import Rests
-from cluster.scheduler import Scheduler
-from cluster.sequence import Sequence
+from cluster.models.manifest import Manifest
+from cluster.nodes.probe import Device, Machine
+from cluster.plans.plan import Member, Plan, PlannedStage, StageSpec
+from cluster.trust.identity import NodeId
 
 MACHINE = Machine(
     system="Linux",

@@ -9,8 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster import wire
-from cluster.completion import Completion
-from cluster.desk import QUEUE_PATIENCE_S, Desk
+from cluster.engine.completion import Completion
+from cluster.engine.desk import QUEUE_PATIENCE_S, Desk
+from cluster.engine.scheduler import Scheduler
+from cluster.engine.sequence import Sequence
+from cluster.engine.tickets import BREAKS_MAX, REQUESTS_MAX, Ticket
 from cluster.generation import (
     Accepted,
     Done,
@@ -23,11 +26,8 @@ from cluster.generation import (
     TextPrompt,
     TokenEvent,
 )
+from cluster.models.text import TextCodec
 from cluster.resuming import LOSSES_MAX, ResumedRequest
-from cluster.scheduler import Scheduler
-from cluster.sequence import Sequence
-from cluster.text import TextCodec
-from cluster.tickets import BREAKS_MAX, REQUESTS_MAX, Ticket
 from tests.clusters import DEMO_MODEL
 
 CODEC = TextCodec(DEMO_MODEL)

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from cluster import wire
-from cluster.deployment import Model, Rollout
+from cluster.control.deployment import Model, Rollout
+from cluster.control.holdings import Holdings
+from cluster.control.standbys import Standbys
 from cluster.errors import NodeFailed
-from cluster.holdings import Holdings
-from cluster.identity import NodeId
-from cluster.manifest import Manifest
-from cluster.standbys import Standbys
+from cluster.models.manifest import Manifest
+from cluster.trust.identity import NodeId
 from tests.cluster.test_plan import card
 from tests.cluster.test_recovery import plan, stage
 

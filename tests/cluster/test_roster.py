@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from cluster import wire
-from cluster.answers import UNREAD_MAX
-from cluster.authority import Authority
-from cluster.channel import Channel, Door, open_channel
+from cluster.control.answers import UNREAD_MAX
+from cluster.control.parts import FETCHES_MAX, ReadPart
+from cluster.control.roster import Roster
 from cluster.errors import LinkLost, ModelNotFound
-from cluster.handshake import PROGRAM
-from cluster.identity import NodeId
-from cluster.parts import FETCHES_MAX, ReadPart
-from cluster.probe import probe_machine
-from cluster.roster import Roster
+from cluster.net.channel import Channel, Door, open_channel
+from cluster.nodes.probe import probe_machine
+from cluster.trust.authority import Authority
+from cluster.trust.handshake import PROGRAM
+from cluster.trust.identity import NodeId
 from tests.cluster.test_joining import node_id
 
 pytestmark = pytest.mark.anyio

@@ -13,8 +13,8 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
+from cluster.compute.sampler import Draw, Sampler
 from cluster.generation import SampledToken, Sampling
-from cluster.sampler import Draw, Sampler
 
 VOCABULARY = 40
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cluster.engine.scheduler import Scheduler
+from cluster.engine.sequence import Sequence
+from cluster.engine.slots import blocks_of
 from cluster.generation import SampledToken, Sampling
-from cluster.plan import BLOCK_TOKENS, CHUNK_TOKENS
-from cluster.scheduler import Scheduler
-from cluster.sequence import Sequence
-from cluster.slots import blocks_of
+from cluster.plans.plan import BLOCK_TOKENS, CHUNK_TOKENS
 from cluster.wire import MESSAGE_BYTES_MAX, Sampled, Step, encode
 
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from cluster import wire
-from cluster.authority import Authority
-from cluster.manifest import Manifest, read_manifest
-from cluster.plan import StageSpec
-from cluster.stage import Stage
-from cluster.steps import LoadedStage
+from cluster.compute.steps import LoadedStage
+from cluster.engine.stage import Stage
+from cluster.models.manifest import Manifest, read_manifest
+from cluster.plans.plan import StageSpec
+from cluster.trust.authority import Authority
 from tests.cluster.test_steps import DEMO_MODEL, load
 
 

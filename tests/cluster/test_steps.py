@@ -10,19 +10,19 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
+from cluster.compute.rows import decode, encode, narrowed
+from cluster.compute.sampler import Sampler
+from cluster.compute.stage_model import load_stage_model
+from cluster.compute.steps import LoadedStage
+from cluster.engine.scheduler import Scheduler
+from cluster.engine.sealing import Seal
+from cluster.engine.sequence import Sequence
 from cluster.errors import ClusterError, FrameInvalid
 from cluster.generation import Sampling
-from cluster.manifest import Manifest, read_manifest
-from cluster.model_card import Precision, read_card
-from cluster.plan import StageSpec, WireFormat
-from cluster.rows import decode, encode, narrowed
-from cluster.sampler import Sampler
-from cluster.scheduler import Scheduler
-from cluster.sealing import Seal
-from cluster.sequence import Sequence
-from cluster.stage_model import load_stage_model
-from cluster.steps import LoadedStage
-from cluster.store import open_source
+from cluster.models.manifest import Manifest, read_manifest
+from cluster.models.model_card import Precision, read_card
+from cluster.models.store import open_source
+from cluster.plans.plan import StageSpec, WireFormat
 from cluster.wire import Move, OpenSlot, Sampled, Step
 
 DEMO_MODEL = Path(__file__).parents[2] / "demo" / "model"

@@ -11,13 +11,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from cluster.checkpoint import check_tensors, stage_tensor_names
+from cluster.compute.weights import load_stage
 from cluster.errors import ModelInvalid, ModelNotFound, ModelUnsupported, WeightsMismatch
-from cluster.manifest import Manifest, TensorEntry, read_manifest
-from cluster.model_card import read_card
-from cluster.plan import StageSpec
-from cluster.store import ModelCopy, find_model, load_manifest, model_name, open_source, read_part
-from cluster.weights import load_stage
+from cluster.models.checkpoint import check_tensors, stage_tensor_names
+from cluster.models.manifest import Manifest, TensorEntry, read_manifest
+from cluster.models.model_card import read_card
+from cluster.models.store import ModelCopy, find_model, load_manifest, model_name, open_source, read_part
+from cluster.plans.plan import StageSpec
 from tests.clusters import DEMO_MODEL
 from tests.fakes.hub import Hub
 

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models
 
 from cluster.errors import ContextLengthExceeded, RequestInvalid
 from cluster.generation import ChatPrompt, TextPrompt, TokenPrompt
-from cluster.text import Detokenizer, StopMatcher, TextCodec
+from cluster.models.text import Detokenizer, StopMatcher, TextCodec
 from tests.clusters import DEMO_MODEL
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from cluster import wire
 from cluster.errors import FrameInvalid
 from cluster.generation import SampledToken, Sampling
-from cluster.identity import NodeId
-from cluster.plan import StageSpec
+from cluster.plans.plan import StageSpec
+from cluster.trust.identity import NodeId
 
 SPEC = StageSpec(
     index=0,

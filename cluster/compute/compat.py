@@ -1,0 +1,209 @@
+"""The compatibility path: any causal model of transformers, of which one stage's layers exist and run.
+
+The model's own forward code runs from its first line, on one packed row of tokens. Before the stage's first layer
+the rows that came from upstream take the place of what that code has made; behind its last layer they leave. So
+rotary embeddings, scales and whatever else a family computes on the way need no code here.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cluster.compute.compat_attention import Batch, Desk, Seat
+from cluster.compute.compat_build import build, find_layers, load_weights
+from cluster.compute.kv_cache import KvCache
+from cluster.compute.stage_model import new_cache
+from cluster.compute.weights import ReadTensor, row_dtype
+from cluster.errors import ModelUnsupported
+from cluster.models.manifest import Manifest
+from cluster.models.model_card import ModelCard
+from cluster.plans.plan import StageSpec
+
+
+def load(
+    card: ModelCard, manifest: Manifest, spec: StageSpec, read: ReadTensor, device: torch.device
+) -> "CompatModel":
+    """Load a stage's layers and try them.
+
+    Raises ModelUnsupported for what transformers or our attention cannot run, WeightsMismatch and ModelInvalid.
+    """
+    dtype = row_dtype(spec.precision, device)
+    model = build(manifest.config, dtype)
+    load_weights(model, card, manifest, spec, read, device)
+    loaded = CompatModel(model, card, spec, new_cache(card, spec, device), dtype, device)
+    loaded.try_out()
+    return loaded
+
+
+class CompatModel:
+    """A stage of transformers' model over packed rows."""
+
+    def __init__(
+        self,
+        model: Any,
+        card: ModelCard,
+        spec: StageSpec,
+        cache: KvCache,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.cache = cache
+        self.row_dtype = dtype
+        self._device = device
+        self._model = model
+        self._spec = spec
+        self._family = card.family
+        self._desk = Desk(cache)
+        self._flow = _Flow(first=0 if spec.is_first else spec.first_layer, end=spec.end_layer, layers=card.layers)
+        self._flow.replaces = not spec.is_first
+        parent, name = find_layers(model, card.layers)
+        layers: nn.ModuleList = getattr(parent, name)
+        self._seats = [
+            self._take_seat(layers[number], number) for number in range(spec.first_layer, spec.end_layer)
+        ]
+        held = [_Layer(layer, number, self._flow) for number, layer in enumerate(layers)]
+        setattr(parent, name, nn.ModuleList(held))
+
+    def batch(self, slots: Sequence[int], starts: Sequence[int], counts: Sequence[int]) -> Batch:
+        """Lay out one step, reserving cache room for its rows."""
+        offsets, rows = [], 0
+        for slot, start, count in zip(slots, starts, counts, strict=True):
+            self.cache.reserve(slot, start + count)
+            offsets.append(rows)
+            rows += count
+        positions = torch.cat(
+            [torch.arange(start, start + count) for start, count in zip(starts, counts, strict=True)]
+        )
+        return Batch(list(slots), list(starts), list(counts), offsets, positions.to(self._device))
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        rows: Tensor = self._model.get_input_embeddings()(token_ids.long())
+        return rows
+
+    def forward(self, rows: Tensor, batch: Batch) -> Tensor:
+        """Rows [rows, hidden] after this stage's layers; the cache then holds theirs."""
+        self._desk.begin(batch)
+        self._flow.rows = rows.unsqueeze(0)
+        try:
+            self._model.base_model(
+                inputs_embeds=self._flow.rows, position_ids=batch.positions.unsqueeze(0), use_cache=False
+            )
+        except _Left as left:
+            return left.rows.squeeze(0)
+        raise AssertionError("the stage's last layer never ran")
+
+    def logits(self, rows: Tensor) -> Tensor:
+        """Next-token logits [rows, vocabulary] of rows that have passed the last layer."""
+        self._flow.rows = rows.unsqueeze(0)
+        self._flow.is_over = True
+        try:
+            positions = torch.zeros(1, len(rows), dtype=torch.long, device=rows.device)
+            answer = self._model(inputs_embeds=self._flow.rows, position_ids=positions, use_cache=False)
+        finally:
+            self._flow.is_over = False
+        logits: Tensor = answer.logits.squeeze(0)
+        return logits
+
+    def try_out(self) -> None:
+        """Send one token through, so that what does not fit our attention is refused now and by name.
+
+        Raises ModelUnsupported.
+        """
+        slot = self._spec.slots
+        try:
+            batch = self.batch([slot], [0], [1])
+            rows = torch.zeros(1, self._model.get_input_embeddings().embedding_dim, dtype=self.row_dtype)
+            rows = self.forward(rows.to(self._device), batch)
+            if self._spec.is_last:
+                self.logits(rows)
+        except (AttributeError, KeyError, NotImplementedError, TypeError, ValueError, RuntimeError) as error:
+            raise ModelUnsupported(
+                f"model family {self._family!r} does not run layer by layer: {type(error).__name__}: {error}"
+            ) from error
+        finally:
+            self.cache.free(slot)
+        if any(seat.calls != 1 for seat in self._seats):
+            raise ModelUnsupported(f"model family {self._family!r} has attention that cannot be taken over")
+
+    def _take_seat(self, layer: nn.Module, number: int) -> Seat:
+        config = self._model.config
+        kinds: list[str] = getattr(config, "layer_types", None) or []
+        is_windowed = bool(kinds) and kinds[number] == "sliding_attention"
+        seat = Seat(
+            self._desk,
+            number - self._spec.first_layer,
+            (getattr(config, "sliding_window", None) or 0) if is_windowed else 0,
+        )
+        for module in layer.modules():
+            module.seat = seat  # type: ignore[assignment]
+            if hasattr(module, "expand_kv") and hasattr(module, "kv_b_proj"):
+                seat.latent = _take_latents(module)
+        return seat
+
+
+def _take_latents(attention: Any) -> tuple[Tensor, Tensor]:
+    """Have multi-head latent attention hand us latents instead of every head's keys and values.
+
+    Keys are latents with their rotary part behind, values the latents: q . (U c) = (q U) . c, and the outputs'
+    projection is applied once per query instead of once per cached token (DeepSeek-V2, arXiv:2405.04434, 2.1).
+    Returns the projections ([heads, nope, rank], [heads, value, rank]).
+    """
+    nope, value = attention.qk_nope_head_dim, attention.v_head_dim
+    up = attention.kv_b_proj.weight.view(-1, nope + value, attention.kv_lora_rank)
+    attention.expand_kv = lambda latents, rotary: (torch.cat((latents, rotary), -1), latents)
+    attention.kv_b_proj = None
+    return up[:, :nope].contiguous(), up[:, nope:].contiguous()
+
+
+class _Flow:
+    """Where the stage's rows enter the model's own loop over its layers, and where they leave it."""
+
+    def __init__(self, *, first: int, end: int, layers: int) -> None:
+        self.first, self.end, self.layers = first, end, layers
+        self.replaces = False
+        self.rows: Tensor | None = None
+        self.is_over = False
+        self.answers_in_tuples = False
+
+
+class _Left(Exception):
+    """The stage's last layer has run: what the model would do with its rows is other stages' work."""
+
+    def __init__(self, rows: Tensor) -> None:
+        self.rows = rows
+
+
+class _Layer(nn.Module):
+    """A layer of this stage, or the empty place of another stage's."""
+
+    def __init__(self, inner: nn.Module, number: int, flow: _Flow) -> None:
+        super().__init__()
+        self.inner = inner
+        self._number = number
+        self._flow = flow
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        flow = self._flow
+        if flow.is_over:
+            return (flow.rows,) if flow.answers_in_tuples else flow.rows
+        if self._number < flow.first:
+            return kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
+        if self._number == flow.first and flow.replaces:
+            if "hidden_states" in kwargs:
+                kwargs["hidden_states"] = flow.rows
+            else:
+                args = (flow.rows, *args[1:])
+        answer = self.inner(*args, **kwargs)
+        if isinstance(answer, tuple):
+            flow.answers_in_tuples = True
+        if self._number == flow.end - 1:
+            raise _Left(answer[0] if isinstance(answer, tuple) else answer)
+        return answer
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:  # Models look at their layers' own attributes, whose kind each is for example.
+            return getattr(super().__getattr__("inner"), name)

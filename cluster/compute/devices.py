@@ -1,0 +1,15 @@
+"""What a process of a node computes on: the machine's GPU where torch finds one."""
+
+import torch
+
+from cluster.nodes.probe import Device
+
+
+def pick_device() -> tuple[torch.device, Device | None]:
+    """The device for torch, and what the machine is to tell of it; None for the CPU, which the probe describes."""
+    if torch.cuda.is_available():
+        free_bytes, _ = torch.cuda.mem_get_info()
+        return torch.device("cuda"), Device("cuda", torch.cuda.get_device_name(), free_bytes)
+    if torch.backends.mps.is_available():
+        return torch.device("mps"), Device("mps", "Apple GPU", torch.mps.recommended_max_memory())
+    return torch.device("cpu"), None

@@ -1,0 +1,125 @@
+"""Matrices with weights of 8 and 4 bits, a class per kernel."""
+
+import functools
+import warnings
+
+import torch
+from torch import Tensor
+
+from cluster.compute.float_linear import bytes_of
+from cluster.compute.fused import Int8Rows, fuse
+from cluster.compute.quantize import GROUP
+
+_CUDA_ROWS_MIN = 32
+
+
+class Int8:
+    """8-bit weights and rows on x86 (FBGEMM): per output channel and per row one scale, sums exact in 32 bits.
+
+    A row's result has the same bits in every batch.
+    """
+
+    def __init__(self, quants: Tensor, scales: Tensor, bias: Tensor | None, levels: int = 127) -> None:
+        self.out_features, self.in_features = quants.shape
+        packed = _prepack(quants, scales)
+        bias = None if bias is None else bias.float()
+        self._product = fuse(Int8Rows, packed=packed, step=1 / levels, zero=levels + 1, bias=bias)
+        # FBGEMM keeps a scale (4 bytes), a zero point and a sum of weights per channel.
+        self.weight_bytes = quants.numel() + 12 * self.out_features + bytes_of(bias)
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        if rows.dtype == torch.float32:
+            return self._product(rows)
+        return self._product(rows.float()).to(rows.dtype)
+
+
+class Int8Matmul:
+    """The same arithmetic with PyTorch's own integer product: CUDA, and CPUs without FBGEMM.
+
+    Not run on CUDA where it was written. There the kernel wants more than 16 rows, so few are padded, and both
+    features must be multiples of 8.
+    """
+
+    def __init__(self, quants: Tensor, scales: Tensor, bias: Tensor | None) -> None:
+        self.out_features, self.in_features = quants.shape
+        self._quants = quants.t()
+        self._scales = scales
+        self._bias = None if bias is None else bias.float()
+        self._rows_min = _CUDA_ROWS_MIN if quants.device.type == "cuda" else 0
+        self.weight_bytes = quants.nbytes + scales.nbytes + bytes_of(self._bias)
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        wide = rows.float()
+        steps = wide.abs().amax(1, keepdim=True).clamp_min_(torch.finfo(torch.float32).tiny).div_(127)
+        quants = wide.div(steps).round_().to(torch.int8)
+        if len(rows) < self._rows_min:
+            quants = torch.nn.functional.pad(quants, (0, 0, 0, self._rows_min - len(rows)))
+        out = torch._int_mm(quants, self._quants)[: len(rows)] * self._scales * steps
+        return (out if self._bias is None else out + self._bias).to(rows.dtype)
+
+
+class Int8Weights:
+    """8-bit weights, rows in half precision: Metal, which has no integer product. Not run where it was written."""
+
+    def __init__(self, quants: Tensor, scales: Tensor, bias: Tensor | None) -> None:
+        self.out_features, self.in_features = quants.shape
+        self._quants, self._scales, self._bias = quants, scales.bfloat16(), bias
+        self.weight_bytes = quants.nbytes + self._scales.nbytes + bytes_of(bias)
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        out = torch._weight_int8pack_mm(rows.bfloat16(), self._quants, self._scales)
+        return (out if self._bias is None else out + self._bias).to(rows.dtype)
+
+
+class Int4:
+    """4-bit weights in groups of 32, rows in bf16 (with fp32 rows the kernel takes a reference path).
+
+    On CUDA and MPS not run where it was written.
+    """
+
+    def __init__(self, quants: Tensor, scales: Tensor, mins: Tensor, bias: Tensor | None) -> None:
+        """`quants` uint8 [out, in] in 0..15; a weight is scale * quant - min of its group [out, in / 32]."""
+        self.out_features, self.in_features = quants.shape
+        aten = torch.ops.aten
+        if quants.device.type == "cpu":
+            self._product = aten._weight_int4pack_mm_for_cpu.default
+            self._packed = aten._convert_weight_to_int4pack_for_cpu(quants.int(), 1)
+        else:
+            self._product = aten._weight_int4pack_mm.default
+            pairs = quants[:, ::2] << 4 | quants[:, 1::2]
+            self._packed = aten._convert_weight_to_int4pack(pairs, 8)
+        # The kernels compute (quant - 8) * scale + zero.
+        zeros = 8 * scales - mins
+        self._scales_zeros = torch.stack((scales.t(), zeros.t()), -1).bfloat16().contiguous()
+        self._bias = bias
+        self.weight_bytes = self._packed.nbytes + self._scales_zeros.nbytes + bytes_of(bias)
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        out: Tensor = self._product(rows.bfloat16(), self._packed, GROUP, self._scales_zeros)
+        out = out.to(rows.dtype)
+        return out if self._bias is None else out.add_(self._bias)
+
+
+@functools.cache
+def int8_levels() -> int:
+    """How far rows may be quantized: 127, or 63 where sums of two products saturate at 16 bits.
+
+    That is x86 without VNNI: the widest rows times the widest weights come out too small there.
+    """
+    ones = torch.ones(1, 64)
+    widest = Int8(torch.full((16, 64), 127, dtype=torch.int8), torch.full((16,), 1 / 127), None)
+    return 127 if torch.allclose(widest(ones), torch.full((1, 16), 64.0), rtol=1e-3) else 63
+
+
+def _prepack(quants: Tensor, scales: Tensor) -> object:
+    engine = torch.backends.quantized.engine
+    torch.backends.quantized.engine = "fbgemm"
+    try:
+        with warnings.catch_warnings():
+            # Quantized tensor types are deprecated, and the only door to this kernel; pyproject pins the version.
+            warnings.simplefilter("ignore", UserWarning)
+            zero_points = torch.zeros(len(quants), dtype=torch.int64)
+            typed = torch._make_per_channel_quantized_tensor(quants, scales.double(), zero_points, 0)
+            return torch.ops.quantized.linear_prepack(typed, None)
+    finally:
+        torch.backends.quantized.engine = engine

@@ -1,0 +1,166 @@
+"""Which precisions this machine computes rightly, and how fast: asked once, when a node starts."""
+
+import dataclasses
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cluster.compute.linear import Linear, pack
+from cluster.models.model_card import PRECISIONS, Precision
+
+ROWS = (1, 16, 256)
+"""Rows per call that are timed: one stream, a full batch of decoding, a chunk of a prompt."""
+
+# Sound kernels stay below a third of it.
+_TOLERANCES: dict[Precision, float] = {"fp32": 1e-4, "bf16": 5e-2, "fp16": 1e-2, "int8": 2e-1, "int4": 1.0}
+_SELF_TEST_FEATURES = (192, 256)
+_WEIGHTS_MAX = 2**22
+_ROUNDS = 7
+# A call that would take longer than this is not made; its time is drawn out from fewer rows.
+_CALL_S_MAX = 0.3
+_BEYOND_CACHES_BYTES = 2**26
+
+
+@dataclass(frozen=True, slots=True)
+class KernelReport:
+    """One precision on one device. Without a measurement `rows` and `call_s` are empty."""
+
+    precision: Precision
+    error: float
+    """Largest difference to exact products, as a share of what such a row and channel usually give."""
+    is_usable: bool
+    reason: str = ""
+    """Why it is not usable, in words; empty where it is."""
+    rows: tuple[int, ...] = ()
+    call_s: tuple[float, ...] = ()
+    """Seconds of a call with so many rows, weights not in any cache."""
+    weights: int = 0
+    """Values of the matrix that was timed."""
+
+    @property
+    def seconds_per_million(self) -> tuple[float, ...]:
+        """Seconds of a call per million weights."""
+        return tuple(1e6 * seconds / self.weights for seconds in self.call_s)
+
+
+def self_test(device: torch.device) -> dict[Precision, KernelReport]:
+    """Compare each precision's kernels with fp32 on fixed inputs, at 1 and 16 rows."""
+    return {precision: _compare(precision, device) for precision in PRECISIONS}
+
+
+def measure(device: torch.device, hidden: int, intermediate: int, threads: int) -> dict[Precision, KernelReport]:
+    """Self-test and speeds on a layer's shape, of which at most four million weights are tried.
+
+    fp32 is timed on weights that bf16 can hold, as files have them. Takes about a second on one core.
+    """
+    outs = max(16, min(intermediate, _WEIGHTS_MAX // hidden) // 16 * 16)
+    held, reports = torch.get_num_threads(), self_test(device)
+    torch.set_num_threads(threads)
+    try:
+        weight = _random(2, outs, hidden).bfloat16().to(device)
+        return {
+            precision: _timed(report, weight) if report.is_usable else report
+            for precision, report in reports.items()
+        }
+    finally:
+        torch.set_num_threads(held)
+
+
+def read_bytes_per_s(device: torch.device, threads: int) -> float:
+    """How fast memory far beyond the caches is read: the bound on decoding one stream."""
+    held, memory = torch.get_num_threads(), _beyond_caches(device)
+    torch.set_num_threads(threads)
+    try:
+        return memory.nbytes / min(seconds_of(memory.sum, device) for _ in range(_ROUNDS))
+    finally:
+        torch.set_num_threads(held)
+
+
+def _compare(precision: Precision, device: torch.device) -> KernelReport:
+    try:
+        error = max(_error(precision, device, weight) for weight in _test_weights())
+    except (RuntimeError, AttributeError) as missing:
+        first_line = str(missing).partition("\n")[0]
+        return KernelReport(precision, float("inf"), False, f"{precision} cannot be computed here: {first_line}")
+    if error <= _TOLERANCES[precision]:
+        return KernelReport(precision, error, True)
+    return KernelReport(
+        precision,
+        error,
+        False,
+        f"{precision} products on this {device.type} device are off by {error:.2g} of their usual size, "
+        f"allowed is {_TOLERANCES[precision]:.2g}",
+    )
+
+
+def _test_weights() -> tuple[Tensor, Tensor]:
+    """What needs all of fp32, and what fp16 can hold: two kernels on some machines."""
+    weight = _random(0, *_SELF_TEST_FEATURES)
+    # One channel and one row as large as they get: sums that saturate show there.
+    weight[3] = weight.abs().max()
+    return weight, weight.bfloat16().float()
+
+
+def _error(precision: Precision, device: torch.device, weight: Tensor) -> float:
+    rows = _random(1, 16, weight.shape[1])
+    rows[5], rows[6] = rows.abs().max(), 0.0
+    bias = _random(3, len(weight))
+    expected = F.linear(rows.double(), weight.double(), bias.double())
+    linear = pack(weight.to(device), bias.to(device), precision)
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
+    given = rows.to(device, dtype)
+    usual = torch.outer(rows.norm(dim=1).clamp_min(1.0), weight.norm(dim=1)) / weight.shape[1] ** 0.5
+    worst = 0.0
+    for found in (linear(given), torch.cat([linear(given[i : i + 1]) for i in range(len(given))])):
+        error = ((found.double().cpu() - expected) / usual).abs().max()
+        worst = max(worst, float(error.nan_to_num(float("inf"))))
+    return worst
+
+
+def _timed(report: KernelReport, weight: Tensor) -> KernelReport:
+    linear = pack(weight, None, report.precision)
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(report.precision, torch.float32)
+    call_s: list[float] = []
+    for count in ROWS:
+        expected_s = call_s[-1] * count / ROWS[len(call_s) - 1] if call_s else 0.0
+        rows = _random(4, count, weight.shape[1]).to(weight.device, dtype)
+        call_s.append(expected_s if expected_s > _CALL_S_MAX else _call_s(linear, rows))
+    return dataclasses.replace(report, rows=ROWS, call_s=tuple(call_s), weights=weight.numel())
+
+
+def _call_s(linear: Linear, rows: Tensor) -> float:
+    """Fastest of a few calls, each after the caches were filled with something else."""
+    others = _beyond_caches(rows.device)
+    linear(rows)
+    rounds = _ROUNDS if len(rows) < ROWS[-1] else 2
+    best_s = float("inf")
+    for _ in range(rounds):
+        others.sum()
+        best_s = min(best_s, seconds_of(lambda: linear(rows), rows.device))
+    return best_s
+
+
+def seconds_of(work: Callable[[], Tensor], device: torch.device) -> float:
+    """How long a call computes. On CPUs that is the calling thread's CPU time: others may use the cores now."""
+    if device.type == "cpu":
+        began_s = time.thread_time()
+        work()
+        return time.thread_time() - began_s
+    wait = torch.cuda.synchronize if device.type == "cuda" else torch.mps.synchronize
+    wait()
+    began_s = time.perf_counter()
+    work()
+    wait()
+    return time.perf_counter() - began_s
+
+
+def _beyond_caches(device: torch.device) -> Tensor:
+    return torch.ones(_BEYOND_CACHES_BYTES // 4, device=device)
+
+
+def _random(seed: int, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))

@@ -1,0 +1,138 @@
+"""Keys and values of running sequences: one contiguous slot per sequence and layer, with room that doubles.
+
+Contiguous slots beat gathering pages three to four times on CPUs. Blocks are what the head counts and what the
+plan granted; a slot's tensors may be larger, but memory that nobody has written to costs nothing on the systems
+that matter for CPUs, and copying a slot once per doubling is cheap.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from cluster.errors import ClusterError
+from cluster.models.model_card import KvShape
+from cluster.plans.plan import BLOCK_TOKENS
+
+_FIRST_TOKENS = 256
+
+
+class KvCache:
+    """The cache of one stage's layers. A slot's tensors are [kv_heads, capacity, dim] per layer.
+
+    `output_dim` above 0 makes room for one more row per token, without heads: the stage's own output, which it can
+    send again to a stage that has lost its keys and values. On CPUs a slot begins with room for `first_tokens`.
+    """
+
+    def __init__(
+        self,
+        shapes: Sequence[KvShape],
+        blocks: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        output_dim: int = 0,
+        output_dtype: torch.dtype = torch.float32,
+        context_tokens: int = 2**31,
+        first_tokens: int = _FIRST_TOKENS,
+    ) -> None:
+        self.blocks_total = blocks
+        self._shapes = tuple(shapes)
+        self._dtype = dtype
+        self._device = device
+        self._output_dim = output_dim
+        self._output_dtype = output_dtype
+        self._context_tokens = context_tokens
+        self._first_tokens = first_tokens
+        self._keys: dict[int, list[Tensor]] = {}
+        self._values: dict[int, list[Tensor]] = {}
+        self._outputs: dict[int, Tensor] = {}
+        self._capacity: dict[int, int] = {}
+        self._blocks: dict[int, int] = {}
+
+    @property
+    def blocks_used(self) -> int:
+        return sum(self._blocks.values())
+
+    def holdings(self) -> dict[int, int]:
+        """Blocks by slot."""
+        return dict(self._blocks)
+
+    def reserve(self, slot: int, tokens: int) -> None:
+        """Make room for `tokens` tokens; what the slot holds stays. Raises ClusterError when there is none."""
+        held = self._blocks.get(slot, 0)
+        wanted = -(-tokens // BLOCK_TOKENS)
+        if wanted <= held:
+            return
+        if self.blocks_used + wanted - held > self.blocks_total:
+            raise ClusterError(f"KV cache of {self.blocks_total} blocks is full; the head counted wrongly")
+        self._blocks[slot] = wanted
+        if wanted * BLOCK_TOKENS > self._capacity.get(slot, 0):
+            self._grow(slot, wanted * BLOCK_TOKENS)
+
+    def write(self, layer: int, slot: int, start: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Store rows [tokens, kv_heads, dim] from position `start` on.
+
+        Returns views of all keys and values up to there: [kv_heads, start + tokens, dim].
+        """
+        end = start + keys.shape[0]
+        held_keys, held_values = self._keys[slot][layer], self._values[slot][layer]
+        held_keys[:, start:end] = keys.transpose(0, 1)
+        held_values[:, start:end] = values.transpose(0, 1)
+        return held_keys[:, :end], held_values[:, :end]
+
+    def write_outputs(self, slot: int, start: int, rows: Tensor) -> None:
+        """Keep the stage's output rows [tokens, output_dim] of these positions."""
+        self._outputs[slot][start : start + rows.shape[0]] = rows
+
+    def read_outputs(self, slot: int, start: int, count: int) -> Tensor:
+        """The output rows [count, output_dim] kept of these positions. Raises ClusterError when there are none."""
+        if slot not in self._outputs or start + count > self._capacity[slot]:
+            raise ClusterError(f"no output rows of slot {slot} from position {start} on are kept here")
+        return self._outputs[slot][start : start + count]
+
+    def copy(self, source: int, target: int, tokens: int) -> None:
+        """Begin `target` with the first `tokens` tokens of `source`. Raises ClusterError when it holds fewer."""
+        if tokens > self._blocks.get(source, 0) * BLOCK_TOKENS:
+            raise ClusterError(f"slot {source} holds fewer than {tokens} tokens to copy")
+        self.reserve(target, tokens)
+        for held in (self._keys, self._values):
+            for theirs, ours in zip(held[source], held[target], strict=True):
+                ours[:, :tokens] = theirs[:, :tokens]
+        if self._output_dim:
+            self._outputs[target][:tokens] = self._outputs[source][:tokens]
+
+    def free(self, slot: int) -> None:
+        for held in (self._blocks, self._capacity, self._keys, self._values, self._outputs):
+            held.pop(slot, None)
+
+    def _grow(self, slot: int, tokens: int) -> None:
+        # What is not written to costs nothing in main memory; on a GPU it does.
+        is_lazy = self._device.type == "cpu"
+        capacity = max(self._first_tokens, 2 * self._capacity.get(slot, 0)) if is_lazy else tokens
+        while capacity < tokens:
+            capacity *= 2
+        # Never beyond the context, in whole blocks: the last doubling would be the largest.
+        whole_context = -(-self._context_tokens // BLOCK_TOKENS) * BLOCK_TOKENS
+        capacity = max(tokens, min(capacity, whole_context))
+        keys, values = self._keys.get(slot), self._values.get(slot)
+        self._keys[slot] = [
+            self._extended(keys[layer] if keys else None, shape.kv_heads, capacity, shape.key_dim)
+            for layer, shape in enumerate(self._shapes)
+        ]
+        self._values[slot] = [
+            self._extended(values[layer] if values else None, shape.kv_heads, capacity, shape.value_dim)
+            for layer, shape in enumerate(self._shapes)
+        ]
+        if self._output_dim:
+            fresh = torch.empty(capacity, self._output_dim, dtype=self._output_dtype, device=self._device)
+            if slot in self._outputs:
+                fresh[: self._capacity[slot]] = self._outputs[slot]
+            self._outputs[slot] = fresh
+        self._capacity[slot] = capacity
+
+    def _extended(self, held: Tensor | None, heads: int, capacity: int, dim: int) -> Tensor:
+        fresh = torch.empty(heads, capacity, dim, dtype=self._dtype, device=self._device)
+        if held is not None:
+            fresh[:, : held.shape[1]] = held
+        return fresh

@@ -1,0 +1,72 @@
+"""What computes a stage's layers, whichever way: one interface over the fast path and the compatibility path."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from cluster.compute.decoder import Decoder
+from cluster.compute.kv_cache import KvCache
+from cluster.compute.rows import kept_dtype
+from cluster.compute.weights import ReadTensor, load_stage, row_dtype
+from cluster.models.manifest import Manifest
+from cluster.models.model_card import ModelCard
+from cluster.plans.plan import StageSpec
+
+
+class StageModel(Protocol):
+    """A stage's layers, the cache they fill, and the model's ends where the stage has them.
+
+    Rows are [rows, hidden] in `row_dtype`, those of several slots packed one group behind the other. `embed` is
+    for first stages, `logits` for last ones. Writing to positions again is legal: what a slot holds ends with the
+    rows written last.
+    """
+
+    @property
+    def row_dtype(self) -> torch.dtype: ...
+
+    @property
+    def cache(self) -> KvCache: ...
+
+    def batch(self, slots: Sequence[int], starts: Sequence[int], counts: Sequence[int]) -> Any:
+        """Lay out one step for `forward`, reserving cache room: group i is positions starts[i] ... of slots[i]."""
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        """Rows of token ids [rows]."""
+
+    def forward(self, rows: Tensor, batch: Any) -> Tensor:
+        """Rows after this stage's layers; the cache then holds theirs."""
+
+    def logits(self, rows: Tensor) -> Tensor:
+        """Next-token logits [rows, vocabulary] of rows that have passed the last layer."""
+
+
+def load_stage_model(
+    card: ModelCard, manifest: Manifest, spec: StageSpec, read: ReadTensor, device: torch.device
+) -> StageModel:
+    """Load a stage's weights by the path that its model's card names.
+
+    Raises WeightsMismatch, ModelInvalid, and ModelUnsupported where the compatibility path is not installed.
+    """
+    if card.path == "compat":
+        # Brings transformers with it, which most nodes need not have.
+        from cluster.compute import compat
+
+        return compat.load(card, manifest, spec, read, device)
+    weights = load_stage(card, manifest, spec, read, device)
+    dtype = row_dtype(spec.precision, device)
+    return Decoder(card, spec, weights, new_cache(card, spec, device), dtype, device)
+
+
+def new_cache(card: ModelCard, spec: StageSpec, device: torch.device) -> KvCache:
+    """An empty cache for a stage's layers, and for its output rows where another stage follows."""
+    return KvCache(
+        [card.kv_shape(layer) for layer in range(spec.first_layer, spec.end_layer)],
+        spec.kv_blocks,
+        row_dtype(spec.precision, device),
+        device,
+        output_dim=0 if spec.is_last else card.hidden,
+        output_dtype=kept_dtype(spec.wire),
+        context_tokens=spec.context_tokens,
+    )

@@ -1,0 +1,187 @@
+"""What one stage does with a step: moves, rows through its layers, and what goes on to the next stage."""
+
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cluster import wire
+from cluster.compute.rows import decode, encode, narrowed, row_bytes
+from cluster.compute.sampler import Draw, Sampler
+from cluster.compute.stage_model import StageModel
+from cluster.errors import ClusterError, FrameInvalid
+from cluster.generation import SampledToken
+from cluster.models.model_card import ModelCard
+from cluster.plans.plan import BLOCK_TOKENS, StageSpec
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedStage:
+    """A stage's layers with what they hold of running sequences. `digest` is the manifest's."""
+
+    digest: str
+    spec: StageSpec
+    card: ModelCard
+    model: StageModel
+    sampler: Sampler
+    device: torch.device
+
+    def forget(self) -> None:
+        """No sequence's keys and values stay here."""
+        self._reset({})
+
+    def run(self, step: wire.Step, payload: bytearray) -> tuple[wire.Step | wire.Sampled, memoryview | bytes]:
+        """Carry out a step; returns the frame for downstream.
+
+        Raises FrameInvalid when the step contradicts the plan, ClusterError when it contradicts what is held here.
+        """
+        began_ns = time.perf_counter_ns()
+        self._check(step, len(payload))
+        self._prepare(step)
+        rows = self._rows(step, payload)
+        if not self.spec.is_last:
+            content = encode(rows, self.spec.wire) if rows is not None else b""
+            step.spent_ns.append(time.perf_counter_ns() - began_ns)
+            return step, content
+        answers = self._sample(step, rows) if rows is not None and not step.replay else []
+        step.spent_ns.append(time.perf_counter_ns() - began_ns)
+        tokens = [token for answer in answers for token in answer]
+        return wire.Sampled(
+            step.epoch, step.batch, tokens, [len(answer) for answer in answers], step.spent_ns
+        ), b""
+
+    def _check(self, step: wire.Step, payload_bytes: int) -> None:
+        """A peer's certificate makes it known, not right: lengths and ranges are checked before they are used."""
+        spec, groups = self.spec, len(step.slots)
+        drafts = step.drafts or [[]] * groups
+        # The stages before the last one are not told what is drafted.
+        guessed = [max(0, wanted - 1) if spec.is_last else 0 for wanted in step.wanted]
+        sound = (
+            groups == len(step.starts) == len(step.counts) == len(step.wanted) == len(drafts)
+            and len(set(step.slots)) == groups
+            and all(0 <= slot < spec.slots for slot in step.slots)
+            and all(
+                start >= 0 and count > 0 and start + count <= spec.context_tokens
+                for start, count in zip(step.starts, step.counts, strict=True)
+            )
+            and all(
+                0 <= wanted <= count and len(draft) == guess
+                for wanted, count, draft, guess in zip(step.wanted, step.counts, drafts, guessed, strict=True)
+            )
+            and all(_is_possible(move, spec.slots) for move in step.moves)
+            and all(self._is_known(opened) for opened in step.opened)
+            and (step.rows > 0 or not step.replay)
+            and step.rows <= spec.rows_max
+            and sum(step.wanted) <= 2 * spec.slots
+            and payload_bytes == (step.rows * self._row_bytes() if self._has_rows(step) else 0)
+        )
+        if not sound:
+            raise FrameInvalid(f"step {step.batch} contradicts the plan: {groups} groups, {payload_bytes} bytes")
+
+    def _is_known(self, opened: wire.OpenSlot) -> bool:
+        """Whether there is such a slot, and its tokens are the model's."""
+        history = opened.history
+        are_tokens = not history or 0 <= min(history) <= max(history) < self.card.vocabulary
+        # Biases may name ids that only the tokenizer has: they are passed over.
+        return (
+            0 <= opened.slot < self.spec.slots and are_tokens and min(opened.sampling.logit_bias, default=0) >= 0
+        )
+
+    def _row_bytes(self) -> int:
+        return 4 if self.spec.is_first else row_bytes(self.card.hidden, self.spec.wire)
+
+    def _has_rows(self, step: wire.Step) -> bool:
+        return not step.replay or self.spec.index in step.replay
+
+    def _prepare(self, step: wire.Step) -> None:
+        cache = self.model.cache
+        if step.is_reset:
+            self._reset(dict(step.census or []))
+        for move in step.moves:
+            if move.source < 0:
+                cache.free(move.slot)
+                self.sampler.close(move.slot)
+            else:
+                cache.copy(move.source, move.slot, move.tokens)
+        if self.spec.is_last:
+            for opened in step.opened:
+                self.sampler.open(opened.slot, opened.sampling, opened.history, opened.prompt_tokens)
+        if step.census is not None and not step.is_reset:
+            counted, held = dict(step.census), cache.holdings()
+            if counted != held:
+                raise ClusterError(f"the KV cache holds the blocks {held}, the head counts {counted}")
+
+    def _reset(self, counted: dict[int, int]) -> None:
+        """Hold what the head counts and nothing else. What a slot has computed stays.
+
+        A slot with more than is counted had another owner, of whose end this stage never heard.
+        """
+        cache = self.model.cache
+        for slot, blocks in cache.holdings().items():
+            if blocks > counted.get(slot, 0):
+                cache.free(slot)
+        for slot, blocks in counted.items():
+            cache.reserve(slot, blocks * BLOCK_TOKENS)
+        self.sampler.close_all()
+
+    def _rows(self, step: wire.Step, payload: bytearray) -> Tensor | None:
+        """What goes on to the next stage, or is sampled; None when there is nothing."""
+        if step.replay:
+            return self._replay(step, payload)
+        return self._forward(step, payload) if step.rows else None
+
+    def _replay(self, step: wire.Step, payload: bytearray) -> Tensor | None:
+        """Rows for the next stage when that one is fed again, from this one's layers or from what it has kept."""
+        is_next_fed = self.spec.index + 1 in step.replay
+        if self.spec.index in step.replay:
+            rows = self._forward(step, payload)
+            return rows if is_next_fed else None
+        if not is_next_fed:
+            return None
+        groups = zip(step.slots, step.starts, step.counts, strict=True)
+        return torch.cat([self.model.cache.read_outputs(*group) for group in groups])
+
+    def _forward(self, step: wire.Step, payload: bytearray) -> Tensor:
+        """Output rows [rows, hidden] of this stage's layers; kept for whoever follows, unless it is the last."""
+        model = self.model
+        batch = model.batch(step.slots, step.starts, step.counts)
+        if self.spec.is_first:
+            token_ids = torch.frombuffer(payload, dtype=torch.int32)
+            if not 0 <= int(token_ids.min()) <= int(token_ids.max()) < self.card.vocabulary:
+                raise FrameInvalid(f"step {step.batch} has tokens outside of the vocabulary")
+            rows = model.embed(token_ids.to(self.device))
+        else:
+            rows = decode(payload, step.rows, self.card.hidden, self.spec.wire, model.row_dtype).to(self.device)
+        rows = model.forward(rows, batch)
+        return rows if self.spec.is_last else self._kept(step, rows)
+
+    def _kept(self, step: wire.Step, rows: Tensor) -> Tensor:
+        """Rows at the width of the link, remembered by slot and position."""
+        kept = narrowed(rows, self.spec.wire)
+        offset = 0
+        for slot, start, count in zip(step.slots, step.starts, step.counts, strict=True):
+            self.model.cache.write_outputs(slot, start, kept[offset : offset + count])
+            offset += count
+        return kept
+
+    def _sample(self, step: wire.Step, rows: Tensor) -> list[list[SampledToken]]:
+        chosen: list[int] = []
+        draws: list[Draw] = []
+        end = 0
+        drafts = step.drafts or [[]] * len(step.slots)
+        for slot, start, count, wanted, draft in zip(
+            step.slots, step.starts, step.counts, step.wanted, drafts, strict=True
+        ):
+            end += count
+            if wanted:
+                chosen.extend(range(end - wanted, end))
+                draws.append(Draw(slot, start + count - wanted + 1, tuple(draft)))
+        if not draws:
+            return []
+        wanted_rows = rows if len(chosen) == len(rows) else rows[chosen]
+        return self.sampler.sample(self.model.logits(wanted_rows), draws)
+
+
+def _is_possible(move: wire.Move, slots: int) -> bool:
+    return 0 <= move.slot < slots and move.source < slots and (move.source < 0 or move.tokens > 0)

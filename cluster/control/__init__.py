@@ -1,0 +1,1 @@
+"""The controller's side: who is here, what is deployed, what to do when it breaks."""

@@ -1,0 +1,246 @@
+"""One epoch's ring, from a plan to a first frame that has gone all the way round.
+
+What survives from the ring before is not loaded again: a stage whose part is unchanged keeps its weights, and,
+where the head that counts on them stays, its keys and values; a standby takes its layers from its shelf.
+"""
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from cluster import wire
+from cluster.control.holdings import Holdings
+from cluster.errors import LinkLost, NodeFailed, PeerRejected
+from cluster.models.manifest import Manifest
+from cluster.models.model_card import ModelCard
+from cluster.plans.plan import Plan, PlannedStage, StageSpec
+from cluster.trust.handshake import check_ready
+from cluster.trust.identity import NodeId
+
+# An agent that gets nothing for a minute gives up by itself; slow links may take hours for large models.
+PREPARE_TIMEOUT_S = 24 * 3600.0
+LOAD_TIMEOUT_S = 900.0
+CONNECT_TIMEOUT_S = 30.0
+
+Answer = TypeVar("Answer", wire.Prepared, wire.Shelved, wire.Ready, wire.Connected, wire.RingClosed)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model that is on the controller's machine, hashed and checked."""
+
+    name: str
+    folder: Path
+    manifest: Manifest
+    card: ModelCard
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """A working ring and where its head takes callers."""
+
+    epoch: int
+    plan: Plan
+    head: wire.Address
+    round_trip_ms: float
+
+    @property
+    def ring(self) -> frozenset[NodeId]:
+        return frozenset(stage.member.node_id for stage in self.plan.stages)
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """Carries out one plan. `send` and `answer` reach the nodes.
+
+    `answer` takes a time of the event loop's clock; it raises TimeoutError when nobody has said anything by then,
+    ClusterError when a node fails. `after_error` is for the head: see wire.Connect.
+    """
+
+    epoch: int
+    model: Model
+    plan: Plan
+    holdings: Holdings
+    send: Callable[[NodeId, wire.Message], Awaitable[None]]
+    answer: Callable[[float], Awaitable[tuple[NodeId, wire.Message]]]
+    after_error: bool = False
+
+    @property
+    def ring(self) -> list[NodeId]:
+        return [stage.member.node_id for stage in self.plan.stages]
+
+    @property
+    def new_stages(self) -> list[PlannedStage]:
+        """Those that have to be loaded where they are to be."""
+        return [stage for stage in self.plan.stages if not self.holdings.has(stage.member.node_id, stage.spec)]
+
+    async def prepare(self, within_s: float = PREPARE_TIMEOUT_S) -> frozenset[NodeId]:
+        """Every machine of the plan gets its files; nothing else changes yet.
+
+        Returns those that have not got them in time. Raises as `run` does.
+        """
+        waiting: set[NodeId] = set()
+        for stage in self.new_stages:
+            order = wire.Prepare(self.epoch, stage.spec, self.model.manifest, str(self.model.folder))
+            await self.send(stage.member.node_id, order)
+            waiting.add(stage.member.node_id)
+        until_s = _now_s() + within_s
+        with contextlib.suppress(TimeoutError):
+            while waiting:
+                node_id, _ = await self._next(wire.Prepared, until_s)
+                waiting.discard(node_id)
+        return frozenset(waiting)
+
+    async def shelve(self, stages: list[PlannedStage]) -> None:
+        """Have these stages loaded while the old ring serves, so that the change itself is short.
+
+        Raises as `run` does, also when the process that is to load one ends.
+        """
+        waiting: dict[NodeId, StageSpec] = {}
+        for stage in stages:
+            others = [*self.holdings.shelved.get(stage.member.node_id, ())]
+            manifest, source = self.model.manifest, str(self.model.folder)
+            order = wire.Shelve(self.epoch, stage.spec, manifest, source, others=others)
+            await self.send(stage.member.node_id, order)
+            waiting[stage.member.node_id] = stage.spec
+        until_s = _now_s() + LOAD_TIMEOUT_S
+        with contextlib.suppress(TimeoutError):
+            while waiting:
+                node_id, shelved = await self._next(wire.Shelved, until_s, waiting)
+                if waiting.get(node_id) == shelved.spec:
+                    del waiting[node_id]
+                    if shelved.ok:
+                        self.holdings.shelved.setdefault(node_id, set()).add(shelved.spec)
+
+    async def run(self) -> Deployment:
+        """Raises NodeFailed with the first node's reason, LinkLost, TimeoutError."""
+        ring = self.ring
+        await self._assign(ring)
+        head, stages = await self._places(ring)
+        fresh = [at for at, node_id in enumerate(ring) if not stages[node_id].kept]
+        try:
+            round_trip_ms = await self._close(ring, head, stages, fresh)
+        except TimeoutError:
+            reason = f"the ring did not close in {CONNECT_TIMEOUT_S:.0f} s"
+            raise NodeFailed(ring[0], reason, tuple(ring[1:])) from None
+        self.holdings.serve(ring[0], self.plan)
+        address = wire.Address(ring[0], head.host, head.client_port)
+        return Deployment(self.epoch, self.plan, address, round_trip_ms)
+
+    async def _assign(self, ring: list[NodeId]) -> None:
+        """Everybody loads at once; the head lives on the first stage's node, the hop between them costs least."""
+        manifest, source = self.model.manifest, str(self.model.folder)
+        seal_key = secrets.token_bytes(wire.SEAL_KEY_BYTES)
+        for stage, upstream in zip(self.plan.stages, [ring[0], *ring[:-1]], strict=True):
+            node_id, spec = stage.member.node_id, stage.spec
+            keep_kv = self.holdings.keeps_kv(ring[0], node_id, spec)
+            if not keep_kv:
+                self.holdings.assign(node_id, spec)
+            key = seal_key if spec.is_last else b""
+            await self.send(node_id, wire.AssignStage(self.epoch, spec, manifest, source, upstream, keep_kv, key))
+        head = wire.AssignHead(
+            epoch=self.epoch,
+            manifest=manifest,
+            source=source,
+            upstream=ring[-1],
+            stages=len(ring),
+            context_tokens=self.plan.context_tokens,
+            kv_blocks=self.plan.kv_blocks,
+            slots=self.plan.slots,
+            terms=self._terms,
+            seal_key=seal_key,
+        )
+        await self.send(ring[0], head)
+
+    async def _places(self, ring: list[NodeId]) -> tuple[wire.Ready, dict[NodeId, wire.Ready]]:
+        """Where head and stages listen, once all have loaded."""
+        head: wire.Ready | None = None
+        stages: dict[NodeId, wire.Ready] = {}
+        until_s = _now_s() + LOAD_TIMEOUT_S
+        try:
+            while head is None or len(stages) < len(ring):
+                node_id, ready = await self._next(wire.Ready, until_s)
+                if ready.role == "head" and node_id == ring[0]:
+                    _check_ports(node_id, ready.port, ready.client_port)
+                    head = ready
+                elif ready.role == "stage":
+                    self._check(node_id, ready)
+                    stages[node_id] = ready
+                    if not ready.kept:
+                        self.holdings.assign(node_id, self._stage(node_id).spec)
+        except TimeoutError:
+            late = next((node_id for node_id in ring if node_id not in stages), ring[0])
+            raise NodeFailed(late, f"a machine has not loaded its layers in {LOAD_TIMEOUT_S:.0f} s") from None
+        return head, stages
+
+    @property
+    def _terms(self) -> wire.Terms:
+        return wire.Terms(self.model.manifest.digest, self.plan.precision)
+
+    def _stage(self, node_id: NodeId) -> PlannedStage:
+        return next(stage for stage in self.plan.stages if stage.member.node_id == node_id)
+
+    def _check(self, node_id: NodeId, ready: wire.Ready) -> None:
+        _check_ports(node_id, ready.port)
+        stage = self._stage(node_id)
+        try:
+            check_ready(stage.member.name, self._terms, stage.spec.wire, ready)
+        except PeerRejected as error:
+            raise NodeFailed(node_id, str(error)) from None
+
+    async def _close(
+        self, ring: list[NodeId], head: wire.Ready, stages: dict[NodeId, wire.Ready], fresh: list[int]
+    ) -> float:
+        """Stages link up before the head does, so that its first frame finds its way; returns its round trip."""
+        until_s = _now_s() + CONNECT_TIMEOUT_S
+        for node_id, next_id in zip(ring, [*ring[1:], None], strict=True):
+            downstream = _address(ring[0], head) if next_id is None else _address(next_id, stages[next_id])
+            await self.send(node_id, wire.Connect(self.epoch, "stage", downstream))
+        for _ in ring:
+            await self._next(wire.Connected, until_s)
+        first = _address(ring[0], stages[ring[0]])
+        await self.send(ring[0], wire.Connect(self.epoch, "head", first, fresh, self.after_error))
+        _, closed = await self._next(wire.RingClosed, until_s)
+        return closed.round_trip_ms
+
+    async def _next(
+        self, kind: type[Answer], until_s: float, loading: Collection[NodeId] = ()
+    ) -> tuple[NodeId, Answer]:
+        """The next answer of this kind and epoch from the ring; a failure of this epoch ends the rollout.
+
+        So does the end of a stage process among those that are `loading` beside the ring that serves, whatever its
+        epoch. Raises TimeoutError as well.
+        """
+        while True:
+            node_id, answer = await self.answer(until_s)
+            if node_id not in self.ring:
+                continue
+            match answer:
+                case wire.Failed(epoch, role, reason, peer_id) if epoch in (self.epoch, wire.ANY_EPOCH):
+                    if role == "node":  # It is gone, and planned with again when it is back.
+                        raise LinkLost(reason)
+                    raise NodeFailed(node_id, reason, (peer_id,) if peer_id else ())
+                case wire.Failed(role="stage", cause="ended", reason=reason) if node_id in loading:
+                    raise NodeFailed(node_id, reason)
+                case kind(epoch=self.epoch):
+                    return node_id, answer
+                case _:
+                    continue
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _check_ports(node_id: NodeId, *ports: int) -> None:
+    """Raises NodeFailed, before a neighbour is told to dial there."""
+    if wrong := [port for port in ports if not 0 < port < 2**16]:
+        raise NodeFailed(node_id, f"a machine says that it listens on port {wrong[0]}")
+
+
+def _address(node_id: NodeId, ready: wire.Ready) -> wire.Address:
+    return wire.Address(node_id, ready.host, ready.port)

@@ -1,0 +1,253 @@
+"""The task that keeps an embedding model served: on one machine, and on another when that one is lost."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from cluster import wire
+from cluster.control.embedder_place import Held, place_embedder
+from cluster.control.epochs import Epochs
+from cluster.control.owners import Owners
+from cluster.control.readiness import Readiness
+from cluster.control.rests import Rests
+from cluster.control.roster import Roster
+from cluster.embedding import Embeddings, EmbedRequest
+from cluster.embedding_client import EmbeddingClient
+from cluster.errors import (
+    ClusterError,
+    ClusterUnavailable,
+    EmbedderLost,
+    LinkError,
+    ModelError,
+    NodeFailed,
+    PeerRejected,
+)
+from cluster.models.embedding_model import EmbeddingModel, read_embedding_model
+from cluster.models.manifest import Progress
+from cluster.models.store import model_name
+from cluster.plans.plan import Member
+from cluster.trust.identity import Identity, NodeId
+
+log = structlog.get_logger(__name__)
+
+READY_PATIENCE_S = 60.0
+# A request is asked again so often when whoever had it was lost.
+RETRIES_MAX = 1
+RETRY_PAUSES_S = (0.2, 1.0, 2.0, 5.0, 10.0, 30.0)
+# To load, and to fetch over the slowest link that makes sense.
+LOAD_TIMEOUT_S = 900.0
+SLOWEST_BYTES_PER_S = 200_000
+DISMISS_TIMEOUT_S = 2.0
+_LOOK_AGAIN_S = 0.5
+
+_ANY = wire.ANY_EPOCH
+_LOST = "the connection to the embedder was lost"
+
+HeldNow = Callable[[], Mapping[NodeId, Held]]
+"""What of each machine's usable memory the cluster's own model takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Serving:
+    member: Member
+    epoch: int
+    client: EmbeddingClient
+
+
+class EmbeddingManager:
+    """`run` is its task; what the nodes say of embedders is answered there, one thing after the other."""
+
+    def __init__(
+        self, folder: Path, roster: Roster, identity: Identity, held_now: HeldNow, owners: Owners | None = None
+    ) -> None:
+        self._folder = folder
+        self._roster = roster
+        self._identity = identity
+        self._held_now = held_now
+        self._owners = owners
+        self._epochs = Epochs(folder, "embedder-epoch")
+        self._rests = Rests()
+        self._answers = roster.embedder_answers
+        self._serving: _Serving | None = None
+        self._loading: NodeId | None = None
+        self._asked_for: str | None = None
+        self.readiness = Readiness()
+        self.model: EmbeddingModel | None = None
+
+    @property
+    def model_name(self) -> str | None:
+        """What it is called, known before its files are."""
+        return self.model.name if self.model else self._asked_for
+
+    @property
+    def machine(self) -> Member | None:
+        """Who embeds just now."""
+        return self._serving.member if self._serving else None
+
+    async def load_model(self, reference: str, progress: Progress | None = None) -> EmbeddingModel:
+        """Find and hash a model; it is served as soon as there is a machine. Raises ModelError."""
+        self._asked_for = model_name(reference)
+        await self.readiness.tell("planning", f"reading {self._asked_for}")
+        try:
+            model = await asyncio.to_thread(read_embedding_model, reference, self._folder, progress)
+        except ModelError as error:
+            await self.readiness.tell("failed", str(error))
+            raise
+        await self.readiness.tell("waiting", "no machine is in the cluster")
+        self.model = model
+        return model
+
+    async def embed(self, request: EmbedRequest) -> Embeddings:
+        """Raises GenerationError. What a lost machine had is asked of the next one, RETRIES_MAX times."""
+        for retries_left in range(RETRIES_MAX, -1, -1):
+            await self.readiness.wait(READY_PATIENCE_S)
+            if (serving := self._serving) is None:
+                raise ClusterUnavailable(self.readiness.status[1])
+            try:
+                return await serving.client.embed(request)
+            except EmbedderLost as error:
+                if not retries_left:
+                    raise
+                log.info("request goes on", request_id=request.id, reason=error.message)
+                await self._note_loss(serving.client)
+        raise AssertionError("the last try returns or raises")
+
+    async def stop(self) -> None:
+        await self._hang_up()
+
+    async def run(self) -> None:
+        """Serve, watch, serve elsewhere, for ever."""
+        failures = 0
+        while True:
+            try:
+                model = await self._wait_for_work()
+                await self._serve(model)
+                failures = 0
+            except Exception as error:  # noqa: BLE001 - the edge of this task: nobody else would try again
+                pause_s = RETRY_PAUSES_S[min(failures, len(RETRY_PAUSES_S) - 1)]
+                failures += 1
+                await self._fail(error, pause_s)
+                await self._pause(pause_s)
+
+    async def _pause(self, pause_s: float) -> None:
+        """Before trying again; a machine that joins meanwhile is tried at once."""
+        until_s = asyncio.get_running_loop().time() + pause_s
+        with contextlib.suppress(TimeoutError):
+            while not isinstance((await self._answer(until_s))[1], wire.Hello):
+                pass
+
+    async def _wait_for_work(self) -> EmbeddingModel:
+        """Until there is a model that nobody serves, or whoever serves it is to do so no more, and a machine."""
+        loop = asyncio.get_running_loop()
+        while True:
+            model, present, draining = self.model, self._roster.available(), self._roster.draining
+            if model and present and (self._serving is None or self._serving.member.node_id in draining):
+                return model
+            with contextlib.suppress(TimeoutError):  # That there is a model now is nothing that a node says.
+                await self._answer(loop.time() + _LOOK_AGAIN_S)
+
+    async def _serve(self, model: EmbeddingModel) -> None:
+        """Have a machine load the model; whoever served it until now does so meanwhile. Raises ClusterError."""
+        members = self._roster.available()
+        resting = {member.node_id for member in members if self._rests.rests(member.node_id)}
+        owners = self._owners.pin(self._roster.machines)[0].owners if self._owners else None
+        place = place_embedder(model.name, model.needed_bytes, members, self._held_now(), resting, owners)
+        node_id, epoch = place.member.node_id, self._epochs.advance()
+        log.info("embedder placed", epoch=epoch, reason=place.reason)
+        if self._serving is None:
+            await self.readiness.tell("planning", f"{model.name} is being loaded by {place.member.name}")
+        order = wire.AssignEmbedder(epoch, model.manifest, str(model.folder), model.recipe)
+        size_bytes = sum(entry.size_bytes for entry in model.manifest.tensors.values())
+        patience_s = LOAD_TIMEOUT_S + size_bytes / SLOWEST_BYTES_PER_S
+        self._loading = node_id
+        try:
+            await self._roster.send(node_id, order)
+            ready = await self._loaded(node_id, epoch, model, asyncio.get_running_loop().time() + patience_s)
+            address = wire.Address(node_id, ready.host, ready.client_port)
+            client = await EmbeddingClient.open(address, self._identity, self._lost)
+        except (NodeFailed, LinkError, TimeoutError):
+            self._rests.add(node_id)
+            raise
+        finally:
+            self._loading = None
+        before = self._serving
+        self._serving = _Serving(place.member, epoch, client)
+        self._rests.end(node_id)
+        await self.readiness.tell("ready", f"{model.name} on {place.member.name}")
+        log.info("embedder ready", epoch=epoch, node=place.member.name)
+        if before:
+            await before.client.close()
+        # Whoever did so before, however it was lost, is to give the memory back.
+        others = [member for member in self._roster.membership.present() if member.node_id != node_id]
+        await asyncio.gather(*(self._dismiss(member.node_id) for member in others))
+
+    async def _loaded(self, node_id: NodeId, epoch: int, model: EmbeddingModel, until_s: float) -> wire.Ready:
+        """Until the machine has loaded the model. Raises NodeFailed, TimeoutError."""
+        while True:
+            sender, message = await self._answer(until_s)
+            if sender != node_id:
+                continue
+            match message:
+                case wire.Ready() if message.epoch == epoch:
+                    if message.terms.digest != model.manifest.digest:
+                        raise NodeFailed(node_id, "it has loaded another embedding model")
+                    return message
+                case wire.Failed(failed, _, reason) if failed in (epoch, _ANY):
+                    raise NodeFailed(node_id, reason)
+                case _:
+                    pass
+
+    async def _answer(self, until_s: float) -> tuple[NodeId, wire.Message]:
+        """The next thing that a node said or that happened to it. Raises TimeoutError."""
+        async with asyncio.timeout_at(until_s):
+            member, message = await self._answers.get()
+        serving = self._serving
+        is_ours = serving is not None and serving.member.node_id == member.node_id
+        if isinstance(message, wire.Hello) and not is_ours and member.node_id != self._loading:
+            # It may have an embedder from before its connection was lost, or of an earlier gateway.
+            await self._dismiss(member.node_id)
+        elif serving and is_ours and isinstance(message, wire.Failed) and message.epoch in (serving.epoch, _ANY):
+            await self._drop(serving, message.reason)
+        return member.node_id, message
+
+    def _lost(self, client: EmbeddingClient) -> None:
+        """Its connection has ended: the task is to look for another machine."""
+        if self._serving and self._serving.client is client:
+            lost = wire.Failed(self._serving.epoch, "embedder", _LOST)
+            with contextlib.suppress(PeerRejected):  # It looks again for every request, too.
+                self._answers.put(self._serving.member, lost)
+
+    async def _note_loss(self, client: EmbeddingClient) -> None:
+        """Whoever asks from now on waits for the next embedder, though the task may not have heard of it yet."""
+        serving = self._serving
+        if serving and serving.client is client:
+            self._lost(client)
+            await self._drop(serving, _LOST)
+
+    async def _drop(self, serving: _Serving, reason: str) -> None:
+        log.warning("embedder lost", node=serving.member.name, epoch=serving.epoch, reason=reason)
+        self._rests.add(serving.member.node_id)
+        await self.readiness.tell("planning", reason)
+        await self._hang_up()
+
+    async def _hang_up(self) -> None:
+        """Requests that the connection carried go on with the next one."""
+        serving, self._serving = self._serving, None
+        if serving:
+            await serving.client.close()
+
+    async def _dismiss(self, node_id: NodeId) -> None:
+        with contextlib.suppress(LinkError, TimeoutError):
+            async with asyncio.timeout(DISMISS_TIMEOUT_S):
+                await self._roster.send(node_id, wire.Dismiss(self._epochs.current + 1, "embedder"))
+
+    async def _fail(self, error: Exception, again_in_s: float) -> None:
+        foreseen = isinstance(error, ClusterError | TimeoutError | OSError)
+        reason = str(error) or "the machine did not answer in time"
+        log.error("embedder not started", reason=reason, again_in_s=again_in_s, exc_info=not foreseen)
+        if self._serving is None:
+            await self.readiness.tell("failed" if isinstance(error, ModelError) else "planning", reason)

@@ -1,0 +1,127 @@
+"""Why a ring broke: what its machines say of it, and who of them rests for it."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from cluster import wire
+from cluster.control.deployment import Deployment
+from cluster.control.membership import Membership
+from cluster.control.recovery import stuck_at
+from cluster.control.rests import Rests
+from cluster.errors import NodeFailed
+from cluster.trust.identity import NodeId
+
+log = structlog.get_logger(__name__)
+
+# Neighbours notice a broken link a moment before anybody says what has become of the machine behind it.
+CAUSE_PATIENCE_S = 0.3
+# A ring that has served so long was a good one: what breaks it then is no machine's habit.
+SETTLED_S = 60.0
+
+
+@dataclass(slots=True)
+class Inquest:
+    """Opened when a ring serves, heard when it breaks, closed before the next plan.
+
+    `clock` gives monotonic seconds.
+    """
+
+    membership: Membership
+    clock: Callable[[], float] = time.monotonic
+    rests: Rests = field(default_factory=Rests)
+    # Whose stage process has ended: it comes back in seconds.
+    restarting: frozenset[NodeId] = frozenset()
+    # Whether a stage's own error, or the end of its process, broke the last ring: no machine's loss, no link's.
+    is_own_error: bool = False
+    _serving_since_s: float | None = None
+    _heard_since_s: float = 0.0
+    _failures: list[tuple[NodeId, wire.Failed]] = field(default_factory=list)
+    # Machines that have served in a ring that held: of two suspects it is the other one.
+    _proven: frozenset[NodeId] = frozenset()
+    _ended_s: dict[NodeId, float] = field(default_factory=dict)
+
+    def open(self) -> None:
+        """A ring serves from now on."""
+        self._serving_since_s = self.clock()
+        self._failures.clear()
+        self.restarting = frozenset()
+        self.is_own_error = False
+
+    def retire(self, ring: frozenset[NodeId]) -> None:
+        """The ring is taken apart on purpose: its machines have done their part, and its links end now."""
+        self._proven = ring
+        self._serving_since_s = None
+        self._failures.clear()
+
+    def hear(self, node_id: NodeId, failure: wire.Failed) -> None:
+        if self._serving_since_s is None:
+            return
+        if not self._failures:
+            self._heard_since_s = self.clock()
+        self._failures.append((node_id, failure))
+
+    @property
+    def patience_s(self) -> float:
+        """How long it is still worth waiting for somebody who knows more."""
+        return max(0.0, self._heard_since_s + CAUSE_PATIENCE_S - self.clock()) if self._failures else 0.0
+
+    def is_clear(self, broken: Deployment) -> bool:
+        """Whether somebody has said what happened, not only that a link is broken."""
+        return not self._failures or any(self._tells(broken, failure) for _, failure in self._failures)
+
+    def close(self, broken: Deployment) -> frozenset[NodeId]:
+        """Send to rest whoever broke this ring by habit; returns them."""
+        failures, self._failures = self._failures, []
+        since_s, self._serving_since_s = self._serving_since_s, None
+        if since_s is None or not failures:
+            return frozenset()
+        is_settled = self.clock() - since_s >= SETTLED_S
+        if is_settled:
+            self._proven = broken.ring
+            for member_id in broken.ring:
+                self.rests.end(member_id)
+        self.is_own_error = any(_is_own_error(failure) for _, failure in failures)
+        clear = [(node_id, failure) for node_id, failure in failures if self._tells(broken, failure)]
+        culprits = {self._judge(broken, *heard, is_settled=is_settled) for heard in clear or failures[:1]}
+        return frozenset(culprit for culprit in culprits if culprit)
+
+    def leave_out(self, failure: NodeFailed) -> NodeId:
+        """Of machines that cannot reach each other, one that has not proven itself in a ring rests."""
+        suspects = [NodeId(node_id) for node_id in (failure.node_id, *failure.peer_ids)]
+        culprit = next((node_id for node_id in suspects if node_id not in self._proven), suspects[0])
+        pause_s = self.rests.add(culprit)
+        log.warning("node left out", node_id=culprit, reason=str(failure), seconds=pause_s)
+        return culprit
+
+    def _tells(self, broken: Deployment, failure: wire.Failed) -> bool:
+        if failure.cause == "stuck":
+            return bool(stuck_at(broken.plan, self.membership.vitals))
+        return failure.role == "node" or failure.cause != "error" or not failure.peer_id
+
+    def _judge(
+        self, broken: Deployment, node_id: NodeId, failure: wire.Failed, *, is_settled: bool
+    ) -> NodeId | None:
+        match failure:
+            case wire.Failed(role="node") | wire.Failed(cause="silent"):
+                return None  # It takes part again when it is back.
+            case wire.Failed(cause="stuck"):
+                if not (suspects := stuck_at(broken.plan, self.membership.vitals)):
+                    return None
+                return self.leave_out(NodeFailed(suspects[0], failure.reason, tuple(suspects[1:])))
+            case wire.Failed(cause="ended", role=role):
+                if role == "stage":
+                    self.restarting |= {node_id}
+                before_s, self._ended_s[node_id] = self._ended_s.get(node_id), self.clock()
+                if before_s is None or self.clock() - before_s >= SETTLED_S:
+                    return None
+        if is_settled:
+            return None
+        return self.leave_out(NodeFailed(node_id, failure.reason, (failure.peer_id,) if failure.peer_id else ()))
+
+
+def _is_own_error(failure: wire.Failed) -> bool:
+    is_its_own = failure.cause == "error" and not failure.peer_id
+    return failure.role != "node" and (is_its_own or failure.cause == "ended")

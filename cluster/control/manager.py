@@ -1,0 +1,292 @@
+"""The one task that owns the deployment: plans, deploys, and plans anew when a machine is lost or joins."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import structlog
+
+from cluster import wire
+from cluster.control.deployment import Deployment, Model, Rollout
+from cluster.control.epochs import Epochs
+from cluster.control.holdings import Holdings
+from cluster.control.inquest import Inquest
+from cluster.control.planning import Planning, PlanOptions
+from cluster.control.readiness import Readiness
+from cluster.control.recovery import has_room
+from cluster.control.roster import Roster
+from cluster.control.standbys import Standbys
+from cluster.control.topology import PlanDraft
+from cluster.errors import (
+    ClusterError,
+    ClusterUnavailable,
+    LinkLost,
+    ModelError,
+    NodeFailed,
+    PlanOutdated,
+)
+from cluster.plans.plan import Member, Plan
+from cluster.plans.plan_changes import is_worth
+from cluster.trust.identity import NodeId
+
+log = structlog.get_logger(__name__)
+
+# How long the first plan waits for machines that are known to be on their way.
+GATHER_TIMEOUT_S = 60.0
+# How long a plan without a ring that serves waits for machines that still have to get their files.
+SOON_S = 5.0
+RETRY_PAUSES_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+_AGAIN_S = 0.05
+
+UseHead = Callable[[wire.Address | None], Awaitable[None]]
+"""Callers are to talk to this head from now on, or to none. Raises ClusterUnavailable when it is out of reach."""
+
+
+class DeploymentManager:
+    """`run` is its task; everything that the nodes say is answered there, one thing after the other."""
+
+    def __init__(self, folder: Path, roster: Roster, options: PlanOptions, use_head: UseHead) -> None:
+        self._roster = roster
+        self._expected_nodes = options.expected_nodes
+        self._use_head = use_head
+        self._model: Model | None = None
+        self._considered: frozenset[NodeId] = frozenset()
+        self._is_preparing = False
+        self._inquest = Inquest(roster.membership)
+        self._holdings = Holdings()
+        self._planning = Planning(roster, options, self._inquest, self._holdings)
+        self.standbys = Standbys(self._holdings, roster.send)
+        # The last ring that served: the next one is to be like it, as far as its machines are there.
+        self._last: Deployment | None = None
+        self._epochs = Epochs(folder)
+        self.readiness = Readiness()
+        self.deployment: Deployment | None = None
+
+    @property
+    def epoch(self) -> int:
+        return self._epochs.current
+
+    async def run(self) -> None:
+        """Deploy, watch, deploy anew, for ever."""
+        failures = 0
+        while True:
+            try:
+                model = await self._wait_for_work()
+                await self._deploy(model)
+                failures = 0
+            except (PlanOutdated, LinkLost) as outdated:
+                log.info("plan outdated", epoch=self.epoch, reason=str(outdated))
+                await asyncio.sleep(_AGAIN_S)
+            except Exception as error:  # noqa: BLE001 - the edge of this task: nobody else would plan anew
+                pause_s = RETRY_PAUSES_S[min(failures, len(RETRY_PAUSES_S) - 1)]
+                failures += 1
+                await self._fail(error, pause_s)
+                if await self._is_new_within(pause_s):
+                    failures = 0
+
+    async def serve(self, model: Model) -> None:
+        """From now on this model is deployed as soon as there are machines."""
+        self._model = model
+        await self.readiness.tell("waiting", "no machine is in the cluster")
+
+    async def draft(self, model: Model, without: frozenset[NodeId]) -> PlanDraft:
+        """What would be planned now without these machines; nothing comes of it. Raises MachineUnknown."""
+        now = self.deployment.plan if self.deployment else None
+        return await self._planning.draft(model, now, self._head, without)
+
+    async def _wait_for_work(self) -> Model:
+        """Until there is a model, and machines for it that no plan has considered or no ring that works."""
+        while (model := self._model) is None:
+            await self._next_event(0.5)
+        if not self._epochs.has_advanced:
+            await self._gather()
+        while not self._must_plan():
+            await self._next_event(self._inquest.rests.next_end_s())
+        if self.deployment is None and self._last:
+            until_s = _now_s() + self._inquest.patience_s
+            with contextlib.suppress(TimeoutError):
+                while not self._inquest.is_clear(self._last):
+                    await self._answer(until_s)
+            self._considered -= self._inquest.close(self._last)
+        return model
+
+    async def _gather(self) -> None:
+        """Before the first plan: wait for the machines that are on their way."""
+        until_s = _now_s() + GATHER_TIMEOUT_S
+        while len(self._roster.membership.present()) < self._expected_nodes and _now_s() < until_s:
+            await self._next_event(0.5)
+
+    async def _is_new_within(self, pause_s: float) -> bool:
+        """Before trying again: whether a machine has joined or the ring that still served has broken meanwhile."""
+        serving, until_s = self.deployment, _now_s() + pause_s
+        with contextlib.suppress(TimeoutError):
+            while self.deployment is serving:
+                if isinstance((await self._answer(until_s))[1], wire.Hello):
+                    break
+            return True
+        return False
+
+    async def _next_event(self, timeout_s: float | None) -> None:
+        with contextlib.suppress(TimeoutError):
+            await self._answer(None if timeout_s is None else _now_s() + timeout_s)
+
+    async def _answer(self, until_s: float | None) -> tuple[NodeId, wire.Message]:
+        """The next thing that a node said or that happened to it; what concerns the present ring breaks it.
+
+        Raises TimeoutError when there is none by then; what has been heard is always acted upon to the end. Raises
+        PlanOutdated while files are fetched for a plan that this makes pointless.
+        """
+        async with asyncio.timeout_at(until_s):
+            member, message = await self._roster.answers.get()
+        if isinstance(message, wire.Failed):
+            await self._note_failure(member, message)
+        elif isinstance(message, wire.Shelved):
+            await self.standbys.note(member.node_id, message)
+        elif isinstance(message, wire.Tick):  # It is well again, or no longer drained: it may have more to give.
+            self._considered -= {member.node_id}
+        # The hello of one that is planned with already may be read late: it is no news.
+        is_new = isinstance(message, wire.Hello) and member.node_id not in self._considered
+        if is_new and self._is_preparing and self.deployment is None:
+            raise PlanOutdated(f"{member.name} may serve sooner")
+        return member.node_id, message
+
+    async def _note_failure(self, member: Member, failure: wire.Failed) -> None:
+        if failure.role == "node" or (failure.role == "stage" and failure.cause == "ended"):
+            # Whoever comes back may have more to give, or another address, and has nothing loaded any more.
+            self._considered -= {member.node_id}
+            self._forget(member.node_id, failure)
+        if self._last and _concerns(self._last, member, failure):
+            self._inquest.hear(member.node_id, failure)
+        is_broken = self.deployment is not None and _concerns(self.deployment, member, failure)
+        if is_broken:
+            await self._break(f"{member.name}: {failure.reason}")
+        is_heads = self.deployment is None and member.node_id == self._head
+        if is_heads and (failure.role == "node" or (failure.role == "head" and failure.cause == "silent")):
+            # Whoever waits for a head that says nothing would wait for the connection's own timeout.
+            await self._use_head(None)
+        if is_broken and self._is_preparing:
+            raise PlanOutdated("the ring that was to serve meanwhile is broken")
+
+    def _forget(self, node_id: NodeId, failure: wire.Failed) -> None:
+        """A machine's stage process is gone; one that a copy was too much for is left alone for a while."""
+        self._holdings.forget(node_id)
+        was_loading = self.standbys.forget(node_id)
+        if was_loading and failure.role == "stage" and not (self.deployment and node_id in self.deployment.ring):
+            pause_s = self._inquest.rests.add(node_id)
+            log.warning("no standby", epoch=self.epoch, node_id=node_id, reason=failure.reason, seconds=pause_s)
+
+    def _must_plan(self) -> bool:
+        present = {member.node_id for member in self._roster.available()}
+        fresh = [node_id for node_id in present - self._considered if self._planning.is_fit(node_id)]
+        is_leaving = self.deployment is not None and bool(self.deployment.ring & self._roster.draining)
+        return bool(present) and (self.deployment is None or bool(fresh) or is_leaving)
+
+    async def _deploy(self, model: Model) -> None:
+        """One epoch from plan to closed ring. Raises ClusterError, TimeoutError, OSError.
+
+        The ring that serves does so until the new one's machines have everything loaded that they have room for,
+        and stays when they cannot or when the plan leaves everything as it is.
+        """
+        kept = self._planning.same_cut(self._last) if self._last and not self.deployment else None
+        plan = kept or await self._planning.new_plan(model, self.deployment, self._head)
+        if self.deployment and not is_worth(self.deployment.plan, plan):
+            log.info("plan unchanged", epoch=self.epoch, reasons=list(plan.reasons))
+            self._considered = frozenset(plan.considered)
+            await asyncio.sleep(_AGAIN_S)
+        else:
+            try:
+                rollout = await self._prepare(model, plan)
+                await self._replace(rollout)
+            except NodeFailed as failure:
+                self._considered -= {self._inquest.leave_out(failure)}
+                raise
+            # Not who left meanwhile: it may come back with more to give.
+            present = {member.node_id for member in self._roster.membership.present()}
+            self._considered = frozenset(present.intersection(rollout.plan.considered))
+        await self._keep_copies(model)
+
+    @property
+    def _head(self) -> NodeId | None:
+        return self._last.head.node_id if self._last else None
+
+    async def _prepare(self, model: Model, plan: Plan) -> Rollout:
+        """Have the files fetched. Without a ring that serves, those who have theirs do not wait for the others."""
+        rollout = self._begin(model, plan)
+        if self.deployment is None:
+            self._considered = frozenset(plan.considered)
+        self._is_preparing = True
+        try:
+            late = await (rollout.prepare() if self.deployment else rollout.prepare(SOON_S))
+            if late:
+                plan = await self._planning.new_plan(model, self.deployment, self._head, without=late)
+                rollout = self._begin(model, plan)
+                if late := await rollout.prepare():
+                    raise NodeFailed(next(iter(late)), "a machine has not got its files in a day")
+            if self.deployment:
+                serving = self.deployment.plan
+                self.standbys.pause()
+                beside = [stage for stage in rollout.new_stages if has_room(stage, serving, model.card)]
+                await rollout.shelve(beside)
+        finally:
+            self._is_preparing = False
+        return rollout
+
+    def _begin(self, model: Model, plan: Plan) -> Rollout:
+        epoch = self._epochs.advance()
+        for reason in (*plan.reasons, *(stage.reason for stage in plan.stages)):
+            log.info("plan", epoch=epoch, reason=reason)
+        after_error = self._inquest.is_own_error
+        return Rollout(epoch, model, plan, self._holdings, self._roster.send, self._answer, after_error)
+
+    async def _replace(self, rollout: Rollout) -> None:
+        """Take the old ring apart and close the new one. Heads keep what they were answering."""
+        if self.deployment:
+            self._inquest.retire(self.deployment.ring)
+        await self._break("the cluster is being planned")
+        head, *others = rollout.ring
+        for member in self._roster.membership.present():
+            role = "head" if member.node_id in others else ""
+            if member.node_id != head:
+                with contextlib.suppress(LinkLost):
+                    await self._roster.send(member.node_id, wire.Dismiss(rollout.epoch, role))
+        deployment = await rollout.run()
+        try:
+            await self._use_head(deployment.head)
+        except ClusterUnavailable as error:
+            raise NodeFailed(deployment.head.node_id, error.message) from None
+        self.deployment = self._last = deployment
+        self._inquest.open()
+        await self.readiness.tell("ready", f"{rollout.model.name} over {len(rollout.plan.stages)} node(s)")
+        log.info("cluster ready", epoch=rollout.epoch, round_trip_ms=round(deployment.round_trip_ms, 1))
+
+    async def _keep_copies(self, model: Model) -> None:
+        """Machines beside the ring hold its stages ready."""
+        if self.deployment:
+            self.deployment = self._last = self._planning.with_copies(model, self.deployment)
+            await self.standbys.want(self.deployment.epoch, model, self.deployment.plan.standbys)
+
+    async def _break(self, reason: str) -> None:
+        if self.deployment:
+            log.warning("ring broken", epoch=self.deployment.epoch, reason=reason)
+        self.deployment = None
+        await self.readiness.tell("planning", reason)
+
+    async def _fail(self, error: Exception, again_in_s: float) -> None:
+        """A model that fits nowhere will not fit in a moment; anything else is tried again while callers wait."""
+        foreseen = isinstance(error, ClusterError | TimeoutError | OSError)
+        reason = str(error) or "machines did not answer in time"
+        trace = not foreseen
+        log.error("deployment failed", epoch=self.epoch, reason=reason, again_in_s=again_in_s, exc_info=trace)
+        if self.deployment is None:
+            await self.readiness.tell("failed" if isinstance(error, ModelError) else "planning", reason)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _concerns(deployment: Deployment, member: Member, failure: wire.Failed) -> bool:
+    """Whether a failure is one of this deployment's: of a machine in its ring, in its epoch."""
+    takes_part = any(stage.member.node_id == member.node_id for stage in deployment.plan.stages)
+    return takes_part and failure.epoch in (deployment.epoch, wire.ANY_EPOCH)

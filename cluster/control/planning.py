@@ -1,0 +1,132 @@
+"""Which plan comes next: the ring that broke with its standbys in it, or a new one over whoever is fit for it."""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+
+from msgspec import structs
+
+from cluster.control.deployment import Deployment, Model
+from cluster.control.holdings import Holdings
+from cluster.control.inquest import Inquest
+from cluster.control.owners import Owners
+from cluster.control.recovery import with_copies, with_stand_ins
+from cluster.control.roster import Roster
+from cluster.control.topology import PlanDraft
+from cluster.errors import ModelDoesNotFit
+from cluster.models.model_card import Precision
+from cluster.plans.plan import Goal, Member, Pin, Plan, plan_stages
+from cluster.plans.plan_changes import explain_change
+from cluster.trust.identity import NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """What the operator decides of plans: arithmetic, sequences at once, machines to wait for at the start.
+
+    A model is cut into at least `stages_min` stages where so many machines are there.
+    """
+
+    precision: Precision | None = None
+    slots: int = 32
+    expected_nodes: int = 1
+    stages_min: int = 1
+    owners: Owners | None = None
+    goal: Goal = "throughput"
+    context_tokens: int | None = None
+
+
+class Planning:
+    """Knows the machines by the roster, their failures by the inquest and what they hold by the holdings."""
+
+    def __init__(self, roster: Roster, options: PlanOptions, inquest: Inquest, holdings: Holdings) -> None:
+        self._roster = roster
+        self._options = options
+        self._inquest = inquest
+        self._holdings = holdings
+
+    def is_fit(self, node_id: NodeId) -> bool:
+        """Whether a machine is there, shows signs of life and has not just spoilt a ring."""
+        return self._roster.membership.is_well(node_id) and not self._inquest.rests.rests(node_id)
+
+    def same_cut(self, last: Deployment) -> Plan | None:
+        """When the last ring broke: its plan, with standbys in the place of whoever is lost."""
+        fit = {member.node_id for member in self._roster.available() if self.is_fit(member.node_id)}
+        lost = last.ring - fit
+        ready = {(node_id, spec) for node_id in fit for spec in self._holdings.shelved.get(node_id, ())}
+        # A process that has ended comes back, but a standby is there already.
+        for missing in (lost | self._inquest.restarting, lost):
+            if plan := with_stand_ins(last.plan, missing, ready):
+                return plan
+        return None
+
+    async def new_plan(
+        self,
+        model: Model,
+        serving: Deployment | None,
+        head: NodeId | None,
+        without: AbstractSet[NodeId] = frozenset(),
+    ) -> Plan:
+        """A plan over all machines that may take part. Raises ModelDoesNotFit, MachineUnknown for the owners.
+
+        Machines that rest or are silent, and those in `without`, do so only where the model fits nowhere else,
+        those that have failed least before the others. Where the head stays, its callers keep their connection,
+        and stages what they have computed.
+        """
+        members = self._roster.available()
+        ring = serving.ring if serving else frozenset[NodeId]()
+        ready = [member for member in members if member.node_id not in without]
+        well = [member for member in ready if self._roster.membership.is_well(member.node_id)]
+        fit = [member for member in well if member.node_id in ring or self.is_fit(member.node_id)]
+        failed = {member.node_id: self._inquest.rests.times(member.node_id) for member in well}
+        tried = [[m for m in well if failed[m.node_id] <= most] for most in sorted(set(failed.values()))]
+        for some in (fit, *tried, ready):
+            if some:
+                with contextlib.suppress(ModelDoesNotFit):
+                    return await self._plan_over(model, some, head)
+        return await self._plan_over(model, members, head)
+
+    async def draft(
+        self, model: Model, now: Plan | None, head: NodeId | None, without: AbstractSet[NodeId]
+    ) -> PlanDraft:
+        """What would be planned now if these machines were not there. Raises MachineUnknown for the owners."""
+        members = [member for member in self._roster.available() if member.node_id not in without]
+        try:
+            then = await self._plan_over(model, members, head)
+        except ModelDoesNotFit as error:
+            return PlanDraft(now, None, (str(error),))
+        return PlanDraft(now, then, explain_change(now, then) if now else ())
+
+    def with_copies(self, model: Model, deployment: Deployment) -> Deployment:
+        """The deployment with standbys on the machines that are beside its ring now."""
+        members = self._roster.available()
+        spare = [m for m in members if m.node_id not in deployment.ring and self.is_fit(m.node_id)]
+        network = self._roster.links.network()
+        pin, _ = self._pin()
+        return replace(deployment, plan=with_copies(deployment.plan, model.card, spare, network, pin))
+
+    def _pin(self) -> tuple[Pin | None, tuple[str, ...]]:
+        """What stays on whose machines, and who of the owners is not known. Raises MachineUnknown."""
+        owners = self._options.owners
+        return owners.pin(self._roster.machines) if owners else (None, ())
+
+    async def _plan_over(self, model: Model, members: Sequence[Member], head: NodeId | None) -> Plan:
+        pin, unknown = self._pin()
+        # On a thread: for many machines it takes a second or two, and heartbeats are read on this one.
+        plan = await asyncio.to_thread(
+            plan_stages,
+            model.name,
+            model.card,
+            members,
+            precision=self._options.precision,
+            slots=self._options.slots,
+            context_tokens=self._options.context_tokens,
+            network=self._roster.links.network(),
+            stages_min=self._options.stages_min,
+            pin=pin,
+            goal=self._options.goal,
+            head=head,
+        )
+        return structs.replace(plan, reasons=(*plan.reasons, *unknown)) if unknown else plan

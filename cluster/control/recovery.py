@@ -1,0 +1,93 @@
+"""What to do about a ring that broke: whose fault it was, and who stands in. Pure functions of what is known."""
+
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+
+from msgspec.structs import replace
+
+from cluster import wire
+from cluster.models.model_card import ModelCard
+from cluster.plans.candidates import Candidates, Task
+from cluster.plans.needs import read_needs
+from cluster.plans.network import Network
+from cluster.plans.plan import BLOCK_TOKENS, Member, Pin, Plan, PlannedStage, StageSpec
+from cluster.plans.replicas import place_standbys, with_standby
+from cluster.trust.identity import NodeId
+
+Vitals = Callable[[NodeId, str], wire.Vitals | None]
+"""(machine, role) -> how far its process has come."""
+
+
+def with_stand_ins(
+    plan: Plan, lost: AbstractSet[NodeId], ready: AbstractSet[tuple[NodeId, StageSpec]]
+) -> Plan | None:
+    """The same cut, every lost machine replaced by a standby that has its stage loaded.
+
+    None where somebody has no stand-in. With nobody lost it is the same plan.
+    """
+    indexes = {stage.spec: stage.spec.index for stage in plan.stages}
+    news: list[str] = []
+    loaded = frozenset((node_id, indexes[spec]) for node_id, spec in ready if spec in indexes)
+    for stage in plan.stages:
+        if stage.member.node_id in lost:
+            stepped_in = with_standby(plan, stage.member.node_id, loaded)
+            if stepped_in is None:
+                return None
+            plan = stepped_in
+            news.append(plan.reasons[0])
+    return replace(plan, reasons=tuple(news)) if news else plan
+
+
+def with_copies(plan: Plan, card: ModelCard, spare: list[Member], network: Network, pin: Pin | None) -> Plan:
+    """The plan with standbys on the machines beside it that are there now."""
+    members = (*(stage.member for stage in plan.stages), *spare)
+    task = Task(
+        name="",
+        card=card,
+        members=members,
+        network=network,
+        goal=plan.goal,
+        streams=1,
+        slots=plan.slots,
+        context_tokens=plan.context_tokens,
+        context_wished=plan.context_tokens,
+        stages_min=plan.stages_min,
+        pin=pin,
+        head=None,
+    )
+    candidates = Candidates(task, members, plan.precision)
+    return replace(plan, standbys=place_standbys(candidates, plan.stages, pin))
+
+
+def has_room(stage: PlannedStage, serving: Plan, card: ModelCard) -> bool:
+    """Whether a machine can load a stage of the next ring beside what it has in this one."""
+    machine = stage.member.machine
+    needs = read_needs(card, serving.precision, serving.slots, machine.device.kind, serving.context_tokens)
+    kv_tokens = serving.kv_blocks * BLOCK_TOKENS
+    held_bytes = sum(
+        needs.stage_bytes(own.spec.first_layer, own.spec.end_layer, kv_tokens)
+        for own in serving.stages
+        if own.member.node_id == stage.member.node_id
+    )
+    return held_bytes + stage.weight_bytes <= machine.memory_usable_bytes
+
+
+def stuck_at(plan: Plan, vitals: Vitals) -> list[NodeId]:
+    """Where a ring that gets no further has its frames: the machine that holds one back, or both ends of a link.
+
+    Empty when no frame is missed anywhere. Numbers of neighbours are not of the same moment: one that has received
+    more than the other has told it sent is no contradiction.
+    """
+    ring = [stage.member.node_id for stage in plan.stages]
+    head = vitals(ring[0], "head")
+    upstream, sent = ring[0], head.sent if head else 0
+    for node_id in ring:
+        stage = vitals(node_id, "stage")
+        if stage is None or stage.received < sent:
+            return [node_id] if node_id == upstream else [node_id, upstream]
+        if stage.sent < stage.received:
+            return [node_id]
+        upstream, sent = node_id, stage.sent
+    if head and head.received < sent:
+        return [ring[0]] if ring[0] == upstream else [ring[0], upstream]
+    return []

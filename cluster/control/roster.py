@@ -1,0 +1,291 @@
+"""The controller's side of every node's connection: admit, listen, answer fetches, notice loss."""
+
+import asyncio
+import contextlib
+import time
+from dataclasses import dataclass
+
+import structlog
+from msgspec.structs import replace
+
+from cluster import wire
+from cluster.control.answers import Answers
+from cluster.control.links import LinkSurvey
+from cluster.control.membership import HEARTBEAT_MS, PATIENCE_MS, Membership
+from cluster.control.parts import Parts, ReadPart
+from cluster.errors import LinkError, LinkLost, MachineRemoved, PeerRejected
+from cluster.net.channel import Channel
+from cluster.nodes.sources import Measured, nearest
+from cluster.plans.plan import Member
+from cluster.trust.authority import Authority
+from cluster.trust.handshake import check_hello, check_memory
+from cluster.trust.identity import NodeId
+from cluster.trust.joining import admit_newcomer
+from cluster.trust.machines import MachineBook
+
+log = structlog.get_logger(__name__)
+
+HELLO_TIMEOUT_S = 10.0
+# How long a node waits for a controller that says nothing: its ring serves on meanwhile.
+NODE_PATIENCE_MS = 10_000
+# Eight times as many as agreed are too many: somebody's clock or mind is not right.
+BEATS_WINDOW_S = 5.0
+BEATS_MAX = int(8 * BEATS_WINDOW_S * 1000 / HEARTBEAT_MS)
+RENEWALS_EVERY_S = 1.0
+FAREWELL_S = 1.0
+_LOOK_AGAIN_MS = 100
+_TWICE = "a machine with this certificate is in the cluster already; join with a data folder of your own"
+# What a node may say at once: it has no files to send and its machine is described in a few words.
+_NODE_BYTES_MAX = 2**20
+
+_WITH_SOURCES = (wire.Prepare, wire.Shelve, wire.AssignStage, wire.AssignHead, wire.AssignEmbedder)
+
+
+@dataclass(slots=True)
+class _Connection:
+    channel: Channel
+    parts: Parts
+    files: wire.Address | None = None
+    beats: int = 0
+    window_began_s: float = 0.0
+    window_beats: int = 0
+    renewed_s: float = -RENEWALS_EVERY_S
+    answering: asyncio.Task[None] | None = None
+
+
+class Roster:
+    """Every machine that is connected. What they answer, and that one has come, waits in `answers`.
+
+    What concerns an embedder waits in `embedder_answers`; what concerns a whole machine waits in both.
+    A node that is lost answers Failed by our own hand, so that whoever waits for it hears of it.
+    """
+
+    def __init__(self, authority: Authority, read_part: ReadPart, measured: Measured | None = None) -> None:
+        self._authority = authority
+        self._read_part = read_part
+        self._connections: dict[NodeId, _Connection] = {}
+        self.membership = Membership(time.monotonic)
+        self.links = LinkSurvey(time.monotonic)
+        self._measured = measured or self.links.delay_s
+        self.answers = Answers()
+        self.embedder_answers = Answers()
+
+    async def serve(self, channel: Channel) -> None:
+        """One connection to the controller's port, from a newcomer or a node, until it ends."""
+        if channel.peer is None:
+            await admit_newcomer(channel, self._authority)
+            return
+        channel.message_bytes_max = _NODE_BYTES_MAX
+        hello, _ = await channel.receive(HELLO_TIMEOUT_S)
+        if channel.peer.role != "node" or not isinstance(hello, wire.Hello):
+            await channel.send(wire.Refused("expected a node's hello"))
+            return
+        check_hello(hello)
+        node_id = channel.peer.node_id
+        if await self._still_beats(node_id):
+            log.warning("node refused", node=hello.name, node_id=node_id, peer=channel.address, reason=_TWICE)
+            await channel.send(wire.Refused(_TWICE))
+            return
+        await self.drop(node_id, "it connected anew")
+        connection = _Connection(channel, Parts(channel, self._read_part), _files_address(channel, hello))
+        self._connections[node_id] = connection
+        with contextlib.suppress(OSError):  # A full disk: it is noted at the next change of the book.
+            self._authority.note(node_id, hello.name)
+        member = Member(node_id, hello.name, hello.machine)
+        reason = "it was dropped"
+        try:
+            # The node waits longer for us than we for it: it is we who say who is in the cluster.
+            await channel.send(wire.Welcome(HEARTBEAT_MS, NODE_PATIENCE_MS))
+            await channel.send(wire.Removed(sorted(self._authority.machines.removed)))
+            self.membership.admit(member)
+            log.info("node present", node=hello.name, node_id=node_id, peer=channel.address)
+            self._tell(member, hello)
+            while True:
+                message, _ = await channel.receive()
+                await self._handle(member, connection, message)
+        except LinkError as error:
+            reason = str(error)
+            raise
+        finally:
+            connection.parts.stop()
+            if connection.answering:
+                connection.answering.cancel()
+            if self._connections.get(node_id) is connection:
+                await self._forget(node_id, reason)  # The door closes the channel, and says why.
+
+    @property
+    def machines(self) -> MachineBook:
+        """Everybody who was let in."""
+        return self._authority.machines
+
+    @property
+    def draining(self) -> frozenset[NodeId]:
+        """Machines that no plan may use; what they do now is to move elsewhere."""
+        return self._authority.machines.draining
+
+    def available(self) -> list[Member]:
+        """Members that plans may use."""
+        return [member for member in self.membership.present() if member.node_id not in self.draining]
+
+    async def drain(self, node_id: NodeId, *, draining: bool) -> None:
+        """Have a machine's work moved away, or let it take part again. Raises OSError."""
+        self._authority.machines.drain(node_id, draining=draining)
+        log.info("node drained" if draining else "node takes part again", node_id=node_id)
+        for member in self.membership.present():
+            if member.node_id == node_id:
+                with contextlib.suppress(PeerRejected):  # With so much unread it looks again anyway.
+                    self._tell(member, wire.Tick())
+
+    async def expel(self, node_id: NodeId) -> None:
+        """Put a machine out that has just been removed: it and everybody else are told."""
+        if connection := self._connections.get(node_id):
+            with contextlib.suppress(LinkLost, TimeoutError):
+                async with asyncio.timeout(FAREWELL_S):
+                    await connection.channel.send(wire.Refused(str(MachineRemoved(node_id)), removed=True))
+        await self.drop(node_id, "it was removed")
+        everybody = wire.Removed(sorted(self._authority.machines.removed))
+        # Who cannot be told is told when it connects anew.
+        await asyncio.gather(*(self.send(other, everybody) for other in self._connections), return_exceptions=True)
+
+    def is_present(self, node_id: NodeId) -> bool:
+        """Whether this machine is connected."""
+        return node_id in self._connections
+
+    async def _still_beats(self, node_id: NodeId) -> bool:
+        """Whether the connection that this identity has is alive; one whose machine vanished falls silent."""
+        before = self._connections.get(node_id)
+        beats = before.beats if before else 0
+        waited_ms = 0
+        while before and self._connections.get(node_id) is before and waited_ms < PATIENCE_MS:
+            if before.beats > beats:
+                return True
+            await asyncio.sleep(_LOOK_AGAIN_MS / 1000)
+            waited_ms += _LOOK_AGAIN_MS
+        return False
+
+    async def send(self, node_id: NodeId, message: wire.Message) -> None:
+        """Raises LinkLost."""
+        connection = self._connections.get(node_id)
+        if connection is None:
+            raise LinkLost(f"node {node_id} is not connected")
+        if isinstance(message, _WITH_SOURCES):
+            message = replace(message, sources=self._sources(node_id))
+        await connection.channel.send(message)
+
+    def _sources(self, node_id: NodeId) -> list[wire.Address]:
+        """From whom this node should fetch files: others that may have some, the nearest first."""
+        asker = self._connections[node_id].files
+        if asker is None:
+            return []
+        holders = [connection.files for connection in self._connections.values() if connection.files]
+        ours = self._connections[node_id].channel.writer.get_extra_info("sockname")[0]
+        return nearest(asker, holders, ours, self._measured)
+
+    async def drop(self, node_id: NodeId, reason: str) -> None:
+        """Forget a node and cut its connection."""
+        if connection := self._connections.get(node_id):
+            connection.channel.writer.transport.abort()
+        await self._forget(node_id, reason)
+
+    async def _forget(self, node_id: NodeId, reason: str) -> None:
+        self._connections.pop(node_id, None)
+        member = self.membership.forget(node_id)
+        self.links.forget(node_id)
+        if member:
+            log.warning("node lost", node=member.name, node_id=node_id, reason=reason)
+            loss = wire.Failed(wire.ANY_EPOCH, "node", f"{member.name} is gone: {reason}")
+            for answers in (self.answers, self.embedder_answers):
+                answers.put_loss(member, loss)
+
+    async def watch(self) -> None:
+        """Drop members that have gone silent. Runs for ever."""
+        clock = time.monotonic
+        while True:
+            slept_s = clock()
+            await asyncio.sleep(HEARTBEAT_MS / 1000)
+            if (stalled_s := clock() - slept_s - HEARTBEAT_MS / 1000) > HEARTBEAT_MS / 1000:
+                self.membership.forgive(stalled_s)
+            for member in self.membership.silent():
+                await self.drop(member.node_id, f"silent for {PATIENCE_MS} ms")
+            for node_id, order in self.links.due():
+                with contextlib.suppress(LinkLost):
+                    await self.send(node_id, order)
+
+    async def _handle(self, member: Member, connection: _Connection, message: wire.Message) -> None:
+        match message:
+            case wire.Heartbeat(memory_usable_bytes):
+                _check_beat(member, connection, memory_usable_bytes)
+                connection.beats += 1
+                if self.membership.beat(member.node_id, message):
+                    self._tell(member, wire.Tick())  # Whoever plans is to look again.
+                self.links.hear_clock(member.node_id, message.sent_at_s, time.time())
+                self._answer_beat(connection)
+            case wire.LinkReport():
+                host = connection.channel.writer.get_extra_info("peername")[0]
+                self.links.hear(member.node_id, host, message)
+            case wire.Renew(request_pem):
+                await self._renew(member, connection, request_pem)
+            case wire.Fetch():
+                await connection.parts.answer(message)
+            case wire.Ready():
+                # Others dial it: on its own host, whatever it says, so that it sends nobody elsewhere.
+                host = connection.channel.writer.get_extra_info("peername")[0]
+                self._tell(member, replace(message, host=host))
+            case wire.Prepared() | wire.Shelved() | wire.Connected() | wire.RingClosed() | wire.Failed():
+                self._tell(member, message)
+            case _:
+                log.warning("message ignored", node=member.name, kind=type(message).__name__)
+
+    def _tell(self, member: Member, message: wire.Message) -> None:
+        """Raises PeerRejected when a machine says more than is read of it."""
+        role = message.role if isinstance(message, wire.Ready | wire.Failed) else ""
+        if role != "embedder":
+            self.answers.put(member, message)
+        if role in ("embedder", "node") or isinstance(message, wire.Hello | wire.Tick):
+            self.embedder_answers.put(member, message)
+
+    def _answer_beat(self, connection: _Connection) -> None:
+        """Beside what else is sent: a file part on a slow link must not hold the next heartbeat up."""
+        if connection.answering is None or connection.answering.done():
+            connection.answering = asyncio.create_task(_tick(connection.channel))
+
+    async def _renew(self, member: Member, connection: _Connection, request_pem: str) -> None:
+        """Raises PeerRejected for a request that is not this machine's to make."""
+        if time.monotonic() - connection.renewed_s < RENEWALS_EVERY_S:
+            raise PeerRejected(f"{member.name} asks for certificates again and again")
+        connection.renewed_s = time.monotonic()
+        try:
+            certificate_pem = self._authority.renew(member.node_id, request_pem)
+        except OSError as error:  # It asks again.
+            log.error("certificate not renewed", node=member.name, reason=str(error))
+            return
+        await connection.channel.send(wire.Renewed(certificate_pem))
+        log.info("certificate renewed", node=member.name, node_id=member.node_id)
+
+
+def _files_address(channel: Channel, hello: wire.Hello) -> wire.Address | None:
+    """Where the node gives others files: its own host, whatever it says, so that it sends nobody elsewhere."""
+    if channel.peer is None or not 0 < hello.files_port < 2**16:
+        return None
+    return wire.Address(channel.peer.node_id, channel.writer.get_extra_info("peername")[0], hello.files_port)
+
+
+def _check_beat(member: Member, connection: _Connection, usable_bytes: int) -> None:
+    """Raises PeerRejected for heartbeats that cannot be true or come far too often."""
+    machine, now_s = member.machine, time.monotonic()
+    # What a stage holds and what is free are counted at different moments: twice the memory is a lie, less is not.
+    check_memory(member.name, usable_bytes, 2 * max(machine.memory_total_bytes, machine.device.memory_bytes))
+    if now_s - connection.window_began_s > BEATS_WINDOW_S:
+        connection.window_began_s, connection.window_beats = now_s, 0
+    connection.window_beats += 1
+    if connection.window_beats > BEATS_MAX:
+        within_s = max(0.001, now_s - connection.window_began_s)
+        raise PeerRejected(
+            f"{member.name} sent {connection.window_beats} heartbeats in {within_s:.3f} s; "
+            f"one every {HEARTBEAT_MS} ms is agreed"
+        )
+
+
+async def _tick(channel: Channel) -> None:
+    with contextlib.suppress(LinkLost):
+        await channel.send(wire.Tick())

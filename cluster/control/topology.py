@@ -1,0 +1,48 @@
+"""A cluster as people want to see it, at one moment."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cluster.control.readiness import Status
+from cluster.plans.machine_warnings import MachineWarning
+from cluster.plans.plan import Member, Plan, PlannedStage
+from cluster.trust.identity import NodeId
+from cluster.trust.machines import MachineRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The machines, the ring over some of them, and who embeds."""
+
+    status: Status
+    reason: str
+    epoch: int
+    model: str | None
+    members: tuple[Member, ...]
+    plan: Plan | None
+    head: NodeId | None
+    round_trip_ms: float | None
+    # Copies of the ring's stages that are loaded on machines beside it.
+    standbys: tuple[PlannedStage, ...] = ()
+    embedding_model: str | None = None
+    embedder: NodeId | None = None
+    embedder_status: tuple[Status, str] = ("no_model", "")
+    warnings: Mapping[NodeId, tuple[MachineWarning, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanDraft:
+    """The plan that serves, the one that would if something changed, and in words what that comes to."""
+
+    now: Plan | None
+    then: Plan | None
+    change: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MachineState:
+    """A machine of the book, and whether it is connected."""
+
+    node_id: NodeId
+    record: MachineRecord
+    present: bool

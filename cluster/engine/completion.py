@@ -1,0 +1,99 @@
+"""One continuation from tokens to text: detokenized, ended by a token, a stop string or a limit."""
+
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from cluster.engine.sequence import Sequence
+from cluster.generation import Alternative, FinishReason, Limits, Resume, SampledToken, TokenEvent
+from cluster.models.text import Detokenizer, StopMatcher, TextCodec
+
+
+@dataclass(slots=True)
+class Completion:
+    """A sequence with the reader's view of it. `tokens` counts what it gave, its end token left out."""
+
+    choice: int
+    sequence: Sequence
+    limits: Limits
+    context_tokens: int
+    codec: TextCodec
+    detokenizer: Detokenizer
+    matcher: StopMatcher
+    tokens: int = 0
+    finished: bool = False
+    # Ids that no event has carried yet, and characters to come that the reader has from another head.
+    _untold: list[int] = field(default_factory=list)
+    _known_characters: int = 0
+
+    @classmethod
+    def begin(
+        cls, choice: int, sequence: Sequence, limits: Limits, context: int, codec: TextCodec
+    ) -> "Completion":
+        detokenizer = Detokenizer(codec, sequence.tokens)
+        return cls(choice, sequence, limits, context, codec, detokenizer, StopMatcher(limits.stop))
+
+    def resume(self, had: Resume) -> TokenEvent | None:
+        """Take in what another head has told the reader; returns what these tokens give beyond it, if anything."""
+        self._known_characters = had.characters
+        text, finish = "", None
+        for token_id in had.token_ids:
+            self.sequence.tokens.append(token_id)
+            if event := self.accept(SampledToken(token_id)):
+                text += event.text
+                finish = event.finish
+            if finish:
+                break
+        self._untold.clear()
+        return self._event(text, (), finish) if text or finish else None
+
+    def accept(self, token: SampledToken) -> TokenEvent | None:
+        """What the reader learns from this token; None when nothing is certain yet."""
+        self._untold.append(token.token_id)
+        if token.token_id in self.codec.end_token_ids and not self.limits.ignore_eos:
+            return self._finish("stop", self._held_text(), ())
+        self.tokens += 1
+        text, stopped = self.matcher.push(self.detokenizer.push(token.token_id))
+        named = (self._name(token),) if self.sequence.sampling.logprobs >= 0 else ()
+        if stopped:
+            return self._finish("stop", text, named)
+        if self._is_full():
+            return self._finish("length", text + self._held_text(), named)
+        if not text and not named:
+            return None
+        return self._event(self._unknown(text), named, None)
+
+    def move(self, context_tokens: int) -> TokenEvent | None:
+        """The next ring has room for contexts of this length: what is as long already ends here."""
+        self.context_tokens = context_tokens
+        self.sequence.tokens_max = min(self.sequence.tokens_max, context_tokens)
+        if self.finished or not self._is_full():
+            return None
+        return self._finish("length", self._held_text(), ())
+
+    def _is_full(self) -> bool:
+        limit = self.limits.max_tokens
+        return len(self.sequence.tokens) >= self.context_tokens or (limit is not None and self.tokens >= limit)
+
+    def _held_text(self) -> str:
+        text, stopped = self.matcher.push(self.detokenizer.flush())
+        return text if stopped else text + self.matcher.flush()
+
+    def _unknown(self, text: str) -> str:
+        """What of this text the reader has not got yet."""
+        known = min(len(text), self._known_characters)
+        self._known_characters -= known
+        return text[known:]
+
+    def _finish(self, reason: FinishReason, text: str, tokens: tuple[SampledToken, ...]) -> TokenEvent:
+        self.finished = True
+        return self._event(self._unknown(text), tokens, reason)
+
+    def _event(self, text: str, tokens: tuple[SampledToken, ...], reason: FinishReason | None) -> TokenEvent:
+        told, self._untold = tuple(self._untold), []
+        return TokenEvent(self.choice, text, self.tokens, self.sequence.spent_ns, tokens, told, reason)
+
+    def _name(self, token: SampledToken) -> SampledToken:
+        raw = self.codec.token_bytes
+        top = tuple(Alternative(a.token_id, a.logprob, raw(a.token_id)) for a in token.top)
+        return replace(token, top=top, raw=raw(token.token_id))

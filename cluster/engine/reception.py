@@ -1,0 +1,122 @@
+"""Where callers meet a head: their connections, their requests in, their events out."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+import structlog
+from msgspec.structs import replace
+
+from cluster import wire
+from cluster.engine.head import Head
+from cluster.engine.seeds import fresh_seed
+from cluster.engine.tickets import CHOICES_MAX, REQUESTS_MAX, Cancelled, Ticket, rejected
+from cluster.errors import ClusterBusy, ClusterUnavailable, GenerationError, LinkLost, PeerRejected, RequestInvalid
+from cluster.generation import Done, GenerateRequest
+from cluster.net.channel import Channel
+
+log = structlog.get_logger(__name__)
+
+# A caller that lets this many messages pile up does not read any more.
+OUTGOING_MAX = 20_000
+
+
+@dataclass(slots=True, eq=False)
+class _Caller:
+    """One connection. Messages from the head's thread wait in `outgoing` for the writer task."""
+
+    channel: Channel
+    loop: asyncio.AbstractEventLoop
+    outgoing: asyncio.Queue[wire.Message] = field(default_factory=lambda: asyncio.Queue(OUTGOING_MAX))
+    requests: set[str] = field(default_factory=set)
+    preparing: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def tell(self, message: wire.Message) -> None:
+        """Called from the head's thread."""
+        self.loop.call_soon_threadsafe(self._queue, message)
+
+    def _queue(self, message: wire.Message) -> None:
+        if isinstance(message, wire.Rejected) or (
+            isinstance(message, wire.Events) and message.events and isinstance(message.events[-1], Done)
+        ):
+            self.requests.discard(message.request_id)
+        try:
+            self.outgoing.put_nowait(message)
+        except asyncio.QueueFull:
+            log.warning("caller reads too slowly", peer=self.channel.address)
+            self.channel.writer.transport.abort()
+
+
+class Reception:
+    """Serves every caller's connection for one head."""
+
+    def __init__(self, head: Head) -> None:
+        self._head = head
+
+    async def serve(self, channel: Channel) -> None:
+        """One caller until it hangs up; what it still had running is cancelled then."""
+        if channel.peer is None or channel.peer.role != "gateway":
+            raise PeerRejected("only gateways may ask for completions")
+        caller = _Caller(channel, asyncio.get_running_loop())
+        writing = asyncio.create_task(_write(caller))
+        try:
+            while True:
+                message, _ = await channel.receive()
+                match message:
+                    case wire.Generate(request):
+                        self._accept(caller, request)
+                    case wire.Cancel(request_id) if request_id in caller.requests:
+                        caller.requests.discard(request_id)
+                        self._head.deliver(Cancelled(request_id))
+                    case _:
+                        pass
+        finally:
+            for task in (writing, *caller.preparing):
+                task.cancel()
+            for request_id in caller.requests:
+                self._head.deliver(Cancelled(request_id))
+
+    def _accept(self, caller: _Caller, request: GenerateRequest) -> None:
+        """Each request in a task of its own: one long prompt holds nobody else up."""
+        if len(caller.preparing) >= (2 * REQUESTS_MAX if request.resume else REQUESTS_MAX):
+            caller.tell(rejected(request.id, ClusterBusy("too many requests arrive at once")))
+            return
+        caller.requests.add(request.id)
+        task = asyncio.create_task(self._admit(caller, request), name=f"prepare {request.id}")
+        caller.preparing.add(task)
+        task.add_done_callback(caller.preparing.discard)
+
+    async def _admit(self, caller: _Caller, request: GenerateRequest) -> None:
+        try:
+            ticket = await self._prepare(caller, request)
+        except GenerationError as error:
+            caller.tell(rejected(request.id, error))
+        except Exception:  # the edge of one request: the connection carries others, too
+            log.exception("request cannot be prepared", request_id=request.id)
+            caller.tell(rejected(request.id, GenerationError("the prompt cannot be prepared")))
+        else:
+            if request.id in caller.requests:  # Otherwise it was cancelled meanwhile.
+                self._head.deliver(ticket)
+
+    async def _prepare(self, caller: _Caller, request: GenerateRequest) -> Ticket:
+        codec = self._head.codec
+        if codec is None:
+            raise ClusterUnavailable("no model is assigned to this head")
+        if not 1 <= request.n <= CHOICES_MAX:
+            raise RequestInvalid(f"n must be between 1 and {CHOICES_MAX}", "n")
+        if len(request.resume) not in (0, request.n):
+            raise RequestInvalid(f"{len(request.resume)} choices to resume of {request.n}", "resume")
+        if not request.sampling.seed:
+            request = replace(request, sampling=replace(request.sampling, seed=fresh_seed()))
+        # Long prompts take the tokenizer tens of milliseconds: not on the loop that serves everybody.
+        prompt = await asyncio.to_thread(codec.encode, request.prompt, self._head.context_tokens)
+        return Ticket(request, prompt, caller.tell)
+
+
+async def _write(caller: _Caller) -> None:
+    try:
+        while True:
+            await caller.channel.send(await caller.outgoing.get())
+    except LinkLost as error:
+        log.info("caller is gone", peer=caller.channel.address, reason=str(error))
+    finally:  # However writing has ended, a connection on which nothing comes any more is none.
+        caller.channel.writer.transport.abort()

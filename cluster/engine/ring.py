@@ -1,0 +1,128 @@
+"""A process's place in the ring: the one link it accepts from upstream and the one it writes downstream."""
+
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from cluster import wire
+from cluster.errors import FrameInvalid, LinkLost, PeerRejected
+from cluster.net.transport import Frame, Link, Listener, Outbox, dial
+from cluster.trust.handshake import check_terms
+from cluster.trust.identity import Identity, NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class RingBroken:
+    """A link of this epoch's ring is gone, or brought something that does not belong there."""
+
+    epoch: int
+    reason: str
+    peer_id: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    epoch: int
+    upstream: NodeId
+    payload_bytes_max: int
+    terms: wire.Terms
+
+
+class RingEnd:
+    """Listens all its life; belongs to one epoch's ring at a time. Frames and breaks go to `deliver`.
+
+    `deliver` is called from link threads and must be safe there (a queue's put).
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        host: str,
+        kind: type[wire.Message],
+        deliver: Callable[[Frame | RingBroken], None],
+    ) -> None:
+        self._identity = identity
+        self._kind = kind
+        self._deliver = deliver
+        self._place: _Place | None = None
+        self._inlet: Link | None = None
+        self._outbox: Outbox | None = None
+        self._changing = threading.Lock()
+        # Frames in this ring, for whoever wants to know where one got stuck.
+        self.received = 0
+        self.sent = 0
+        self.host = host
+        self._listener = Listener(host, identity, self._receive)
+        self.port = self._listener.port
+
+    @property
+    def is_connected(self) -> bool:
+        return self._outbox is not None
+
+    def expect(
+        self, epoch: int, upstream: NodeId, payload_bytes_max: int, terms: wire.Terms = wire.NO_TERMS
+    ) -> None:
+        """Take this place in the ring of `epoch`: from now on only `upstream` may link here, on these terms."""
+        self.leave()
+        with self._changing:
+            self.received = self.sent = 0
+            self._place = _Place(epoch, upstream, payload_bytes_max, terms)
+
+    def connect(self, epoch: int, downstream: wire.Address, terms: wire.Terms = wire.NO_TERMS) -> None:
+        """Open the link downstream. Raises PeerRejected and LinkLost."""
+        link = dial(downstream, self._identity)
+        peer_id = downstream.node_id
+        self._outbox = Outbox(link, lambda lost: self._deliver(RingBroken(epoch, str(lost), peer_id)))
+        self._outbox.put(wire.RingHello(epoch, terms))
+
+    def send(self, message: wire.Message, payload: memoryview | bytes = b"") -> None:
+        """Queue a frame for downstream; it goes nowhere when there is none any more."""
+        if self._outbox:
+            self.sent += 1
+            self._outbox.put(message, payload)
+
+    def cut(self, node_ids: Collection[NodeId]) -> None:
+        """End the links from and to these machines now. Called from any thread."""
+        with self._changing:
+            links = [self._inlet, self._outbox.link if self._outbox else None]
+        for link in links:
+            if link and link.peer.node_id in node_ids:
+                link.close()
+
+    def leave(self) -> None:
+        with self._changing:
+            self._place = None
+            inlet, self._inlet = self._inlet, None
+        if inlet:
+            inlet.close()
+        if self._outbox:
+            self._outbox.close()
+            self._outbox = None
+
+    def close(self) -> None:
+        self._listener.close()
+        self.leave()
+
+    def _receive(self, link: Link) -> None:
+        """One link from upstream, on its own thread, until it ends."""
+        hello = link.receive_hello()
+        with self._changing:
+            place = self._place
+            if place is None or not isinstance(hello, wire.RingHello) or hello.epoch != place.epoch:
+                raise PeerRejected("link does not belong to the present epoch")
+            if link.peer.node_id != place.upstream or link.peer.role != "node":
+                raise PeerRejected(f"{link.peer.role} {link.peer.node_id} is not upstream of here")
+            if self._inlet:
+                raise PeerRejected("upstream has a link already")
+            check_terms(place.terms, hello.terms)
+            self._inlet = link
+        link.settle()
+        try:
+            while True:
+                frame = link.receive(place.payload_bytes_max)
+                if not isinstance(frame.message, self._kind):
+                    raise FrameInvalid(f"{type(frame.message).__name__} does not belong here")
+                self.received += 1
+                self._deliver(frame)
+        except (LinkLost, FrameInvalid) as error:
+            self._deliver(RingBroken(place.epoch, str(error), place.upstream))

@@ -1,0 +1,347 @@
+"""Continuous batching: which rows of which sequences go into the next micro-batch. No I/O, no clock.
+
+    waiting --admit--> running: prefill chunks, then decode with drafts --finish--> gone, its beginning retained
+       ^                  |
+       +---- preempt -----+     its tokens are kept, its KV is computed anew
+
+Sequences join and leave between any two steps. How many micro-batches are in flight, how long prefill chunks are
+and how much is drafted follows from what steps have cost so far.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from cluster.engine.costs import RingCosts
+from cluster.engine.sequence import Sequence
+from cluster.engine.slots import Slots, blocks_of
+from cluster.errors import FrameInvalid
+from cluster.generation import SampledToken
+from cluster.plans.plan import BLOCK_TOKENS, CHUNK_TOKENS
+from cluster.wire import Sampled, Step
+
+# A prefill chunk may make the decoding sequences' step so many times as long.
+_SLOWDOWN = 2.0
+_CHUNK_LEAST = 32
+# When nobody decodes: smaller chunks would waste the stages' kernels.
+_ALONE_LEAST = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row group in flight: `wanted` of its last rows are sampled, `drafts` are guesses among them."""
+
+    sequence: Sequence
+    generation: int
+    start: int
+    count: int
+    wanted: int
+    drafts: tuple[int, ...] = ()
+
+    @property
+    def real(self) -> int:
+        return self.count - len(self.drafts)
+
+    @property
+    def pairs(self) -> int:
+        """Earlier positions that its rows look at, all together."""
+        return self.count * (self.start + (self.count + 1) // 2)
+
+
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    """A step under way. A replay brings keys and values back and no tokens."""
+
+    rows: list[Row]
+    is_replay: bool = False
+
+    def asked(self) -> list[int]:
+        return [row.wanted for row in self.rows if row.wanted]
+
+
+@dataclass(slots=True)
+class Scheduler:
+    """The order of work of one ring, epoch after epoch while its cut stays."""
+
+    epoch: int
+    stages: int
+    slots: int
+    kv_blocks: int
+    waiting: deque[Sequence] = field(default_factory=deque)
+    running: list[Sequence] = field(default_factory=list)
+    costs: RingCosts = field(init=False)
+    _slots: Slots = field(init=False)
+    _in_flight: dict[int, _Flight] = field(default_factory=dict)
+    _batches: int = 0
+    _arrivals: int = 0
+    _is_reset: bool = False
+    _fresh: list[int] = field(default_factory=list)
+    _replays: deque[tuple[Sequence, int, int]] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        self.costs = RingCosts(self.stages)
+        self._slots = Slots(self.slots, self.kv_blocks)
+
+    @property
+    def blocks_free(self) -> int:
+        """Blocks that no sequence needs."""
+        return self._slots.blocks_free
+
+    def add(self, sequence: Sequence) -> None:
+        """Also for a sequence that another ring has begun: its tokens stay, its KV is computed anew."""
+        sequence.rewind()
+        self._arrivals += 1
+        sequence.arrival = self._arrivals
+        self.waiting.append(sequence)
+
+    def finish(self, sequence: Sequence) -> None:
+        """Free the sequence's slot and blocks now; rows of it still in flight are ignored when they return."""
+        sequence.finished = True
+        if sequence.slot >= 0:
+            self.running.remove(sequence)
+            self._slots.release(sequence, retain=True)
+        elif sequence in self.waiting:
+            self.waiting.remove(sequence)
+
+    def restart(self, epoch: int, fresh: list[int]) -> None:
+        """The same cut in a new ring, in which the stages `fresh` hold nothing: what was in flight is void.
+
+        Where some stages still have their keys and values, only the fresh ones are fed again, with the rows that
+        the stages before them have kept; where none has, everything is computed anew from tokens.
+        """
+        # A stage that was being fed when this ring broke, too, has kept too little.
+        self._fresh = sorted({*fresh, *(self._fresh if self._is_replaying else ())})
+        self.epoch = epoch
+        self._in_flight.clear()
+        self._replays.clear()
+        self._is_reset = True
+        is_all_fresh = len(self._fresh) == self.stages
+        for sequence in self.running:
+            sequence.generation += 1
+            sequence.settled = 0 if is_all_fresh else sequence.settled
+            sequence.computed = sequence.settled
+            if self._fresh:
+                self._replays.extend(
+                    (sequence, start, min(CHUNK_TOKENS, sequence.computed - start))
+                    for start in range(0, sequence.computed, CHUNK_TOKENS)
+                )
+        self._slots.restart(self.running)
+
+    def next_step(self) -> tuple[Step, list[int]] | None:
+        """The next micro-batch with its token ids, or None while there is nothing to send."""
+        if len(self._in_flight) > self.stages and self._replays:
+            return None
+        if rows := self._next_replay():
+            return self._step(_Flight(rows, is_replay=True))
+        self._admit()
+        decoding = [sequence for sequence in self.running if not sequence.is_prefilling]
+        groups = self.costs.groups(len(decoding))
+        # Chunks of prompts wait for no answer: one more than there are stages keeps all of them busy.
+        prefills = any(sequence.is_prefilling and sequence.pending for sequence in self.running)
+        if len(self._in_flight) >= (max(groups, self.stages + 1) if prefills else groups):
+            return None
+        rows = self._choose(decoding, groups)
+        if not rows and not self._slots.has_moves and not self._is_reset:
+            return None
+        return self._step(_Flight(rows))
+
+    @property
+    def _is_replaying(self) -> bool:
+        return bool(self._replays) or any(flight.is_replay for flight in self._in_flight.values())
+
+    def census(self) -> Step | None:
+        """For quiet moments: a step that has every stage compare what it holds with what is counted here."""
+        if self._in_flight or self._is_reset:
+            return None
+        step, _ = self._step(_Flight([]))
+        step.census = self._slots.holdings(self.running)
+        return step
+
+    def commit(
+        self, sampled: Sampled, round_trip_s: float = 0.0, *, learn: bool = True
+    ) -> Iterator[tuple[Sequence, SampledToken]]:
+        """Take a batch's answer; gives each sequence with each of its tokens, in order.
+
+        The caller finishes sequences while it iterates: tokens behind a sequence's end are not given. Raises
+        FrameInvalid, at once, when it answers another batch than the oldest that is under way (a step that a stage
+        has left out leaves a hole in its keys and values), or another number of rows. Costs are learned from it
+        unless `learn` is false.
+        """
+        oldest = next(iter(self._in_flight), None)
+        flight = self._in_flight[oldest] if oldest == sampled.batch else None
+        asked = flight.asked() if flight else []
+        sound = flight and len(sampled.counts) == len(asked) and sum(sampled.counts) == len(sampled.tokens)
+        if not flight or not sound or not all(map(_is_possible, sampled.counts, asked)):
+            raise FrameInvalid(
+                f"{len(sampled.tokens)} tokens for batch {sampled.batch}, which did not ask for so many"
+            )
+        del self._in_flight[sampled.batch]
+        if learn and flight.rows and not flight.is_replay:
+            rows, pairs = sum(row.count for row in flight.rows), sum(row.pairs for row in flight.rows)
+            self.costs.observe(rows, pairs, sampled.spent_ns, round_trip_s)
+        return self._commit_rows(flight.rows, sampled)
+
+    def check_integrity(self) -> None:
+        """Every block and slot is free, retained, or owned by exactly one running sequence."""
+        self._slots.check_integrity(self.running)
+
+    def _commit_rows(self, rows: list[Row], sampled: Sampled) -> Iterator[tuple[Sequence, SampledToken]]:
+        tokens, counts = iter(sampled.tokens), iter(sampled.counts)
+        spent_ns, total = sum(sampled.spent_ns), sum(row.count for row in rows)
+        for row in rows:
+            sequence = row.sequence
+            fresh = [next(tokens) for _ in range(next(counts))] if row.wanted else []
+            sequence.spent_ns += spent_ns * row.count // total
+            if row.generation != sequence.generation:
+                continue
+            sequence.settled = max(sequence.settled, row.start + row.real)
+            if row.drafts:
+                sequence.drafter.observe(len(row.drafts), len(fresh) - 1)
+            for at, token in enumerate(fresh):
+                if sequence.finished:
+                    break
+                sequence.tokens.append(token.token_id)
+                if at:  # The draft before it was right, and its row computed.
+                    sequence.computed += 1
+                    sequence.settled += 1
+                yield sequence, token
+
+    def _step(self, flight: _Flight) -> tuple[Step, list[int]]:
+        self._batches += 1
+        rows = flight.rows
+        # What was moved before a reset is in its census.
+        census = self._slots.holdings(self.running) if self._is_reset else None
+        step = Step(
+            epoch=self.epoch,
+            batch=self._batches,
+            slots=[row.sequence.slot for row in rows],
+            starts=[row.start for row in rows],
+            counts=[row.count for row in rows],
+            wanted=[row.wanted for row in rows],
+            drafts=[list(row.drafts) for row in rows] if any(row.drafts for row in rows) else [],
+            opened=self._slots.take_opened(),
+            moves=self._slots.take_moves(),
+            replay=self._fresh if flight.is_replay else [],
+            census=census,
+            is_reset=self._is_reset,
+            spent_ns=[],
+        )
+        self._is_reset = False
+        self._in_flight[step.batch] = flight
+        token_ids: list[int] = []
+        if not flight.is_replay or 0 in self._fresh:
+            for row in rows:
+                token_ids += row.sequence.tokens[row.start : row.start + row.real]
+                token_ids += row.drafts
+        return step, token_ids
+
+    def _next_replay(self) -> list[Row]:
+        rows: list[Row] = []
+        budget = CHUNK_TOKENS
+        while self._replays and self._replays[0][2] <= budget:
+            sequence, start, count = self._replays.popleft()
+            if sequence.slot >= 0 and not sequence.finished:
+                rows.append(Row(sequence, sequence.generation, start, count, wanted=0))
+                budget -= count
+        return rows
+
+    def _choose(self, decoding: list[Sequence], groups: int) -> list[Row]:
+        """Decoding sequences first, up to this micro-batch's share; then prefill within the chunk budget."""
+        late = self._slots.late()
+        rows: list[Row] = []
+        share = -(-len(decoding) // groups)
+        for sequence in decoding:
+            if len(rows) == share:
+                break
+            if sequence.pending and sequence.slot not in late and self._grant(sequence, 1, rows):
+                rows.append(_take(sequence, 1))
+                # Who was served goes behind those who were not.
+                self.running.remove(sequence)
+                self.running.append(sequence)
+        rows = [self._with_drafts(row, len(rows)) for row in rows]
+        budget = self._prefill_budget(rows, decodes=bool(decoding))
+        for sequence in [sequence for sequence in self.running if sequence.is_prefilling]:
+            count = min(budget, sequence.pending)
+            if count > 0 and sequence.slot not in late and self._grant(sequence, count, rows):
+                rows.append(_take(sequence, count))
+                self._slots.note(sequence)
+                budget -= count
+        return rows
+
+    def _with_drafts(self, row: Row, company: int) -> Row:
+        """The row with drafts behind it, as far as the step's room for sampled rows goes."""
+        sequence = row.sequence
+        most = min(self.slots // company - 1, sequence.tokens_max - len(sequence.tokens) - 1)
+        if most < 1:
+            return row
+        drafts = sequence.drafter.propose(sequence.tokens, company, self.costs, most)
+        # From blocks that nobody needs: no sequence gives way for a guess.
+        if not drafts or not self._slots.extend(sequence, sequence.computed + len(drafts)):
+            return row
+        count = 1 + len(drafts)
+        return Row(sequence, row.generation, row.start, count, count, tuple(drafts))
+
+    def _prefill_budget(self, rows: list[Row], *, decodes: bool) -> int:
+        if decodes:
+            decoded = max(1, sum(row.count for row in rows))
+            return self.costs.beside_rows(decoded, _SLOWDOWN, _CHUNK_LEAST, CHUNK_TOKENS)
+        pending = sum(sequence.pending for sequence in self.running if sequence.is_prefilling)
+        return self.costs.prefill_rows(pending, _ALONE_LEAST, CHUNK_TOKENS)
+
+    def _admit(self) -> None:
+        """Everybody who has a place, first come first served, but for those who are better off waiting."""
+        if not self.waiting:
+            return
+        coming = self._blocks_coming(self.running)
+        for sequence in list(self.waiting):
+            # A running sequence each keeps room for its next block, so that newcomers do not push out old ones.
+            needed = blocks_of(len(sequence.tokens) + 1) + len(self.running)
+            if not self._slots.may_open or (self.running and needed > self._slots.blocks_free):
+                return
+            source, shared = self._slots.match(sequence)
+            if coming.intersection(sequence.block_hashes(len(sequence.tokens) - 1)[shared:]):
+                continue  # Somebody computes more of this beginning just now: copying it will be cheaper.
+            if not self._slots.place(sequence, source, shared):
+                return
+            self.waiting.remove(sequence)
+            self.running.append(sequence)
+            coming |= self._blocks_coming([sequence])
+
+    def _blocks_coming(self, sequences: list[Sequence]) -> set[bytes]:
+        """Blocks that these sequences have still to compute of their prompts."""
+        coming: set[bytes] = set()
+        for sequence in sequences:
+            if sequence.is_prefilling:
+                coming.update(sequence.block_hashes(len(sequence.tokens) - 1)[sequence.computed // BLOCK_TOKENS :])
+        return coming
+
+    def _grant(self, sequence: Sequence, count: int, rows: list[Row]) -> bool:
+        """Blocks for `count` more rows, taken from later arrivals that are not in this step when none are free.
+
+        Only later ones give way, so the earliest always gets on and two cannot push each other out in turn.
+        """
+        if sequence.slot < 0:  # It has just given way itself.
+            return False
+        while not self._slots.extend(sequence, sequence.computed + count):
+            busy = [sequence, *(row.sequence for row in rows)]
+            later = [o for o in self.running if o.arrival > sequence.arrival and o.blocks and o not in busy]
+            if not later:
+                return False
+            self._preempt(max(later, key=lambda other: other.arrival))
+        return True
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        self._slots.release(sequence, retain=False)
+        sequence.rewind()
+        self.waiting.appendleft(sequence)
+
+
+def _take(sequence: Sequence, count: int) -> Row:
+    start = sequence.computed
+    sequence.computed += count
+    return Row(sequence, sequence.generation, start, count, wanted=int(sequence.pending == 0))
+
+
+def _is_possible(got: int, wanted: int) -> bool:
+    return 1 <= got <= wanted

@@ -1,0 +1,194 @@
+"""Who has which slot and blocks of the KV cache, and what the stages have to be told of it, in order.
+
+Every slot is free, run by a sequence, or retained: kept after its sequence for whoever begins alike. Stages carry
+out the same moves in the same order, so what is counted here is what they hold.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from cluster.engine.prefixes import Prefixes
+from cluster.engine.sequence import Sequence
+from cluster.plans.plan import BLOCK_TOKENS
+from cluster.wire import Move, OpenSlot
+
+# Histories and biases of all slots that one step opens come to so many numbers, or to one slot's: a step is a
+# frame, and frames are bounded.
+TOLD_MAX = 250_000
+
+
+@dataclass(slots=True)
+class Slots:
+    count: int
+    blocks: int
+    _prefixes: Prefixes = field(default_factory=Prefixes)
+    _free: list[int] = field(default_factory=list)
+    _free_blocks: int = 0
+    _moves: list[Move] = field(default_factory=list)
+    _opened: deque[OpenSlot] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        self._free = list(range(self.count - 1, -1, -1))
+        self._free_blocks = self.blocks
+
+    @property
+    def blocks_free(self) -> int:
+        """Blocks that nobody owns, and those that are only retained."""
+        return self._free_blocks + self._prefixes.retained_blocks
+
+    @property
+    def has_moves(self) -> bool:
+        return bool(self._moves)
+
+    @property
+    def may_open(self) -> bool:
+        """Whether one more slot can be opened without waiting for a step after the next one."""
+        return sum(map(_told, self._opened)) < TOLD_MAX
+
+    def match(self, sequence: Sequence) -> tuple[int, int]:
+        """The slot that holds the longest beginning of this sequence, and of how many blocks; (-1, 0) for none."""
+        return self._prefixes.match(_reusable(sequence))
+
+    def place(self, sequence: Sequence, source: int, shared: int) -> bool:
+        """Give the sequence a slot, with its first `shared` blocks from `source`; False when there is no slot.
+
+        A retained slot with nothing more to give is taken over, any other one copied from where there is room.
+        """
+        if source in self._prefixes.retained and not self._can_copy(source, shared):
+            sequence.slot = source
+            sequence.blocks = self._prefixes.take(source, shared)
+            self._begin_at(sequence, shared)
+        elif not self._free and not self._give_up_oldest(spared=source):
+            return False
+        else:
+            sequence.slot = self._free.pop()
+            if shared and self.make_room(shared, spared=source):
+                self._free_blocks -= shared
+                sequence.blocks = shared
+                self._moves.append(Move(sequence.slot, source, shared * BLOCK_TOKENS))
+                self._begin_at(sequence, shared)
+        self.open(sequence)
+        return True
+
+    def open(self, sequence: Sequence) -> None:
+        """The last stage has to be told of the sequence before it can sample for it."""
+        history = list(sequence.tokens) if sequence.sampling.needs_history else []
+        self._opened.append(OpenSlot(sequence.slot, sequence.sampling, history, sequence.prompt_tokens))
+
+    def extend(self, sequence: Sequence, tokens: int) -> bool:
+        """Blocks for the sequence's first `tokens` tokens, where enough are free or retained."""
+        needed = blocks_of(tokens) - sequence.blocks
+        if needed > 0:
+            if not self.make_room(needed):
+                return False
+            self._free_blocks -= needed
+            sequence.blocks += needed
+        return True
+
+    def note(self, sequence: Sequence) -> None:
+        """What the sequence has computed so far can be shared from the next step on."""
+        self._prefixes.note(sequence.slot, sequence.block_hashes(sequence.computed))
+
+    def release(self, sequence: Sequence, *, retain: bool) -> None:
+        """The sequence leaves its slot, which is retained for its beginning when that is worth it."""
+        slot = sequence.slot
+        is_unheard = any(opened.slot == slot for opened in self._opened)
+        if is_unheard:
+            self._opened = deque(opened for opened in self._opened if opened.slot != slot)
+        elif retain:
+            self.note(sequence)
+        if is_unheard or not retain or not self._prefixes.retain(slot, sequence.blocks):
+            self._prefixes.forget(slot)
+            self._give_back(slot, sequence.blocks)
+        sequence.slot, sequence.blocks = -1, 0
+
+    def make_room(self, blocks: int, spared: int = -1) -> bool:
+        """Give up retained slots, oldest first, until so many blocks are free."""
+        while blocks > self._free_blocks and self._give_up_oldest(spared):
+            pass
+        return blocks <= self._free_blocks
+
+    def late(self) -> set[int]:
+        """Slots that are opened too late for the next step: its frame has no room for them."""
+        return {opened.slot for opened in list(self._opened)[self._opened_next() :]}
+
+    def take_opened(self) -> list[OpenSlot]:
+        """What the next step opens."""
+        return [self._opened.popleft() for _ in range(self._opened_next())]
+
+    def take_moves(self) -> list[Move]:
+        """What the stages have to do before the next step's rows."""
+        moves, self._moves = self._moves, []
+        return moves
+
+    def restart(self, running: list[Sequence]) -> None:
+        """The stages have forgotten everything but what these sequences hold."""
+        self._moves.clear()
+        self._opened.clear()
+        self._prefixes = Prefixes()
+        owned = {sequence.slot for sequence in running}
+        self._free = [slot for slot in range(self.count - 1, -1, -1) if slot not in owned]
+        self._free_blocks = self.blocks - sum(sequence.blocks for sequence in running)
+        for sequence in running:
+            self.open(sequence)
+
+    def holdings(self, running: list[Sequence]) -> list[tuple[int, int]]:
+        """(slot, blocks) of everything that the stages hold once they have done what they were told."""
+        return sorted([*((s.slot, s.blocks) for s in running), *self._prefixes.retained.items()])
+
+    def check_integrity(self, running: list[Sequence]) -> None:
+        """Every block and slot is free, retained, or owned by exactly one running sequence."""
+        owned_blocks = sum(sequence.blocks for sequence in running)
+        owned, retained = {sequence.slot for sequence in running}, set(self._prefixes.retained)
+        assert self.blocks_free + owned_blocks == self.blocks, "KV blocks leaked"
+        assert len(owned) == len(running), "two sequences share a slot"
+        assert owned.isdisjoint(retained), "a slot is both retained and run"
+        assert (owned | retained).isdisjoint(self._free), "a slot is both free and owned"
+        assert len(owned) + len(retained) + len(self._free) == self.count, "slots leaked"
+
+    def _can_copy(self, source: int, shared: int) -> bool:
+        """Whether the retained `source` has more to keep than is shared, and there is room beside it."""
+        has_slot = self._free or self._prefixes.oldest(spared=source) is not None
+        room = self.blocks_free - self._prefixes.retained[source]
+        return bool(has_slot) and shared <= room and not self._prefixes.holds_no_more_than(source, shared)
+
+    def _begin_at(self, sequence: Sequence, blocks: int) -> None:
+        sequence.computed = blocks * BLOCK_TOKENS
+        if not sequence.output_tokens:  # What is computed anew after a loss was paid for before.
+            sequence.reused_tokens = sequence.computed
+        self.note(sequence)
+
+    def _give_up_oldest(self, spared: int) -> bool:
+        slot = self._prefixes.oldest(spared)
+        if slot is None:
+            return False
+        self._give_back(slot, self._prefixes.forget(slot))
+        return True
+
+    def _give_back(self, slot: int, blocks: int) -> None:
+        self._moves.append(Move(slot))
+        self._free.append(slot)
+        self._free_blocks += blocks
+
+    def _opened_next(self) -> int:
+        told = 0
+        for at, opened in enumerate(self._opened):
+            told += _told(opened)
+            if at and told > TOLD_MAX:
+                return at
+        return len(self._opened)
+
+
+def blocks_of(tokens: int) -> int:
+    """Blocks that so many tokens take."""
+    return -(-tokens // BLOCK_TOKENS)
+
+
+def _reusable(sequence: Sequence) -> list[bytes]:
+    """Hashes of the blocks that could come from elsewhere: the last token is computed in any case."""
+    return sequence.block_hashes(len(sequence.tokens) - 1)
+
+
+def _told(opened: OpenSlot) -> int:
+    """Numbers in the message that opens a slot."""
+    return len(opened.history) + len(opened.sampling.logit_bias)

@@ -1,0 +1,101 @@
+"""Prompt-lookup drafts: what followed the last time these tokens came, verified by the model in one pass.
+
+The last stage draws a token for each drafted position from the logits, seed and position that it would have had
+anyway, so accepted drafts change nothing in what comes out, greedy or sampled; they only save trips round the
+ring. How many tokens are drafted follows from this request's own acceptance and the ring's measured costs. The
+method is that of prompt lookup decoding (Saxena, 2023).
+"""
+
+from dataclasses import dataclass, field
+
+from cluster.engine.costs import RingCosts
+
+DRAFT_MAX = 16
+# Longer matches first: they are right more often.
+_LENGTHS = (4, 3, 2)
+_WORTH = 1.05
+_PAUSE_MAX = 64
+_INDEXED_MAX = 8192
+# Acceptance counts half as much after so many trials.
+_MEMORY_TRIALS = 32.0
+
+
+@dataclass(slots=True)
+class Drafter:
+    """One sequence's drafts. `propose` reads its tokens, `observe` learns how its drafts fared."""
+
+    # Where each run of tokens came last: the position behind it.
+    _places: dict[tuple[int, ...], int] = field(default_factory=dict)
+    _indexed: int = 0
+    _accepted: float = 1.0
+    _trials: float = 2.0
+    _pause: int = 1
+    _skipped: int = 0
+
+    @property
+    def acceptance(self) -> float:
+        """Share of drafted tokens that were right, of those that were tried."""
+        return self._accepted / self._trials
+
+    def propose(self, tokens: list[int], rows: int, costs: RingCosts, tokens_max: int) -> list[int]:
+        """Up to `tokens_max` tokens that may follow; none where none are known or where they would not pay.
+
+        `rows` sequences are in the same step and draft alike.
+        """
+        if tokens_max < 1 or not costs.is_known:
+            return []
+        self._index(tokens)
+        found = next((self._places[run] for run in _suffixes(tokens) if run in self._places), None)
+        if found is None:
+            return []
+        count = self._count(rows, costs, min(tokens_max, DRAFT_MAX))
+        return _continue_from(tokens, found, count)
+
+    def observe(self, drafted: int, accepted: int) -> None:
+        """Of `drafted` tokens the first `accepted` were right; those behind the first wrong one were not tried."""
+        tried = accepted + (accepted < drafted)
+        fade = 0.5 ** (tried / _MEMORY_TRIALS)
+        self._accepted = self._accepted * fade + accepted
+        self._trials = self._trials * fade + tried
+
+    def _count(self, rows: int, costs: RingCosts, most: int) -> int:
+        """The number of drafts with the most tokens per second; while none pays, a few are tried now and then."""
+        plain_s = costs.step_s(rows)
+        best, best_gain = 0, _WORTH
+        expected, chance = 1.0, 1.0
+        for count in range(1, most + 1):
+            chance *= self.acceptance
+            expected += chance
+            gain = expected * plain_s / max(1e-9, costs.step_s(rows * (1 + count)))
+            if gain > best_gain:
+                best, best_gain = count, gain
+        if best:
+            self._skipped, self._pause = 0, 1
+            return best
+        self._skipped += 1
+        if self._skipped < self._pause:
+            return 0
+        self._skipped, self._pause = 0, min(_PAUSE_MAX, 2 * self._pause)
+        return min(2, most)
+
+    def _index(self, tokens: list[int]) -> None:
+        """Runs that end before the last token: its own run is what is looked up."""
+        # Of a long prompt its end only: indexing all of it at once would hold everybody up.
+        begin = max(self._indexed + 1, len(tokens) - _INDEXED_MAX)
+        for end in range(begin, len(tokens)):
+            for length in _LENGTHS:
+                if end >= length:
+                    self._places[tuple(tokens[end - length : end])] = end
+        self._indexed = max(self._indexed, len(tokens) - 1)
+
+
+def _suffixes(tokens: list[int]) -> list[tuple[int, ...]]:
+    return [tuple(tokens[-length:]) for length in _LENGTHS if len(tokens) >= length]
+
+
+def _continue_from(tokens: list[int], place: int, count: int) -> list[int]:
+    """What stands at `place`; behind the end the draft itself goes on, as repetitions do."""
+    drafted: list[int] = []
+    for at in range(place, place + count):
+        drafted.append(tokens[at] if at < len(tokens) else drafted[at - len(tokens)])
+    return drafted

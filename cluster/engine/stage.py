@@ -1,0 +1,239 @@
+"""One stage's actor: it is assigned layers, takes steps from upstream, sends on what comes of them."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+import torch
+
+from cluster import wire
+from cluster.compute.rows import row_bytes
+from cluster.compute.sampler import Sampler
+from cluster.compute.stage_model import load_stage_model
+from cluster.compute.steps import LoadedStage
+from cluster.engine.ring import RingBroken, RingEnd
+from cluster.engine.sealing import Seal
+from cluster.errors import ClusterError, LinkError
+from cluster.models.manifest import Manifest
+from cluster.models.model_card import read_card
+from cluster.models.store import open_source
+from cluster.net.transport import Frame
+from cluster.plans.plan import StageSpec
+from cluster.trust.identity import Identity
+
+log = structlog.get_logger(__name__)
+
+Report = Callable[[wire.Message], None]
+
+INBOX_FRAMES = 64
+# What an order or a step can go wrong with, be it by a peer's mistake: it ends the epoch, not the process.
+_FAILURES = (ClusterError, RuntimeError, MemoryError, OSError, LookupError, ValueError, ArithmeticError)
+SHELF_MAX = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Shelved:
+    """A standby that has been loaded, on its way from the loading thread to the shelf."""
+
+    order: wire.Shelve
+    loaded: LoadedStage | None
+    reason: str = ""
+
+
+_Copy = tuple[str, StageSpec]
+"""(manifest digest, layers)"""
+
+_Item = wire.Message | Frame | RingBroken | _Shelved
+
+
+class Stage:
+    """An actor: one inbox, read by the thread that also computes. Reader threads and the agent only put."""
+
+    def __init__(self, identity: Identity, host: str, device: torch.device, report: Report) -> None:
+        self._device = device
+        self._report = report
+        self._inbox: queue.Queue[_Item | None] = queue.Queue(INBOX_FRAMES)
+        self._ring_end = RingEnd(identity, host, wire.Step, self._inbox.put)
+        self._loaded: LoadedStage | None = None
+        self._epoch = 0
+        # On the last stage.
+        self._seal: Seal | None = None
+        # Hot standbys, loaded beside what is served, in the order of their arrival: those that are wanted, and
+        # those that are being loaded, with the epoch that last asked for them.
+        self._shelf: list[LoadedStage] = []
+        self._wanted: set[_Copy] = set()
+        self._loading: dict[_Copy, int] = {}
+
+    def deliver(self, message: wire.Message) -> None:
+        """Called from the agent's pipe thread."""
+        if isinstance(message, wire.Removed):
+            self._ring_end.cut(message.node_ids)
+        else:
+            self._inbox.put(message)
+
+    def stop(self) -> None:
+        self._inbox.put(None)
+
+    def vitals(self) -> wire.Vitals:
+        """Called from the agent's pipe thread."""
+        return wire.Vitals(self._ring_end.received, self._ring_end.sent)
+
+    def run(self) -> None:
+        """Work until `stop`. A failed assignment or step is reported and ends this epoch, not the process."""
+        with torch.inference_mode():
+            while (item := self._inbox.get()) is not None:
+                try:
+                    self._handle(item)
+                except _FAILURES as error:
+                    log.error("stage failed", reason=str(error), exc_info=not isinstance(error, ClusterError))
+                    self._report(wire.Failed(_epoch_of(item), "stage", str(error)))
+                    if isinstance(item, Frame):
+                        # What follows would be computed on a hole: both neighbours hear of it at once.
+                        self._ring_end.leave()
+        self._ring_end.close()
+
+    def _handle(self, item: _Item) -> None:
+        match item:
+            case Frame(wire.Step() as step, payload):
+                self._step(step, payload)
+            case wire.AssignStage():
+                self._assign(item)
+            case wire.Shelve():
+                self._shelve(item)
+            case _Shelved():
+                self._put_on_shelf(item)
+            case wire.Tidy(epoch, digest, specs):
+                self._tidy(epoch, digest, specs)
+            case wire.Connect():
+                self._connect(item)
+            case wire.Dismiss(epoch) if self._epoch < epoch:
+                # What is loaded stays: the next assignment may be for the same layers.
+                self._ring_end.leave()
+            case RingBroken(epoch, reason, peer_id) if self._epoch == epoch:
+                self._report(wire.Failed(epoch, "stage", reason, peer_id))
+            case _:
+                pass
+
+    def _assign(self, order: wire.AssignStage) -> None:
+        self._ring_end.leave()
+        began = time.monotonic()
+        kept = order.keep_kv and self._holds(order.spec, order.manifest)
+        self._loaded = loaded = self._take(order) or self._load(order.spec, order.manifest, order.source)
+        self._epoch = order.epoch
+        self._seal = Seal(order.seal_key) if order.seal_key else None
+        spec, terms = order.spec, wire.Terms(order.manifest.digest, order.spec.precision)
+        self._ring_end.expect(
+            order.epoch, order.upstream, spec.rows_max * row_bytes(loaded.card.hidden, spec.wire), terms
+        )
+        log.info(
+            "stage loaded",
+            epoch=order.epoch,
+            layers=f"{spec.first_layer}-{spec.end_layer - 1}",
+            kept=kept,
+            seconds=round(time.monotonic() - began, 2),
+        )
+        host, port = self._ring_end.host, self._ring_end.port
+        self._report(wire.Ready(order.epoch, "stage", host, port, kept=kept, terms=terms, wire=spec.wire))
+
+    def _holds(self, spec: StageSpec, manifest: Manifest) -> bool:
+        loaded = self._loaded
+        return loaded is not None and (loaded.digest, loaded.spec) == (manifest.digest, spec)
+
+    def _take(self, order: wire.AssignStage) -> LoadedStage | None:
+        """The ordered layers where they are loaded already, in the present ring or on the shelf.
+
+        Otherwise nothing stays but standbys: there may not be room for old weights and new ones.
+        """
+        loaded, self._loaded = self._loaded, None
+        if loaded and (loaded.digest, loaded.spec) == (order.manifest.digest, order.spec):
+            if not order.keep_kv:
+                loaded.forget()
+            return loaded
+        for at, standby in enumerate(self._shelf):
+            if (standby.digest, standby.spec) == (order.manifest.digest, order.spec):
+                return self._shelf.pop(at)
+        # Another cut: standbys were made for the old one.
+        self._shelf.clear()
+        self._wanted.clear()
+        return None
+
+    def _load(self, spec: StageSpec, manifest: Manifest, source: str) -> LoadedStage:
+        card = read_card(manifest.config)
+        model = load_stage_model(card, manifest, spec, open_source(source), self._device)
+        return LoadedStage(manifest.digest, spec, card, model, Sampler(card.vocabulary), self._device)
+
+    def _shelve(self, order: wire.Shelve) -> None:
+        """Load a standby on a thread of its own: what is served goes on meanwhile."""
+        copy = order.manifest.digest, order.spec
+        self._tidy(order.epoch, order.manifest.digest, [order.spec, *order.others])
+        if self._has(copy):
+            self._report(wire.Shelved(order.epoch, order.spec, ok=True))
+            return
+        is_under_way = copy in self._loading
+        self._loading[copy] = order.epoch
+        if is_under_way:
+            return
+
+        def work() -> None:
+            try:
+                with torch.inference_mode():
+                    loaded = self._load(order.spec, order.manifest, order.source)
+            except _FAILURES as error:
+                self._inbox.put(_Shelved(order, None, str(error)))
+            else:
+                self._inbox.put(_Shelved(order, loaded))
+
+        threading.Thread(target=work, name="shelf", daemon=True).start()
+
+    def _tidy(self, epoch: int, digest: str, specs: list[StageSpec]) -> None:
+        """Only what is wanted stays; layers of a ring that this process has left are as good as a standby."""
+        if self._loaded and self._epoch < epoch and not self._ring_end.is_connected:
+            self._loaded.forget()
+            self._shelf.append(self._loaded)
+            self._loaded = None
+        self._wanted = {(digest, spec) for spec in specs}
+        self._shelf = [held for held in self._shelf if (held.digest, held.spec) in self._wanted]
+
+    def _has(self, copy: _Copy) -> bool:
+        loaded = [*self._shelf, *([self._loaded] if self._loaded else [])]
+        return any((held.digest, held.spec) == copy for held in loaded)
+
+    def _put_on_shelf(self, shelved: _Shelved) -> None:
+        """What has come there another way meanwhile is not kept twice, what nobody wants any more not at all."""
+        spec = shelved.order.spec
+        copy = shelved.order.manifest.digest, spec
+        epoch = self._loading.pop(copy)
+        is_there = self._has(copy)
+        if shelved.loaded and not is_there and copy in self._wanted:
+            self._shelf = [*self._shelf, shelved.loaded][-SHELF_MAX:]
+            is_there = True
+            log.info("standby loaded", layers=f"{spec.first_layer}-{spec.end_layer - 1}")
+        self._report(wire.Shelved(epoch, spec, ok=is_there, reason="" if is_there else shelved.reason))
+
+    def _connect(self, order: wire.Connect) -> None:
+        loaded = self._loaded
+        if loaded and self._epoch == order.epoch:
+            try:
+                self._ring_end.connect(
+                    order.epoch, order.downstream, wire.Terms(loaded.digest, loaded.spec.precision)
+                )
+            except LinkError as error:
+                self._report(wire.Failed(order.epoch, "stage", str(error), order.downstream.node_id))
+                return
+            self._report(wire.Connected(order.epoch))
+
+    def _step(self, step: wire.Step, payload: bytearray) -> None:
+        loaded = self._loaded
+        if loaded is None or not self._ring_end.is_connected or step.epoch != self._epoch:
+            return  # A frame of an epoch that is over.
+        if self._seal:
+            self._seal.open(step)
+        self._ring_end.send(*loaded.run(step, payload))
+
+
+def _epoch_of(item: _Item) -> int:
+    message = item.message if isinstance(item, Frame) else item
+    return getattr(message, "epoch", 0)

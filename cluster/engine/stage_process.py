@@ -1,0 +1,30 @@
+"""The process that computes one stage: `python -m cluster.engine.stage_process`, started by a node's agent."""
+
+import sys
+from pathlib import Path
+
+import torch
+
+from cluster import wire
+from cluster.compute.devices import pick_device
+from cluster.engine.stage import Stage
+from cluster.nodes.pace_probe import probe_pace
+from cluster.nodes.probe import probe_machine
+from cluster.nodes.process import prepare
+from cluster.trust.identity import Identity
+
+
+def main(identity_folder: str, node_name: str, host: str, log_style: str, threads: str, share: str) -> None:
+    pipe = prepare("stage", node_name, log_style)
+    torch.set_num_threads(int(threads))
+    device, found = pick_device()
+    pace = probe_pace(device, int(threads), Path(identity_folder).parent / "pace.json", is_shared=float(share) < 1)
+    machine = probe_machine(found, float(share), pace=pace, host=host)
+    pipe.send(wire.Hello(node_name, machine, torch=str(torch.__version__)))
+    stage = Stage(Identity(Path(identity_folder)), host, device, pipe.send)
+    pipe.listen(stage.deliver, stage.stop, stage.vitals)
+    stage.run()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

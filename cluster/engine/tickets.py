@@ -1,0 +1,104 @@
+"""Requests as a head keeps them: their state while they wait or run, and what is checked before they start."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from cluster import wire
+from cluster.engine.completion import Completion
+from cluster.engine.sequence import Sequence
+from cluster.errors import ContextLengthExceeded, GenerationError, RequestInvalid
+from cluster.generation import GenerateRequest
+
+REQUESTS_MAX = 512
+CHOICES_MAX = 128
+# As many rings in a row may break with a request that gets no further: it may be what breaks them.
+BREAKS_MAX = 3
+
+Tell = Callable[[wire.Message], None]
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """A request in the head's hands; `tell` takes its answers on the head's thread.
+
+    `breaks` counts the rings that broke while it was computed, since it last got any further than `reached`: a
+    request that breaks whatever computes it comes to the same point each time, one that others break does not.
+    It is `parked` while another suspect is tried.
+    """
+
+    request: GenerateRequest
+    prompt: list[int]
+    tell: Tell
+    waiting_since_s: float = field(default_factory=time.monotonic)
+    breaks: int = 0
+    reached: tuple[int, int] = (0, 0)
+    is_parked: bool = False
+    completions: list[Completion] = field(default_factory=list)
+
+    @property
+    def id(self) -> str:
+        return self.request.id
+
+    @property
+    def is_started(self) -> bool:
+        """Whether its caller may have seen something of the answer."""
+        return any(completion.sequence.output_tokens for completion in self.completions)
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether a ring has it, but nothing of it has been computed yet."""
+        computed = any(completion.sequence.computed for completion in self.completions)
+        return bool(self.completions) and not computed and not self.is_started and not self.is_parked
+
+    @property
+    def is_finished(self) -> bool:
+        return bool(self.completions) and all(completion.finished for completion in self.completions)
+
+    @property
+    def open_sequences(self) -> Iterator[Sequence]:
+        """What of it is still to be computed."""
+        return (completion.sequence for completion in self.completions if not completion.finished)
+
+    def count_break(self) -> None:
+        """The ring broke while it computed this."""
+        sequences = [completion.sequence for completion in self.completions]
+        reached = sum(s.output_tokens for s in sequences), sum(s.settled for s in sequences)
+        self.breaks = 1 if reached > self.reached else self.breaks + 1
+        self.reached = max(reached, self.reached)
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The caller does not want this request answered any more."""
+
+    request_id: str
+
+
+def check_lengths(request: GenerateRequest, prompt_tokens: int, context_tokens: int) -> None:
+    """Raises RequestInvalid and ContextLengthExceeded, naming the field.
+
+    An answer that has begun elsewhere goes on, with less room than was asked for if need be.
+    """
+    if not prompt_tokens:
+        raise RequestInvalid("the prompt is empty", "prompt")
+    max_tokens = None if request.resume else request.limits.max_tokens
+    if prompt_tokens + (max_tokens or 1) > context_tokens:
+        asked = f" and {max_tokens} for the completion" if max_tokens else ""
+        raise ContextLengthExceeded(
+            f"This model's maximum context length is {context_tokens} tokens. You asked for {prompt_tokens} "
+            f"tokens in the prompt{asked}. Shorten the prompt or lower max_tokens.",
+            "max_tokens" if prompt_tokens < context_tokens and max_tokens else "messages",
+        )
+
+
+def check_tokens(token_ids: list[int], vocabulary: int) -> None:
+    """Raises RequestInvalid for ids that the embedding has no row for, whatever the tokenizer says."""
+    if token_ids and not 0 <= min(token_ids) <= max(token_ids) < vocabulary:
+        wrong = next(token for token in token_ids if not 0 <= token < vocabulary)
+        raise RequestInvalid(f"token {wrong} is outside of the model's vocabulary of {vocabulary}", "prompt")
+
+
+def rejected(request_id: str, error: GenerationError) -> wire.Rejected:
+    """The message that ends a request without its answer."""
+    return wire.Rejected(request_id, error.code, error.message, error.param)

@@ -1,0 +1,1 @@
+"""What models are: files, hashes, shapes, families, tokenizers. Needs no torch."""

@@ -1,0 +1,84 @@
+"""An embedding model on the controller's machine: its files hashed, and how its rows become vectors."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cluster.compute.pooling import Recipe, read_recipe
+from cluster.embedding import CONTEXT_TOKENS_MAX
+from cluster.errors import ModelUnsupported, RequestInvalid
+from cluster.models.bert_family import BERT_FAMILIES, refuse_variants
+from cluster.models.manifest import Manifest, Progress, read_config
+from cluster.models.model_card import read_card
+from cluster.models.store import find_model, load_manifest, model_name
+
+# torch and the program itself, and the rows of one pass.
+_PROCESS_BYTES = 512 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingModel:
+    name: str
+    folder: Path
+    manifest: Manifest
+    recipe: Recipe
+
+    @property
+    def needed_bytes(self) -> int:
+        """Memory for the model in fp32, for the process that computes it and for the longest text."""
+        values = sum(math.prod(entry.shape) for entry in self.manifest.tensors.values())
+        return 4 * values + _PROCESS_BYTES + self._kv_bytes
+
+    @property
+    def _kv_bytes(self) -> int:
+        if self.manifest.config.get("model_type") in BERT_FAMILIES:
+            return 0
+        card = read_card(self.manifest.config)
+        tokens = min(card.context_tokens, CONTEXT_TOKENS_MAX, self.recipe.tokens_max or CONTEXT_TOKENS_MAX)
+        return tokens * sum(card.kv_bytes_per_token("fp32", layer) for layer in range(card.layers))
+
+
+def read_embedding_model(reference: str, folder: Path, progress: Progress | None = None) -> EmbeddingModel:
+    """Find and hash a model that is given as for the cluster; `folder` keeps pulled models and manifests.
+
+    Raises ModelError, naming what cannot be embedded with.
+    """
+    found = find_model(reference, folder / "models", check_family)
+    name, config = model_name(reference), read_config(found)
+    check_family(config)
+    recipe = find_recipe(found, config)
+    return EmbeddingModel(name, found, load_manifest(found, name, folder / "manifests", progress), recipe)
+
+
+def check_family(config: dict[str, Any]) -> None:
+    """Raises ModelUnsupported and ModelInvalid for what the embedder does not run."""
+    if config.get("model_type") in BERT_FAMILIES:
+        refuse_variants(config)
+        return
+    for setting, wrong in (("use_bidirectional_attention", True), ("is_causal", False)):
+        if config.get(setting) is wrong:
+            raise ModelUnsupported(f"config.json: {setting} {wrong}: decoders are only run looking back")
+    if (card := read_card(config)).path != "fast":
+        raise ModelUnsupported(f"embedding models of family {card.family!r} are not supported")
+
+
+def find_recipe(folder: Path, config: dict[str, Any]) -> Recipe:
+    """As read_recipe: where nothing says how to pool, encoders' rows are averaged."""
+    return read_recipe(folder, default="mean" if config.get("model_type") in BERT_FAMILIES else None)
+
+
+def check_dimensions(config: dict[str, Any], hidden: int, wanted: int | None) -> int:
+    """How long vectors are to be. Only models whose config.json says so keep their sense when cut (Matryoshka).
+
+    `is_matryoshka` allows every length, `matryoshka_dimensions` those that it lists. Raises RequestInvalid.
+    """
+    if wanted in (None, hidden):
+        return hidden
+    assert wanted is not None
+    listed = config.get("matryoshka_dimensions")
+    allowed = [length for length in listed if isinstance(length, int)] if isinstance(listed, list) else []
+    if wanted in allowed or (not allowed and config.get("is_matryoshka") is True and 0 < wanted < hidden):
+        return wanted
+    lengths = ", ".join(map(str, sorted({*allowed, hidden})))
+    raise RequestInvalid(f"dimensions: this model's vectors have {lengths}, not {wanted}", "dimensions")

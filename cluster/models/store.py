@@ -1,0 +1,270 @@
+"""Model files on this machine: found in a folder, pulled from Hugging Face, or fetched from the controller."""
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+
+from cluster.errors import ModelError, ModelInvalid, ModelNotFound, WeightsMismatch
+from cluster.models import gguf_model
+from cluster.models.gguf_file import model_stem
+from cluster.models.manifest import READER_VERSION, Manifest, Progress, TensorEntry, read_config, read_manifest
+from cluster.models.model_card import read_card
+
+log = structlog.get_logger(__name__)
+
+# Small enough that signs of life are not held up behind it on a slow link.
+PART_BYTES = 256 * 2**10
+
+_TENSORS = "tensors"
+_SHA256_BYTES = 32
+_WANTED_FILES = ["*.safetensors", "*.safetensors.index.json", "*.json", "chat_template.jinja"]
+
+
+def model_name(reference: str) -> str:
+    """What callers call a model: its folder's or GGUF file's name, or its Hugging Face id without the revision."""
+    folder = Path(reference).expanduser()
+    if folder.suffix == ".gguf" and folder.is_file():
+        return model_stem(folder)
+    return folder.resolve().name if folder.is_dir() else reference.partition("@")[0]
+
+
+CheckConfig = Callable[[dict[str, Any]], object]
+"""Raises ModelError for a config.json that is not supported."""
+
+
+def find_model(reference: str, cache: Path, check: CheckConfig = read_card) -> Path:
+    """Folder of a model given by a local path or a Hugging Face id (`owner/name`, perhaps `@revision`).
+
+    A GGUF file, or a folder that holds one, becomes a folder in `cache` with its own config.json and tokenizer.
+
+    A pull shows its progress on stderr and goes on where an interrupted one stopped. An unsupported family is
+    refused after its config.json, before any weights are downloaded. Raises ModelNotFound, ModelUnsupported.
+    """
+    folder = Path(reference).expanduser()
+    if folder.suffix == ".gguf" and folder.is_file():
+        return gguf_model.unpack(folder.absolute(), cache)
+    if folder.is_dir():
+        gguf = gguf_model.find_gguf(folder.absolute())
+        return gguf_model.unpack(gguf, cache) if gguf else folder.resolve()
+    repository, _, revision = reference.partition("@")
+    if repository.count("/") != 1 or repository.startswith((".", "/", "~")):
+        raise ModelNotFound(f"{reference} is neither a folder nor a Hugging Face id like owner/name")
+    return _pull(repository, revision or "main", cache, check)
+
+
+def _pull(repository: str, revision: str, cache: Path, check: CheckConfig) -> Path:
+    # The library takes long to import and most starts need no pull.
+    from huggingface_hub import hf_hub_download, snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        config = Path(hf_hub_download(repository, "config.json", revision=revision, cache_dir=cache))
+        check(read_config(config.parent))
+        folder = snapshot_download(repository, revision=revision, cache_dir=cache, allow_patterns=_WANTED_FILES)
+    except LocalEntryNotFoundError:
+        raise ModelNotFound(f"{repository} is not on this machine and Hugging Face cannot be reached") from None
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
+        raise ModelNotFound(f"{repository}@{revision} cannot be pulled: {error}") from None
+    return Path(folder)
+
+
+def load_manifest(folder: Path, name: str, cache: Path, progress: Progress | None = None) -> Manifest:
+    """The folder's manifest; hashing is skipped while no file has changed since the last time."""
+    files = sorted(p for p in folder.iterdir() if p.suffix in (".safetensors", ".gguf", ".json", ".jinja"))
+    stamps = [(str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in files]
+    key = hashlib.sha256(msgspec.json.encode([READER_VERSION, name, stamps])).hexdigest()
+    file = cache / f"{key}.manifest"
+    if file.is_file() and (kept := _kept_manifest(file)):
+        return kept
+    manifest = read_manifest(folder, name, progress)
+    cache.mkdir(parents=True, exist_ok=True)
+    fresh = file.with_suffix(f".{os.getpid()}")
+    content = msgspec.msgpack.encode(manifest)
+    fresh.write_bytes(hashlib.sha256(content).digest() + content)
+    fresh.replace(file)
+    return manifest
+
+
+def _kept_manifest(file: Path) -> Manifest | None:
+    """None when it is damaged: it begins with the SHA-256 of what follows."""
+    try:
+        whole = file.read_bytes()
+        pinned, content = whole[:_SHA256_BYTES], whole[_SHA256_BYTES:]
+        if hashlib.sha256(content).digest() != pinned:
+            raise ModelInvalid("it is not what was written")
+        return msgspec.msgpack.decode(content, type=Manifest)
+    except (ModelInvalid, msgspec.DecodeError, OSError) as error:
+        log.warning("kept manifest damaged", file=str(file), reason=str(error), remedy="the model is hashed anew")
+        return None
+
+
+def open_source(source: str) -> Callable[[TensorEntry], bytearray]:
+    """A reader of tensors' raw bytes, from a checkpoint folder or a ModelCopy's folder."""
+    folder = Path(source)
+    fetched = (folder / _TENSORS).is_dir()
+
+    def read(entry: TensorEntry) -> bytearray:
+        path = folder / _TENSORS / entry.sha256 if fetched else folder / entry.file
+        content = bytearray(entry.size_bytes)
+        try:
+            with path.open("rb") as file:
+                file.seek(0 if fetched else entry.offset)
+                got = file.readinto(content)
+        except OSError as error:
+            raise ModelNotFound(f"cannot read {path}: {error.strerror}") from None
+        if got != entry.size_bytes:
+            raise ModelInvalid(f"{path} is truncated: {got} of {entry.size_bytes} bytes")
+        return content
+
+    return read
+
+
+def read_part(source: Path, manifest: Manifest, sha256: str, offset: int) -> tuple[bytes, int]:
+    """Up to PART_BYTES of a tensor or small file from `offset` on, and its size in all. Raises ModelNotFound."""
+    places = [(name, 0, entry.size_bytes) for name, entry in manifest.files.items() if entry.sha256 == sha256]
+    places += [(t.file, t.offset, t.size_bytes) for t in manifest.tensors.values() if t.sha256 == sha256]
+    if not places:
+        raise ModelNotFound(f"{manifest.name} has nothing with sha256 {sha256}")
+    name, begin, size_bytes = places[0]
+    if not 0 <= offset <= size_bytes:
+        raise ModelNotFound(f"{name} has {size_bytes} bytes of sha256 {sha256}, none at {offset}")
+    with (source / name).open("rb") as file:
+        file.seek(begin + offset)
+        return file.read(min(PART_BYTES, size_bytes - offset)), size_bytes
+
+
+def check_files(folder: Path, manifest: Manifest) -> None:
+    """Whether tokenizer, configuration and the like are those of the manifest. Raises WeightsMismatch."""
+    for name, entry in manifest.files.items():
+        try:
+            found = _hash(folder / name)
+        except OSError as error:
+            raise ModelNotFound(f"cannot read {folder / name}: {error.strerror}") from None
+        if found != entry.sha256:
+            raise WeightsMismatch(name, entry.sha256, found)
+
+
+def held_digests(models: Path, manifest_digest: str) -> list[str]:
+    """What of a model lies whole in this node's copy of it."""
+    folder = models / _checked(manifest_digest) / _TENSORS
+    if not folder.is_dir():
+        return []
+    return sorted(path.name for path in folder.iterdir() if _is_digest(path.name))
+
+
+def read_held(models: Path, manifest_digest: str, sha256: str, offset: int) -> tuple[bytes, int]:
+    """Up to PART_BYTES of one of these, and its size in all. Raises ModelNotFound, OSError."""
+    path = models / _checked(manifest_digest) / _TENSORS / _checked(sha256)
+    if not path.is_file():
+        raise ModelNotFound(f"nothing with sha256 {sha256} is here")
+    size_bytes = path.stat().st_size
+    if not 0 <= offset <= size_bytes:
+        raise ModelNotFound(f"{sha256} has {size_bytes} bytes, none at {offset}")
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read(PART_BYTES), size_bytes
+
+
+class ModelCopy:
+    """A node's own copy of the parts of one model that it needs, filled piece by piece, resumable."""
+
+    def __init__(self, models: Path, manifest: Manifest) -> None:
+        self.folder = models / manifest.digest
+        self._manifest = manifest
+        self._sizes = {entry.sha256: entry.size_bytes for entry in manifest.tensors.values()}
+        self._sizes |= {entry.sha256: entry.size_bytes for entry in manifest.files.values()}
+        (self.folder / _TENSORS).mkdir(parents=True, exist_ok=True)
+
+    def missing(self, tensor_names: list[str]) -> list[str]:
+        """Digests still to be fetched for these tensors and the small files; one of another size is none."""
+        return [digest for digest in self._wanted(tensor_names) if not self._is_whole(digest)]
+
+    def drop_damaged(self, tensor_names: list[str]) -> list[str]:
+        """Hash what is here of these tensors and the small files; what has changed goes. Returns its names."""
+        dropped = []
+        for digest, name in self._wanted(tensor_names).items():
+            path = self._path(digest)
+            if path.is_file() and _hash(path) != digest:
+                path.unlink()
+                dropped.append(name)
+            elif path.is_file():
+                self._place_small_files(digest)
+        return dropped
+
+    def size_bytes(self, sha256: str) -> int:
+        """How long it is, by the manifest."""
+        return self._sizes[sha256]
+
+    def offset(self, sha256: str) -> int:
+        """Where fetching goes on."""
+        part = self._part(sha256)
+        return part.stat().st_size if part.is_file() else 0
+
+    def append(self, sha256: str, content: bytes, total_bytes: int) -> bool:
+        """Add the next piece; True when the whole is there and its hash is right. Raises WeightsMismatch."""
+        part = self._part(sha256)
+        with part.open("ab") as file:
+            file.write(content)
+            size_bytes = file.tell()
+        if size_bytes > total_bytes:
+            part.unlink()
+            raise ModelInvalid(f"what was fetched of {sha256} has {size_bytes} bytes instead of {total_bytes}")
+        if size_bytes < total_bytes:
+            return False
+        with part.open("rb") as file:
+            os.fsync(file.fileno())
+        found = _hash(part)
+        if found != sha256:
+            part.unlink()
+            raise WeightsMismatch("a fetched part", sha256, found)
+        part.replace(self._path(sha256))
+        self._place_small_files(sha256)
+        return True
+
+    def _place_small_files(self, sha256: str) -> None:
+        for name, entry in self._manifest.files.items():
+            if entry.sha256 == sha256:
+                if "/" in name or name.startswith("."):
+                    raise ModelError(f"manifest names a file {name!r} outside of the model's folder")
+                (self.folder / name).write_bytes(self._path(sha256).read_bytes())
+
+    def _wanted(self, tensor_names: list[str]) -> dict[str, str]:
+        """Names by digest; what several names share is one."""
+        files = {entry.sha256: name for name, entry in self._manifest.files.items()}
+        return files | {self._manifest.tensors[name].sha256: name for name in tensor_names}
+
+    def _is_whole(self, sha256: str) -> bool:
+        path = self._path(sha256)
+        if not path.is_file():
+            return False
+        if path.stat().st_size != self._sizes[sha256]:
+            path.unlink()  # Cut short by a full disk, say.
+            return False
+        return True
+
+    def _path(self, sha256: str) -> Path:
+        return self.folder / _TENSORS / _checked(sha256)
+
+    def _part(self, sha256: str) -> Path:
+        return self._path(sha256).with_suffix(".part")
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _is_digest(text: str) -> bool:
+    return len(text) == 64 and text.isalnum()
+
+
+def _checked(digest: str) -> str:
+    """It becomes a part of a path. Raises ModelError."""
+    if not _is_digest(digest):
+        raise ModelError(f"{digest[:80]!r} is no SHA-256")
+    return digest

@@ -1,0 +1,177 @@
+"""A child process of a node's agent: started, spoken to in frames, and reported when it ends."""
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Awaitable, Callable
+
+import psutil
+import structlog
+
+from cluster import wire
+from cluster.errors import FrameInvalid, LinkLost
+from cluster.net.channel import read_frame
+
+log = structlog.get_logger(__name__)
+
+STOP_TIMEOUT_S = 5.0
+# A fresh child imports torch first, which takes slow disks a while; later its pipe thread answers at once, but for
+# tokenizers and weights that are being read.
+START_PATIENCE_S = 120.0
+LOADING_PATIENCE_S = 30.0
+PATIENCE_S = 1.4
+ASK_EVERY_S = 0.4
+# One that was stopped or swapped out for so long is of no use any more.
+KILL_PATIENCE_S = 60.0
+# This process stood still itself when it wakes so much later than it meant to.
+_STALL_S = 0.3
+
+# Weights in huge pages, where Linux gives them: fewer misses of the address cache, up to a third more speed.
+_HUGE_PAGES = {"THP_MEM_ALLOC_ENABLE": "1", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+# Between these it may be busy for longer.
+_LOADING = (wire.AssignStage, wire.AssignHead, wire.AssignEmbedder, wire.Shelve)
+_LOADED = (wire.Hello, wire.Ready, wire.Shelved, wire.Failed)
+
+Handle = Callable[[wire.Message], Awaitable[None]]
+Tell = Callable[[str], Awaitable[None]]
+
+
+class Child:
+    """One run of `python -m MODULE`. Its messages go to `handle`; `ended` is told why when it ends by itself.
+
+    `silent` is told when it shows no sign of life: a machine that is merely busy answers again, one that was
+    stopped does not and is killed in the end.
+    """
+
+    def __init__(
+        self, role: str, module: str, arguments: list[str], handle: Handle, ended: Tell, silent: Tell
+    ) -> None:
+        self.role = role
+        self._answering = asyncio.Event()
+        self._answering.set()
+        # What it last said of its work.
+        self.vitals: wire.Vitals | None = None
+        self._command = [sys.executable, "-m", module, *arguments]
+        self._handle = handle
+        self._ended = ended
+        self._silent = silent
+        self._process: asyncio.subprocess.Process | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._heard_s = 0.0
+        self._patience_s = START_PATIENCE_S
+
+    async def start(self) -> None:
+        """Returns when the process runs. Raises OSError."""
+        self._process = await asyncio.create_subprocess_exec(
+            *self._command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env=_HUGE_PAGES | os.environ,
+        )
+        self._tasks = [
+            asyncio.create_task(self._read(self._process), name=f"{self.role} child"),
+            asyncio.create_task(self._watch(self._process), name=f"{self.role} watch"),
+        ]
+
+    @property
+    def is_silent(self) -> bool:
+        return not self._answering.is_set()
+
+    @property
+    def memory_bytes(self) -> int:
+        """Resident memory, 0 once the process is gone."""
+        try:
+            return psutil.Process(self._process.pid).memory_info().rss if self._process else 0
+        except psutil.Error:
+            return 0
+
+    async def send(self, message: wire.Message) -> None:
+        """Raises LinkLost when the child is gone."""
+        assert self._process
+        assert self._process.stdin
+        if isinstance(message, _LOADING):
+            self._patience_s = max(self._patience_s, LOADING_PATIENCE_S)
+        try:
+            self._process.stdin.write(wire.encode(message))
+            # Nobody waits for one that does not read, and least whoever is to find that out.
+            if not self.is_silent and not isinstance(message, wire.Tick):
+                await self._process.stdin.drain()
+        except OSError:
+            raise LinkLost(f"the {self.role} process has ended") from None
+
+    async def answers_within(self, timeout_s: float) -> bool:
+        """Whether it is alive: a silent one gets so long for a sign of life."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._answering.wait()
+        return not self.is_silent
+
+    async def stop(self) -> None:
+        """Close its pipe, which asks it to end, and insist when it does not."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        assert process.stdin
+        process.stdin.close()
+        try:
+            async with asyncio.timeout(0 if self.is_silent else STOP_TIMEOUT_S):
+                await process.wait()
+        except TimeoutError:
+            log.warning("child killed", role=self.role, reason="it did not end by itself")
+            _kill(process)
+            await process.wait()
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout
+        try:
+            while True:
+                message, _ = await read_frame(process.stdout)
+                self._note_life(message)
+                if not isinstance(message, wire.Tick):
+                    await self._handle(message)
+        except asyncio.IncompleteReadError:
+            reason = f"exit status {await process.wait()}"
+        except (FrameInvalid, LinkLost) as error:
+            reason = str(error)
+            _kill(process)
+        log.error("child ended", role=self.role, reason=reason)
+        self._tasks[1].cancel()
+        await self._ended(f"its {self.role} process ended: {reason}")
+
+    def _note_life(self, message: wire.Message) -> None:
+        self._heard_s = asyncio.get_running_loop().time()
+        if isinstance(message, wire.Tick):
+            self.vitals = message.vitals
+        elif isinstance(message, _LOADED):
+            self._patience_s = PATIENCE_S
+        if self.is_silent:
+            self._answering.set()
+            log.info("child answers again", role=self.role)
+
+    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+        loop = asyncio.get_running_loop()
+        self._heard_s = loop.time()
+        while self._heard_s + KILL_PATIENCE_S + self._patience_s > loop.time():
+            asked_s = loop.time()
+            with contextlib.suppress(LinkLost):
+                await self.send(wire.Tick())
+            await asyncio.sleep(ASK_EVERY_S)
+            stall_s = loop.time() - asked_s - ASK_EVERY_S
+            if stall_s > _STALL_S:
+                self._heard_s += stall_s
+            quiet_s = loop.time() - self._heard_s
+            if quiet_s > self._patience_s and not self.is_silent:
+                self._answering.clear()
+                log.warning("child is silent", role=self.role, seconds=round(quiet_s, 1))
+                await self._silent(f"its {self.role} process shows no sign of life")
+        log.error("child killed", role=self.role, reason=f"no sign of life for {KILL_PATIENCE_S:.0f} s")
+        _kill(process)
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()

@@ -1,0 +1,284 @@
+"""A node's orders and the child processes that carry them out: for its stage, for a head, for an embedder."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Literal
+
+import structlog
+from msgspec.structs import replace
+
+from cluster import wire
+from cluster.errors import ClusterError, LinkLost
+from cluster.models.checkpoint import stage_tensor_names
+from cluster.models.model_card import read_card
+from cluster.models.store import check_files
+from cluster.nodes.child import Child, Handle
+from cluster.nodes.fetching import Fetcher
+from cluster.nodes.node_options import NodeOptions
+from cluster.nodes.probe import Machine, usable_memory_bytes
+from cluster.trust.identity import Identity
+
+log = structlog.get_logger(__name__)
+
+START_TIMEOUT_S = 120.0
+RESTART_PAUSE_S = 0.2
+# How long a child that shows no sign of life has for one before another takes its place.
+REPLACE_PATIENCE_S = 3.0
+
+Role = Literal["stage", "head", "embedder"]
+
+_Order = wire.AssignStage | wire.AssignHead | wire.AssignEmbedder
+
+
+class Crew:
+    """Children that outlive the controller's connections. `report` takes what the controller is to know."""
+
+    def __init__(self, options: NodeOptions, identity: Identity, fetcher: Fetcher, report: Handle) -> None:
+        self._options = options
+        self._identity = identity
+        self._fetcher = fetcher
+        self._report = report
+        self._host = ""
+        self._children: dict[Role, Child] = {}
+        self._machine: asyncio.Future[Machine] = asyncio.get_running_loop().create_future()
+        self._empty_stage_bytes = 0
+        self._epoch = 0
+        self._embedder_epoch = 0
+        # By kind of work: the epoch that it is for, and its task.
+        self._assigning: dict[str, tuple[int, asyncio.Task[None]]] = {}
+        # The epoch that a role loads files for.
+        self._loading: dict[str, int] = {}
+        self._starting = asyncio.Lock()
+        self._is_stopping = False
+        # What the stage process computes with.
+        self.torch = ""
+
+    async def start(self, host: str) -> None:
+        """Have a stage process that listens on this address; children that listen on another one end."""
+        if host != self._host:
+            async with self._starting:
+                for child in list(self._children.values()):
+                    await child.stop()
+                self._children.clear()
+                self._host = host
+        await self._ensure_child("stage")
+
+    async def stop(self) -> None:
+        tasks = [task for _, task in self._assigning.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        async with self._starting:  # Whoever is being started is among the children then, and nobody follows.
+            self._is_stopping = True
+            await asyncio.gather(*(child.stop() for child in self._children.values()))
+
+    async def probed_machine(self) -> Machine:
+        """What the stage process has found here. Raises ClusterError when it does not come up."""
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._machine), START_TIMEOUT_S)
+        except TimeoutError:
+            raise ClusterError(f"the stage process did not start within {START_TIMEOUT_S:.0f} s") from None
+
+    def heartbeat(self) -> wire.Heartbeat:
+        """How the children do, and what a new assignment could fill."""
+        children = self._children
+        vitals: dict[str, wire.Vitals] = {role: child.vitals for role, child in children.items() if child.vitals}
+        # An embedder is in no ring: what becomes of it is told by `Failed`.
+        silent: list[str] = [role for role, child in children.items() if child.is_silent and role != "embedder"]
+        return wire.Heartbeat(self._memory_usable_bytes(), vitals, silent, time.time())
+
+    def _memory_usable_bytes(self) -> int:
+        """The memory that the present assignment holds comes free first."""
+        stage = self._children.get("stage")
+        held_bytes = max(0, stage.memory_bytes - self._empty_stage_bytes) if stage else 0
+        return usable_memory_bytes(self._options.share) + held_bytes
+
+    async def obey(self, message: wire.Message) -> None:
+        """Begin what the controller orders; what comes of it is reported."""
+        match message:
+            case wire.Prepare():
+                self._begin("files", message.epoch, self._get_files(message))
+            case wire.Shelve():
+                self._begin("standby", message.epoch, self._shelve(message))
+            case wire.AssignStage() | wire.AssignHead():
+                self._epoch = message.epoch
+                role: Role = "stage" if isinstance(message, wire.AssignStage) else "head"
+                self._begin(role, message.epoch, self._prepare(role, message))
+            case wire.AssignEmbedder():
+                self._embedder_epoch = message.epoch
+                self._begin("embedder", message.epoch, self._prepare("embedder", message))
+            case wire.Dismiss(epoch, "embedder"):
+                if self._embedder_epoch < epoch:
+                    self._begin("embedder", epoch, self._end_embedder())
+            case wire.Connect(role=("stage" | "head") as connecting):
+                await self._pass_on(connecting, message)
+            case wire.Dismiss():
+                await self._dismiss(message)
+            case wire.Tidy():
+                await self._pass_on("stage", message)
+            case _:
+                pass
+
+    async def keep_out(self, message: wire.Removed) -> None:
+        """Children's connections with machines that are out end now."""
+        for role in list(self._children):
+            await self._pass_on(role, message)
+
+    async def _dismiss(self, order: wire.Dismiss) -> None:
+        for what, (epoch, task) in self._assigning.items():
+            if epoch < order.epoch and what != "embedder":
+                task.cancel()
+        for role in list(self._children):
+            if order.role in ("", role) and role != "embedder":
+                await self._pass_on(role, order)
+
+    async def _end_embedder(self) -> None:
+        if child := self._children.get("embedder"):
+            await asyncio.shield(self._replace("embedder", child))
+
+    def _begin(self, what: str, epoch: int, work: Coroutine[None, None, None]) -> None:
+        """One piece of work of each kind at a time: a newer order takes the place of an older one."""
+        if what in self._assigning:
+            self._assigning[what][1].cancel()
+        self._assigning[what] = epoch, asyncio.create_task(work, name=f"{what} of epoch {epoch}")
+
+    async def _get_files(self, order: wire.Prepare) -> None:
+        """Bring the files here while another ring may still serve."""
+        try:
+            if not self._options.shares_files:
+                await self._fetch(order)
+        except Exception as error:  # noqa: BLE001 - see _failed
+            await self._failed("files", order.epoch, error)
+        else:
+            await self._report(wire.Prepared(order.epoch))
+
+    async def _prepare(self, role: Role, order: _Order) -> None:
+        """Bring the files here, then hand the order to the child that carries it out."""
+        try:
+            source = order.source if self._options.shares_files else await self._fetch(order)
+            if role != "stage":
+                await asyncio.to_thread(check_files, Path(source), order.manifest)
+            if role != "head":
+                self._loading[role] = order.epoch
+            # An order for a child that stands still is for the one in its place.
+            if (silent := self._children.get(role)) and not await silent.answers_within(REPLACE_PATIENCE_S):
+                await self._replace(role, silent)
+            # Shielded: a child that a newer order interrupts half-way through its start would never be used.
+            child = await asyncio.shield(self._ensure_child(role))
+            await child.send(replace(order, source=source))
+        except Exception as error:  # noqa: BLE001 - see _failed
+            await self._failed(role, order.epoch, error)
+
+    async def _shelve(self, order: wire.Shelve) -> None:
+        """Have the stage process load a standby beside what it serves."""
+        try:
+            source = order.source if self._options.shares_files else await self._fetch(order)
+            child = await asyncio.shield(self._ensure_child("stage"))
+            await child.send(replace(order, source=source))
+            if order.spec.is_first:  # The head lives beside the first stage: it is to be ready, too.
+                await asyncio.shield(self._ensure_child("head"))
+        except Exception as error:  # noqa: BLE001 - an order's edge: the controller must hear of whatever went wrong
+            reason = f"{self._options.name}: {error}"
+            await self._report(wire.Shelved(order.epoch, order.spec, ok=False, reason=reason))
+
+    async def _failed(self, role: str, epoch: int, error: Exception) -> None:
+        """The edge of an order's task: the controller must hear of whatever went wrong."""
+        foreseen = isinstance(error, ClusterError | OSError)
+        log.error("order failed", role=role, epoch=epoch, reason=str(error), exc_info=not foreseen)
+        await self._report(wire.Failed(epoch, role, f"{self._options.name}: {error}"))
+
+    async def _fetch(self, order: wire.Prepare | wire.Shelve | _Order) -> str:
+        """Get what this node lacks of the model; returns the folder of its copy."""
+        manifest = order.manifest
+        match order:
+            case wire.AssignHead():
+                names: list[str] = []
+            case wire.AssignEmbedder():
+                names = list(manifest.tensors)
+            case _:
+                names = stage_tensor_names(read_card(manifest.config), order.spec, manifest.tensors)
+        return await self._fetcher.fetch(manifest, names, order.sources)
+
+    def _program(self, role: Role) -> tuple[str, list[str]]:
+        match role:
+            case "head":
+                return "cluster.engine.head_process", []
+            case "embedder":
+                return "cluster.engine.embedder_process", [str(self._options.threads)]
+            case "stage":
+                return "cluster.engine.stage_process", [str(self._options.threads), str(self._options.share)]
+
+    async def _ensure_child(self, role: Role) -> Child:
+        async with self._starting:
+            if self._is_stopping:
+                raise ClusterError("this node is stopping")
+            if role not in self._children:
+                if role == "stage" and self._machine.done():
+                    self._machine = asyncio.get_running_loop().create_future()
+                self._children[role] = await self._start_child(role, *self._program(role))
+            return self._children[role]
+
+    async def _start_child(self, role: Role, module: str, arguments: list[str]) -> Child:
+        async def handle(message: wire.Message) -> None:
+            await self._from_child(message)
+
+        async def ended(reason: str) -> None:
+            await self._child_ended(role, reason)
+
+        async def silent(reason: str) -> None:
+            await self._report(self.heartbeat())
+            await self._report(wire.Failed(self._epoch_of(role), role, reason, cause="silent"))
+
+        common = [str(self._identity.folder), self._options.name, self._host, self._options.log_style]
+        child = Child(role, module, [*common, *arguments], handle, ended, silent)
+        await child.start()
+        return child
+
+    async def _from_child(self, message: wire.Message) -> None:
+        if isinstance(message, wire.Hello):
+            stage = self._children.get("stage")
+            self._empty_stage_bytes = stage.memory_bytes if stage else 0
+            self.torch = message.torch
+            if not self._machine.done():
+                self._machine.set_result(message.machine)
+        else:
+            self._judge_copy(message)
+            await self._report(message)
+
+    def _judge_copy(self, message: wire.Message) -> None:
+        """Whoever cannot load what it was given may have been given damaged files."""
+        match message:
+            case wire.Ready(role=role):
+                self._loading.pop(role, None)
+            case wire.Failed(epoch, ("stage" | "embedder") as role) if epoch == self._loading.get(role, 0):
+                self._fetcher.doubt()
+            case wire.Shelved(ok=False, reason=reason) if reason:
+                self._fetcher.doubt()
+            case _:
+                pass
+
+    def _epoch_of(self, role: Role) -> int:
+        return self._embedder_epoch if role == "embedder" else self._epoch
+
+    async def _child_ended(self, role: Role, reason: str) -> None:
+        self._children.pop(role, None)
+        await self._report(wire.Failed(self._epoch_of(role), role, reason, cause="ended"))
+        if role == "stage":
+            await asyncio.sleep(RESTART_PAUSE_S)
+            with contextlib.suppress(ClusterError):  # We are stopping.
+                await self._ensure_child("stage")
+
+    async def _replace(self, role: Role, child: Child) -> None:
+        async with self._starting:
+            if self._children.get(role) is child:
+                del self._children[role]
+                await child.stop()
+
+    async def _pass_on(self, role: Role, message: wire.Message) -> None:
+        """A child that is gone has been reported already; the order for it is moot."""
+        if child := self._children.get(role):
+            with contextlib.suppress(LinkLost):
+                await child.send(message)

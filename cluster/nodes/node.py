@@ -1,0 +1,212 @@
+"""The agent on each machine: join, hold on to the controller, pass its orders on to the crew, report."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from cluster import wire
+from cluster.errors import FrameInvalid, LinkLost, PeerRejected, WrongPeer
+from cluster.models.store import PART_BYTES
+from cluster.net.channel import Channel, dial
+from cluster.nodes.crew import Crew
+from cluster.nodes.fetching import ControllerSource, Fetcher
+from cluster.nodes.link_probe import LinkProbe
+from cluster.nodes.node_options import NodeOptions
+from cluster.nodes.sharing import FileDoor
+from cluster.trust import renewal
+from cluster.trust.authority import fingerprint, read_token
+from cluster.trust.discovery import Target
+from cluster.trust.handshake import PROGRAM
+from cluster.trust.identity import AUTHORITY_FILE, Identity
+from cluster.trust.joining import join
+from cluster.trust.whereabouts import Whereabouts
+
+log = structlog.get_logger(__name__)
+
+WELCOME_TIMEOUT_S = 10.0
+RENEWAL_TIMEOUT_S = 30.0
+PAUSES_S = (0.5, 1.0, 2.0, 5.0)
+
+
+class Agent:
+    """Lives as long as the machine takes part: one controller connection at a time, children that outlive it."""
+
+    def __init__(self, options: NodeOptions) -> None:
+        self._options = options
+        self._folder = Path(options.folder)
+        self._identity = Identity(self._folder / "identity")
+        self._channel: Channel | None = None
+        self._host = ""
+        self._whereabouts = Whereabouts(options.controller, self._folder / "controller.json", options.discovery)
+        self._controller_source = ControllerSource(self._report)
+        fetcher = Fetcher(self._folder / "models", self._identity, self._controller_source)
+        self._crew = Crew(options, self._identity, fetcher, self._report)
+        self._file_door = FileDoor(self._folder / "models", self._identity)
+        self._files_port = 0
+        self._link_probe = LinkProbe(self._identity)
+        self._renewed: asyncio.Future[None] | None = None
+
+    async def run(self) -> None:
+        """Until cancelled. Raises ClusterError; PeerRejected when this machine is not let in."""
+        await self._become_known()
+        try:
+            await self._stay_connected()
+        finally:
+            await self._file_door.close()
+            self._link_probe.close()
+            await self._crew.stop()
+
+    async def _become_known(self) -> None:
+        """Join, unless a certificate speaks for this machine already. Raises PeerRejected, LinkLost."""
+        identity = self._identity
+        if identity.exists and not renewal.has_ended(identity):
+            return
+        if not self._options.token:
+            why = "its certificate has ended" if identity.exists else "it has not joined a cluster yet"
+            raise PeerRejected(f"this machine needs a join token (--token, `millrace token create`): {why}")
+        await self._join()
+
+    async def _join(self) -> None:
+        """Raises PeerRejected, LinkLost."""
+        identity, token = self._identity, self._options.token
+        pinned, _ = read_token(token)
+        await self._whereabouts.reach(
+            pinned, lambda target: join(target, token, identity.folder, self._options.name)
+        )
+
+    async def _stay_connected(self) -> None:
+        failures = 0
+        pinned = fingerprint((self._identity.folder / AUTHORITY_FILE).read_text())
+
+        def welcomed() -> None:
+            nonlocal failures
+            failures = 0
+
+        while True:
+            try:
+                channel = await self._whereabouts.reach(pinned, self._dial_controller)
+                await self._serve_controller(channel, welcomed)
+            except (LinkLost, FrameInvalid, OSError) as error:
+                # Whoever talks nonsense will not talk sense in half a second.
+                patience = len(PAUSES_S) if isinstance(error, FrameInvalid) else failures
+                pause_s = PAUSES_S[min(patience, len(PAUSES_S) - 1)]
+                failures += 1
+                log.warning("controller lost", reason=str(error), again_in_s=pause_s)
+                await asyncio.sleep(pause_s)
+
+    async def _settle(self, host: str) -> None:
+        """Everything here listens on the address that this machine reaches the controller from."""
+        await self._crew.start(host)
+        if host != self._host:
+            self._host = host
+            self._link_probe.open(host)
+            if not self._options.shares_files:
+                self._files_port = await self._file_door.open(host)
+
+    async def _dial_controller(self, target: Target) -> Channel:
+        if renewal.has_ended(self._identity):
+            raise PeerRejected("this machine's certificate has ended: join again with a new token")
+        channel = await dial(target.host, target.port, self._identity.client_context())
+        if channel.peer is None or channel.peer.role != "gateway":
+            await channel.close()
+            raise WrongPeer(f"{channel.address} is no controller of this cluster")
+        channel.payload_bytes_max = PART_BYTES
+        return channel
+
+    async def _serve_controller(self, channel: Channel, welcomed: Callable[[], None]) -> None:
+        """One connection from hello to its loss. Raises LinkLost, PeerRejected, ClusterError."""
+        tasks: list[asyncio.Task[None]] = []
+        try:
+            await self._settle(channel.writer.get_extra_info("sockname")[0])
+            machine = await self._crew.probed_machine()
+            await channel.send(
+                wire.Hello(
+                    name=self._options.name,
+                    machine=machine,
+                    program=PROGRAM,
+                    protocol=wire.PROTOCOL_VERSION,
+                    torch=self._crew.torch,
+                    files_port=self._files_port,
+                )
+            )
+            welcome, _ = await channel.receive(WELCOME_TIMEOUT_S)
+            if isinstance(welcome, wire.Refused):
+                if welcome.removed and self._options.token:
+                    await self._join()
+                    raise LinkLost("this machine was removed, and has joined anew")
+                raise PeerRejected(welcome.reason)
+            if not isinstance(welcome, wire.Welcome):
+                raise FrameInvalid("expected a welcome from the controller")
+            welcomed()
+            self._channel = channel
+            await channel.send(self._link_probe.report())
+            tasks = [
+                asyncio.create_task(self._beat(channel, welcome.heartbeat_ms / 1000), name="heartbeat"),
+                asyncio.create_task(renewal.keep_fresh(self._identity, self._renew), name="certificate renewal"),
+            ]
+            while True:
+                message, payload = await channel.receive(welcome.patience_ms / 1000)
+                await self._handle(message, payload)
+        finally:
+            self._channel = None
+            for task in tasks:
+                task.cancel()
+            await channel.close()
+
+    async def _beat(self, channel: Channel, interval_s: float) -> None:
+        try:
+            while True:
+                await channel.send(self._crew.heartbeat())
+                await asyncio.sleep(interval_s)
+        except LinkLost:
+            channel.writer.transport.abort()
+
+    async def _handle(self, message: wire.Message, payload: bytes) -> None:
+        match message:
+            case wire.Part() | wire.NoPart():
+                self._controller_source.deliver(message, payload)
+            case wire.Renewed(certificate_pem):
+                self._keep_certificate(certificate_pem)
+            case wire.Removed():
+                await self._keep_out(message)
+            case wire.Refused(reason):
+                raise PeerRejected(reason)
+            case wire.MeasureLinks():
+                self._link_probe.begin(message, self._report)
+            case _:
+                await self._crew.obey(message)
+
+    def _keep_certificate(self, certificate_pem: str) -> None:
+        """Raises PeerRejected."""
+        try:
+            renewal.keep(self._identity, certificate_pem)
+        except OSError as error:  # A full disk, say: it is asked for again.
+            log.error("certificate not kept", reason=str(error))
+            return
+        if self._renewed and not self._renewed.done():
+            self._renewed.set_result(None)
+
+    async def _renew(self) -> None:
+        """Raises TimeoutError when the controller does not answer."""
+        self._renewed = asyncio.get_running_loop().create_future()
+        await self._report(wire.Renew(renewal.request_again(self._identity, self._options.name)))
+        async with asyncio.timeout(RENEWAL_TIMEOUT_S):
+            await self._renewed
+
+    async def _keep_out(self, message: wire.Removed) -> None:
+        """Our processes look into the file for every new connection; those that stand end now."""
+        try:
+            self._identity.keep_removed(message.node_ids)
+        except OSError as error:  # The controller tells us again whenever we connect.
+            log.error("removed machines not written down", reason=str(error))
+        self._file_door.cut(frozenset(message.node_ids))
+        await self._crew.keep_out(message)
+
+    async def _report(self, message: wire.Message) -> None:
+        """To the controller; without one the message is moot, since it will assign anew."""
+        if self._channel:
+            with contextlib.suppress(LinkLost):
+                await self._channel.send(message)

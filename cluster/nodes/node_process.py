@@ -1,0 +1,56 @@
+"""A node that another process owns: `python -m cluster.nodes.node_process`, its options as one JSON line on stdin.
+
+It ends when its stdin closes, so that no node outlives whoever started it.
+"""
+
+import asyncio
+import contextlib
+import signal
+import sys
+import threading
+
+import msgspec
+import structlog
+
+from cluster.errors import ClusterError
+from cluster.nodes.node import Agent
+from cluster.nodes.node_options import NodeOptions
+from cluster.nodes.process import configure_logs
+
+log = structlog.get_logger(__name__)
+
+
+def main() -> int:
+    options = msgspec.json.decode(sys.stdin.readline(), type=NodeOptions)
+    configure_logs(options.log_style)
+    try:
+        asyncio.run(_run(options))
+    except ClusterError as error:
+        log.error("node ended", node=options.name, reason=str(error))
+        return 1
+    return 0
+
+
+async def _run(options: NodeOptions) -> None:
+    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    # A daemon thread, because a blocked read cannot be cancelled.
+    threading.Thread(target=_watch_owner, args=(loop, stopped), name="owner watch", daemon=True).start()
+    agent = asyncio.create_task(Agent(options).run(), name="agent")
+    agent.add_done_callback(lambda _: stopped.set())
+    await stopped.wait()
+    if agent.done():
+        agent.result()
+    agent.cancel()
+    await asyncio.gather(agent, return_exceptions=True)
+
+
+def _watch_owner(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> None:
+    sys.stdin.read()
+    with contextlib.suppress(RuntimeError):  # The loop is closed: we are ending anyway.
+        loop.call_soon_threadsafe(stopped.set)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

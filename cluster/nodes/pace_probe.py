@@ -1,0 +1,92 @@
+"""How fast this machine computes, measured by the process that will: asked once and kept on disk."""
+
+import time
+from pathlib import Path
+
+import msgspec
+import torch
+import torch.nn.functional as F
+
+from cluster.compute.kernels import KernelReport, measure, read_bytes_per_s, self_test
+from cluster.plans.speeds import TEXT_CHARACTERS_MAX, Pace, Speed
+
+# A usual layer's shape: kernels are timed on it, and predictions are by the number of weights.
+_HIDDEN, _INTERMEDIATE = 1024, 2816
+_KEPT_S = 7 * 24 * 3600.0
+# Calls in a layer of the fast path beside its matrices, as `_small_calls` has them.
+_LAYER_ROUNDS = 4
+_TRIES = 5
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """A measurement and what it was made with."""
+
+    key: str
+    measured_at_s: float
+    pace: Pace
+
+
+def probe_pace(device: torch.device, threads: int, file: Path, *, is_shared: bool = False) -> Pace:
+    """The pace that was measured lately with the same program, or one measured now, in about a second.
+
+    Where several nodes share this machine their measurements would be of each other: only the self-test is made
+    then, and speeds are assumed, the same for all of them.
+    """
+    name = torch.cuda.get_device_name() if device.type == "cuda" else device.type
+    key = f"{torch.__version__} {name} {threads} {is_shared}"
+    if kept := _read(file, key):
+        return kept
+    if is_shared:
+        pace = Pace(speeds={precision: _speed(report) for precision, report in self_test(device).items()})
+    else:
+        reports = measure(device, _HIDDEN, _INTERMEDIATE, threads)
+        pace = Pace(
+            speeds={precision: _speed(report) for precision, report in reports.items()},
+            dispatch_s=_dispatch_s(),
+            memory_bytes_per_s=read_bytes_per_s(device, threads),
+        )
+    _keep(file, _Kept(key, time.time(), pace))
+    return pace
+
+
+def _speed(report: KernelReport) -> Speed:
+    seconds = tuple(report.seconds_per_million) if report.weights else ()
+    return Speed(report.rows, seconds, report.is_usable, report.reason[:TEXT_CHARACTERS_MAX])
+
+
+def _dispatch_s() -> float:
+    """What a layer costs before any arithmetic: calls of many small kernels, on the calling thread's clock."""
+    rows, weight = torch.randn(1, 64), torch.ones(64)
+    _small_calls(rows, weight)
+    tries = []
+    for _ in range(_TRIES):
+        began_s = time.thread_time()
+        for _ in range(_LAYER_ROUNDS * 10):
+            _small_calls(rows, weight)
+        tries.append((time.thread_time() - began_s) / 10)
+    return min(tries)
+
+
+def _small_calls(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    normed = F.rms_norm(rows, (64,), weight)
+    turned = normed.mul(2).add_(rows)
+    return F.silu(turned).view(1, 1, 64).transpose(0, 1)
+
+
+def _read(file: Path, key: str) -> Pace | None:
+    try:
+        kept = msgspec.json.decode(file.read_bytes(), type=_Kept)
+    except (OSError, msgspec.DecodeError):
+        return None
+    is_fresh = 0 <= time.time() - kept.measured_at_s < _KEPT_S
+    return kept.pace if kept.key == key and is_fresh else None
+
+
+def _keep(file: Path, kept: _Kept) -> None:
+    """Best effort: on a full disk it is measured again at the next start."""
+    try:
+        partial = file.with_suffix(".partial")
+        partial.write_bytes(msgspec.json.encode(kept))
+        partial.replace(file)
+    except OSError:
+        file.unlink(missing_ok=True)

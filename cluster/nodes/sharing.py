@@ -1,0 +1,78 @@
+"""A node's own small door: other nodes of the cluster fetch model files there, and nothing else."""
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from cluster import wire
+from cluster.errors import ModelError, PeerRejected
+from cluster.models.store import held_digests, read_held
+from cluster.net.channel import Channel, Door
+from cluster.trust.identity import Identity, NodeId
+
+log = structlog.get_logger(__name__)
+
+# Its own stages come first; who finds it busy asks the next.
+SERVED_MAX = 4
+IDLE_TIMEOUT_S = 30.0
+_QUESTION_BYTES_MAX = 2**10
+
+
+@dataclass(slots=True)
+class FileDoor:
+    """Serves what lies whole in `models`: all of it is part of models that this cluster's controller deployed."""
+
+    models: Path
+    identity: Identity
+    _door: Door | None = None
+    _served: set[NodeId] = field(default_factory=set)
+
+    async def open(self, host: str) -> int:
+        """Listen on this address, in the place of another one; returns the port. Raises OSError."""
+        await self.close()
+        self._door = Door("files", self.identity, self._serve)
+        return await self._door.open(host, 0)
+
+    async def close(self) -> None:
+        if self._door:
+            await self._door.close()
+            self._door = None
+
+    def cut(self, node_ids: frozenset[NodeId]) -> None:
+        """End the connections of these machines now."""
+        if self._door:
+            self._door.cut(node_ids)
+
+    async def _serve(self, channel: Channel) -> None:
+        """One node at a time until it hangs up. Raises LinkError."""
+        peer = channel.peer
+        if peer is None or peer.role != "node":
+            raise PeerRejected("model files are for this cluster's nodes")
+        if peer.node_id in self._served or len(self._served) >= SERVED_MAX:
+            raise PeerRejected(f"this node serves {len(self._served)} others just now")
+        channel.message_bytes_max = _QUESTION_BYTES_MAX
+        self._served.add(peer.node_id)
+        try:
+            await self._answer(channel)
+        except (ModelError, OSError) as error:
+            raise PeerRejected(str(error)) from None
+        finally:
+            self._served.discard(peer.node_id)
+
+    async def _answer(self, channel: Channel) -> None:
+        manifest = ""
+        while True:
+            message, _ = await channel.receive(IDLE_TIMEOUT_S)
+            match message:
+                case wire.AskHeld(manifest):
+                    held = await asyncio.to_thread(held_digests, self.models, manifest)
+                    await channel.send(wire.Held(held))
+                case wire.Fetch(sha256, offset) if manifest:
+                    content, total_bytes = await asyncio.to_thread(
+                        read_held, self.models, manifest, sha256, offset
+                    )
+                    await channel.send(wire.Part(sha256, offset, total_bytes), content)
+                case _:
+                    raise PeerRejected(f"{type(message).__name__} is no question about files")

@@ -1,0 +1,168 @@
+"""The best ring for a task: how many stages, how many steps in flight, which machines, which boundaries."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from math import inf
+
+from cluster.models.layer_cost import Precision
+from cluster.plans.candidates import Candidates, Task
+from cluster.plans.cuts import ALONE, Fleet, Ring, best_cut, even
+from cluster.plans.exact_rings import MACHINES_MAX, exact_ring
+from cluster.plans.forecast import Costs, RingForecast, in_flight_choices, links_of
+from cluster.plans.planned import Member, WireFormat
+from cluster.plans.ring_search import search_ring
+
+# A cut may cost so much more than the best one when it is more even: measurements are no more exact than that.
+_SLACK = 0.02
+# Callers keep their connection where the head stays; so much is that worth.
+_HEAD_SLACK = 0.05
+_ORDER_SLACK = 0.005
+_USUAL_IN_FLIGHT = 4
+# Stages that the search among many machines looks at, for each number of steps in flight.
+_WORK = 200_000
+_WORK_AGAIN = 40_000
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A ring of `candidates`, the fleet in whose numbers it was chosen, and who could not compute at all."""
+
+    candidates: Candidates
+    fleet: Fleet
+    ring: Ring
+    ends: tuple[int, ...]
+    in_flight: int
+    kv_tokens: int
+    is_alone: bool = False
+    refused: tuple[tuple[Member, str], ...] = ()
+
+    @property
+    def task(self) -> Task:
+        return self.candidates.task
+
+    @property
+    def precision(self) -> Precision:
+        return self.candidates.precision
+
+    @property
+    def ring_members(self) -> list[Member]:
+        return [self.candidates.members[i] for i in self.ring.order]
+
+    @property
+    def seconds_per_token(self) -> float:
+        return _per_token(self.task, self.fleet, self.ring)
+
+    def forecast(self, wire: WireFormat) -> RingForecast:
+        members = self.ring_members
+        return RingForecast(
+            Costs(self.task.card, self.precision, wire),
+            [member.machine for member in members],
+            [end - begin for begin, end in zip((0, *self.ends[:-1]), self.ends, strict=True)],
+            links_of(self.task.network, [member.node_id for member in members]),
+        )
+
+
+def choose_ring(candidates: Candidates, kv_tokens: int) -> Choice | None:
+    """The best ring with room for so many tokens' cache on every stage; None when the layers do not fit."""
+    card = candidates.task.card
+    if not candidates.members:
+        return None
+    uneven = len({card.layer_bytes(candidates.precision, layer) for layer in range(card.layers)}) > 1
+    for careful in (False, True) if uneven else (False,):
+        rooms = candidates.rooms(kv_tokens, careful=careful)
+        if sum(min(max(room), card.layers) for room in rooms) < card.layers:
+            continue
+        choice = _choose(candidates, rooms, kv_tokens)
+        if choice and _fits(choice):
+            return choice
+    return None
+
+
+def _fits(choice: Choice) -> bool:
+    """Whether real layers, not average ones, are within every machine's memory."""
+    candidates = choice.candidates
+    return all(
+        candidates.needs(i).stage_bytes(begin, end, choice.kv_tokens) <= candidates.usable_bytes(i)
+        for i, begin, end in zip(choice.ring.order, (0, *choice.ends[:-1]), choice.ends, strict=True)
+    )
+
+
+def _choose(candidates: Candidates, rooms: tuple[tuple[int, int, int, int], ...], kv_tokens: int) -> Choice | None:
+    task = candidates.task
+    if task.stages_min <= 1 and (alone := _alone(candidates, rooms, kv_tokens)):
+        return alone
+    able = sum(max(room[:ALONE]) > 0 for room in rooms)
+    for stages_min in _fewer(min(task.stages_min, able, task.card.layers)):
+        best: tuple[float, int, Fleet, Ring] | None = None
+        for in_flight in _flights(task):
+            fleet = candidates.fleet(rooms, in_flight, stages_min=stages_min)
+            ring = _search(fleet, best[3] if best else None)
+            if ring and (best is None or _per_token(task, fleet, ring) < best[0] * (1 - 1e-9)):
+                best = (_per_token(task, fleet, ring), in_flight, fleet, ring)
+        if best:
+            _, in_flight, fleet, ring = best
+            ring = even(fleet, _with_head(candidates, fleet, _in_usual_order(fleet, ring)), _SLACK)
+            return Choice(candidates, fleet, ring, tuple(accumulate(ring.counts)), in_flight, kv_tokens)
+    return None
+
+
+def _fewer(stages: int) -> Sequence[int]:
+    """So many stages, then fewer where so many have no room: one by one among few, by halves among many."""
+    if stages <= MACHINES_MAX:
+        return range(max(1, stages), 0, -1)
+    return [stages, stages * 7 // 8, stages // 2, stages // 4, 1]
+
+
+def _flights(task: Task) -> list[int]:
+    """Numbers of steps in flight to look at, middling ones first: each one's ring is a start for the next."""
+    if task.goal == "latency":
+        return [0]
+    return sorted(in_flight_choices(task.streams), key=lambda in_flight: abs(in_flight - _USUAL_IN_FLIGHT))
+
+
+def _per_token(task: Task, fleet: Fleet, ring: Ring) -> float:
+    return ring.cost_s / task.streams if fleet.in_flight else ring.cost_s
+
+
+def _search(fleet: Fleet, start: Ring | None) -> Ring | None:
+    if fleet.size <= MACHINES_MAX and fleet.owners is None:
+        return exact_ring(fleet)
+    return search_ring(fleet, start, work=_WORK_AGAIN if start else _WORK)
+
+
+def _alone(candidates: Candidates, rooms: tuple[tuple[int, int, int, int], ...], kv_tokens: int) -> Choice | None:
+    """The fastest machine that holds everything by itself."""
+    task = candidates.task
+    best: tuple[float, Fleet, Ring, int] | None = None
+    for in_flight in _flights(task):
+        fleet = candidates.fleet(rooms, in_flight, stages_min=1)
+        for i in range(fleet.size):
+            ring = best_cut(fleet, (i,))
+            if ring and (best is None or _per_token(task, fleet, ring) < best[0]):
+                best = (_per_token(task, fleet, ring), fleet, ring, in_flight)
+    if best is None:
+        return None
+    _, fleet, ring, in_flight = best
+    return Choice(candidates, fleet, ring, ring.counts, in_flight, kv_tokens, is_alone=True)
+
+
+def _in_usual_order(fleet: Fleet, ring: Ring) -> Ring:
+    """The same machines in the order they were given in, where that costs about as little: plans stay alike."""
+    usual = best_cut(fleet, tuple(sorted(ring.order)))
+    return usual if usual and usual.cost_s <= ring.cost_s * (1 + _ORDER_SLACK) else ring
+
+
+def _with_head(candidates: Candidates, fleet: Fleet, ring: Ring) -> Ring:
+    """The ring that begins where the head is already, when it costs about as little."""
+    at = next((i for i, m in enumerate(candidates.members) if m.node_id == candidates.task.head), None)
+    if at is None or ring.order[0] == at or not ring.cost_s < inf:
+        return ring
+    rings = []
+    if at in ring.order:
+        turn = ring.order.index(at)
+        rings.append(best_cut(fleet, ring.order[turn:] + ring.order[:turn]))
+    limit_s = ring.cost_s * (1 + _HEAD_SLACK)
+    if not any(turned and turned.cost_s <= limit_s for turned in rings):
+        rings.append(_search(replace(fleet, first=at), None))
+    return min((r for r in rings if r and r.cost_s <= limit_s), key=lambda r: r.cost_s, default=ring)

@@ -1,0 +1,118 @@
+"""What memory a stage needs: weights, keys and values, rows kept for whoever comes after it, room to work."""
+
+from dataclasses import dataclass
+
+from cluster.models.layer_cost import BYTES_PER_VALUE, QUANTIZED, Precision
+from cluster.models.model_card import ModelCard
+from cluster.plans.cuts import ALONE, FIRST, LAST, MIDDLE
+
+BLOCK_TOKENS = 64
+CHUNK_TOKENS = 256
+# Rows of a step that live at once: residual, normed, fused projections, attention and the allocator's slack.
+_WORKSPACE_VECTORS = 8
+# Without a ring that serves many at once long contexts would ask for memory that nobody uses.
+_WISHED_TOKENS = 2048
+# Nobody is well served by less, however little memory there is.
+CONTEXT_TOKENS_MIN = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Bytes that a stage of one model needs in one precision on one kind of device, by what it holds."""
+
+    layer_bytes: tuple[int, ...]
+    kv_bytes: tuple[int, ...]
+    """Keys and values of one token, by layer."""
+    row_bytes: int
+    """One token's row as a stage keeps it after sending it, to send it again to whoever replaces the next."""
+    embedding_bytes: int
+    head_bytes: int
+    workspace_bytes: int
+
+    def weight_bytes(self, first_layer: int, end_layer: int) -> int:
+        layers = len(self.layer_bytes)
+        first, last = first_layer == 0, end_layer == layers
+        return sum(self.layer_bytes[first_layer:end_layer]) + self._ends_bytes(first=first, last=last)
+
+    def token_bytes(self, first_layer: int, end_layer: int) -> int:
+        """What one token in the cache takes on this stage; the last stage sends no rows on."""
+        row_bytes = self.row_bytes if end_layer < len(self.layer_bytes) else 0
+        return sum(self.kv_bytes[first_layer:end_layer]) + row_bytes
+
+    def stage_bytes(self, first_layer: int, end_layer: int, kv_tokens: int) -> int:
+        tokens_bytes = kv_tokens * self.token_bytes(first_layer, end_layer)
+        return self.weight_bytes(first_layer, end_layer) + self.workspace_bytes + tokens_bytes
+
+    def kv_tokens(self, usable_bytes: int, first_layer: int, end_layer: int) -> int:
+        """How many tokens' cache fits beside the weights of these layers."""
+        free_bytes = usable_bytes - self.weight_bytes(first_layer, end_layer) - self.workspace_bytes
+        return free_bytes // self.token_bytes(first_layer, end_layer)
+
+    def rooms(self, usable_bytes: int, kv_tokens: int, *, careful: bool = False) -> tuple[int, int, int, int]:
+        """How many layers fit, by role in the ring; with `careful` all count as large as the largest."""
+        layers = len(self.layer_bytes)
+        if careful:
+            layer_bytes, kv_bytes = max(self.layer_bytes), max(self.kv_bytes)
+        else:
+            layer_bytes, kv_bytes = -(-sum(self.layer_bytes) // layers), -(-sum(self.kv_bytes) // layers)
+        each_bytes = layer_bytes + kv_tokens * kv_bytes
+        sent_bytes = kv_tokens * self.row_bytes
+        fixed_bytes = {
+            MIDDLE: sent_bytes,
+            FIRST: sent_bytes + self._ends_bytes(first=True, last=False),
+            LAST: self._ends_bytes(first=False, last=True),
+            ALONE: self._ends_bytes(first=True, last=True),
+        }
+        free_bytes = usable_bytes - self.workspace_bytes
+        middle, first, last, alone = (max(0, (free_bytes - fixed_bytes[role]) // each_bytes) for role in range(4))
+        return middle, first, last, alone
+
+    def _ends_bytes(self, *, first: bool, last: bool) -> int:
+        return first * self.embedding_bytes + last * self.head_bytes
+
+
+def read_needs(
+    card: ModelCard, precision: Precision, slots: int, kind: str, context_tokens: int | None = None
+) -> Needs:
+    """The needs of a model's stages on a device of this kind, `slots` sequences at once.
+
+    `context_tokens` is the longest context that is served, the model's own by default.
+    """
+    context_tokens = context_tokens or card.context_tokens
+    value_bytes = BYTES_PER_VALUE[precision]
+    # What is not quantized is kept at half the width on GPUs.
+    share = 2 if kind != "cpu" and precision in QUANTIZED else 1
+    rows = CHUNK_TOKENS + slots
+    width = max(card.intermediate, card.experts.intermediate if card.experts else 0)
+    widest = max(2 * width, _WORKSPACE_VECTORS * card.hidden)
+    # A prefill chunk's mask holds a row for each query head that shares a key-value head; rope has two tables.
+    mask_values = card.heads // card.kv_heads * CHUNK_TOKENS * context_tokens
+    rope_values = 2 * context_tokens * card.head_dim
+    values = rows * widest + mask_values + rope_values
+    return Needs(
+        layer_bytes=tuple(card.layer_bytes(precision, layer) for layer in range(card.layers)),
+        kv_bytes=tuple(card.kv_bytes_per_token(precision, layer) // share for layer in range(card.layers)),
+        row_bytes=card.hidden * (4 if precision == "fp32" else 2),
+        embedding_bytes=card.embedding_bytes(precision),
+        head_bytes=card.head_bytes(precision),
+        workspace_bytes=values * value_bytes + slots * card.vocabulary * 4,
+    )
+
+
+def context_room(context_tokens: int) -> int:
+    """Tokens of cache that one full context takes: whole blocks."""
+    return -(-context_tokens // BLOCK_TOKENS) * BLOCK_TOKENS
+
+
+def kv_wishes(context_tokens: int, streams: int) -> list[int]:
+    """Tokens of cache to ask for, from what so many streams would like down to one full context."""
+    least = context_room(context_tokens)
+    return halves(max(least, streams * min(least, _WISHED_TOKENS)), least)
+
+
+def halves(most: int, least: int) -> list[int]:
+    """`most`, half of it, and so on down to `least`, which is the last one."""
+    wishes = [most]
+    while wishes[-1] > least:
+        wishes.append(max(least, wishes[-1] // 2))
+    return wishes

@@ -1,0 +1,239 @@
+"""Which machine holds which layers, and why: a pure function of machines, links and model card."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from cluster.errors import ModelDoesNotFit
+from cluster.models.layer_cost import Precision
+from cluster.models.model_card import ModelCard
+from cluster.plans.candidates import Candidates, Task, plain_wire
+from cluster.plans.choice import Choice, choose_ring
+from cluster.plans.forecast import Costs, Step, links_of
+from cluster.plans.needs import BLOCK_TOKENS, CHUNK_TOKENS, CONTEXT_TOKENS_MIN, context_room, halves, kv_wishes
+from cluster.plans.network import Network
+from cluster.plans.plan_reasons import plan_reasons, stage_reason
+from cluster.plans.planned import Goal, Member, Pin, Plan, PlannedStage, StageSpec, WireFormat
+from cluster.plans.replicas import place_standbys
+from cluster.plans.speeds import is_measured, why_not
+from cluster.trust.identity import NodeId
+
+__all__ = [
+    "BLOCK_TOKENS",
+    "CHUNK_TOKENS",
+    "Goal",
+    "Member",
+    "Pin",
+    "Plan",
+    "PlannedStage",
+    "StageSpec",
+    "WireFormat",
+    "plan_stages",
+]
+
+_ON_CPUS: tuple[Precision, ...] = ("fp32", "bf16", "int8", "int4")
+_ON_GPUS: tuple[Precision, ...] = ("bf16", "int8", "int4")
+_NOWHERE = Network()
+# Down to that a shorter context comes before a narrower precision.
+_CONTEXT_TOKENS_FINE = 4096
+# Below that nobody is told to go.
+_CONTEXT_TOKENS_ODD = 256
+
+
+def plan_stages(
+    name: str,
+    card: ModelCard,
+    members: Sequence[Member],
+    *,
+    precision: Precision | None = None,
+    slots: int = 32,
+    context_tokens: int | None = None,
+    network: Network = _NOWHERE,
+    goal: Goal = "throughput",
+    streams: int = 8,
+    stages_min: int = 1,
+    pin: Pin | None = None,
+    head: NodeId | None = None,
+) -> Plan:
+    """Choose machines, their order and their layers for the least predicted time, every machine within its memory.
+
+    A model that fits on one machine stays on one, unless `stages_min` asks for more stages; where fewer machines
+    have room it is fewer. `streams` is how many sequences the ring is made for when the goal is throughput. With
+    `head` that machine stays first where this costs little. Without `precision` the widest that fits is pinned:
+    fp32 where only CPUs take part, bf16 otherwise, then int8, then int4; but on CPUs bf16 is not taken where int8
+    is faster. Machines that cannot compute in the pinned precision are not placed.
+
+    Without `context_tokens` the model's own context is served; where memory is too small for that, halves of it
+    down to 4096 tokens come before a narrower precision, and down to 2048 where there is none. Raises
+    ModelDoesNotFit.
+    """
+    wished = min(context_tokens or card.context_tokens, card.context_tokens)
+    task = Task(
+        name=name,
+        card=card,
+        members=tuple(members),
+        network=network,
+        goal=goal,
+        streams=max(1, min(streams, slots)),
+        slots=slots,
+        context_tokens=wished,
+        context_wished=wished,
+        stages_min=stages_min,
+        pin=pin,
+        head=head,
+    )
+    least = wished if context_tokens else min(wished, CONTEXT_TOKENS_MIN)
+    fine = wished if context_tokens else min(wished, _CONTEXT_TOKENS_FINE)
+    if precision:
+        return _plan(_fitting(task, precision, least))
+    on_cpus = all(member.machine.device.kind == "cpu" for member in members)
+    *wider, narrowest = _ON_CPUS if on_cpus else _ON_GPUS
+    for choice in wider:
+        try:
+            chosen = _fitting(task, choice, fine)
+        except ModelDoesNotFit:
+            continue
+        if choice == "bf16" and on_cpus:
+            chosen = _faster(chosen, task, "int8", fine)
+        return _plan(chosen)
+    return _plan(_fitting(task, narrowest, least))
+
+
+def _faster(chosen: Choice, task: Task, precision: Precision, context_min: int) -> Choice:
+    """The other precision where every machine has measured its kernels and the ring is faster with them."""
+    if not all(is_measured(member.machine.pace, precision) for member in chosen.ring_members):
+        return chosen
+    try:
+        other = _fitting(task, precision, context_min)
+    except ModelDoesNotFit:
+        return chosen
+    return other if other.seconds_per_token < chosen.seconds_per_token else chosen
+
+
+def _fitting(task: Task, precision: Precision, context_min: int) -> Choice:
+    """The best ring, with as long contexts and as much room for sequences as there is. Raises ModelDoesNotFit."""
+    refused = [(member, why_not(member.machine.pace, precision)) for member in task.members]
+    able = [member for member, reason in refused if not reason]
+    for context_tokens in halves(task.context_wished, context_min):
+        candidates = Candidates(replace(task, context_tokens=context_tokens), able, precision)
+        for kv_tokens in kv_wishes(context_tokens, task.streams):
+            if choice := choose_ring(candidates, kv_tokens):
+                return replace(choice, refused=tuple((member, reason) for member, reason in refused if reason))
+    raise _too_large(candidates)
+
+
+def _too_large(candidates: Candidates) -> ModelDoesNotFit:
+    """By how much it does not fit, and what would."""
+    task, card, precision = candidates.task, candidates.task.card, candidates.precision
+    kv_tokens = context_room(task.context_tokens)
+    rooms = [max(room) for room in candidates.rooms(kv_tokens)]
+    usable_bytes = sum(candidates.usable_bytes(at) for at in range(len(rooms)))
+    layer_bytes = card.layer_bytes(precision) + kv_tokens * card.kv_bytes_per_token(precision)
+    missing = max(1, card.layers - sum(rooms))
+    ends_bytes = card.total_bytes(precision) - sum(card.layer_bytes(precision, i) for i in range(card.layers))
+    needed_bytes = max(usable_bytes + missing * layer_bytes, card.layers * layer_bytes + ends_bytes)
+    remedies = [
+        f"add a machine with {(needed_bytes - usable_bytes) / 2**30:.2f} GiB to give or free as much memory"
+    ]
+    if shorter := _shorter_context(task, precision, usable_bytes):
+        remedies.append(f"set cluster.context_tokens to {shorter} instead of {task.context_tokens}")
+    for narrower in _ON_CPUS[_ON_CPUS.index(precision) + 1 :] if precision in _ON_CPUS else ():
+        weights_bytes = card.total_bytes(narrower)
+        if weights_bytes + kv_tokens * card.layers * card.kv_bytes_per_token(narrower) <= usable_bytes:
+            remedies.append(f"choose {narrower}, which needs {weights_bytes / 2**30:.2f} GiB for weights")
+            break
+    else:
+        remedies.append("choose a smaller model")
+    if task.pin:
+        remedies.append(
+            f"let others than the {len(task.pin.owners)} owners' machines hold the first or last layers"
+        )
+    unable = len(task.members) - len(candidates.members)
+    if unable:
+        remedies.append(f"choose a precision that the other {unable} machine(s) can compute in")
+    return ModelDoesNotFit(f"{task.name} at {precision}", needed_bytes, usable_bytes, " or ".join(remedies))
+
+
+def _shorter_context(task: Task, precision: Precision, usable_bytes: int) -> int | None:
+    """The longest context, by halves, that would fit as far as one can tell without cutting layers."""
+    card = task.card
+    token_bytes = sum(card.kv_bytes_per_token(precision, layer) for layer in range(card.layers))
+    contexts = halves(task.context_tokens, min(task.context_tokens, _CONTEXT_TOKENS_ODD))[1:]
+    free_bytes = usable_bytes - card.total_bytes(precision)
+    return next((tokens for tokens in contexts if context_room(tokens) * token_bytes <= free_bytes), None)
+
+
+def _plan(choice: Choice) -> Plan:
+    """A ring as stages, with standbys, prediction and reasons."""
+    task, candidates = choice.task, choice.candidates
+    context_tokens = task.context_tokens
+    wire = _wire(choice)
+    ends = choice.ends
+    begins = (0, *ends[:-1])
+    places = list(zip(choice.ring.order, begins, ends, strict=True))
+    kv_tokens = min(candidates.needs(i).kv_tokens(candidates.usable_bytes(i), a, b) for i, a, b in places)
+    kv_blocks = min(kv_tokens, task.slots * context_room(context_tokens)) // BLOCK_TOKENS
+    assert kv_blocks * BLOCK_TOKENS >= context_tokens, "one sequence could wait for room for ever"
+    stages = tuple(
+        PlannedStage(
+            candidates.members[i],
+            StageSpec(
+                index=index,
+                stages=len(places),
+                first_layer=begin,
+                end_layer=end,
+                precision=choice.precision,
+                context_tokens=context_tokens,
+                kv_blocks=kv_blocks,
+                slots=task.slots,
+                wire=wire,
+            ),
+            candidates.needs(i).weight_bytes(begin, end),
+            stage_reason(choice, index),
+        )
+        for index, (i, begin, end) in enumerate(places)
+    )
+    forecast = choice.forecast(wire)
+    predicted = forecast.predict(task.streams, _assumed(task, choice))
+    standbys = place_standbys(candidates, stages, task.pin)
+    return Plan(
+        stages=stages,
+        precision=choice.precision,
+        kv_blocks=kv_blocks,
+        slots=task.slots,
+        reasons=plan_reasons(choice, stages, standbys, predicted, kv_blocks * BLOCK_TOKENS),
+        standbys=standbys,
+        predicted=predicted,
+        goal=task.goal,
+        stages_min=task.stages_min,
+        considered=tuple(member.node_id for member in task.members),
+    )
+
+
+def _wire(choice: Choice) -> WireFormat:
+    """Rows in int8 blocks where a measured link would otherwise be what the stages wait for.
+
+    Packing costs time on both ends, so it must save more than it costs; fp32 was pinned for its exactness.
+    """
+    plain = choice.forecast(plain_wire(choice.precision))
+    if choice.precision == "fp32":
+        return "fp32"
+    small = Costs(plain.costs.card, choice.precision, "int8")
+    for step in (Step(-(-choice.task.streams // max(1, choice.in_flight))), Step(CHUNK_TOKENS, is_prefill=True)):
+        for link in plain.links[:-1]:
+            waits = plain.costs.link_busy_s(link, step) > max(plain.stage_s(step))
+            if link.is_measured and waits and small.hop_s(link, step) < plain.costs.hop_s(link, step):
+                return "int8"
+    return plain_wire(choice.precision)
+
+
+def _assumed(task: Task, choice: Choice) -> tuple[str, ...]:
+    """What the prediction rests on without anybody having measured it."""
+    members = choice.ring_members
+    slow = [m.name for m in members if not is_measured(m.machine.pace, choice.precision)]
+    assumed = [f"the speed of {name} in {choice.precision}" for name in slow]
+    links = links_of(task.network, [member.node_id for member in members])
+    names = [member.name for member in members]
+    for link, sender, receiver in zip(links, names, [*names[1:], names[0]], strict=False):
+        if not link.is_measured:
+            assumed.append(f"the link from {sender} to {receiver}")
+    return tuple(assumed)

@@ -1,0 +1,71 @@
+"""Two plans side by side: whether the new one is worth a new ring, and what it would change, in words."""
+
+from cluster.plans.planned import Plan, PlannedStage
+
+# Below that a new ring costs more than it gains: measurements vary by half as much.
+_GAIN_MIN = 0.15
+_KV_GAIN_MIN = 1.0
+
+
+def is_worth(now: Plan, new: Plan) -> bool:
+    """Whether `new` should replace `now`, which serves.
+
+    Always when a machine of its ring is not there any more, when there is room for longer contexts now, or when
+    the operator wants something else: another precision, another number of sequences, more stages. Otherwise only
+    for a predicted gain of more than 15 %, or for more than twice the room for sequences at no loss.
+    """
+    lost = set(now.ring) - set(new.considered)
+    wanted = (new.precision, new.slots, new.goal) != (now.precision, now.slots, now.goal)
+    is_longer = new.context_tokens > now.context_tokens
+    if lost or wanted or is_longer or len(now.stages) < min(new.stages_min, len(new.stages)):
+        return True
+    if new.cut == now.cut:
+        return False
+    gain = gain_of(now, new)
+    return gain > _GAIN_MIN or (gain >= 0 and new.kv_blocks > (1 + _KV_GAIN_MIN) * now.kv_blocks)
+
+
+def gain_of(now: Plan, new: Plan) -> float:
+    """How much faster the new plan is predicted to be by its goal, as a share; 0 where there is no prediction."""
+    if now.predicted is None or new.predicted is None:
+        return 0.0
+    if new.goal == "latency":
+        return now.predicted.token_s / new.predicted.token_s - 1
+    return new.predicted.tokens_per_s / now.predicted.tokens_per_s - 1
+
+
+def explain_change(old: Plan, new: Plan) -> tuple[str, ...]:
+    """Before and after, machine by machine, for whoever looks before it happens."""
+    lines = []
+    before = {stage.member.node_id: stage for stage in old.stages}
+    after = {stage.member.node_id: stage for stage in new.stages}
+    for node_id, was in before.items():
+        will = after.get(node_id)
+        lines.append(f"{was.member.name}: {_layers(was)} {_fate(was, will, is_there=node_id in new.considered)}")
+    for node_id, stage in after.items():
+        if node_id not in before:
+            lines.append(f"{stage.member.name}: new in the ring with {_layers(stage)}")
+    if old.precision != new.precision:
+        lines.append(f"precision: {old.precision} becomes {new.precision}")
+    if old.context_tokens != new.context_tokens:
+        lines.append(f"longest context: {old.context_tokens} tokens become {new.context_tokens}")
+    if old.kv_blocks != new.kv_blocks:
+        lines.append(f"KV cache: {old.kv_blocks} blocks become {new.kv_blocks}")
+    if old.predicted and new.predicted:
+        past, soon = old.predicted, new.predicted
+        lines += [
+            f"one stream: {past.token_s * 1000:.1f} ms a token become {soon.token_s * 1000:.1f} ms",
+            f"{soon.streams} streams: {past.tokens_per_s:.1f} tokens/s become {soon.tokens_per_s:.1f}",
+        ]
+    lines.append("worth a new ring" if is_worth(old, new) else "not worth a new ring: less than 15 % gained")
+    return tuple(lines)
+
+
+def _fate(was: PlannedStage, will: PlannedStage | None, *, is_there: bool) -> str:
+    if will is None:
+        return "become none, it is " + ("out of the ring" if is_there else "gone")
+    return "stay as they are" if will.spec == was.spec else f"become {_layers(will)}"
+
+
+def _layers(stage: PlannedStage) -> str:
+    return f"layers {stage.spec.first_layer}-{stage.spec.end_layer - 1}"

@@ -1,0 +1,138 @@
+"""A plan's reasons in words: why this cut, what it gains, who is left out and with which two figures."""
+
+from collections.abc import Sequence
+
+from cluster.plans.choice import Choice
+from cluster.plans.cuts import ALONE, Fleet, Ring, best_cut, caps, cost_s, stage_seconds
+from cluster.plans.forecast import Prediction
+from cluster.plans.planned import PlannedStage
+
+
+def stage_reason(choice: Choice, index: int) -> str:
+    """Why this machine holds these layers."""
+    fleet, ring, candidates = choice.fleet, choice.ring, choice.candidates
+    i, count, stages = ring.order[index], ring.counts[index], len(ring.order)
+    end = choice.ends[index]
+    name, layers = candidates.members[i].name, choice.task.card.layers
+    has = f"{name} has {candidates.usable_bytes(i) / 2**30:.2f} GiB usable"
+    held = f"layers {end - count}-{end - 1} of {layers}"
+    if stages == 1:
+        return f"{has} and holds the whole model: {held}"
+    room = caps(fleet, ring.order)[index]
+    seconds = stage_seconds(fleet, ring.order, ring.counts)
+    share = f"{seconds[index] * 1000:.1f} ms a step, the slowest stage takes {max(seconds) * 1000:.1f} ms"
+    if count == room:
+        return f"{has}, room for {room} layers: {held}; {share}"
+    return f"{has} and takes {fleet.layer_s[i] * 1000:.2f} ms a layer: {held}; {share}"
+
+
+def plan_reasons(
+    choice: Choice,
+    stages: Sequence[PlannedStage],
+    standbys: Sequence[PlannedStage],
+    predicted: Prediction,
+    kv_tokens: int,
+) -> tuple[str, ...]:
+    """The plan as a whole, then everybody who is not in the ring."""
+    task, precision = choice.task, choice.precision
+    weights_mib = task.card.total_bytes(precision) / 2**20
+    reasons = [
+        f"{task.name} in {precision}: {weights_mib:.0f} MiB of weights on {len(stages)} node(s)",
+        f"KV cache for {kv_tokens} tokens, {task.slots} sequences at once",
+        f"predicted: {predicted.token_s * 1000:.1f} ms a token for one stream, "
+        f"{predicted.tokens_per_s:.1f} tokens/s with {predicted.streams} streams",
+    ]
+    if task.context_tokens < task.card.context_tokens:
+        reasons.append(_context(choice))
+    if predicted.assumed:
+        reasons.append(f"not measured yet, so assumed: {', '.join(predicted.assumed)}")
+    if stages[0].spec.wire == "int8":
+        reasons.append("rows travel in int8 blocks: a link would hold the stages up otherwise")
+    reasons += [*_gain(choice), *_whole(choice), *_left_out(choice), *(standby.reason for standby in standbys)]
+    return tuple(reasons)
+
+
+def _context(choice: Choice) -> str:
+    task = choice.task
+    limited = f"contexts of up to {task.context_tokens} of the model's {task.card.context_tokens} tokens"
+    if task.context_tokens == task.context_wished:
+        return f"{limited}, as cluster.context_tokens says"
+    return f"{limited}: with longer ones it would not fit in {choice.precision}"
+
+
+def _gain(choice: Choice) -> list[str]:
+    """How much faster than layers in proportion to memory this cut is."""
+    ring, fleet = choice.ring, choice.fleet
+    limits = caps(fleet, ring.order)
+    if len(ring.order) == 1:
+        return []
+    weights = [choice.candidates.usable_bytes(i) for i in ring.order]
+    counts = proportional(fleet.layers, weights, limits)
+    if counts == ring.counts:
+        return []
+    gain = cost_s(fleet, ring.order, counts) / ring.cost_s - 1
+    cut = "-".join(map(str, counts))
+    return [f"{100 * gain:.0f} % faster than the same machines cut in proportion to memory ({cut})"]
+
+
+def proportional(layers: int, weights: Sequence[int], limits: Sequence[int]) -> tuple[int, ...]:
+    """Largest-remainder shares of `layers` by weight, at least one and at most `limits[i]` each."""
+    shares = [1] * len(weights)
+    total = sum(weights) or 1
+    for _ in range(layers - len(weights)):
+        # The machine furthest below its ideal share takes the next layer; a full one takes none.
+        behind = [
+            layers * weight / total - share if share < limit else float("-inf")
+            for weight, share, limit in zip(weights, shares, limits, strict=True)
+        ]
+        shares[behind.index(max(behind))] += 1
+    return tuple(shares)
+
+
+def _whole(choice: Choice) -> list[str]:
+    """Where one machine holds everything, what a split would do."""
+    if not choice.is_alone or choice.fleet.size == 1:
+        return []
+    name = choice.ring_members[0].name
+    return [f"{name} holds the whole model, so it is not split: others can serve copies of it"]
+
+
+def _left_out(choice: Choice) -> list[str]:
+    candidates, ring = choice.candidates, choice.ring
+    reasons = [f"{member.name} is left out: {reason}" for member, reason in choice.refused]
+    for i, member in enumerate(candidates.members):
+        if i not in ring.order:
+            reasons.append(f"{member.name} is left out: {_why_out(choice, i)}")
+    return reasons
+
+
+def _why_out(choice: Choice, i: int) -> str:
+    fleet, ring = choice.fleet, choice.ring
+    usable_mib = choice.candidates.usable_bytes(i) / 2**20
+    if max(fleet.rooms[i]) < 1 or (not choice.is_alone and max(fleet.rooms[i][:ALONE]) < 1):
+        needed = choice.candidates.needs(i).stage_bytes(0, 1, choice.kv_tokens) / 2**20
+        return f"{usable_mib:.0f} MiB usable, has no room for a layer, which takes about {needed:.0f} MiB"
+    if choice.is_alone:
+        return f"{choice.ring_members[0].name} holds the whole model"
+    if len(ring.order) >= fleet.layers:
+        return f"{usable_mib:.0f} MiB usable, is one more than the model's {fleet.layers} layers"
+    with_it = _with(fleet, ring, i)
+    if with_it is None:
+        return f"{usable_mib:.0f} MiB usable, has no room for a layer where it would have to stand"
+    return f"the ring would be slower, {_speed(choice, with_it)} with it and {_speed(choice, ring)} without"
+
+
+def _with(fleet: Fleet, ring: Ring, i: int) -> Ring | None:
+    """The best ring with this machine somewhere in it, the others' order unchanged."""
+    places = range(1 if fleet.first is not None else 0, len(ring.order) + 1)
+    if fleet.size > 32:  # Among many, not every place is looked at.
+        places = range(max(1, len(ring.order) // 2), max(1, len(ring.order) // 2) + 1)
+    orders = ((*ring.order[:at], i, *ring.order[at:]) for at in places)
+    rings = [found for order in orders if (found := best_cut(fleet, order, 20))]
+    return min(rings, key=lambda found: found.cost_s, default=None)
+
+
+def _speed(choice: Choice, ring: Ring) -> str:
+    if choice.fleet.in_flight:
+        return f"{choice.task.streams / ring.cost_s:.1f} tokens/s"
+    return f"{ring.cost_s * 1000:.1f} ms a token"

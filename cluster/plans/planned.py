@@ -1,0 +1,102 @@
+"""A plan as data: who takes part, which stage holds what, and what is expected of it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from msgspec import Struct
+
+from cluster.models.layer_cost import Precision
+from cluster.nodes.probe import Machine
+from cluster.plans.forecast import Prediction
+from cluster.plans.needs import CHUNK_TOKENS
+from cluster.trust.identity import NodeId
+
+WireFormat = Literal["fp32", "bf16", "fp16", "int8"]
+"""What rows are on the links between stages; "int8" is in blocks with a scale each."""
+
+Goal = Literal["latency", "throughput"]
+"""The least time per token of one stream, or the most tokens per second of many."""
+
+
+class Member(Struct, frozen=True):
+    """A machine that the plan may use."""
+
+    node_id: NodeId
+    name: str
+    machine: Machine
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """Whose machines alone may see more than activations: embedding, first and last layers stay with them."""
+
+    owners: frozenset[NodeId]
+    first_layers: int = 1
+    last_layers: int = 1
+
+
+class StageSpec(Struct, frozen=True, kw_only=True):
+    """One stage: layers [first_layer, end_layer) of the model on one node, and the room for its KV cache."""
+
+    index: int
+    stages: int
+    first_layer: int
+    end_layer: int
+    precision: Precision
+    context_tokens: int
+    kv_blocks: int
+    slots: int
+    wire: WireFormat = "fp32"
+
+    @property
+    def is_first(self) -> bool:
+        return self.index == 0
+
+    @property
+    def is_last(self) -> bool:
+        return self.index == self.stages - 1
+
+    @property
+    def rows_max(self) -> int:
+        """The most rows that one step can bring: a prefill chunk beside every slot decoding."""
+        return CHUNK_TOKENS + self.slots
+
+
+class PlannedStage(Struct, frozen=True):
+    member: Member
+    spec: StageSpec
+    weight_bytes: int
+    reason: str
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """Stages in ring order, the KV cache they share, and in words why it is so.
+
+    `standbys` hold copies of stages on machines outside of the ring. `considered` are all machines that the plan
+    was made from, `stages_min` the stages that it was asked for at least.
+    """
+
+    stages: tuple[PlannedStage, ...]
+    precision: Precision
+    kv_blocks: int
+    slots: int
+    reasons: tuple[str, ...]
+    standbys: tuple[PlannedStage, ...] = ()
+    predicted: Prediction | None = None
+    goal: Goal = "throughput"
+    stages_min: int = 1
+    considered: tuple[NodeId, ...] = ()
+
+    @property
+    def cut(self) -> tuple[tuple[NodeId, int], ...]:
+        """Who holds the layers up to which one: where two plans agree in this, a new ring would gain nothing."""
+        return tuple((stage.member.node_id, stage.spec.end_layer) for stage in self.stages)
+
+    @property
+    def context_tokens(self) -> int:
+        """The longest prompt with its answer that the ring has room for."""
+        return self.stages[0].spec.context_tokens
+
+    @property
+    def ring(self) -> tuple[NodeId, ...]:
+        return tuple(stage.member.node_id for stage in self.stages)

@@ -1,0 +1,296 @@
+"""The cluster's certificate authority: a join token, used once, turns a machine's key into a certificate."""
+
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from cluster.errors import MachineRemoved, PeerRejected
+from cluster.trust.identity import (
+    AUTHORITY_FILE,
+    CERTIFICATE_FILE,
+    KEY_FILE,
+    Identity,
+    NodeId,
+    Role,
+    identity_uri,
+    replace_file,
+)
+from cluster.trust.machines import MachineBook
+
+TOKEN_TTL_S = 15 * 60
+TOKENS_MAX = 1000
+
+# Renewed when a third is left: a machine that was switched off for less than ten days need not join again.
+CERTIFICATE_S = 30 * 24 * 3600.0
+CLOCK_SKEW = timedelta(hours=1)
+
+_AUTHORITY_YEARS = 10
+# Machines certified before there was a book of them hold certificates for a year.
+_UNKNOWN_S = 366 * 24 * 3600.0
+_TOKEN_PREFIX = "mrj"  # noqa: S105 - a mark that people recognise, not a secret
+
+
+class _Invitation(msgspec.Struct):
+    """A join token as it is kept: by the hash of its secret."""
+
+    expires_s: float
+    used_by: str = ""
+
+
+def certificate_life() -> timedelta:
+    """How long a certificate of a machine lasts."""
+    return timedelta(seconds=CERTIFICATE_S)
+
+
+def new_key() -> Ed25519PrivateKey:
+    return Ed25519PrivateKey.generate()
+
+
+def node_id_of(key: Ed25519PublicKey) -> NodeId:
+    raw = key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
+    return NodeId(hashlib.sha256(raw).hexdigest()[:32])
+
+
+def signing_request(key: Ed25519PrivateKey, name: str) -> str:
+    """PEM of a request to certify `key`; the authority takes nothing from it but the key and the name."""
+    builder = x509.CertificateSigningRequestBuilder().subject_name(_subject(name))
+    return builder.sign(key, None).public_bytes(serialization.Encoding.PEM).decode()
+
+
+def fingerprint(certificate_pem: str) -> str:
+    """SHA-256 of a certificate, shortened to 32 hex digits for tokens."""
+    certificate = x509.load_pem_x509_certificate(certificate_pem.encode())
+    return certificate.fingerprint(hashes.SHA256()).hex()[:32]
+
+
+def read_token(token: str) -> tuple[str, str]:
+    """Authority fingerprint and secret of a join token. Raises PeerRejected when it is none."""
+    prefix, _, rest = token.strip().partition(".")
+    pinned, _, secret = rest.partition(".")
+    if prefix != _TOKEN_PREFIX or len(pinned) != 32 or not secret:
+        raise PeerRejected("this is no join token of a Millrace cluster (they look like mrj.<32 digits>.<secret>)")
+    return pinned, secret
+
+
+def save_identity(folder: Path, key: Ed25519PrivateKey, certificate_pem: str, authority_pem: str) -> Identity:
+    """Write an identity's three files, the key readable by its owner alone."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    replace_file(folder / KEY_FILE, _private_pem(key), mode=0o600)
+    replace_file(folder / CERTIFICATE_FILE, certificate_pem, mode=0o644)
+    replace_file(folder / AUTHORITY_FILE, authority_pem, mode=0o644)
+    return Identity(folder)
+
+
+@dataclass(slots=True)
+class Authority:
+    """Signs certificates, keeps the books of join tokens and of machines; one process writes its folder.
+
+    `clock` gives seconds since the epoch.
+    """
+
+    folder: Path
+    key: Ed25519PrivateKey
+    certificate: x509.Certificate
+    machines: MachineBook
+    clock: Callable[[], float] = time.time
+    _invitations: dict[str, _Invitation] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, folder: Path, clock: Callable[[], float] = time.time) -> "Authority":
+        """Load the authority of `folder`, or found one there."""
+        if not (folder / KEY_FILE).is_file():
+            _found(folder)
+        key = serialization.load_pem_private_key((folder / KEY_FILE).read_bytes(), None)
+        assert isinstance(key, Ed25519PrivateKey)
+        certificate = x509.load_pem_x509_certificate((folder / AUTHORITY_FILE).read_bytes())
+        machines = MachineBook.open(folder / "machines.json", clock)
+        authority = cls(folder, key, certificate, machines, clock)
+        if authority._book.is_file():
+            authority._invitations = msgspec.json.decode(authority._book.read_bytes(), type=dict[str, _Invitation])
+        return authority
+
+    @property
+    def certificate_pem(self) -> str:
+        return self.certificate.public_bytes(serialization.Encoding.PEM).decode()
+
+    @property
+    def fingerprint(self) -> str:
+        """What join tokens know this cluster by."""
+        return fingerprint(self.certificate_pem)
+
+    @property
+    def _book(self) -> Path:
+        return self.folder / "invitations.json"
+
+    def issue_identity(self, folder: Path, role: Role, name: str) -> Identity:
+        """A key and certificate for a process of this machine, in `folder`."""
+        key = new_key()
+        return save_identity(folder, key, self._certify(key.public_key(), role, name), self.certificate_pem)
+
+    def new_token(self, ttl_s: float = TOKEN_TTL_S) -> str:
+        """A token that lets one machine join, until it expires. Only its hash is kept."""
+        now_s = self.clock()
+        live = {digest: kept for digest, kept in self._invitations.items() if kept.expires_s > now_s - TOKEN_TTL_S}
+        if len(live) >= TOKENS_MAX:
+            raise PeerRejected(f"{TOKENS_MAX} join tokens are outstanding; wait until some expire")
+        secret = secrets.token_urlsafe(24)
+        live[_digest(secret)] = _Invitation(now_s + ttl_s)
+        self._invitations = live
+        self._save_book()
+        return f"{_TOKEN_PREFIX}.{fingerprint(self.certificate_pem)}.{secret}"
+
+    def enrol(self, token: str, request_pem: str) -> tuple[str, NodeId]:
+        """Certificate (PEM) and id of a machine that brought a good token; the token is used up.
+
+        Raises PeerRejected: wrong, used or expired token, or a request that does not verify.
+        """
+        _, secret = read_token(token)
+        invitation = self._invitations.get(_digest(secret))
+        if invitation is None:
+            raise PeerRejected("this cluster issued no such join token")
+        if invitation.used_by:
+            raise PeerRejected(f"join token was used already, by machine {invitation.used_by}")
+        if invitation.expires_s < self.clock():
+            raise PeerRejected("join token has expired; make a new one with `millrace token create`")
+        key, name = _read_request(request_pem)
+        node_id = node_id_of(key)
+        if node_id in self.machines.removed:
+            raise MachineRemoved(node_id)
+        invitation.used_by = node_id
+        self._save_book()
+        return self._certify_node(key, name), node_id
+
+    def renew(self, node_id: NodeId, request_pem: str) -> str:
+        """A new certificate (PEM) for the machine that asks over a connection that its old one opened.
+
+        Raises PeerRejected when the request is for another key, and for a removed machine.
+        """
+        key, name = _read_request(request_pem)
+        if node_id_of(key) != node_id:
+            raise PeerRejected("a certificate is renewed for the key that it was made for")
+        if node_id in self.machines.removed:
+            raise MachineRemoved(node_id)
+        return self._certify_node(key, name)
+
+    def renew_own(self, request_pem: str, role: Role) -> str:
+        """A new certificate (PEM) for a process of this machine."""
+        key, name = _read_request(request_pem)
+        return self._certify(key, role, name)
+
+    def note(self, node_id: NodeId, name: str) -> None:
+        """This machine is here; one of before there was a book gets into it."""
+        self.machines.seen(node_id, name, self.clock() + _UNKNOWN_S)
+
+    def _certify_node(self, key: Ed25519PublicKey, name: str) -> str:
+        self.machines.certified(node_id_of(key), name, self.clock() + CERTIFICATE_S)
+        return self._certify(key, "node", name)
+
+    def _certify(self, key: Ed25519PublicKey, role: Role, name: str) -> str:
+        now = datetime.now(UTC)
+        usages = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
+        uri = x509.UniformResourceIdentifier(identity_uri(node_id_of(key), role))
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(_subject(name))
+            .issuer_name(self.certificate.subject)
+            .public_key(key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - CLOCK_SKEW)
+            .not_valid_after(now + certificate_life())
+            .add_extension(x509.SubjectAlternativeName([uri]), critical=False)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False
+            )
+            .sign(self.key, None)
+        )
+        return certificate.public_bytes(serialization.Encoding.PEM).decode()
+
+    def _save_book(self) -> None:
+        replace_file(self._book, msgspec.json.encode(self._invitations).decode(), mode=0o600)
+
+
+def _found(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    key, now = new_key(), datetime.now(UTC)
+    subject = _subject("Millrace cluster authority")
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCK_SKEW)
+        .not_valid_after(now + timedelta(days=365 * _AUTHORITY_YEARS))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(_SIGNING_ONLY, critical=True)
+        .sign(key, None)
+    )
+    replace_file(
+        folder / AUTHORITY_FILE, certificate.public_bytes(serialization.Encoding.PEM).decode(), mode=0o644
+    )
+    # The key comes last: a folder with a key is a complete authority.
+    replace_file(folder / KEY_FILE, _private_pem(key), mode=0o600)
+
+
+_SIGNING_ONLY = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
+
+
+def _read_request(request_pem: str) -> tuple[Ed25519PublicKey, str]:
+    try:
+        request = x509.load_pem_x509_csr(request_pem.encode())
+    except ValueError:
+        raise PeerRejected("signing request cannot be read") from None
+    key = request.public_key()
+    if not isinstance(key, Ed25519PublicKey):
+        raise PeerRejected("signing request must carry an Ed25519 key")
+    try:
+        if not request.is_signature_valid:
+            raise PeerRejected("signing request is not signed by its own key")
+    except InvalidSignature:
+        raise PeerRejected("signing request is not signed by its own key") from None
+    names = request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return key, str(names[0].value) if names else "node"
+
+
+def _subject(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, _shortened(name) or "node")])
+
+
+def _shortened(name: str) -> str:
+    """X.509 allows a common name 64 bytes of UTF-8."""
+    return name.encode()[:64].decode(errors="ignore")
+
+
+def _digest(secret: str) -> str:
+    return hmac.new(b"millrace join token", secret.encode(), hashlib.sha256).hexdigest()
+
+
+def _private_pem(key: Ed25519PrivateKey) -> str:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    ).decode()

@@ -1,0 +1,121 @@
+"""The book of machines that were let in: who they are, whose work is moved away, who is out for good."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from cluster.errors import MachineUnknown
+from cluster.trust.identity import NodeId, replace_file
+
+# Beside those that were removed, each of which somebody has put out by hand.
+MACHINES_MAX = 4096
+# How long a removed machine is kept out beyond its certificate: somebody's clock may be slow.
+CLOCK_MARGIN_S = 24 * 3600.0
+
+
+class MachineRecord(msgspec.Struct, kw_only=True):
+    """One machine; times in seconds since the epoch, `removed_s` 0 for one that may take part."""
+
+    name: str
+    joined_s: float
+    certified_until_s: float
+    removed_s: float = 0.0
+    draining: bool = False
+
+
+@dataclass(slots=True)
+class MachineBook:
+    """Kept in a file of the authority's folder; one process writes it. `clock` gives seconds since the epoch."""
+
+    file: Path
+    clock: Callable[[], float] = time.time
+    _records: dict[NodeId, MachineRecord] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, file: Path, clock: Callable[[], float] = time.time) -> "MachineBook":
+        book = cls(file, clock)
+        if file.is_file():
+            book._records = msgspec.json.decode(file.read_bytes(), type=dict[NodeId, MachineRecord])
+        return book
+
+    @property
+    def records(self) -> dict[NodeId, MachineRecord]:
+        return dict(self._records)
+
+    @property
+    def removed(self) -> frozenset[NodeId]:
+        """Machines that nobody may talk to, though their certificates may not have ended everywhere."""
+        return frozenset(node_id for node_id, record in self._live() if record.removed_s)
+
+    @property
+    def draining(self) -> frozenset[NodeId]:
+        """Machines that take part in no new plan."""
+        return frozenset(node_id for node_id, record in self._records.items() if record.draining)
+
+    def certified(self, node_id: NodeId, name: str, until_s: float) -> None:
+        """A machine has got a certificate."""
+        record = self._records.get(node_id)
+        if record is None:
+            self._records[node_id] = MachineRecord(name=name, joined_s=self.clock(), certified_until_s=until_s)
+        else:
+            record.certified_until_s = max(until_s, record.certified_until_s)
+        self._save()
+
+    def seen(self, node_id: NodeId, name: str, until_s: float) -> None:
+        """A machine is here under this name; `until_s` is for one that joined before there was a book."""
+        record = self._records.get(node_id)
+        if record is None:
+            self.certified(node_id, name, until_s)
+        elif record.name != name:
+            record.name = name
+            self._save()
+
+    def find(self, name: str) -> NodeId:
+        """By name, or by id or its beginning. Raises MachineUnknown, also where several are meant.
+
+        Machines choose their names: one that is called as another's id begins must not be taken for it.
+        """
+        there = {node_id: record for node_id, record in self._records.items() if not record.removed_s}
+        if name in there:
+            return NodeId(name)
+        is_id = len(name) >= 6
+        found = [
+            node_id
+            for node_id, record in there.items()
+            if record.name == name or (is_id and node_id.startswith(name))
+        ]
+        if not found:
+            raise MachineUnknown(f"no machine of this cluster is called {name}; `millrace machines` lists them")
+        if len(found) > 1:
+            raise MachineUnknown(
+                f"{len(found)} machines are called {name}: say which by its id, {' or '.join(found)}"
+            )
+        return found[0]
+
+    def remove(self, node_id: NodeId) -> None:
+        """Out for good: what it is let in with is a new key and a new token."""
+        self._records[node_id].removed_s = self.clock()
+        self._records[node_id].draining = False
+        self._save()
+
+    def drain(self, node_id: NodeId, *, draining: bool) -> None:
+        self._records[node_id].draining = draining
+        self._save()
+
+    def _live(self) -> list[tuple[NodeId, MachineRecord]]:
+        """Whoever's certificate has ended needs a token again: nothing is known of it that still matters."""
+        now_s = self.clock()
+        return [
+            (node_id, record)
+            for node_id, record in self._records.items()
+            if record.certified_until_s + (CLOCK_MARGIN_S if record.removed_s else 0.0) > now_s
+        ]
+
+    def _save(self) -> None:
+        live = sorted(self._live(), key=lambda item: item[1].joined_s)
+        removed = [item for item in live if item[1].removed_s]
+        self._records = dict(removed + [item for item in live if not item[1].removed_s][-MACHINES_MAX:])
+        replace_file(self.file, msgspec.json.encode(self._records).decode(), mode=0o600)

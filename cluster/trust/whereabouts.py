@@ -1,0 +1,80 @@
+"""Where a node looks for its controller: where it was told to, where it last was, and on the network."""
+
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import structlog
+
+from cluster.errors import LinkError, LinkLost, PeerRejected, WrongPeer
+from cluster.trust.discovery import ALL_INTERFACES, LOOK_S, Interfaces, Target, look_for
+from cluster.trust.identity import replace_file
+
+log = structlog.get_logger(__name__)
+
+Reached = TypeVar("Reached")
+
+
+@dataclass(frozen=True, slots=True)
+class Whereabouts:
+    """`given` is what people said, `file` keeps where it answered last; `discovery`: whether to look around."""
+
+    given: Target | None
+    file: Path
+    discovery: bool = False
+    interfaces: Interfaces = ALL_INTERFACES
+
+    async def reach(self, fingerprint: str, attempt: Callable[[Target], Awaitable[Reached]]) -> Reached:
+        """What `attempt` gives at the first place where the controller is; that place is remembered.
+
+        Only `attempt` can tell: it raises WrongPeer, LinkLost or FrameInvalid where it is not. Raises PeerRejected
+        when the controller itself refuses or when somebody else answers at the only place there is, LinkLost when
+        it may be worth another try.
+        """
+        failures: list[LinkError] = []
+        async with contextlib.aclosing(self._places(fingerprint)) as places:
+            async for target in places:
+                try:
+                    reached = await attempt(target)
+                except LinkError as error:
+                    if isinstance(error, PeerRejected) and not isinstance(error, WrongPeer):
+                        raise
+                    failures.append(error)
+                    continue
+                self._remember(target)
+                return reached
+        if not failures:
+            raise LinkLost(self._nothing_found())
+        # A stranger at an old address is no last word while the controller may be at another one.
+        lost = [error for error in failures if isinstance(error, LinkLost)]
+        if not lost and self.discovery:
+            raise LinkLost(f"{failures[0]}; {self._nothing_found()}")
+        raise lost[0] if lost else failures[0]
+
+    def _nothing_found(self) -> str:
+        looked = f"no controller of this cluster answered by mDNS within {LOOK_S:.0f} s" if self.discovery else ""
+        return f"{looked or 'nobody said where the controller is'}: name it with --controller HOST:PORT"
+
+    async def _places(self, fingerprint: str) -> AsyncGenerator[Target]:
+        known = list(dict.fromkeys(target for target in (self.given, self._last()) if target))
+        for target in known:
+            yield target
+        if self.discovery:
+            async with contextlib.aclosing(look_for(fingerprint, LOOK_S, self.interfaces)) as found:
+                async for target in found:
+                    if target not in known:
+                        log.info("controller announced", controller=str(target))
+                        yield target
+
+    def _last(self) -> Target | None:
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            return msgspec.json.decode(self.file.read_bytes(), type=Target)
+        return None
+
+    def _remember(self, target: Target) -> None:
+        if target != self._last():
+            with contextlib.suppress(OSError):  # A full disk does not keep a machine from taking part.
+                replace_file(self.file, msgspec.json.encode(target).decode(), mode=0o644)
