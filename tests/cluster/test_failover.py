@@ -291,3 +291,47 @@ DAMAGES: dict[str, Damage] = {
     "stop head": lambda cluster, at, mend: stop(cluster, at, mend, "head"),
     "stop machine": lambda cluster, at, mend: stop(cluster, at, mend, "machine"),
 }
+
+
+@pytest.mark.slow
+async def test_nothing_leaks_over_ten_thousand_requests(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Callers come, go and hang up while processes are killed: nobody gets an error, nothing stays held."""
+    monkeypatch.setattr("cluster.control.inquest.SETTLED_S", 0.0)
+    async with running_cluster(tmp_path, nodes=3, stages=2, goal="latency") as cluster:
+        for round_number in range(20):
+            await settled(cluster, 3)
+            kind = ("kill stage", "kill head", "kill machine")[round_number % 3]
+            mend = asyncio.Event()
+            crowd = asyncio.gather(*(_worker(cluster, round_number, number, 500 // 25) for number in range(25)))
+            await asyncio.sleep(1)
+            damage = asyncio.create_task(DAMAGES[kind](cluster, round_number % 2, mend))
+            await asyncio.sleep(1)
+            mend.set()
+            await asyncio.gather(damage, crowd)
+            await nothing_is_held(cluster)
+    with capsys.disabled():
+        log.info("soak", requests=20 * 500, epochs=cluster.controller.topology().epoch)
+
+
+async def _worker(cluster: Cluster, round_number: int, number: int, requests: int) -> None:
+    """One caller after the other: short answers, of which some are not read to their end."""
+    chance = Random(f"{round_number}/{number}")
+    for at in range(requests):
+        tokens = chance.randint(1, 30)
+        request = GenerateRequest(
+            id=f"soak-{round_number}-{number}-{at}",
+            prompt=TextPrompt("word " * chance.randint(1, 60)),
+            sampling=GREEDY,
+            limits=Limits(max_tokens=tokens, ignore_eos=True),
+        )
+        got = 0
+        async with contextlib.aclosing(cluster.controller.generate(request)) as events:
+            async for event in events:
+                if isinstance(event, TokenEvent):
+                    got = event.completion_tokens
+                    if chance.random() < 0.02:
+                        break
+            else:
+                assert got == tokens
