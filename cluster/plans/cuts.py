@@ -5,7 +5,7 @@ slowest stage's or link's, m steps in flight finish every max(T, m * p); for one
 counts. The question "is there a cut that costs no more than J" is answered exactly by filling the fastest machines
 first, each up to its memory and to the pace J / m; halving the interval between two answers finds the best J.
 
-Layers count as equal here, each as large as the model's average one; `cluster.plans.plan` moves boundaries afterwards
+Layers count as equal here, each as large as the model's average one; `plans.plan` moves boundaries afterwards
 where they are not.
 """
 

@@ -1,7 +1,7 @@
 """The best ring out of a dozen machines, proven: dynamic programming over sets of machines.
 
 A ring's cost splits in two. Which machines take part and who is first and last decides how the layers are best
-cut (`cluster.plans.cuts`); their order only decides what the hops cost. Shortest paths over sets (Held and Karp, 1962)
+cut (`plans.cuts`); their order only decides what the hops cost. Shortest paths over sets (Held and Karp, 1962)
 give the cheapest order for each set, first and last machine; a lower bound per set leaves few of them to cut.
 """
 

@@ -31,7 +31,7 @@ def test_callers_come_and_go(tmp_path: Path, requests: int) -> None:
         assert gateway.admin("/admin/cluster")["epoch"] == 1
         rows = until(lambda: _rows(gateway, min(1000, requests + 41)))
         assert not [row for row in rows if row["outcome"] == "failed"]
-        # Slots are kept for prompts that begin alike, in huge pages: so much is no leak. What grows with requests is.
+        # Slots are kept for prompts that begin alike, in huge pages: no leak. What grows with requests is one.
         assert _memory_bytes(gateway) - idle < 80e6 + 4e3 * requests
 
 
