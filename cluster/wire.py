@@ -33,6 +33,8 @@ Cause = Literal["error", "ended", "silent", "stuck"]
 HEADER = struct.Struct("!4sHHII")
 SEAL_KEY_BYTES = 32
 MESSAGE_BYTES_MAX = 16 * 2**20
+# Orders carry the whole manifest: 138,000 tensors of the largest open models come to some 25 MB.
+ORDER_BYTES_MAX = 64 * 2**20
 PAYLOAD_BYTES_MAX = 256 * 2**20
 
 _MAGIC = b"MRCW"

@@ -114,6 +114,7 @@ class Agent:
             await channel.close()
             raise WrongPeer(f"{channel.address} is no controller of this cluster")
         channel.payload_bytes_max = PART_BYTES
+        channel.message_bytes_max = wire.ORDER_BYTES_MAX
         return channel
 
     async def _serve_controller(self, channel: Channel, welcomed: Callable[[], None]) -> None:

@@ -53,7 +53,7 @@ class AgentPipe:
     ) -> None:
         with contextlib.suppress(LinkLost, FrameInvalid, OSError):
             while True:
-                message_bytes, _ = wire.read_header(self._read(wire.HEADER.size))
+                message_bytes, _ = wire.read_header(self._read(wire.HEADER.size), wire.ORDER_BYTES_MAX)
                 message = wire.decode(self._read(message_bytes))
                 if isinstance(message, wire.Tick):
                     self.send(wire.Tick(vitals()))
