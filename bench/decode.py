@@ -67,11 +67,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def _load(card: ModelCard, manifest: Manifest, folder: Path, precision: Precision, slots: int) -> StageModel:
-    spec = StageSpec(
-        index=0,
-        stages=1,
-        first_layer=0,
-        end_layer=card.layers,
+    spec = StageSpec.whole(
+        card.layers,
         precision=precision,
         context_tokens=card.context_tokens,
         kv_blocks=slots * -(-card.context_tokens // BLOCK_TOKENS),

@@ -115,11 +115,8 @@ def _is_held_out(text: str) -> bool:
 
 
 def _load(card: ModelCard, manifest: Manifest, precision: Precision) -> StageModel:
-    spec = StageSpec(
-        index=0,
-        stages=1,
-        first_layer=0,
-        end_layer=card.layers,
+    spec = StageSpec.whole(
+        card.layers,
         precision=precision,
         context_tokens=card.context_tokens,
         kv_blocks=-(-card.context_tokens // BLOCK_TOKENS),

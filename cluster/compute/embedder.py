@@ -15,7 +15,6 @@ from cluster.compute import bert
 from cluster.compute.decoder import Decoder
 from cluster.compute.gguf_blocks import dequantise
 from cluster.compute.kv_cache import KvCache
-from cluster.compute.pooling import Recipe
 from cluster.compute.weights import load_stage, row_dtype
 from cluster.embedding import CONTEXT_TOKENS_MAX, check_tokens
 from cluster.errors import ModelInvalid, WeightsMismatch
@@ -23,6 +22,7 @@ from cluster.models.bert_family import BERT_FAMILIES
 from cluster.models.embedding_model import check_family, find_recipe
 from cluster.models.manifest import Manifest, TensorEntry, read_config, read_manifest
 from cluster.models.model_card import Precision, read_card
+from cluster.models.pooling import Recipe
 from cluster.models.store import open_source
 from cluster.plans.plan import BLOCK_TOKENS, StageSpec
 
@@ -171,11 +171,8 @@ class CausalEncoder:
         self.context_tokens = min(tokens_max or card.context_tokens, card.context_tokens, CONTEXT_TOKENS_MAX)
         blocks = -(-max(_ROWS_MAX, self.context_tokens) // BLOCK_TOKENS)
         # One slot per text of a pass, each rounded up to whole blocks.
-        spec = StageSpec(
-            index=0,
-            stages=1,
-            first_layer=0,
-            end_layer=card.layers,
+        spec = StageSpec.whole(
+            card.layers,
             precision=precision,
             context_tokens=self.context_tokens,
             kv_blocks=blocks + _TEXTS_MAX,

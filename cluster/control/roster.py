@@ -147,10 +147,6 @@ class Roster:
         # Who cannot be told is told when it connects anew.
         await asyncio.gather(*(self.send(other, everybody) for other in self._connections), return_exceptions=True)
 
-    def is_present(self, node_id: NodeId) -> bool:
-        """Whether this machine is connected."""
-        return node_id in self._connections
-
     async def _still_beats(self, node_id: NodeId) -> bool:
         """Whether the connection that this identity has is alive; one whose machine vanished falls silent."""
         before = self._connections.get(node_id)

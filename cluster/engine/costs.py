@@ -72,6 +72,8 @@ class RingCosts:
     def __init__(self, stages: int) -> None:
         self.stages = [StageCost() for _ in range(stages)]
         self._between: deque[float] = deque(maxlen=_HOP_WINDOW)
+        # What one way round takes beside the stages' work: the least seen lately, since the rest is queueing.
+        self.links_s = 0.0
 
     @property
     def is_known(self) -> bool:
@@ -81,16 +83,12 @@ class RingCosts:
         """Whether a step of about this size has been observed on every stage: others are only guessed at."""
         return all(stage.has_seen(rows) for stage in self.stages)
 
-    @property
-    def links_s(self) -> float:
-        """What one way round takes beside the stages' work: the least seen lately, since the rest is queueing."""
-        return min(self._between, default=0.0)
-
     def observe(self, rows: int, pairs: int, spent_ns: list[int], round_trip_s: float) -> None:
         """One step came back: how long each stage was busy with it, and how long it was under way."""
         for stage, spent in zip(self.stages, spent_ns, strict=False):
             stage.observe(rows, pairs, spent / 1e9)
         self._between.append(max(0.0, round_trip_s - sum(spent_ns) / 1e9))
+        self.links_s = min(self._between)
 
     def step_s(self, rows: float, pairs: float = 0.0) -> float:
         """One step of so many rows, all the way round an idle ring."""

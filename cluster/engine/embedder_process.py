@@ -1,16 +1,14 @@
 """The process of an embedding model: `python -m cluster.engine.embedder_process`, started by a node's agent."""
 
 import asyncio
-import contextlib
 import sys
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 from cluster import wire
 from cluster.compute.devices import pick_device
+from cluster.engine.acting import act
 from cluster.engine.embedding_desk import EmbeddingDesk
 from cluster.engine.embedding_reception import EmbeddingReception
 from cluster.net.channel import Door
@@ -29,12 +27,7 @@ async def _serve(pipe: AgentPipe, identity: Identity, host: str) -> None:
     desk = EmbeddingDesk(host, device, pipe.send)
     door = Door("embedder", identity, EmbeddingReception(desk).serve)
     desk.client_port = await door.open(host, 0)
-    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
-    failures: list[BaseException] = []
-
-    def stop() -> None:
-        with contextlib.suppress(RuntimeError):  # The loop is closed: we are ending anyway.
-            loop.call_soon_threadsafe(stopped.set)
+    loop = asyncio.get_running_loop()
 
     def deliver(message: wire.Message) -> None:
         if isinstance(message, wire.Removed):
@@ -42,24 +35,7 @@ async def _serve(pipe: AgentPipe, identity: Identity, host: str) -> None:
         else:
             desk.deliver(message)
 
-    thread = threading.Thread(target=_run, args=(desk, failures, stop), name="embeddings", daemon=True)
-    thread.start()
-    pipe.listen(deliver, stop, desk.vitals)
-    await stopped.wait()
-    desk.stop()
-    await asyncio.to_thread(thread.join, 3)
-    await door.close()
-    if failures:
-        raise failures[0]
-
-
-def _run(desk: EmbeddingDesk, failures: list[BaseException], ended: Callable[[], None]) -> None:
-    """A desk whose thread has died must not look alive: its process ends, and the agent reports it."""
-    try:
-        desk.run()
-    except BaseException as error:  # noqa: BLE001 - raised again on the main thread
-        failures.append(error)
-    ended()
+    await act("embeddings", desk, pipe, door, deliver)
 
 
 if __name__ == "__main__":

@@ -49,6 +49,7 @@ class EmbeddingDesk:
     def stop(self) -> None:
         self._inbox.put(None)
 
+    @property
     def vitals(self) -> wire.Vitals:
         """Called from the agent's pipe thread."""
         return wire.Vitals(self._done, self._done, len(self._queue.jobs))

@@ -51,7 +51,7 @@ class EmbeddingReception:
                 task.cancel()
 
     async def _answer(self, channel: Channel, request: EmbedRequest) -> None:
-        """The edge of one request: the connection carries others, too."""
+        """Never raises: whoever asked hears what went wrong."""
         answer: wire.Message
         vectors = b""
         try:
@@ -60,7 +60,7 @@ class EmbeddingReception:
             vectors = done.vectors
         except GenerationError as error:
             answer = rejected(request.id, error)
-        except Exception:
+        except Exception:  # the edge of one request: the connection carries others, too
             log.exception("request cannot be answered", request_id=request.id)
             answer = rejected(request.id, GenerationError("the texts cannot be embedded"))
         with contextlib.suppress(LinkLost):

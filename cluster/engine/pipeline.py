@@ -51,12 +51,14 @@ class Pipeline:
     clock: Callable[[], float] = time.monotonic
     is_closed: bool = False
     _sent: dict[int, _Sent] = field(default_factory=dict)
+    _seal: Seal | None = field(init=False)
     _began_s: float = field(init=False)
     _heard_s: float = 0.0
     _crawled_s: float = 0.0
 
     def __post_init__(self) -> None:
         self._began_s = self.clock()
+        self._seal = Seal(self.order.seal_key) if self.order.seal_key else None
 
     @property
     def is_waiting(self) -> bool:
@@ -132,10 +134,10 @@ class Pipeline:
         self._heard_s = self.clock()
 
     def _note(self, step: wire.Step, token_ids: list[int]) -> tuple[wire.Step, memoryview | bytes]:
-        if self.order.seal_key:
-            Seal(self.order.seal_key).close(step)
+        if self._seal:
+            self._seal.close(step)
         costs = self.scheduler.costs
-        expected_s = costs.step_s(step.rows, _pairs(step)) if costs.is_known else None
+        expected_s = costs.step_s(step.rows, step.pairs) if costs.is_known else None
         usual_s = expected_s if costs.has_seen(step.rows) else None
         self._sent[step.batch] = _Sent(self.clock(), expected_s, usual_s, step.slots, bool(step.replay))
         return step, memoryview(array("i", token_ids)).cast("B") if token_ids else b""
@@ -174,7 +176,3 @@ def _ids(token: SampledToken) -> Iterator[int]:
     yield token.token_id
     for other in token.top:
         yield other.token_id
-
-
-def _pairs(step: wire.Step) -> int:
-    return sum(count * (start + (count + 1) // 2) for start, count in zip(step.starts, step.counts, strict=True))

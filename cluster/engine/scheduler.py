@@ -10,7 +10,7 @@ and how much is drafted follows from what steps have cost so far.
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cluster.engine.costs import RingCosts
 from cluster.engine.sequence import Sequence
@@ -42,11 +42,6 @@ class Row:
     def real(self) -> int:
         return self.count - len(self.drafts)
 
-    @property
-    def pairs(self) -> int:
-        """Earlier positions that its rows look at, all together."""
-        return self.count * (self.start + (self.count + 1) // 2)
-
 
 @dataclass(frozen=True, slots=True)
 class _Flight:
@@ -54,6 +49,8 @@ class _Flight:
 
     rows: list[Row]
     is_replay: bool = False
+    # Rows and pairs of its step, by which costs are learned.
+    size: tuple[int, int] = (0, 0)
 
     def asked(self) -> list[int]:
         return [row.wanted for row in self.rows if row.wanted]
@@ -177,8 +174,7 @@ class Scheduler:
             )
         del self._in_flight[sampled.batch]
         if learn and flight.rows and not flight.is_replay:
-            rows, pairs = sum(row.count for row in flight.rows), sum(row.pairs for row in flight.rows)
-            self.costs.observe(rows, pairs, sampled.spent_ns, round_trip_s)
+            self.costs.observe(*flight.size, sampled.spent_ns, round_trip_s)
         return self._commit_rows(flight.rows, sampled)
 
     def check_integrity(self) -> None:
@@ -227,7 +223,7 @@ class Scheduler:
             spent_ns=[],
         )
         self._is_reset = False
-        self._in_flight[step.batch] = flight
+        self._in_flight[step.batch] = replace(flight, size=(step.rows, step.pairs))
         token_ids: list[int] = []
         if not flight.is_replay or 0 in self._fresh:
             for row in rows:

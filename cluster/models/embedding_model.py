@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cluster.compute.pooling import Recipe, read_recipe
 from cluster.embedding import CONTEXT_TOKENS_MAX
 from cluster.errors import ModelUnsupported, RequestInvalid
 from cluster.models.bert_family import BERT_FAMILIES, refuse_variants
 from cluster.models.manifest import Manifest, Progress, read_config
 from cluster.models.model_card import read_card
+from cluster.models.pooling import Recipe, read_recipe
 from cluster.models.store import find_model, load_manifest, model_name
 
 # torch and the program itself, and the rows of one pass.

@@ -180,7 +180,9 @@ class Crew:
             await child.send(replace(order, source=source))
             if order.spec.is_first:  # The head lives beside the first stage: it is to be ready, too.
                 await asyncio.shield(self._ensure_child("head"))
-        except Exception as error:  # noqa: BLE001 - an order's edge: the controller must hear of whatever went wrong
+        except Exception as error:
+            foreseen = isinstance(error, ClusterError | OSError)
+            log.error("standby failed", epoch=order.epoch, reason=str(error), exc_info=not foreseen)
             reason = f"{self._options.name}: {error}"
             await self._report(wire.Shelved(order.epoch, order.spec, ok=False, reason=reason))
 

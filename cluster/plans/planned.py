@@ -48,6 +48,22 @@ class StageSpec(Struct, frozen=True, kw_only=True):
     slots: int
     wire: WireFormat = "fp32"
 
+    @classmethod
+    def whole(
+        cls, layers: int, *, precision: Precision, context_tokens: int, slots: int, kv_blocks: int
+    ) -> "StageSpec":
+        """All layers on one machine."""
+        return cls(
+            index=0,
+            stages=1,
+            first_layer=0,
+            end_layer=layers,
+            precision=precision,
+            context_tokens=context_tokens,
+            kv_blocks=kv_blocks,
+            slots=slots,
+        )
+
     @property
     def is_first(self) -> bool:
         return self.index == 0

@@ -1,7 +1,6 @@
 """The compatibility path: transformers' own tokens from transformers' own layers, spread over stages of ours."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,15 +67,6 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 FAMILIES = {kind: SHAPE | settings for kind, settings in FAMILIES.items()}
 PROMPTS = [[5 + at * 7 % 150 for at in range(29)], [9, 8, 7, 3, 33]]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Matrices are tiny: on a busy machine threads would wait for each other most of the time."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def make(kind: str, folder: Path) -> Any:

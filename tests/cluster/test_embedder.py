@@ -1,7 +1,7 @@
 """Embedding models: the reference's vectors, whatever the company, cut and pooled as the model's files say."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,6 @@ from cluster.plans.plan import BLOCK_TOKENS
 from tests.embedding_models import VOCABULARY, bert, distilbert, expected, put, qwen3, roberta, save
 
 TEXTS = [[2, 17, 30, 3], [2, 4, 3], [2, *range(10, 60), 3], [2, 99, 3], [2, *range(100, 104), 3]]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Matrices are tiny: on a busy machine threads would wait for each other most of the time."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize(

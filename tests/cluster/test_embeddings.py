@@ -54,12 +54,6 @@ TOKENS = [[2, 17, 30, 3], [2, 4, 3], [2, *range(10, 60), 3], [2, 99, 3]]
 _ids = itertools.count(1)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
-    """Of the reference: matrices are tiny, and threads would wait for each other."""
-    torch.set_num_threads(1)
-
-
 @asynccontextmanager
 async def embedding_cluster(folder: Path, model: Path, nodes: int) -> AsyncIterator[Cluster]:
     """Local nodes and no chat model."""

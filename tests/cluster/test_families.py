@@ -142,15 +142,6 @@ class Case:
             return self.model(input_ids=torch.tensor([token_ids])).logits[0]  # type: ignore[no-any-return]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """These models are so small that a second thread would only be waited for."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module", params=CASES)
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     return save_case(CASES[request.param](), tmp_path_factory.mktemp("model"))

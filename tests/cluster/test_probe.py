@@ -191,7 +191,6 @@ def test_a_clock_that_is_wrong_is_told_of() -> None:
 
 
 def test_a_measured_pace_is_kept_for_the_next_start(tmp_path: Path) -> None:
-    torch.set_num_threads(1)
     file = tmp_path / "pace.json"
     pace = probe_pace(torch.device("cpu"), 1, file)
     assert pace.dispatch_s > 0

@@ -1,6 +1,5 @@
 """The engine without its links: scheduler and real stages of the demo model, step by step in one process."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -28,15 +27,6 @@ from cluster.wire import Move, OpenSlot, Sampled, Step
 DEMO_MODEL = Path(__file__).parents[2] / "demo" / "model"
 GREEDY = Sampling(temperature=0.0)
 BLOCKS = 64
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """As a stage that shares its machine: threads that wait for a core would make small kernels slow."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,56 @@
+"""How an actor's process lives: its thread computes, its event loop takes callers, its agent's pipe ends it."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from cluster import wire
+from cluster.net.channel import Door
+from cluster.nodes.process import AgentPipe
+
+_STOP_S = 3.0
+
+
+class Actor(Protocol):
+    """`run` works until `stop`; the others are called from any thread."""
+
+    @property
+    def vitals(self) -> wire.Vitals: ...
+
+    def run(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+async def act(
+    name: str, actor: Actor, pipe: AgentPipe, door: Door, deliver: Callable[[wire.Message], None]
+) -> None:
+    """Run the actor on a thread until its agent is gone or it ends; raises what it ended with.
+
+    An actor whose thread has died must not look alive: its process ends, and the agent reports it.
+    """
+    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    failures: list[BaseException] = []
+
+    def stop() -> None:
+        with contextlib.suppress(RuntimeError):  # The loop is closed: we are ending anyway.
+            loop.call_soon_threadsafe(stopped.set)
+
+    def run() -> None:
+        try:
+            actor.run()
+        except BaseException as error:  # noqa: BLE001 - raised again on the main thread
+            failures.append(error)
+        stop()
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    pipe.listen(deliver, stop, lambda: actor.vitals)
+    await stopped.wait()
+    actor.stop()
+    await asyncio.to_thread(thread.join, _STOP_S)
+    await door.close()
+    if failures:
+        raise failures[0]

@@ -1,0 +1,43 @@
+"""Callers: between a gateway and a head or an embedder."""
+
+from msgspec import Struct
+
+from cluster.embedding import EmbedRequest
+from cluster.generation import GenerateRequest, GenerationEvent
+
+
+class Generate(Struct, frozen=True, tag=True):
+    request: GenerateRequest
+
+
+class Cancel(Struct, frozen=True, tag=True):
+    request_id: str
+
+
+class Events(Struct, frozen=True, tag=True):
+    """What happened to one request since the last such message."""
+
+    request_id: str
+    events: list[GenerationEvent]
+
+
+class Rejected(Struct, frozen=True, tag=True):
+    """The request has ended without its answer; `code` is that of a GenerationError."""
+
+    request_id: str
+    code: str
+    message: str
+    param: str | None = None
+
+
+class Embed(Struct, frozen=True, tag=True):
+    request: EmbedRequest
+
+
+class Embedded(Struct, frozen=True, tag=True):
+    """The answer; its payload has the vectors as Embeddings does."""
+
+    request_id: str
+    dimensions: int
+    token_counts: list[int]
+    compute_ns: int

@@ -1,0 +1,79 @@
+"""The ring: head -> first stage -> ... -> last stage -> head."""
+
+from msgspec import Struct
+
+from cluster.generation import SampledToken, Sampling
+from cluster.wire.orders import NO_TERMS, Terms
+
+
+class RingHello(Struct, frozen=True, tag=True):
+    epoch: int
+    terms: Terms = NO_TERMS
+
+
+class OpenSlot(Struct, frozen=True, array_like=True):
+    """A sequence moves into a slot; the last stage needs its sampling and the tokens it already has."""
+
+    slot: int
+    sampling: Sampling
+    history: list[int]
+    prompt_tokens: int
+
+
+class Move(Struct, frozen=True, array_like=True):
+    """Begin `slot` with the first `tokens` tokens of the slot `source`; without a source, free it."""
+
+    slot: int
+    source: int = -1
+    tokens: int = 0
+
+
+class Step(Struct, tag=True):
+    """One micro-batch on its way through the stages.
+
+    Row groups i belong to slot `slots[i]`, begin at position `starts[i]` and are `counts[i]` long; `wanted[i]` of
+    its last rows are to be sampled. All but the first of these are drafts, which `drafts[i]` repeats for the last
+    stage: it stops at the first that the model does not agree with. `moves` are carried out in order and `opened`
+    slots set up before any row runs. The payload holds int32 token ids on the first link and rows
+    [sum(counts), hidden] in the plan's wire format on the others. `spent_ns` gathers the stages' busy time.
+    On links `drafts` and `opened` travel in `sealed`, which only the last stage can read: they are tokens.
+
+    `replay` names stages that have lost their keys and values: rows travel only into these, from the output rows
+    that the stages before them have kept. `census` has the (slot, blocks) that a stage must hold; a reset makes it
+    so, otherwise a difference is an error.
+    """
+
+    epoch: int
+    batch: int
+    slots: list[int]
+    starts: list[int]
+    counts: list[int]
+    wanted: list[int]
+    drafts: list[list[int]]
+    opened: list[OpenSlot]
+    moves: list[Move]
+    replay: list[int]
+    census: list[tuple[int, int]] | None
+    is_reset: bool
+    spent_ns: list[int]
+    sealed: bytes = b""
+
+    @property
+    def rows(self) -> int:
+        return sum(self.counts)
+
+    @property
+    def pairs(self) -> int:
+        """Earlier positions that the rows look at, all together."""
+        groups = zip(self.starts, self.counts, strict=True)
+        return sum(count * (start + (count + 1) // 2) for start, count in groups)
+
+
+class Sampled(Struct, frozen=True, tag=True):
+    """The batch's tokens: `counts[i]` of them, at least one, for the i-th of its groups that wanted any."""
+
+    epoch: int
+    batch: int
+    tokens: list[SampledToken]
+    counts: list[int]
+    spent_ns: list[int]
