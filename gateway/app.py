@@ -15,12 +15,9 @@ from accounting.prices import CloudPrices, PriceBook
 from cluster.control.owners import Owners
 from cluster.controller import Controller
 from cluster.trust.discovery import Target
-from gateway.admission import Admission
 from gateway.api import admin, health, models
 from gateway.api.edge import Edge
 from gateway.api.generate import GenerateEndpoint
-from gateway.bookkeeping import Bookkeeper
-from gateway.books import Books
 from gateway.cloud_worker.providers import CloudConfiguration, CloudModel
 from gateway.cloud_worker.supervisor import CloudWorker
 from gateway.console import pages
@@ -28,16 +25,20 @@ from gateway.data_folder import DataFolder
 from gateway.database import open_upgraded, read_sessions, write_sessions
 from gateway.errors import GatewayError, MethodNotAllowed, NotFound, RequestInvalid, to_api_error
 from gateway.identity.keys import Keys, load_secret
-from gateway.lane_health import LaneHealth
 from gateway.lanes.base import Lane
 from gateway.lanes.cloud import CloudLane
 from gateway.lanes.cluster import ClusterLane
 from gateway.lanes.pool import PoolLane
-from gateway.observability import Metrics
-from gateway.request_log import RequestLog
+from gateway.limits.admission import Admission
+from gateway.observability.metrics import Metrics
+from gateway.records.bookkeeping import Bookkeeper
+from gateway.records.books import Books
+from gateway.records.request_log import RequestLog
+from gateway.records.spool import Spool
+from gateway.routing.health import LaneHealth
+from gateway.routing.router import Router
 from gateway.services import Services
 from gateway.settings import CloudSettings, ClusterSettings, LaneName, Settings
-from gateway.spool import Spool
 
 log = structlog.get_logger(__name__)
 
@@ -73,6 +74,7 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
             discovery=settings.cluster.discovery,
         )
         stack.push_async_callback(controller.stop)
+        lanes = await _open_lanes(settings, folder, controller, stack)
         yield Services(
             settings=settings,
             metrics=metrics,
@@ -82,7 +84,8 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
             bookkeeper=bookkeeper,
             admission=Admission(settings.server.requests_max),
             health=lane_health,
-            lanes=await _open_lanes(settings, folder, controller, stack),
+            lanes=lanes,
+            router=Router(lanes, lane_health, settings.routing),
             controller=controller,
             admin_token=secrets.token_urlsafe(32),
         )

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from gateway.errors import RequestInvalid
+from gateway.settings.base import LaneName, Privacy
 
 Kind = Literal["chat", "completion", "embedding"]
 
@@ -58,9 +59,39 @@ class Message(Struct, frozen=True):
 
 
 class Extras(Struct, frozen=True, forbid_unknown_fields=True):
-    """The optional `millrace` object of a request."""
+    """The optional `millrace` object of a request.
 
-    lane: Literal["cluster", "pool", "cloud"] | None = None
+    `continue_on_failure` allows an answer that a foreign backend broke off to be taken up by another one from its
+    text, which is not what the first would have said; never with tools or a schema. `deadline_s` is when the
+    caller gives up waiting for the first token.
+    """
+
+    lane: LaneName | None = None
+    privacy: Privacy | None = None
+    continue_on_failure: bool = False
+    deadline_s: Annotated[float, Meta(gt=0, le=86_400)] | None = None
+    cache: bool | None = None
+
+
+class MaxPrice(Struct, frozen=True):
+    """USD per million tokens, as a number or a decimal string."""
+
+    prompt: str | float | int | None = None
+    completion: str | float | int | None = None
+
+
+class ProviderPreferences(Struct, frozen=True):
+    """The `provider` object as OpenRouter names it. Names are backends' or providers' names, or lanes'."""
+
+    order: list[str] | None = None
+    only: list[str] | None = None
+    ignore: list[str] | None = None
+    sort: Literal["price", "throughput", "latency"] | None = None
+    max_price: MaxPrice | None = None
+    quantizations: list[str] | None = None
+    data_collection: Literal["allow", "deny"] | None = None
+    allow_fallbacks: bool | None = None
+    require_parameters: bool | None = None
 
 
 ModelName = Annotated[str, Meta(min_length=1, max_length=256, pattern="^[^\\x00-\\x1f\\x7f]+$")]
@@ -86,6 +117,7 @@ class _Common(Struct, frozen=True, kw_only=True):
     service_tier: str | None = None
     user: str | None = None
     millrace: Extras | None = None
+    provider: ProviderPreferences | None = None
 
     @property
     def is_stream(self) -> bool:
@@ -153,6 +185,7 @@ class EmbeddingRequest(Struct, frozen=True, kw_only=True):
     dimensions: Annotated[int, Meta(ge=1, le=2**20)] | None = None
     user: str | None = None
     millrace: Extras | None = None
+    provider: ProviderPreferences | None = None
 
     @property
     def is_stream(self) -> bool:

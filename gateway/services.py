@@ -3,14 +3,15 @@
 from dataclasses import dataclass
 
 from cluster.controller import Controller
-from gateway.admission import Admission
-from gateway.bookkeeping import Bookkeeper
-from gateway.books import Books
 from gateway.identity.keys import Keys
-from gateway.lane_health import LaneHealth
 from gateway.lanes.base import Lane
-from gateway.observability import Metrics
-from gateway.request_log import RequestLog
+from gateway.limits.admission import Admission
+from gateway.observability.metrics import Metrics
+from gateway.records.bookkeeping import Bookkeeper
+from gateway.records.books import Books
+from gateway.records.request_log import RequestLog
+from gateway.routing.health import LaneHealth
+from gateway.routing.router import Router
 from gateway.settings import LaneName, Settings
 
 
@@ -25,5 +26,6 @@ class Services:
     admission: Admission
     health: LaneHealth
     lanes: dict[LaneName, Lane]
+    router: Router
     controller: Controller
     admin_token: str

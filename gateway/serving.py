@@ -20,8 +20,8 @@ from cluster.nodes.local_nodes import LocalNodes
 from cluster.nodes.probe import own_address
 from cluster.trust.discovery import Target
 from gateway.app import create_app, open_services
-from gateway.connections import BoundedProtocol
 from gateway.data_folder import DataFolder
+from gateway.http.connections import BoundedProtocol
 from gateway.services import Services
 from gateway.settings import ServerSettings, Settings, SettingsInvalid
 

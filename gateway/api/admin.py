@@ -15,7 +15,7 @@ from cluster.plans.plan import Plan, PlannedStage
 from cluster.trust.discovery import Target
 from cluster.trust.identity import NodeId
 from gateway.errors import KeyInvalid, NotFound
-from gateway.request_log import ROWS_MAX
+from gateway.records.request_log import ROWS_MAX
 from gateway.services import Services
 
 HEADER = "x-millrace-admin"

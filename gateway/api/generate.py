@@ -9,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.errors import BodyTooLarge, KeyInvalid, RequestInvalid, to_api_error
 from gateway.identity.caller import Caller
-from gateway.journey import Reply, serve
+from gateway.journey.serve import Reply, serve
 from gateway.lanes.base import Call
 from gateway.openai import Kind, read_request
 from gateway.request_ids import HEADER, new_request_id

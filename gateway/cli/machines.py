@@ -80,7 +80,7 @@ def join(
     from cluster.nodes.node_options import NodeOptions
     from cluster.nodes.probe import compute_threads
     from cluster.trust.discovery import Target
-    from gateway.observability import configure_logs
+    from gateway.observability.metrics import configure_logs
 
     configure_logs(settings.log.level, settings.log.format)
     folder = DataFolder(settings.data_dir)

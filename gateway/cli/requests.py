@@ -18,7 +18,7 @@ def requests(
 ) -> None:
     """Show recent requests with the reasons for their lanes. Example: millrace requests --limit 5"""
     from gateway.cli.store import open_store
-    from gateway.request_log import RequestLog
+    from gateway.records.request_log import RequestLog
 
     with open_store(settings_from(data_dir)) as (read, write):
         log = RequestLog(read, write)

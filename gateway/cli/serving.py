@@ -44,7 +44,7 @@ def up(
     # Importing the gateway takes a second; `millrace --help` should not.
     from cluster.errors import ModelError
     from gateway.database import DatabaseUnusable
-    from gateway.observability import configure_logs
+    from gateway.observability.metrics import configure_logs
     from gateway.serving import run
 
     configure_logs(settings.log.level, settings.log.format)

@@ -8,11 +8,11 @@ from typing import TypeVar
 from sqlalchemy.orm import Session
 
 from accounting.errors import AccountUnknown, AmountInvalid, LedgerError, PostingInvalid
-from gateway.books import Books
 from gateway.cli import output
 from gateway.data_folder import DataFolder
 from gateway.database import DatabaseUnusable, open_upgraded, read_sessions, write_sessions
 from gateway.identity.keys import Keys, load_secret
+from gateway.records.books import Books
 from gateway.settings import Settings, SettingsInvalid
 
 Sessions = Callable[[], Session]

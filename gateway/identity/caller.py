@@ -2,15 +2,29 @@
 
 from dataclasses import dataclass
 
-from gateway.settings import LaneName
+from gateway.limits.quotas import Quota
+from gateway.settings.base import LaneName, Privacy, Role
+
+HOME = "home"
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who is asking, and what the key allows."""
+    """Who is asking, and what the key allows. `user_id` is the person, whose account in the books pays.
+
+    `privacy` is the least label that the key's requests have; `models` and `regions` are None where all are
+    allowed. Requests of a lower `priority` number go first: 0 is interactive, 10 is a batch.
+    """
 
     key_id: str
     key_prefix: str
     user_id: str
     department: str
     lanes: frozenset[LaneName]
+    organization_id: str = HOME
+    role: Role = "member"
+    privacy: Privacy = "public"
+    models: frozenset[str] | None = None
+    regions: frozenset[str] | None = None
+    priority: int = 0
+    quotas: tuple[Quota, ...] = ()

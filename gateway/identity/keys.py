@@ -15,8 +15,8 @@ from sqlalchemy import Row, select, update
 from sqlalchemy.orm import Session
 
 from gateway.identity.caller import Caller
+from gateway.identity.tables import api_key_table
 from gateway.settings import LaneName
-from gateway.tables import api_key_table
 
 KEY_PREFIX = "mr-"
 OWNER = "owner"

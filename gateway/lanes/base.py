@@ -9,13 +9,19 @@ from accounting.prices import PricedModel
 from gateway.lanes.features import ALL_FEATURES, Feature, features_of
 from gateway.openai import KINDS, EmbeddingRequest, GenerationRequest, Kind, Request
 from gateway.settings import LaneName
+from gateway.settings.base import Privacy
 
 State = Literal["ready", "starting", "down"]
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One model at one backend of a lane, as routing sees it just now. `note` explains a state in words."""
+    """One model at one backend of a lane, as routing sees it just now. `note` explains a state in words.
+
+    `served_as` is the model's name there, where callers know it by an alias. `clearance` is the most private label
+    that may go there. `is_resident` is False where the model must be loaded first, which takes about `load_s`.
+    `queued` and `running` are the backend's own word on all its requests, None where it says nothing.
+    """
 
     lane: LaneName
     backend: str
@@ -27,6 +33,16 @@ class Offer:
     context_tokens: int | None = None
     slots: int | None = None
     price: PricedModel | None = None
+    served_as: str | None = None
+    clearance: Privacy = "private"
+    region: str | None = None
+    quantization: str | None = None
+    keeps_data: bool = False
+    weight: float = 1.0
+    is_resident: bool = True
+    load_s: float = 0.0
+    queued: int | None = None
+    running: int | None = None
 
     @property
     def label(self) -> str:

@@ -13,14 +13,14 @@ import orjson
 from accounting.errors import PriceUnknown
 from accounting.metering import estimate
 from accounting.prices import PriceBook
-from gateway.admission import output_bound
 from gateway.cloud_worker.supervisor import CloudWorker, CloudWorkerUnavailable
 from gateway.errors import LaneBrokeOff, LaneBusy, LaneFailed, LaneUnreachable, RequestInvalid
+from gateway.http.events import DONE
 from gateway.lanes.base import Answer, Call, Meter, Offer
-from gateway.lanes.events import DONE
 from gateway.lanes.features import ALL_FEATURES, UNPRICED
 from gateway.lanes.relay import Upstream, WholeReader, relay
 from gateway.lanes.tokens import estimate_prompt, read_usage, said_in
+from gateway.limits.admission import output_bound
 from gateway.openai import GENERATES, ChatRequest
 from gateway.settings import CloudSettings, LaneName
 

@@ -14,8 +14,8 @@ import orjson
 
 from accounting.metering import estimate
 from gateway.errors import LaneBrokeOff, LaneBusy, LaneFailed, LaneLimited, LaneTimeout, LaneUnreachable
+from gateway.http.events import DONE, EventSplitter
 from gateway.lanes.base import Answer, Call, Meter, begun
-from gateway.lanes.events import DONE, EventSplitter
 from gateway.lanes.tokens import estimate_prompt, read_usage, said_in
 from gateway.openai import Kind
 

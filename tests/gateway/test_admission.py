@@ -9,13 +9,13 @@ import pytest
 from accounting.errors import AmountInvalid
 from accounting.money import Price
 from accounting.prices import PricedModel
-from gateway.admission import choices_of, output_bound, place_hold
-from gateway.books import Books
 from gateway.database import open_engine, read_sessions, write_sessions
 from gateway.errors import to_api_error
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Call, Offer
+from gateway.limits.admission import choices_of, output_bound, place_hold
 from gateway.openai import Kind, read_request
+from gateway.records.books import Books
 
 PER_TOKEN_NANO = 1000
 CALLER = Caller("key-1", "mr-1", "ann", "lab", frozenset({"cloud"}))

@@ -20,17 +20,18 @@ from accounting.money import Price
 from accounting.prices import PricedModel
 from accounting.rules import Hold
 from accounting.tables import event_table, usage_table
-from gateway.bookkeeping import Bookkeeper, Ending, Trip
-from gateway.books import Books
 from gateway.database import open_engine, read_sessions, write_sessions
 from gateway.identity.caller import Caller
-from gateway.lane_health import LaneHealth
+from gateway.journey.trip import Ending, Trip
 from gateway.lanes.base import Call, Meter, Offer
-from gateway.observability import Metrics
+from gateway.observability.metrics import Metrics
 from gateway.openai import read_request
-from gateway.request_log import RequestLog
-from gateway.routing import Decision
-from gateway.spool import Settlement, Spool
+from gateway.records.bookkeeping import Bookkeeper
+from gateway.records.books import Books
+from gateway.records.request_log import RequestLog
+from gateway.records.spool import Settlement, Spool
+from gateway.routing.decision import Decision
+from gateway.routing.health import LaneHealth
 from tests.accounting.books import Books as OtherGateway
 from tests.accounting.books import usage
 

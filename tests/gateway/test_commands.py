@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 from gateway.cli.machines import DEFAULT_PORT, split_address, where_and_token
 from gateway.cli.main import app
 from gateway.database import open_engine, read_sessions, write_sessions
-from gateway.request_log import RequestLog
+from gateway.records.request_log import RequestLog
 from tests.gateway.test_request_log import entry
 from tests.gateways import until
 

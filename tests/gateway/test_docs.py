@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from gateway.cli.main import app
-from gateway.observability import Metrics
+from gateway.observability.metrics import Metrics
 from gateway.settings import variables
 
 ROOT = Path(__file__).parents[2]

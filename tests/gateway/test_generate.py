@@ -16,8 +16,9 @@ from gateway.api.generate import GenerateEndpoint
 from gateway.app import open_services
 from gateway.data_folder import DataFolder
 from gateway.errors import LaneBrokeOff, LaneFailed, LaneUnreachable
-from gateway.lanes.base import Answer, Call, Offer
+from gateway.lanes.base import Answer, Call, Lane, Offer
 from gateway.openai import read_request
+from gateway.routing.router import Router
 from gateway.services import Services
 from gateway.settings import LaneName, PoolBackend, PoolSettings, Settings
 from tests.fakes import openai_provider as provider
@@ -185,6 +186,12 @@ class TwoProviders:
         raise self._failure
 
 
+def _with_cloud(services: Services, cloud: Lane) -> Services:
+    """The same gateway with no lane but this one."""
+    lanes: dict[LaneName, Lane] = {"cloud": cloud}
+    return replace(services, lanes=lanes, router=Router(lanes, services.health, services.settings.routing))
+
+
 @pytest.mark.parametrize(
     ("failure", "asked"),
     [(LaneUnreachable("x"), 2), (LaneFailed("x answered 500"), 2), (LaneBrokeOff("x"), 1)],
@@ -193,7 +200,7 @@ async def test_paid_work_is_not_asked_for_twice(tmp_path: Path, failure: LaneFai
     async with serving(tmp_path, "http://127.0.0.1:9/v1") as services:
         providers = TwoProviders(failure)
         await services.books.credit("c1", "owner", 10**9, "test")
-        client = Client(replace(services, lanes={"cloud": providers}), ("cloud",), question("twin"))
+        client = Client(_with_cloud(services, providers), ("cloud",), question("twin"))
         await client.ask()
         assert client.status == 502
         assert providers.asked == asked
@@ -203,5 +210,5 @@ async def test_a_hold_is_not_spent_on_a_dearer_provider(tmp_path: Path) -> None:
     async with serving(tmp_path, "http://127.0.0.1:9/v1") as services:
         providers = TwoProviders(LaneUnreachable("x"), dearer=2)
         await services.books.credit("c1", "owner", 10**9, "test")
-        await Client(replace(services, lanes={"cloud": providers}), ("cloud",), question("twin")).ask()
+        await Client(_with_cloud(services, providers), ("cloud",), question("twin")).ask()
         assert providers.asked == 1

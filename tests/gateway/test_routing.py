@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from accounting.money import Price
 from accounting.prices import PricedModel
 from gateway.identity.caller import Caller
-from gateway.lane_health import Health, LaneHealth
 from gateway.lanes.base import Offer, State
 from gateway.lanes.features import Feature
-from gateway.routing import Decision, Facts, Need, decide
+from gateway.routing.decision import Decision, Facts, Need, decide
+from gateway.routing.health import Health, LaneHealth
 from gateway.settings import LaneName, RoutingSettings
 
 WEIGHTS = RoutingSettings()

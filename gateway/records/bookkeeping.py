@@ -1,23 +1,20 @@
 """What every request leaves behind: its ledger event with a usage row, its log entry, metrics, health."""
 
 import asyncio
-import time
-from dataclasses import dataclass
 
 import structlog
 
 from accounting.errors import BooksUnavailable, LedgerError
 from accounting.money import MAX_TOKENS, charge
-from accounting.postings import Outcome, Posted, UsageRecord
-from accounting.rules import CloudBill, Hold
-from gateway.books import Books
-from gateway.identity.caller import Caller
-from gateway.lane_health import LaneHealth
-from gateway.lanes.base import Call, Meter, Offer
-from gateway.observability import Metrics
-from gateway.request_log import RequestEntry, RequestLog
-from gateway.routing import Decision
-from gateway.spool import Settlement, Spool
+from accounting.postings import Posted, UsageRecord
+from accounting.rules import CloudBill
+from gateway.journey.trip import Ending, Trip
+from gateway.lanes.base import Meter
+from gateway.observability.metrics import Metrics
+from gateway.records.books import Books
+from gateway.records.request_log import RequestEntry, RequestLog
+from gateway.records.spool import Settlement, Spool
+from gateway.routing.health import LaneHealth
 
 log = structlog.get_logger(__name__)
 
@@ -32,37 +29,6 @@ _SETTLING_MAX = 4096
 _STOP_S = 10.0
 _REPLAY_EVERY_S = 30.0
 _REPLAYED_AT_ONCE = 100
-
-
-@dataclass(slots=True)
-class Trip:
-    """What is known of a request so far. Times are perf_counter seconds, `started_ns` wall clock."""
-
-    call: Call
-    caller: Caller
-    decision: Decision
-    started_ns: int
-    began_s: float
-    offer: Offer | None = None
-    hold: Hold | None = None
-    first_byte_s: float | None = None
-
-    @classmethod
-    def begin(cls, call: Call, caller: Caller, decision: Decision) -> "Trip":
-        return cls(call, caller, decision, time.time_ns(), time.perf_counter())
-
-    @property
-    def elapsed_s(self) -> float:
-        return time.perf_counter() - self.began_s
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How a request ended: the status sent, whether the answer was whole, what went wrong in words."""
-
-    status: int
-    outcome: Outcome
-    problem: str = ""
 
 
 class Bookkeeper:

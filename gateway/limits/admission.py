@@ -3,12 +3,12 @@
 from accounting import holds
 from accounting.metering import tokens_max
 from accounting.rules import Hold
-from gateway.books import Books
 from gateway.errors import Overloaded
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Call, Offer
 from gateway.lanes.tokens import tool_tokens_max
 from gateway.openai import ChatRequest, EmbeddingRequest, GenerationRequest
+from gateway.records.books import Books
 
 # An answer that takes longer than this has long been ended by the lanes' own patience.
 HOLD_LASTS_S = 1200.0

@@ -14,11 +14,11 @@ from typing import Any
 
 from accounting.money import charge, format_usd
 from gateway.identity.caller import Caller
-from gateway.lane_health import Health
 from gateway.lanes.base import Offer
 from gateway.lanes.features import Feature
 from gateway.openai import Kind
-from gateway.policy import Rule, forbids
+from gateway.routing.health import Health
+from gateway.routing.policy import Rule, forbids
 from gateway.settings import LaneName, RoutingSettings
 
 # What a lane is taken for until it has been seen at work, in seconds.

@@ -29,7 +29,7 @@ from accounting.poster import Poster
 from accounting.postings import Posted, UsageRecord
 from accounting.reaper import Reaper
 from accounting.rules import CloudBill, Hold
-from gateway.spool import Settlement
+from gateway.records.spool import Settlement
 
 log = structlog.get_logger(__name__)
 

@@ -14,8 +14,8 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
+from gateway.records.tables import request_table
 from gateway.settings import RequestLogSettings
-from gateway.tables import request_table
 
 log = structlog.get_logger(__name__)
 

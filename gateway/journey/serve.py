@@ -8,8 +8,6 @@ import structlog
 
 from accounting.postings import Outcome
 from cluster.errors import GenerationError
-from gateway.admission import hold_nano, place_hold
-from gateway.bookkeeping import Ending, Trip
 from gateway.errors import (
     EXPECTED,
     FeatureUnsupported,
@@ -23,9 +21,10 @@ from gateway.errors import (
     to_api_error,
 )
 from gateway.identity.caller import Caller
+from gateway.journey.trip import Ending, Trip
 from gateway.lanes.base import Answer, Call, Meter, Offer, begun
-from gateway.lanes.tokens import estimate_prompt
-from gateway.routing import Candidate, Decision, Facts, Need, decide
+from gateway.limits.admission import hold_nano, place_hold
+from gateway.routing.decision import Candidate, Decision
 from gateway.services import Services
 
 log = structlog.get_logger(__name__)
@@ -46,7 +45,7 @@ class Reply:
 
 async def serve(services: Services, caller: Caller, call: Call) -> Reply:
     """Answer a call. Raises what gateway.errors turns into a status; later errors are the body's last event."""
-    trip = Trip.begin(call, caller, explain(services, caller, call))
+    trip = Trip.begin(call, caller, services.router.decide(caller, call))
     services.admission.enter()
     try:
         answer, candidate = await _open_first(services, trip)
@@ -56,23 +55,6 @@ async def serve(services: Services, caller: Caller, call: Call) -> Reply:
         raise
     body = await begun(_deliver(services, trip, answer))
     return Reply(answer.status, _headers(trip, answer, candidate), body)
-
-
-def explain(services: Services, caller: Caller, call: Call) -> Decision:
-    """The routing decision for a call, without acting on it."""
-    request, health = call.request, services.health
-    need = Need(
-        model=request.model,
-        features=frozenset(call.features),
-        prompt_tokens=estimate_prompt(request),
-        output_tokens=request.tokens_limit,
-        lane=request.millrace.lane if request.millrace else None,
-        kind=call.kind,
-    )
-    now_s = health.now_s()
-    offers = [offer for lane in services.lanes.values() for offer in lane.offers(request.model)]
-    facts = [Facts(offer, record := health.of(offer.label), record.is_open(now_s)) for offer in offers]
-    return decide(need, caller, facts, services.settings.routing)
 
 
 async def _open_first(services: Services, trip: Trip) -> tuple[Answer, Candidate]:

@@ -1,0 +1,22 @@
+"""Limits as data: how much of what, for whom, in which span."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Measure = Literal["requests", "tokens", "concurrency", "spend"]
+Span = Literal["minute", "day", "month"]
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """At most `amount` of a measure in a span; spend is in nano-USD, concurrency has no span.
+
+    `scope` says whose it is, and who shares it: `key:ID`, `person:ID` or `organization:ID`; `model` narrows it to
+    one model's requests. Spans begin at full UTC minutes, days and months.
+    """
+
+    scope: str
+    measure: Measure
+    amount: int
+    span: Span | None = None
+    model: str | None = None

@@ -1,0 +1,167 @@
+"""The one reader of environment and settings file; everything else receives plain values."""
+
+import difflib
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+
+from gateway.settings.base import LaneName, Section, SettingsInvalid, WholePath, whole
+from gateway.settings.cloud import CloudModel, CloudSettings
+from gateway.settings.cluster import ClusterSettings
+from gateway.settings.pool import PoolBackend, PoolSettings
+from gateway.settings.routing import PolicySettings, RoutingSettings
+from gateway.settings.server import DatabaseSettings, LogSettings, RequestLogSettings, ServerSettings
+
+__all__ = [
+    "CloudModel",
+    "CloudSettings",
+    "ClusterSettings",
+    "DatabaseSettings",
+    "LaneName",
+    "LogSettings",
+    "PolicySettings",
+    "PoolBackend",
+    "PoolSettings",
+    "RequestLogSettings",
+    "RoutingSettings",
+    "ServerSettings",
+    "Settings",
+    "SettingsInvalid",
+    "default_data_dir",
+    "read_settings",
+    "refuse_unknown",
+    "variables",
+]
+
+ENV_PREFIX = "MILLRACE_"
+FILE_NAME = "millrace.toml"
+_DELIMITER = "__"
+
+
+class Settings(BaseSettings):
+    """Every setting. Sources, strongest first: command line, MILLRACE_* variables, millrace.toml, defaults."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX,
+        env_nested_delimiter=_DELIMITER,
+        extra="forbid",
+        frozen=True,
+        nested_model_default_partial_update=True,
+    )
+
+    data_dir: WholePath = Field(
+        default_factory=lambda: default_data_dir(), description="Folder of everything kept."
+    )
+    server: ServerSettings = ServerSettings()
+    database: DatabaseSettings = DatabaseSettings()
+    log: LogSettings = LogSettings()
+    cluster: ClusterSettings = ClusterSettings()
+    pool: PoolSettings = PoolSettings()
+    cloud: CloudSettings = CloudSettings()
+    policy: PolicySettings = PolicySettings()
+    routing: RoutingSettings = RoutingSettings()
+    request_log: RequestLogSettings = RequestLogSettings()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the parent names the arguments
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, _EnvironmentSource(settings_cls), _FileSource(settings_cls)
+
+
+class _EnvironmentSource(EnvSettingsSource):
+    """MILLRACE_* variables; one that should be JSON and is not is refused by its name."""
+
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+        try:
+            return super().decode_complex_value(field_name, field, value)
+        except (ValueError, RecursionError):
+            # The parent says the section alone. The value may hold secrets and is not repeated.
+            name = next(
+                (have for have in os.environ if _is_variable_of(have, field_name) and os.environ[have] == value),
+                field_name,
+            )
+            # Inside of a mapping there is no field, whatever the annotation says.
+            examples = getattr(field, "examples", None)
+            like = f", such as {examples[0]}" if examples else ""
+            raise SettingsInvalid(f"{name}: JSON expected{like}") from None
+
+
+def _is_variable_of(variable: str, field_name: str) -> bool:
+    return variable.upper().startswith(ENV_PREFIX) and variable.upper().endswith(field_name.upper())
+
+
+class _FileSource(PydanticBaseSettingsSource):
+    """millrace.toml in the data folder that the stronger sources name."""
+
+    def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:  # noqa: ARG002
+        return None, field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        try:
+            path = whole(Path(self.current_state.get("data_dir") or default_data_dir())) / FILE_NAME
+        except ValueError:
+            return {}  # Said of data_dir itself.
+        try:
+            return tomllib.loads(path.read_bytes().decode())
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        except UnicodeDecodeError:
+            raise SettingsInvalid(f"{path}: not UTF-8, as TOML is") from None
+        except tomllib.TOMLDecodeError as error:
+            raise SettingsInvalid(f"{path}: {error}") from None
+        except OSError as error:
+            raise SettingsInvalid(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def read_settings(**given: Any) -> Settings:
+    """Settings from all sources; `given` (nested dictionaries) is the command line's. Raises SettingsInvalid."""
+    refuse_unknown(os.environ)
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = ".".join(str(part) for part in first["loc"]) or "settings"
+        why = "is no setting" if first["type"] == "extra_forbidden" else first["msg"]
+        raise SettingsInvalid(f"{name}: {why}") from None
+
+
+def refuse_unknown(environment: Mapping[str, str]) -> None:
+    """Raises SettingsInvalid for a MILLRACE_* variable that sets nothing, with the nearest that does."""
+    known = dict(variables())
+    for name in sorted(environment):
+        if not name.startswith(ENV_PREFIX):
+            continue
+        # Beyond a known name goes the key of a mapping, as in MILLRACE_CLOUD__MODELS__fast.
+        if any(name == have or name.startswith(have + _DELIMITER) for have in known):
+            continue
+        near = difflib.get_close_matches(name, known, n=1)
+        raise SettingsInvalid(f"{name} is no setting" + (f"; did you mean {near[0]}?" if near else ""))
+
+
+def variables() -> Iterator[tuple[str, str]]:
+    """Every setting's variable with its description, for checks and documentation."""
+    for name, field in Settings.model_fields.items():
+        variable = ENV_PREFIX + name.upper()
+        section = field.annotation
+        if isinstance(section, type) and issubclass(section, Section):
+            for inner, inner_field in section.model_fields.items():
+                yield variable + _DELIMITER + inner.upper(), inner_field.description or ""
+        else:
+            yield variable, field.description or ""
+
+
+def default_data_dir() -> Path:
+    home = os.environ.get("XDG_DATA_HOME")
+    return (Path(home) if home else Path.home() / ".local" / "share") / "millrace"

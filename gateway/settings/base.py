@@ -1,0 +1,33 @@
+"""What every section of the settings is made of."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict
+
+LaneName = Literal["cluster", "pool", "cloud"]
+
+Privacy = Literal["public", "internal", "private"]
+"""How far a request may travel. `private`: own machines alone; `internal`: also providers under contract;
+`public`: anywhere. A lane, a backend or a provider is cleared up to one of them."""
+
+Role = Literal["admin", "member", "seller"]
+
+
+class SettingsInvalid(Exception):
+    """A setting is unknown or has a value that cannot be used; the message names it."""
+
+
+def whole(path: Path) -> Path:
+    """As a shell would have meant it, and the same whatever folder the program goes to."""
+    try:
+        return path.expanduser().absolute()
+    except RuntimeError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+WholePath = Annotated[Path, AfterValidator(whole)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)

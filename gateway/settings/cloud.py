@@ -1,0 +1,67 @@
+"""The cloud lane: providers, their models and prices."""
+
+import os
+from typing import Self
+
+from pydantic import Field, field_validator, model_validator
+
+from accounting.errors import AmountInvalid
+from accounting.money import Price, parse_usd
+from gateway.settings.base import Section, WholePath
+
+_PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
+
+
+class CloudModel(Section):
+    model: str = Field(description="litellm's name of the model, provider first: openai/gpt-4o-mini.")
+    key: str | None = Field(None, description="Name of the key in the keys file; the provider's usual one else.")
+    base_url: str | None = Field(None, description="Other address than the provider's own.")
+    prompt_usd_per_mtok: str | None = Field(None, description="Price of a million prompt tokens, as text.")
+    completion_usd_per_mtok: str | None = Field(None, description="Price of a million completion tokens, as text.")
+    max_output_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="Longest answer; sizes the money hold of a request that names no limit, and is its.",
+    )
+    parameters: dict[str, str] = Field({}, description="Further litellm arguments, as api_version.")
+    secret_parameters: dict[str, str] = Field({}, description="litellm argument -> name in the keys file.")
+
+    @field_validator("prompt_usd_per_mtok", "completion_usd_per_mtok")
+    @classmethod
+    def _is_a_price(cls, text: str | None) -> str | None:
+        if text is not None:
+            try:
+                parse_usd(text)
+            except AmountInvalid as error:
+                raise ValueError(str(error)) from None
+        return text
+
+    @model_validator(mode="after")
+    def _has_a_whole_price(self) -> Self:
+        if (self.prompt_usd_per_mtok is None) != (self.completion_usd_per_mtok is None):
+            raise ValueError("prompt_usd_per_mtok and completion_usd_per_mtok are one price: set both or neither")
+        return self
+
+    @property
+    def own_price(self) -> Price | None:
+        """In nano-USD per million tokens, where the owner set one; nothing is cheaper for being cached."""
+        if self.prompt_usd_per_mtok is None:
+            return None
+        prompt_nano = parse_usd(self.prompt_usd_per_mtok)
+        return Price(prompt_nano, prompt_nano, parse_usd(self.completion_usd_per_mtok))
+
+
+class CloudSettings(Section):
+    models: dict[str, CloudModel] = Field(
+        {},
+        description="Cloud models by the name that callers use.",
+        examples=['{"fast": {"model": "openai/gpt-4o-mini", "key": "OPENAI_API_KEY"}}'],
+    )
+    keys_file: WholePath | None = Field(
+        None, description="NAME=VALUE lines, mode 0600; read by the cloud worker alone."
+    )
+    proxies: dict[str, str] = Field(
+        default_factory=lambda: {name: os.environ[name] for name in _PROXY_VARIABLES if name in os.environ},
+        description="HTTPS_PROXY and the like for the cloud worker; those of the environment by default.",
+        examples=['{"HTTPS_PROXY": "http://proxy:3128"}'],
+    )

@@ -1,0 +1,36 @@
+"""Where the gateway listens, what it keeps and what it writes down."""
+
+from typing import Literal
+
+from pydantic import Field, SecretStr
+
+from gateway.settings.base import Section
+
+
+class ServerSettings(Section):
+    host: str = Field("127.0.0.1", description="Address to listen on; 0.0.0.0 for every interface.")
+    port: int = Field(8400, ge=0, le=65535, description="HTTP port; 0 takes a free one.")
+    body_bytes_max: int = Field(8 * 2**20, ge=1024, description="Largest request body, in bytes.")
+    requests_max: int = Field(1024, ge=1, description="Most requests answered at once; more get a 503.")
+    drain_s: int = Field(30, ge=0, description="How long a stop waits for running requests, in seconds.")
+
+
+class DatabaseSettings(Section):
+    dsn: SecretStr | None = Field(
+        None, description="PostgreSQL DSN; without one the books are an SQLite file in the data folder."
+    )
+
+
+class LogSettings(Section):
+    level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe line written.")
+    format: Literal["json", "console"] = Field("json", description="JSON lines, or coloured text for people.")
+
+    @property
+    def style(self) -> str:
+        """As nodes take it."""
+        return f"{self.format}:{self.level}"
+
+
+class RequestLogSettings(Section):
+    days_max: int = Field(90, ge=1, description="How long a request stays in the request log, in days.")
+    rows_max: int = Field(1_000_000, ge=1, description="Most requests in the request log; the oldest go first.")
