@@ -7,9 +7,11 @@ TORCH ?= torch==2.13.0
 # Without CUDA, which is gigabytes on Linux and not needed for CPUs; `make setup TORCH_INDEX=` takes PyPI's build.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 BIN := .venv/bin
+# Tests run in so many processes side by side.
+WORKERS ?= 2
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help setup demo dev check fix test test-slow test-browser bench lock clean
+.PHONY: help setup demo dev check fix test test-slow test-browser clients-npm bench bench-gateway lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,7 +56,7 @@ fix: .venv/dev ## mend what the formatter and linter can mend
 	@$(BIN)/ruff format .
 
 test: .venv/dev ## the tests that every change passes (under 10 minutes on 2 cores)
-	@$(BIN)/python -m pytest -q -m "not slow and not browser" $(ARGS)
+	@$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow and not browser" $(ARGS)
 
 test-slow: .venv/dev ## soak, chaos and large property runs
 	@$(BIN)/python -m pytest -q -m slow --timeout 3600 $(ARGS)
@@ -63,8 +65,25 @@ test-browser: .venv/dev ## console pages in a real Chromium
 	@command -v chromium >/dev/null || apt-get install -y --no-install-recommends chromium >&2
 	@$(BIN)/python -m pytest -q -m browser $(ARGS)
 
+clients-npm: ## install the npm clients that `make test` then tries too (needs node 20)
+	@cd tests/clients/npm && npm ci --no-audit --no-fund --ignore-scripts
+
 bench: .venv/dev ## tokens per second of the cluster, events per second of the books
 	@$(BIN)/python -m bench $(ARGS)
+
+# Other people's programs, each in a folder of its own: nothing of theirs is imported by ours. One that cannot be had
+# is missing from the table.
+PEERS := .bench/sglang .bench/litellm
+.bench/sglang: PEER := sglang-router==0.3.2
+.bench/litellm: PEER := litellm[proxy]==1.106.2
+$(PEERS):
+	@echo "installing $(PEER) into $@" >&2
+	@$(PYTHON) -m venv $@ && $@/bin/pip install --quiet --disable-pip-version-check '$(PEER)' \
+		|| { rm -rf $@; echo "$(PEER) cannot be had here" >&2; }
+
+bench-gateway: .venv/dev $(PEERS) ## what a request costs through ours, nginx, SGLang's router and LiteLLM (Linux)
+	@command -v nginx >/dev/null || [ -x /usr/sbin/nginx ] || apt-get install -y --no-install-recommends nginx >&2 || true
+	@$(BIN)/python -m bench gateway $(ARGS)
 
 # ------------------------------------------------------------------ upkeep
 LOCK := $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --unsafe-package torch \
@@ -77,4 +96,4 @@ lock: .venv/made ## pin every dependency anew (torch apart)
 	@sed -i '/^# The following packages are considered/,$$d' requirements/node.lock requirements/dev.lock
 
 clean: ## remove what the targets above made
-	@rm -rf .venv .dev .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf .venv .dev .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

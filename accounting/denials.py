@@ -5,10 +5,10 @@ refused, and turns it into the stored answer of an earlier request or the error 
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, select
 from sqlalchemy.exc import DBAPIError
 
 from accounting.balances import available, balance
@@ -21,9 +21,13 @@ from accounting.errors import (
     InsufficientCredit,
     PostingDenied,
     PostingRefused,
+    UsageBooked,
 )
 from accounting.postings import Answer, Leg, Posted, Posting, request_hash
-from accounting.tables import account_table, event_table, transfer_table
+from accounting.tables import account_table, event_table, transfer_table, usage_table
+
+# Values that one query may ask for; databases bound the parameters of a statement.
+_ASKED_MAX = 500
 
 
 def explain(connection: Connection, posting: Posting, refusal: DBAPIError) -> Answer:
@@ -37,6 +41,7 @@ def foreseen(connection: Connection, posting: Posting) -> Answer | None:
     """Return the answer to an event that the books hold already or will refuse; None if they may take it."""
     return (
         _earlier_answer(connection, posting)
+        or _ended_before(connection, posting)
         or _unresolvable(connection, posting)
         or _not_reaped(connection, posting)
         or _short_of_credit(connection, posting)
@@ -46,22 +51,47 @@ def foreseen(connection: Connection, posting: Posting) -> Answer | None:
 def suspects(connection: Connection, postings: Sequence[Posting]) -> list[bool]:
     """Guess for each event of a group, in order, whether the books will refuse it.
 
-    Two queries for the whole group: a key that is known, or less credit than the events before leave. Other
-    reasons are not looked for; the books themselves have the last word on every event.
+    A few queries for the whole group: a key or a request that is known, or less credit than the events before
+    leave. Other reasons are not looked for; the books themselves have the last word on every event.
     """
-    keys = [posting.idem_key for posting in postings]
-    known = set(connection.scalars(select(event_table.c.idem_key).where(event_table.c.idem_key.in_(keys))))
-    all_needs = [_needs(posting.legs) for posting in postings]
+    known = _known(connection, event_table.c.idem_key, [posting.idem_key for posting in postings])
+    ended = _known(
+        connection, usage_table.c.request_id, [id_ for posting in postings for id_ in _requests(posting)]
+    )
+    held = _held_amounts(connection, [leg for posting in postings for leg in posting.legs])
+    all_needs = [_needs(posting.legs, held) for posting in postings]
     left = available(connection, {code for needs in all_needs for code in needs})
     found = []
     for posting, needs in zip(postings, all_needs, strict=True):
-        is_suspect = posting.idem_key in known or any(needed > left[code] for code, needed in needs.items())
+        is_suspect = (
+            posting.idem_key in known
+            or not ended.isdisjoint(_requests(posting))
+            or any(needed > left[code] for code, needed in needs.items())
+        )
         if not is_suspect:
             known.add(posting.idem_key)
+            ended.update(_requests(posting))
             for code, needed in needs.items():
                 left[code] -= needed
         found.append(is_suspect)
     return found
+
+
+def _requests(posting: Posting) -> list[str]:
+    return [usage.request_id for usage in posting.usages]
+
+
+def _known(connection: Connection, column: ColumnElement[str], values: Sequence[str]) -> set[str]:
+    """Return those of the values that stand in the column."""
+    found: set[str] = set()
+    for start in range(0, len(values), _ASKED_MAX):
+        found.update(connection.scalars(select(column).where(column.in_(values[start : start + _ASKED_MAX]))))
+    return found
+
+
+def _ended_before(connection: Connection, posting: Posting) -> UsageBooked | None:
+    known = _known(connection, usage_table.c.request_id, _requests(posting))
+    return UsageBooked(frozenset(known)) if known else None
 
 
 def _earlier_answer(connection: Connection, posting: Posting) -> Answer | None:
@@ -136,17 +166,29 @@ def _resolution(connection: Connection, pending_seq: int) -> str | None:
 
 
 def _short_of_credit(connection: Connection, posting: Posting) -> InsufficientCredit | None:
-    for code, needed_nano in _needs(posting.legs).items():
+    held = _held_amounts(connection, posting.legs)
+    for code, needed_nano in _needs(posting.legs, held).items():
         available_nano = balance(connection, code).available_nano
         if needed_nano > available_nano:
             return InsufficientCredit(code, needed_nano, available_nano)
     return None
 
 
-def _needs(legs: tuple[Leg, ...]) -> Counter[str]:
+def _held_amounts(connection: Connection, legs: Iterable[Leg]) -> dict[int, int]:
+    """Return what the pending transfers that the legs resolve put aside, by their numbers."""
+    numbers = [leg.pending_seq for leg in legs if leg.pending_seq is not None]
+    query: Select[int, int] = select(transfer_table.c.seq, transfer_table.c.amount)
+    found: dict[int, int] = {}
+    for start in range(0, len(numbers), _ASKED_MAX):
+        some = numbers[start : start + _ASKED_MAX]
+        found.update(connection.execute(query.where(transfer_table.c.seq.in_(some))).all())
+    return found
+
+
+def _needs(legs: tuple[Leg, ...], held: Mapping[int, int]) -> Counter[str]:
     """Return how much each guarded account must have for these legs, less what they bring it themselves.
 
-    A post takes from what its hold put aside, so it needs nothing more; what is only pending brings nothing yet.
+    A post takes from what its hold put aside and frees the rest; what is only pending brings nothing yet.
     """
     needs: Counter[str] = Counter()
     for leg in legs:
@@ -154,8 +196,9 @@ def _needs(legs: tuple[Leg, ...]) -> Counter[str]:
             terms = terms_of(code)
             if not terms.guarded:
                 continue
-            if terms.normal != side and leg.pending_seq is None:
-                needs[code] += leg.amount_nano
+            if terms.normal != side:
+                freed_nano = 0 if leg.pending_seq is None else held.get(leg.pending_seq, 0)
+                needs[code] += leg.amount_nano - freed_nano
             elif terms.normal == side and leg.phase != "pending":
                 needs[code] -= leg.amount_nano
     return needs

@@ -12,6 +12,7 @@ LedgerError
 │   ├── HoldExpired          the reaper released the hold before the capture came
 │   ├── AlreadyResolved      the hold was captured or released before
 │   ├── IdempotencyConflict  the key was used before, for another request
+│   ├── UsageBooked          requests of the event have their usage row already
 │   └── PostingRefused       the database has another objection, which the message repeats
 └── BooksUnavailable         the event was not answered; the same key may be sent again
     ├── LedgerBusy           more events wait than the queue may hold
@@ -85,6 +86,14 @@ class IdempotencyConflict(PostingDenied):
     def __init__(self, idem_key: str) -> None:
         super().__init__(f"key {idem_key!r} belongs to another request")
         self.idem_key = idem_key
+
+
+class UsageBooked(PostingDenied):
+    """Requests of the event have their usage row already: they are booked, the others of the event are not."""
+
+    def __init__(self, request_ids: frozenset[str]) -> None:
+        super().__init__(f"{len(request_ids)} requests are booked already, {min(request_ids)!r} among them")
+        self.request_ids = request_ids
 
 
 class PostingRefused(PostingDenied):

@@ -127,12 +127,22 @@ def _captures_beyond_holds(_: int) -> _Query:
 
 
 def _usage_beside_captures(_: int) -> _Query:
-    captured = _amounts("single", "post")
-    charged = func.coalesce(captured.c.amount, 0)
+    captured, charged = _amounts("single", "post"), _charges()
+    taken = func.coalesce(captured.c.amount, 0)
     return (
-        select(_usage.request_id, _usage.charge_nano, charged)
-        .join(captured, captured.c.event_seq == _usage.event_seq, isouter=True)
-        .where(_usage.charge_nano != charged)
+        select(charged.c.request_id, charged.c.amount, taken)
+        .join(captured, captured.c.event_seq == charged.c.event_seq, isouter=True)
+        .where(charged.c.amount != taken)
+    )
+
+
+def _charges() -> Subquery:
+    """Sum, for each event, what its usage rows charge; `request_id` names one of them."""
+    amount, request_id = func.sum(_usage.charge_nano), func.min(_usage.request_id)
+    return (
+        select(_usage.event_seq, amount.label("amount"), request_id.label("request_id"))
+        .group_by(_usage.event_seq)
+        .subquery()
     )
 
 

@@ -7,13 +7,15 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Literal, TypeAlias
 
+from msgspec.structs import astuple
 from sqlalchemy import Connection, func, insert, select
 from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.orm import Session
 
 from accounting.chart import terms_of
 from accounting.denials import explain, foreseen, suspects
-from accounting.postings import Answer, Leg, Posted, Posting, UsageRecord, meta_text, request_hash
+from accounting.inserting import Row, insert_rows
+from accounting.postings import Answer, Leg, Posted, Posting, meta_text, request_hash
 from accounting.tables import account_table, event_table, transfer_table, usage_table
 
 Failpoint = Literal[
@@ -28,8 +30,6 @@ Failpoint = Literal[
 """The places where a test may stop or kill the writer, in the order in which a batch passes them."""
 
 OnFailpoint: TypeAlias = Callable[[Failpoint], None]
-_Row: TypeAlias = dict[str, Any]
-
 _Writer: TypeAlias = "Callable[[Connection, _Page, Sequence[Posting]], tuple[_Page, list[Answer]]]"
 
 _WRITER_LOCK = 0x626F6F6B
@@ -41,7 +41,6 @@ _LAST_NUMBERS = select(
         for column in (event_table.c.seq, transfer_table.c.seq, account_table.c.id)
     )
 )
-_USAGE_FIELDS = tuple(UsageRecord.__dataclass_fields__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +59,9 @@ class _Page:
 
 @dataclass(slots=True)
 class _Rows:
-    events: list[_Row] = field(default_factory=list)
-    transfers: list[_Row] = field(default_factory=list)
-    usage: list[_Row] = field(default_factory=list)
+    events: list[Row] = field(default_factory=list)
+    transfers: list[Row] = field(default_factory=list)
+    usage: list[Row] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
 
 
@@ -160,13 +159,11 @@ class Journal:
         page = self._open_accounts(connection, page, postings)
         self._failpoint("accounts_opened")
         rows = self._rows(page, postings)
-        connection.execute(insert(event_table), rows.events)
+        insert_rows(connection, event_table, rows.events)
         self._failpoint("events_inserted")
-        if rows.transfers:
-            connection.execute(insert(transfer_table), rows.transfers)
+        insert_rows(connection, transfer_table, rows.transfers)
         self._failpoint("transfers_inserted")
-        if rows.usage:
-            connection.execute(insert(usage_table), rows.usage)
+        insert_rows(connection, usage_table, rows.usage)
         self._failpoint("usage_inserted")
         numbered = replace(
             page,
@@ -203,8 +200,7 @@ class Journal:
             for number, leg in enumerate(posting.legs):
                 transfer_seq += 1
                 rows.transfers.append(_transfer_row(transfer_seq, event_seq, number, leg, ids))
-            if posting.usage is not None:
-                rows.usage.append(_usage_row(event_seq, posting.usage))
+            rows.usage += [(*astuple(usage), event_seq) for usage in posting.usages]
             rows.answers.append(Posted(event_seq, tuple(range(first_seq, transfer_seq + 1))))
         return rows
 
@@ -214,7 +210,7 @@ class Journal:
         self._account_ids.update(account_ids)
 
 
-def _account_row(account_id: int, code: str) -> _Row:
+def _account_row(account_id: int, code: str) -> dict[str, Any]:
     terms = terms_of(code)
     return {
         "id": account_id,
@@ -231,31 +227,12 @@ def _account_row(account_id: int, code: str) -> _Row:
     }
 
 
-def _event_row(seq: int, posting: Posting, created_ns: int) -> _Row:
-    return {
-        "seq": seq,
-        "idem_key": posting.idem_key,
-        "kind": posting.kind,
-        "req_hash": request_hash(posting),
-        "ref": posting.ref,
-        "created_ns": created_ns,
-        "meta": meta_text(posting.meta),
-    }
+# Columns in the tables' order.
+def _event_row(seq: int, posting: Posting, created_ns: int) -> Row:
+    meta = meta_text(posting.meta)
+    return (seq, posting.idem_key, posting.kind, request_hash(posting), posting.ref, created_ns, meta)
 
 
-def _transfer_row(seq: int, event_seq: int, number: int, leg: Leg, account_ids: Mapping[str, int]) -> _Row:
-    return {
-        "seq": seq,
-        "event_seq": event_seq,
-        "leg": number,
-        "debit": account_ids[leg.debit],
-        "credit": account_ids[leg.credit],
-        "amount": leg.amount_nano,
-        "phase": leg.phase,
-        "pending_seq": leg.pending_seq,
-        "expires_ns": leg.expires_ns,
-    }
-
-
-def _usage_row(event_seq: int, usage: UsageRecord) -> _Row:
-    return {"event_seq": event_seq, **{name: getattr(usage, name) for name in _USAGE_FIELDS}}
+def _transfer_row(seq: int, event_seq: int, number: int, leg: Leg, account_ids: Mapping[str, int]) -> Row:
+    debit, credit = account_ids[leg.debit], account_ids[leg.credit]
+    return (seq, event_seq, number, debit, credit, leg.amount_nano, leg.phase, leg.pending_seq, leg.expires_ns)

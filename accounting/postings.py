@@ -13,13 +13,15 @@ from accounting.errors import AmountInvalid, PostingDenied, PostingInvalid
 from accounting.money import MAX_EVENT_NANO, MAX_TOKENS
 
 Phase = Literal["single", "pending", "post", "void"]
-EventKind = Literal["credit", "hold", "capture", "late", "release", "reap", "use"]
+EventKind = Literal["credit", "hold", "lease", "capture", "late", "owed", "release", "reap", "use", "uses"]
 CountSource = Literal["tokenizer", "upstream", "estimate"]
 Outcome = Literal["complete", "interrupted", "failed", "refused"]
 
 MAX_TEXT = 512
 """The longest text, in characters, that an event or a usage row keeps: a key, a model name, a reference."""
 MAX_LEGS = 64
+MAX_USAGES = 500
+"""The most usage rows that one event writes."""
 _MAX_TIME = 2**62
 """The longest time in any unit here: half of what the column can hold."""
 
@@ -58,8 +60,7 @@ class Leg:
             raise PostingInvalid(f"a {self.phase} transfer lacks its field or has one of another phase")
 
 
-@dataclass(frozen=True, slots=True)
-class UsageRecord:
+class UsageRecord(msgspec.Struct, frozen=True, gc=False):
     """What one request used and cost; written once, in the transaction of the event that ends the request.
 
     `charge_nano` is what the caller pays and `cost_nano` what the provider bills, in nano-USD; `compute_nano`
@@ -110,11 +111,12 @@ class Posting:
     """One event to book. The originator chooses `idem_key` once and sends it again on every retry.
 
     `ref` names what the event is about (a request id, an outside payment) and `meta` keeps what explains it
-    later, as text. The legs are booked in their order, all of them or none.
+    later, as text. The legs are booked in their order, all of them or none, and with them the usage rows of every
+    request that the event ends.
 
     Raises:
-        PostingInvalid: more than `MAX_LEGS` legs, or a text that is longer than `MAX_TEXT` characters or holds a
-            zero byte or half a surrogate pair.
+        PostingInvalid: more than `MAX_LEGS` legs or `MAX_USAGES` usage rows, or a text that is longer than
+            `MAX_TEXT` characters or holds a zero byte or half a surrogate pair.
     """
 
     idem_key: str
@@ -122,11 +124,11 @@ class Posting:
     ref: str
     legs: tuple[Leg, ...] = ()
     meta: Mapping[str, str] = field(default_factory=dict)
-    usage: UsageRecord | None = None
+    usages: tuple[UsageRecord, ...] = ()
 
     def __post_init__(self) -> None:
-        if len(self.legs) > MAX_LEGS:
-            raise PostingInvalid(f"an event has at most {MAX_LEGS} legs")
+        if len(self.legs) > MAX_LEGS or len(self.usages) > MAX_USAGES:
+            raise PostingInvalid(f"an event has at most {MAX_LEGS} legs and {MAX_USAGES} usage rows")
         _check_texts(self.idem_key, self.ref, *self.meta, *self.meta.values())
 
 
@@ -152,30 +154,35 @@ def _check_numbers(*numbers: int, least: int = 0, most: int) -> None:
 
 
 def _check_texts(*texts: str) -> None:
+    together = "".join(texts)
+    if len(together) <= MAX_TEXT and together.isascii() and "\0" not in together:
+        return
     for text in texts:
-        if len(text) > MAX_TEXT or "\0" in text or not (text.isascii() or _is_encodable(text)):
+        if len(text) > MAX_TEXT or not _is_storable(text):
             raise PostingInvalid(f"a text that begins with {text[:40]!r} cannot be stored")
 
 
-def _is_encodable(text: str) -> bool:
+def _is_storable(text: str) -> bool:
     try:
-        text.encode()
+        return b"\0" not in text.encode()
     except UnicodeEncodeError:
         return False
-    return True
 
 
 def request_hash(posting: Posting) -> bytes:
     """Return the SHA-256 that tells a retry from another request under the same key.
 
     It covers what is booked and why: kind, reference, legs, meta, and the amounts and counts of the usage
-    record. It leaves out times (when a hold expires, how long a request took), which a retry may not
+    records. It leaves out times (when a hold expires, how long a request took), which a retry may not
     remember to the nanosecond. The layout is listed here field by field, so that a field added to a
     dataclass later does not turn old retries into conflicts.
     """
     legs = [(leg.debit, leg.credit, leg.amount_nano, leg.phase, leg.pending_seq) for leg in posting.legs]
-    usage = _usage_content(posting.usage) if posting.usage is not None else None
-    content = (posting.kind, posting.ref, legs, sorted(posting.meta.items()), usage)
+    usages: list[tuple[str | int, ...]] | tuple[str | int, ...] | None
+    usages = [_usage_content(usage) for usage in posting.usages]
+    if len(usages) < 2:  # As it was when an event ended one request at most.
+        usages = usages[0] if usages else None
+    content = (posting.kind, posting.ref, legs, sorted(posting.meta.items()), usages)
     return hashlib.sha256(msgspec.msgpack.encode(content)).digest()
 
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 
-from sqlalchemy import select
+from sqlalchemy import BigInteger, func, literal, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -25,14 +25,17 @@ _FULL_SWEEP_EVERY_NS = 3600 * 10**9
 def open_holds(
     reader: Reader, *, expires_from_ns: int = 0, expires_before_ns: int | None = None, limit: int = _SWEEP_MAX
 ) -> list[Hold]:
-    """Return holds that nothing has resolved yet, those that expire first before the others."""
+    """Return holds that nothing has resolved yet, those that expire first before the others.
+
+    A lease is the hold of its event, which has no request.
+    """
     pending, resolution = transfer_table.alias("pending"), transfer_table.alias("resolution")
     query = (
         select(event_table.c.ref, account_table.c.code, pending.c.amount, pending.c.seq, pending.c.expires_ns)
         .join(event_table, event_table.c.seq == pending.c.event_seq)
         .join(account_table, account_table.c.id == pending.c.debit)
         .join(resolution, resolution.c.pending_seq == pending.c.seq, isouter=True)
-        .where(pending.c.phase == "pending", event_table.c.kind == "hold", resolution.c.seq.is_(None))
+        .where(pending.c.phase == "pending", event_table.c.kind.in_(("hold", "lease")), resolution.c.seq.is_(None))
         .where(pending.c.expires_ns >= expires_from_ns)
         .order_by(pending.c.expires_ns, pending.c.seq)
         .limit(min(limit, _SWEEP_MAX))
@@ -43,6 +46,20 @@ def open_holds(
         Hold(request_id, user_of(code), amount_nano, seq, expires_ns)
         for request_id, code, amount_nano, seq, expires_ns in reader.execute(query)
     ]
+
+
+def lease_tip(reader: Reader, pending_seq: int) -> int:
+    """Return the last of the pending transfers that followed each other from this one on in a lease's events."""
+    resolution, following = transfer_table.alias("resolution"), transfer_table.alias("following")
+    chain = select(literal(pending_seq, BigInteger).label("seq")).cte("chain", recursive=True)
+    chain = chain.union_all(
+        select(following.c.seq)
+        .join(resolution, resolution.c.event_seq == following.c.event_seq)
+        .join(chain, chain.c.seq == resolution.c.pending_seq)
+        .where(following.c.phase == "pending")
+    )
+    tip: int = reader.execute(select(func.max(chain.c.seq))).scalar_one()
+    return tip
 
 
 class Reaper:

@@ -4,22 +4,31 @@ The key of an event is made of what it is about, so that sending an event again 
 `debit -> credit` in the docstrings reads: from the debited account to the credited one.
 """
 
-from dataclasses import dataclass, replace
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from accounting import chart
 from accounting.money import checked_nano
-from accounting.postings import EventKind, Leg, Posting, UsageRecord
+from accounting.postings import MAX_TEXT, EventKind, Leg, Phase, Posting, UsageRecord
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Credits of a user put aside for one request, until captured, released, or reaped after `expires_ns`."""
+    """Credits of a user put aside for one request, until captured, released, or reaped after `expires_ns`.
+
+    Where `lease` names one, the credits are a part of that lease, and `pending_seq` was the lease's at that time.
+    """
 
     request_id: str
     user_id: str
     amount_nano: int
     pending_seq: int
     expires_ns: int
+    lease: str = ""
 
     @property
     def account(self) -> str:
@@ -82,12 +91,78 @@ def late_capture(
     so that a request is captured once, in time or late; the books take it only after the reaper's release.
     """
     charge_nano = min(bill.charge_nano, held.amount_nano)
+    return _captured("late", held, _unheld(held, charge_nano, covered_nano), bill, charge_nano, usage)
+
+
+def owed_capture(held: Hold, bill: CloudBill, usage: UsageRecord, *, covered_nano: int) -> Posting:
+    """Book text whose hold was a part of a lease that is gone: as `late_capture`, but of no reaper's event."""
+    charge_nano = min(bill.charge_nano, held.amount_nano)
+    return _captured("owed", held, _unheld(held, charge_nano, covered_nano), bill, charge_nano, usage)
+
+
+def _unheld(held: Hold, charge_nano: int, covered_nano: int) -> tuple[Leg, ...]:
+    """Return the transfers of a charge that nothing is put aside for any more."""
     covered_nano = min(checked_nano(covered_nano), charge_nano)
-    paid = (
+    return (
         *_moved(held.account, chart.CLEARING_BURST, covered_nano),
         *_moved(chart.user_receivable(held.user_id), chart.CLEARING_BURST, charge_nano - covered_nano),
     )
-    return _captured("late", held, paid, bill, charge_nano, usage)
+
+
+def lease(
+    name: str,
+    held: Hold | None,
+    ended: Sequence[tuple[CloudBill | None, UsageRecord]],
+    *,
+    user_id: str,
+    amount_nano: int,
+    expires_ns: int,
+) -> Posting:
+    """Take what requests of a lease came to, and put `amount_nano` aside for those that run and come.
+
+    `held` is what the lease's last event put aside. It is resolved whole: posted as far as the requests were
+    charged, the rest free for a moment and put aside again, more or less of it, by the last leg. A bill's charge
+    is within what its request had reserved, so that all of them are within what was held. Without a bill nothing
+    is charged. The usage rows are booked with the charges and costs of this event.
+    """
+    bills = [bill for bill, _ in ended if bill is not None]
+    charge_nano = sum(bill.charge_nano for bill in bills)
+    account = chart.user_paid(user_id)
+    legs: list[Leg] = []
+    if held is not None:
+        phase: Phase = "post" if charge_nano else "void"
+        legs.append(Leg(account, chart.CLEARING_BURST, charge_nano, phase, pending_seq=held.pending_seq))
+    legs += _shared(bills)
+    usages = [
+        replace(usage, charge_nano=bill.charge_nano, cost_nano=bill.cost_nano) if bill else usage
+        for bill, usage in ended
+    ]
+    legs += _worked(usages)
+    if amount_nano:
+        legs.append(
+            Leg(account, chart.CLEARING_BURST, checked_nano(amount_nano), "pending", expires_ns=expires_ns)
+        )
+    prices = ",".join(sorted({bill.price_version for bill in bills if bill.price_version}))
+    meta = {"price": prices[:MAX_TEXT]} if prices else {}
+    return Posting(f"lease:{name}", "lease", name, tuple(legs), meta, tuple(usages))
+
+
+def _shared(bills: Sequence[CloudBill]) -> list[Leg]:
+    """Share out what bills brought into the clearing account, each provider's together."""
+    covered: Counter[str] = Counter()
+    beyond: Counter[str] = Counter()
+    margin_nano = 0
+    for bill in bills:
+        covered_nano = min(bill.charge_nano, bill.cost_nano)
+        covered[bill.provider] += covered_nano
+        beyond[bill.provider] += bill.cost_nano - covered_nano
+        margin_nano += bill.charge_nano - covered_nano
+    legs = list(_moved(chart.CLEARING_BURST, chart.INCOME_BURST_MARGIN, margin_nano))
+    for provider in covered:
+        owed = chart.provider_accrued(provider)
+        legs += _moved(chart.CLEARING_BURST, owed, covered[provider])
+        legs += _moved(chart.EXPENSE_BURST_VARIANCE, owed, beyond[provider])
+    return legs
 
 
 def _captured(
@@ -111,7 +186,7 @@ def _captured(
         assert usage.request_id == held.request_id, "a request is paid from its own hold"
         usage = replace(usage, charge_nano=charge_nano, cost_nano=bill.cost_nano)
     meta = {"price": bill.price_version} if bill.price_version else {}
-    return Posting(f"cap:{held.request_id}", kind, held.request_id, legs, meta, usage)
+    return Posting(f"cap:{held.request_id}", kind, held.request_id, legs, meta, _only(usage))
 
 
 def _moved(debit: str, credit: str, amount_nano: int) -> tuple[Leg, ...]:
@@ -124,9 +199,8 @@ def release(held: Hold, usage: UsageRecord | None = None) -> Posting:
 
     Where own machines answered after all, what they spent is booked with it.
     """
-    worked = _worked(usage) if usage is not None else ()
-    legs = (_given_back(held), *worked)
-    return Posting(f"void:{held.request_id}", "release", held.request_id, legs, usage=usage)
+    legs = (_given_back(held), *_worked(_only(usage)))
+    return Posting(f"void:{held.request_id}", "release", held.request_id, legs, usages=_only(usage))
 
 
 def reap(held: Hold) -> Posting:
@@ -144,9 +218,32 @@ def local_use(usage: UsageRecord) -> Posting:
     A request that cost nothing (an answer from the cache, a refusal) is an event without transfers: every
     request has its place in the books.
     """
-    return Posting(f"use:{usage.request_id}", "use", usage.request_id, _worked(usage), usage=usage)
+    return Posting(f"use:{usage.request_id}", "use", usage.request_id, _worked((usage,)), usages=(usage,))
 
 
-def _worked(usage: UsageRecord) -> tuple[Leg, ...]:
-    """Return the transfer of what own machines spent, `cu:dept -> cu:supply`."""
-    return _moved(chart.department(usage.department), chart.supply(usage.lane), usage.compute_nano)
+def local_uses(usages: Sequence[UsageRecord]) -> Posting:
+    """Book what own machines spent on many requests as one event: a transfer for each pair of accounts.
+
+    Its key is made of the requests it ends, so that the same ones are always the same event; one of them alone is
+    `local_use`. A request that has its usage row already makes the books refuse the whole event with its id.
+    """
+    if len(usages) == 1:
+        return local_use(usages[0])
+    name = hashlib.sha256("\n".join(usage.request_id for usage in usages).encode()).hexdigest()[:32]
+    return Posting(f"uses:{name}", "uses", name, _worked(usages), usages=tuple(usages))
+
+
+def _only(usage: UsageRecord | None) -> tuple[UsageRecord, ...]:
+    return () if usage is None else (usage,)
+
+
+def _worked(usages: Sequence[UsageRecord]) -> tuple[Leg, ...]:
+    """Return the transfers of what own machines spent, `cu:dept -> cu:supply`."""
+    spent: Counter[tuple[str, str]] = Counter()
+    for usage in usages:
+        spent[usage.department, usage.lane] += usage.compute_nano
+    return tuple(
+        leg
+        for (department, lane), compute_nano in spent.items()
+        for leg in _moved(chart.department(department), chart.supply(lane), compute_nano)
+    )

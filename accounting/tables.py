@@ -125,16 +125,18 @@ class Transfer(SQLModel, table=True):
 
 
 class Usage(SQLModel, table=True):
-    """What one request used and cost: `accounting.postings.UsageRecord` as a row, with the event that ended it."""
+    """What one request used and cost: `accounting.postings.UsageRecord` as a row, with the event that ended it.
+
+    One event may end many requests; its req_hash covers the counts and amounts of them all.
+    """
 
     __table_args__ = (
-        UniqueConstraint("request_id", name="usage_request"),
         Index("usage_started", "started_ns"),
-        {"sqlite_strict": True},
+        # Ids of later requests sort after earlier ones: what is written together goes to the same pages.
+        {"sqlite_strict": True, "sqlite_with_rowid": False},
     )
 
-    event_seq: int = Field(primary_key=True, sa_type=BigInt, sa_column_kwargs=_GIVEN, foreign_key="event.seq")
-    request_id: str = Field(sa_type=Text)
+    request_id: str = Field(primary_key=True, sa_type=Text)
     user_id: str = Field(sa_type=Text)
     department: str = Field(sa_type=Text)
     key_id: str = Field(sa_type=Text)
@@ -152,6 +154,7 @@ class Usage(SQLModel, table=True):
     charge_nano: int = Field(sa_type=BigInt)
     cost_nano: int = Field(sa_type=BigInt)
     compute_nano: int = Field(sa_type=BigInt)
+    event_seq: int = Field(sa_type=BigInt, foreign_key="event.seq")
 
 
 account_table = SQLModel.metadata.tables["account"]

@@ -4,17 +4,20 @@ import argparse
 import sys
 from collections.abc import Callable
 
-from bench import cluster, decode, failover, kernels, ledger, peers, quality, scaling, speculation
+from bench import cluster, decode, failover, kernels, ledger, peers, quality, routing, scaling, speculation
+from bench.gateway import main as gateway
 from cluster.nodes.process import configure_logs
 
 BENCHMARKS: dict[str, Callable[[list[str]], None]] = {
     "cluster": cluster.main,
     "decode": decode.main,
     "failover": failover.main,
+    "gateway": gateway.main,
     "kernels": kernels.main,
     "ledger": ledger.main,
     "peers": peers.main,
     "quality": quality.main,
+    "routing": routing.main,
     "scaling": scaling.main,
     "speculation": speculation.main,
 }

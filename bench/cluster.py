@@ -16,7 +16,7 @@ from bench.models import DEMO_MODEL, make_random
 from cluster.controller import Controller
 from cluster.generation import GenerateRequest, Limits, Sampling, TokenEvent, TokenPrompt
 from cluster.nodes.local_nodes import LocalNodes
-from cluster.trust.discovery import Target
+from cluster.trust.addresses import Target
 
 PROMPT_TOKENS = 64
 READY_TIMEOUT_S = 120.0

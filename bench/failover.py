@@ -27,7 +27,7 @@ from cluster.errors import ClusterError
 from cluster.generation import GenerateRequest, Limits, Sampling, TokenEvent, TokenPrompt
 from cluster.models.model_card import Precision
 from cluster.nodes.local_nodes import LocalNodes
-from cluster.trust.discovery import Target
+from cluster.trust.addresses import Target
 
 STREAMS, PROMPT_TOKENS, STAGES = 8, 48, 2
 NODES = {"standby": 3, "replan": 2}

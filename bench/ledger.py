@@ -18,6 +18,7 @@ from accounting.journal import Journal
 from accounting.poster import Poster
 from accounting.postings import Posted, Posting, UsageRecord
 from accounting.rules import CloudBill
+from bench import settling
 from gateway.database import open_engine, upgrade, write_sessions
 
 GROUPS = ((1, 300), (16, 1600), (128, 6400))
@@ -33,6 +34,7 @@ def main(arguments: list[str]) -> None:
         with _engine(name) as engine:
             _measure_groups(name, engine)
             _measure_lone_pairs(name, engine)
+            settling.measure(name, engine)
 
 
 def _measure_groups(name: str, engine: Engine) -> None:

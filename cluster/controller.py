@@ -5,6 +5,7 @@ import contextlib
 import socket
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -14,23 +15,26 @@ from cluster.control.deployment import Deployment, Model
 from cluster.control.embedder_place import Held, held_by
 from cluster.control.embedding_manager import EmbeddingManager
 from cluster.control.manager import DeploymentManager
+from cluster.control.model_text import ModelText
 from cluster.control.owners import Owners
 from cluster.control.planning import PlanOptions
 from cluster.control.readiness import Status
 from cluster.control.roster import Roster
 from cluster.control.topology import MachineState, PlanDraft, Topology
 from cluster.errors import ClusterUnavailable, HeadLost, ModelError, ModelNotFound
-from cluster.generation import GenerateRequest, GenerationEvent
+from cluster.generation import ChatPrompt, GenerateRequest, GenerationEvent
+from cluster.models.chat_format import ChatFormat
 from cluster.models.checkpoint import check_tensors
 from cluster.models.manifest import Progress
 from cluster.models.model_card import Precision, read_card
 from cluster.models.store import find_model, load_manifest, model_name, read_part
 from cluster.net.channel import Door
+from cluster.plans.forecast import Prediction
 from cluster.plans.plan import Goal
 from cluster.resuming import ResumedRequest
 from cluster.trust import renewal
+from cluster.trust.addresses import is_reachable
 from cluster.trust.authority import Authority
-from cluster.trust.discovery import Announcement, is_reachable
 from cluster.trust.identity import Identity, NodeId
 
 log = structlog.get_logger(__name__)
@@ -82,6 +86,7 @@ class Controller:
         # Embeds texts, beside the ring and without it.
         self.embeddings = EmbeddingManager(folder, self._roster, self._identity, self._held_now, owners)
         self._model: Model | None = None
+        self._text: ModelText | None = None
         self._asked_for: str | None = None
         self._client: HeadClient | None = None
         self._opening = asyncio.Lock()
@@ -97,6 +102,8 @@ class Controller:
             asyncio.create_task(renewal.keep_fresh(self._identity, self._renew), name="certificate renewal"),
         ]
         if self._discovery and is_reachable(host):
+            from cluster.trust.discovery import Announcement  # Multicast is 4 MB that loopback needs not.
+
             announcement = Announcement(socket.gethostname(), host, bound, self._authority.fingerprint)
             self._tasks.append(asyncio.create_task(announcement.run(), name="announcement"))
         return bound
@@ -115,7 +122,9 @@ class Controller:
         if self._manager.deployment is None:
             await self._manager.readiness.tell("planning", f"reading {self._asked_for}")
         try:
-            self._model = await self._read_model(reference, progress)
+            model = await self._read_model(reference, progress)
+            self._text = await asyncio.to_thread(ModelText.open, model.folder)
+            self._model = model
         except ModelError as error:
             if self._manager.deployment is None:  # What serves does so with its own model's files.
                 await self._manager.readiness.tell("failed", str(error))
@@ -188,6 +197,30 @@ class Controller:
             return None
         longest = self._model.card.context_tokens
         return min(longest, self._context_wished or longest)
+
+    @property
+    def chat_format(self) -> ChatFormat:
+        """How the model writes thoughts and calls of tools."""
+        return self._text.format if self._text else ChatFormat()
+
+    @property
+    def unconstrained(self) -> str:
+        """Why no answer can be held to a schema, in words; empty when it can, or before that is known."""
+        return self._manager.deployment.unconstrained if self._manager.deployment else ""
+
+    @property
+    def predicted(self) -> Prediction | None:
+        """What the present ring is expected to do."""
+        return self._manager.deployment.plan.predicted if self._manager.deployment else None
+
+    async def count_tokens(self, messages: list[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()) -> int:
+        """Tokens of a chat's prompt, by the model's own template and tokenizer.
+
+        Raises RequestInvalid, ContextLengthExceeded, ModelInvalid, and ModelNotFound before there is a model.
+        """
+        if self._text is None:
+            raise ModelNotFound("there is no model to count tokens for")
+        return await self._text.count(ChatPrompt(messages, list(tools)))
 
     @property
     def status(self) -> tuple[Status, str]:

@@ -31,6 +31,11 @@ class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Whether earlier tokens of the sequence change its logits."""
         return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0)
 
+    @property
+    def truncates(self) -> bool:
+        """Whether only the likelier tokens may come."""
+        return bool(self.top_k or self.top_p < 1.0 or self.min_p > 0)
+
 
 class Limits(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """When a sequence ends: `max_tokens` None means up to the context's end."""
@@ -40,10 +45,15 @@ class Limits(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ignore_eos: bool = False
 
 
-class ChatPrompt(Struct, frozen=True, tag="chat"):
-    """Messages as the OpenAI API has them; the model's own chat template renders them."""
+class ChatPrompt(Struct, frozen=True, tag="chat", omit_defaults=True):
+    """Messages and tools as the OpenAI API has them; the model's own chat template renders them.
+
+    `options` are further variables of the template, which say whether the model is to think, for example.
+    """
 
     messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] = []
+    options: dict[str, Any] = {}
 
 
 class TextPrompt(Struct, frozen=True, tag="text"):
@@ -55,6 +65,26 @@ class TokenPrompt(Struct, frozen=True, tag="tokens"):
 
 
 Prompt = ChatPrompt | TextPrompt | TokenPrompt
+
+
+class CallSchema(Struct, frozen=True):
+    """A function that an answer may call. Its arguments keep to `parameters`, a JSON schema."""
+
+    name: str
+    parameters: dict[str, Any]
+    is_strict: bool = False
+
+
+class Constraint(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an answer must be: JSON of this schema, or calls of these functions; with both, either of them.
+
+    Of a schema that is not meant strictly, keywords that no grammar can express are left out.
+    """
+
+    schema: dict[str, Any] | None = None
+    is_strict: bool = False
+    calls: tuple[CallSchema, ...] = ()
+    allows_parallel: bool = True
 
 
 class Resume(Struct, frozen=True, kw_only=True):
@@ -69,7 +99,8 @@ class GenerateRequest(Struct, frozen=True, kw_only=True):
 
     `resume` is empty, or has an entry for each choice. Only requests with the same `cache_salt` share cached
     prefixes, so that nobody learns from the time of an answer what somebody else has asked. `speculate` lets the
-    head draft from the text where that pays; the answer is the same without.
+    head draft from the text where that pays; the answer is the same without. With `shows_markers` the text has the
+    special tokens that begin thoughts, channels and calls of tools, for whoever takes them apart.
     """
 
     id: str
@@ -80,6 +111,8 @@ class GenerateRequest(Struct, frozen=True, kw_only=True):
     resume: tuple[Resume, ...] = ()
     cache_salt: str = ""
     speculate: bool = True
+    constraint: Constraint | None = None
+    shows_markers: bool = False
 
 
 class Alternative(Struct, frozen=True, array_like=True):
@@ -93,19 +126,25 @@ class Alternative(Struct, frozen=True, array_like=True):
 class SampledToken(Struct, frozen=True, array_like=True):
     """What the last stage returns for one row; log-probabilities only when asked for, `raw` by the head.
 
-    `raw` is the token's text in UTF-8, perhaps a part of a character only.
+    `raw` is the token's text in UTF-8, perhaps a part of a character only. With a `problem` there is no token: it
+    says why the sequence cannot go on.
     """
 
     token_id: int
     logprob: float = 0.0
     top: tuple[Alternative, ...] = ()
     raw: bytes = b""
+    problem: str = ""
 
 
-class Accepted(Struct, frozen=True, tag="accepted"):
-    """The prompt is encoded and the request waits for its turn."""
+class Accepted(Struct, frozen=True, tag="accepted", omit_defaults=True):
+    """The prompt is encoded and the request waits for its turn.
+
+    `is_thinking` says that the answer begins within a thought.
+    """
 
     prompt_tokens: int
+    is_thinking: bool = False
 
 
 class TokenEvent(Struct, frozen=True, tag="token", omit_defaults=True):

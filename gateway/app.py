@@ -1,41 +1,47 @@
-"""The composition root: every service built and started, every route mounted, everything ended in order."""
+"""The composition root: every service built and started, everything ended in order."""
 
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import structlog
-from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
-from starlette.exceptions import HTTPException
-from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from accounting.prices import CloudPrices, PriceBook
 from cluster.control.owners import Owners
 from cluster.controller import Controller
-from cluster.trust.discovery import Target
-from gateway.api import admin, health, models
+from cluster.trust.addresses import Target
 from gateway.api.edge import Edge
-from gateway.api.generate import GenerateEndpoint
+from gateway.batches.batches import Batches
+from gateway.batches.runner import Runner as BatchRunner
+from gateway.cache.embedding import Embedder
+from gateway.cache.opening import open_answers
 from gateway.cloud_worker.providers import CloudConfiguration, CloudModel
 from gateway.cloud_worker.supervisor import CloudWorker
-from gateway.console import pages
 from gateway.data_folder import DataFolder
 from gateway.database import open_upgraded, read_sessions, write_sessions
-from gateway.errors import GatewayError, MethodNotAllowed, NotFound, RequestInvalid, to_api_error
-from gateway.identity.keys import Keys, load_secret
+from gateway.http.on_demand import OnDemand
+from gateway.identity.directory import Directory
+from gateway.identity.keys import Keys
+from gateway.identity.secret import open_secret
 from gateway.lanes.base import Lane
 from gateway.lanes.cloud import CloudLane
 from gateway.lanes.cluster import ClusterLane
 from gateway.lanes.pool import PoolLane
 from gateway.limits.admission import Admission
+from gateway.limits.opening import open_limits
+from gateway.observability.access_log import AccessLog
 from gateway.observability.metrics import Metrics
+from gateway.observability.opening import open_telemetry
+from gateway.queueing.turns import Turns
 from gateway.records.bookkeeping import Bookkeeper
 from gateway.records.books import Books
+from gateway.records.clerk import Booked
 from gateway.records.request_log import RequestLog
 from gateway.records.spool import Spool
+from gateway.responses.store import ResponseStore
 from gateway.routing.health import LaneHealth
+from gateway.routing.patience import Patience
 from gateway.routing.router import Router
 from gateway.services import Services
 from gateway.settings import CloudSettings, ClusterSettings, LaneName, Settings
@@ -51,6 +57,7 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
     read, write = read_sessions(engine), write_sessions(engine)
     async with AsyncExitStack() as stack:
         stack.callback(engine.dispose)
+        secret = open_secret(settings.identity, folder.path, write)
         books = Books(read, write)
         books.start()
         books.inspect()
@@ -58,8 +65,14 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
         request_log = RequestLog(read, write, settings.request_log)
         request_log.start()
         stack.callback(request_log.stop)
+        response_store = ResponseStore(read, write, settings.responses)
+        response_store.start()
+        stack.callback(response_store.stop)
         metrics, lane_health = Metrics.create(), LaneHealth()
-        bookkeeper = Bookkeeper(books, request_log, metrics, lane_health, Spool(folder.spool))
+        batches = Batches(read, write, folder.path / "files", settings.batches)
+        batches.open()
+        witnesses = [*_witnesses(settings, stack), batches.receipts.note]
+        bookkeeper = Bookkeeper(books, request_log, metrics, Spool(folder.spool), witnesses)
         bookkeeper.start()
         stack.push_async_callback(bookkeeper.stop)
         controller = Controller(
@@ -75,35 +88,66 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
         )
         stack.push_async_callback(controller.stop)
         lanes = await _open_lanes(settings, folder, controller, stack)
-        yield Services(
+        router = Router(lanes, lane_health, settings.routing, settings.policy, report=metrics.foretold)
+        embed = Embedder(router, lanes, settings.cache.semantic_model) if settings.cache.semantic_model else None
+        keys = Keys(secret, read, write)
+        services = Services(
             settings=settings,
             metrics=metrics,
-            keys=Keys(load_secret(folder.path), read, write),
+            keys=keys,
+            directory=Directory.of(keys, settings.identity, settings.policy.lanes, read, write),
             books=books,
             request_log=request_log,
+            responses=response_store,
+            batches=batches,
             bookkeeper=bookkeeper,
             admission=Admission(settings.server.requests_max),
+            limits=await stack.enter_async_context(open_limits(settings.redis, read)),
+            answers=await stack.enter_async_context(open_answers(settings.cache, settings.redis, embed)),
+            turns=_turns(metrics),
+            patience=Patience(),
             health=lane_health,
             lanes=lanes,
-            router=Router(lanes, lane_health, settings.routing),
+            router=router,
             controller=controller,
             admin_token=secrets.token_urlsafe(32),
         )
+        batch_runner = BatchRunner(services)
+        batch_runner.start()
+        stack.push_async_callback(batch_runner.stop)
+        yield services
+
+
+def _turns(metrics: Metrics) -> Turns:
+    turns = Turns()
+    metrics.queue_depth.read = lambda: {(): turns.all_waiting}
+    return turns
+
+
+def _witnesses(settings: Settings, stack: AsyncExitStack) -> list[Callable[[list[Booked]], None]]:
+    """Who is told of ended requests besides the request log."""
+    witnesses: list[Callable[[list[Booked]], None]] = []
+    if settings.log.access == "json":
+        witnesses.append(AccessLog().write)
+    if settings.telemetry.otlp_endpoint:
+        telemetry = open_telemetry(settings.telemetry)
+        stack.callback(telemetry.stop)
+        witnesses.append(telemetry.write)
+    return witnesses
 
 
 async def _open_lanes(
     settings: Settings, folder: DataFolder, controller: Controller, stack: AsyncExitStack
 ) -> dict[LaneName, Lane]:
-    """The lanes that the settings call for; the cluster lane always, since machines may join at any time."""
+    """The lanes that the settings call for; cluster and pool always, since machines may join at any time."""
     cluster = settings.cluster
     lanes: dict[LaneName, Lane] = {
         "cluster": ClusterLane(controller, cluster.slots, speculate=cluster.speculation)
     }
-    if settings.pool.backends:
-        pool = PoolLane(settings.pool)
-        stack.push_async_callback(pool.stop)
-        await pool.start()
-        lanes["pool"] = pool
+    pool = PoolLane(settings.pool, folder.pool)
+    stack.push_async_callback(pool.stop)
+    await pool.start()
+    lanes["pool"] = pool
     if settings.cloud.models:
         cloud = CloudLane(settings.cloud, _cloud_worker(settings.cloud, folder), _price_book(settings.cloud))
         stack.push_async_callback(cloud.stop)
@@ -138,49 +182,11 @@ def _price_book(settings: CloudSettings) -> PriceBook:
 
 
 def create_app(services: Services, cluster: Target) -> ASGIApp:
-    """Every route. Those that carry the traffic are plain ASGI; the rest is FastAPI."""
-    app = FastAPI(title="Millrace", docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.services = services
-    app.state.cluster = cluster
-    hot: dict[str, ASGIApp] = {
-        "/v1/chat/completions": GenerateEndpoint(services, "chat"),
-        "/v1/completions": GenerateEndpoint(services, "completion"),
-        "/v1/embeddings": GenerateEndpoint(services, "embedding"),
-    }
-    # FastAPI knows them too, to say of other methods that they are not allowed.
-    app.router.routes.extend(Route(path, endpoint, methods=["POST"]) for path, endpoint in hot.items())
-    for router in (models.router, health.router, admin.router, pages.router):
-        app.include_router(router)
-    app.mount("/console/static", pages.static)
-    for kind in (GatewayError, HTTPException, RequestValidationError, Exception):
-        app.add_exception_handler(kind, _answer_error)
-    return Edge(hot, app)
+    """All that is ASGI. Its routes (gateway.web) cost 15 MB and a quarter of a second, which models do without."""
 
+    def make() -> ASGIApp:
+        from gateway.web import make_web
 
-async def _answer_error(request: Request, error: Exception) -> Response:
-    """Any route's error in OpenAI's shape."""
-    if isinstance(error, HTTPException):
-        error = _of_status(request, error)
-    elif isinstance(error, RequestValidationError):
-        error = _of_field(error)
-    elif not isinstance(error, GatewayError):
-        log.error("request failed", path=request.url.path, exc_info=error)
-    answer = to_api_error(error)
-    headers = {name.decode(): value.decode() for name, value in answer.headers}
-    return Response(answer.body(), answer.status, headers, "application/json")
+        return make_web(services, cluster)
 
-
-def _of_status(request: Request, error: HTTPException) -> GatewayError:
-    what = f"{request.method} {request.url.path}"
-    if error.status_code == 404:
-        return NotFound(f"There is no {what}.")
-    if error.status_code == 405:
-        return MethodNotAllowed(f"{what} is not allowed.")
-    return RequestInvalid(str(error.detail))
-
-
-def _of_field(error: RequestValidationError) -> GatewayError:
-    """The first field that is wrong; its place begins with where the field was, as in ("query", "limit")."""
-    problem = error.errors()[0]
-    param = ".".join(map(str, problem["loc"][1:]))
-    return RequestInvalid(f"{param}: {problem['msg']}", param=param)
+    return Edge(OnDemand(make))

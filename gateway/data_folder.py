@@ -11,6 +11,9 @@ import orjson
 
 from gateway.settings import SettingsInvalid
 
+# Carries the running gateway's token, which only who may read the folder knows.
+ADMIN_HEADER = "x-millrace-admin"
+
 _OTHERS = 0o077
 
 
@@ -43,7 +46,7 @@ class DataFolder:
         """What we make in it; settings and provider keys are their owner's to close."""
         for suffix in ("", "-wal", "-shm"):
             yield self.database.with_name(self.database.name + suffix)
-        yield from (self.cluster, self.nodes, self.node, self.spool, self._running, self.path / "lock")
+        yield from (self.cluster, self.nodes, self.node, self.spool, self.pool, self._running, self.path / "lock")
 
     def lock(self) -> int:
         """Claim the folder for this process's life; returns the descriptor to keep. Raises FolderBusy."""
@@ -85,6 +88,11 @@ class DataFolder:
     def node(self) -> Path:
         """Where this machine is a node of somebody's cluster."""
         return self.path / "node"
+
+    @property
+    def pool(self) -> Path:
+        """Pool backends that were added or drained while the gateway ran, with their keys."""
+        return self.path / "pool.json"
 
     @property
     def _running(self) -> Path:

@@ -53,6 +53,40 @@ class MethodNotAllowed(GatewayError):
     pass
 
 
+class RoleForbids(GatewayError):
+    """The key is valid, and its person may not do this."""
+
+
+class Conflict(GatewayError):
+    """What is there already, or must stay, stands against it."""
+
+
+class TooManyWrongKeys(GatewayError):
+    """Too many keys that are not valid came from one address."""
+
+    def __init__(self, message: str, retry_after_s: int) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class RateLimited(GatewayError):
+    """A limit is reached; `retry_after_s` is None where no wait would help. `headers` say how far it goes."""
+
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+    def __init__(self, message: str, retry_after_s: int | None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class BudgetExceeded(RateLimited):
+    """A limit on money is reached."""
+
+
+class BudgetUnavailable(RateLimited):
+    """Nobody can say what is left of a limit on money, so nothing is spent."""
+
+
 class PolicyForbids(GatewayError):
     """A rule stands against the only way to serve this; the message names the rule and its owner."""
 
@@ -65,6 +99,14 @@ class Overloaded(GatewayError):
     """Too much is running; worth trying again after `retry_after_s`."""
 
     retry_after_s = 1
+
+
+class QueueFull(GatewayError):
+    """No more may wait for a backend, or no slot came free in time; worth trying again after `retry_after_s`."""
+
+    def __init__(self, message: str, retry_after_s: int) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class LaneFailed(GatewayError):
@@ -134,9 +176,16 @@ _TABLE: dict[type[Exception], _Row] = {
     ModelUnknown: _Row(404, "invalid_request_error", "model_not_found"),
     NotFound: _Row(404, "invalid_request_error", "not_found"),
     MethodNotAllowed: _Row(405, "invalid_request_error", "method_not_allowed"),
+    RoleForbids: _Row(403, "permission_error", "role_forbids"),
+    Conflict: _Row(409, "invalid_request_error", "conflict"),
+    TooManyWrongKeys: _Row(429, "rate_limit_error", "too_many_wrong_keys"),
+    BudgetExceeded: _Row(402, "budget_exceeded", "budget_exceeded"),
+    BudgetUnavailable: _Row(503, "server_error", "budget_unavailable"),
+    RateLimited: _Row(429, "rate_limit_error", "rate_limit_exceeded"),
     PolicyForbids: _Row(403, "permission_error", "policy_forbids"),
     FeatureUnsupported: _Row(400, "invalid_request_error", "unsupported_feature"),
     Overloaded: _Row(503, "overloaded_error", "overloaded"),
+    QueueFull: _Row(429, "rate_limit_error", "queue_full"),
     LaneTimeout: _Row(504, "upstream_error", "upstream_timeout"),
     LaneBrokeOff: _Row(502, "upstream_error", "upstream_broke_off"),
     LaneLimited: _Row(429, "rate_limit_error", "upstream_rate_limited"),
@@ -175,5 +224,6 @@ def to_api_error(error: Exception) -> ApiError:
             param = getattr(error, "param", None) or row.param
             retry_after_s = getattr(error, "retry_after_s", None) or (1 if row.status == 503 else 0)
             headers = ((b"retry-after", b"%d" % retry_after_s),) if retry_after_s else ()
+            headers += getattr(error, "headers", ())
             return ApiError(row.status, message, row.type, param, code, headers)
     return ApiError(500, "The gateway made a mistake; the log has it under this request's id.", "server_error")

@@ -5,6 +5,7 @@ import contextlib
 import resource
 import signal
 import socket
+import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -18,10 +19,12 @@ from cluster.errors import ClusterUnavailable
 from cluster.models.manifest import Progress
 from cluster.nodes.local_nodes import LocalNodes
 from cluster.nodes.probe import own_address
-from cluster.trust.discovery import Target
+from cluster.trust.addresses import Target
+from gateway import memory
+from gateway.api.generate import GenerateDesk
 from gateway.app import create_app, open_services
 from gateway.data_folder import DataFolder
-from gateway.http.connections import BoundedProtocol
+from gateway.http.hot import HotProtocol
 from gateway.services import Services
 from gateway.settings import ServerSettings, Settings, SettingsInvalid
 
@@ -32,6 +35,9 @@ READY_TIMEOUT_S = 1800.0
 # Connections beside those whose requests are being answered.
 IDLE_CONNECTIONS = 1024
 _CANCEL_S = 5.0
+# How long the threads that write books and logs may keep the event loop waiting at a time. It asks for its turn at
+# every event, so that Python's usual 5 ms is what an answer that comes just then is late by.
+_TURN_S = 0.0005
 _REACHABLE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - translated, not bound
 
 
@@ -68,7 +74,9 @@ async def run(
         folder.write_running(running.base_url, services.admin_token)
         async with _local_nodes(settings, folder, services.controller) as nodes:
             app = create_app(services, cluster)
-            async with _http_server(app, settings.server, listening) as stopped:
+            memory.settle()
+            sys.setswitchinterval(_TURN_S)
+            async with _http_server(app, GenerateDesk(services), settings.server, listening) as stopped:
                 starting = asyncio.create_task(_start_cluster(settings, running, nodes, progress))
                 try:
                     await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -124,12 +132,12 @@ async def _local_nodes(
 
 @asynccontextmanager
 async def _http_server(
-    app: ASGIApp, settings: ServerSettings, listening: socket.socket
+    app: ASGIApp, desk: GenerateDesk, settings: ServerSettings, listening: socket.socket
 ) -> AsyncGenerator["asyncio.Task[None]"]:
     """Serving inside of the block; gives the task that ends when a signal asks for the end."""
     config = uvicorn.Config(
         app,
-        http=BoundedProtocol,
+        http=HotProtocol.serving(desk),
         ws="none",
         lifespan="off",
         access_log=False,

@@ -1,4 +1,6 @@
 """Every table of the gateway, gathered for the migrations; each stands in the room that it belongs to."""
 
+import gateway.batches.tables
 import gateway.identity.tables
-import gateway.records.tables  # noqa: F401
+import gateway.records.tables
+import gateway.responses.tables  # noqa: F401

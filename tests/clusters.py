@@ -23,7 +23,7 @@ from cluster.generation import (
 from cluster.models.model_card import Precision
 from cluster.nodes.local_nodes import LocalNodes
 from cluster.plans.plan import Goal
-from cluster.trust.discovery import Target
+from cluster.trust.addresses import Target
 
 DEMO_MODEL = Path(__file__).parents[1] / "demo" / "model"
 GREEDY = Sampling(temperature=0.0, logprobs=0)

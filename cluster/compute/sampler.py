@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from cluster.compute.grammars import Grammars, Matcher
 from cluster.errors import FrameInvalid
 from cluster.generation import Alternative, SampledToken, Sampling
 
@@ -20,6 +21,19 @@ class _Slot:
     sampling: Sampling
     history: list[int]
     prompt_tokens: int
+    matcher: Matcher | None = None
+
+    @property
+    def is_plain_greedy(self) -> bool:
+        """Whether the likeliest token is all that is wanted."""
+        sampling = self.sampling
+        return (
+            sampling.temperature < _GREEDY_BELOW
+            and sampling.logprobs < 0
+            and not sampling.logit_bias
+            and not sampling.needs_history
+            and self.matcher is None
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +48,22 @@ class Draw:
 class Sampler:
     """Holds every open slot's sampling and draws the next token of each row it is given.
 
-    The order is that of most engines: logit bias, penalties, temperature, top-k, top-p, min-p, draw.
+    The order is that of most engines: logit bias, penalties, grammar, temperature, top-k, top-p, min-p, draw.
     Presence and frequency penalties count the output only, as OpenAI defines them; the repetition penalty
     counts the prompt, too, as in transformers.
     """
 
-    def __init__(self, vocabulary: int) -> None:
+    def __init__(self, vocabulary: int, grammars: Grammars | None = None) -> None:
         self._vocabulary = vocabulary
+        self.grammars = grammars
         self._slots: dict[int, _Slot] = {}
 
-    def open(self, slot: int, sampling: Sampling, history: list[int], prompt_tokens: int) -> None:
-        """`history` may be empty when the sampling needs none."""
-        self._slots[slot] = _Slot(sampling, list(history), prompt_tokens)
+    def open(
+        self, slot: int, sampling: Sampling, history: list[int], prompt_tokens: int, grammar: str = ""
+    ) -> None:
+        """`history` may be empty when neither sampling nor grammar need any."""
+        matcher = self._matcher(grammar, history[prompt_tokens:]) if grammar else None
+        self._slots[slot] = _Slot(sampling, list(history), prompt_tokens, matcher)
 
     def close(self, slot: int) -> None:
         self._slots.pop(slot, None)
@@ -63,21 +81,19 @@ class Sampler:
         if unknown:
             raise FrameInvalid(f"slot {unknown[0]} is to be sampled but was not opened")
         states = [self._slots[draw.slot] for draw in draws]
-        greedy: list[int] | None = None
-        if all(_is_plain_greedy(state.sampling) for state in states):
+        greedy: list[int] = []
+        if any(state.is_plain_greedy for state in states):
             greedy = logits.argmax(dim=-1).tolist()
         answers, row = [], 0
         for draw, state in zip(draws, states, strict=True):
             tokens: list[SampledToken] = []
             for at in range(1 + len(draw.drafts)):
-                if greedy is not None:
+                if state.is_plain_greedy:
                     token = SampledToken(greedy[row + at])
                 else:
                     token = self._sample_row(logits[row + at].float(), state, draw.position + at)
-                if state.sampling.needs_history:
-                    state.history.append(token.token_id)
                 tokens.append(token)
-                if at < len(draw.drafts) and draw.drafts[at] != token.token_id:
+                if token.problem or (at < len(draw.drafts) and draw.drafts[at] != token.token_id):
                     break
             answers.append(tokens)
             row += 1 + len(draw.drafts)
@@ -86,11 +102,29 @@ class Sampler:
     def _sample_row(self, raw: Tensor, state: _Slot, position: int) -> SampledToken:
         sampling = state.sampling
         adjusted = self._adjust(raw, state)
+        allowed: Tensor | None = None
+        if matcher := state.matcher:
+            allowed = matcher.allowed()
+            if allowed is None:
+                return SampledToken(0, problem=matcher.problem)
+            # Drawn from what is allowed alone: mostly that is much less than a vocabulary.
+            allowed = allowed.to(adjusted.device)
+            adjusted = adjusted[allowed]
         if sampling.temperature < _GREEDY_BELOW:
             token_id = int(adjusted.argmax())
         else:
             token_id = _draw(adjusted / sampling.temperature, sampling, position)
+        if matcher and allowed is not None:
+            token_id = int(allowed[token_id])
+            matcher.accept(token_id)
+        if sampling.needs_history:
+            state.history.append(token_id)
         return _report(raw, token_id, sampling.logprobs)
+
+    def _matcher(self, grammar: str, output: list[int]) -> Matcher:
+        if self.grammars is None:
+            return Matcher(self._vocabulary, None, output, "this stage keeps to no grammars")
+        return self.grammars.begin(grammar, output)
 
     def _adjust(self, raw: Tensor, state: _Slot) -> Tensor:
         sampling = state.sampling
@@ -103,15 +137,6 @@ class Sampler:
         if sampling.needs_history:
             _penalize(logits, state)
         return logits
-
-
-def _is_plain_greedy(sampling: Sampling) -> bool:
-    return (
-        sampling.temperature < _GREEDY_BELOW
-        and sampling.logprobs < 0
-        and not sampling.logit_bias
-        and not sampling.needs_history
-    )
 
 
 def _penalize(logits: Tensor, state: _Slot) -> None:
@@ -129,8 +154,19 @@ def _penalize(logits: Tensor, state: _Slot) -> None:
 
 
 def _draw(logits: Tensor, sampling: Sampling, position: int) -> int:
-    """Inverse-transform sampling over the truncated, sorted distribution."""
-    probabilities, order = torch.softmax(logits.double(), dim=-1).sort(descending=True, stable=True)
+    """Inverse-transform sampling over the truncated distribution."""
+    probabilities, order = torch.softmax(logits.double(), dim=-1), None
+    if sampling.truncates:  # Sorting a large vocabulary takes ten times as long as everything else here.
+        probabilities, order = _truncated(probabilities, sampling)
+    cumulative = probabilities.cumsum(0)
+    threshold = _uniform(sampling.seed, position) * float(cumulative[-1])
+    at = min(int(torch.searchsorted(cumulative, threshold, right=True)), len(probabilities) - 1)
+    return at if order is None else int(order[at])
+
+
+def _truncated(probabilities: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+    """What is left of the distribution, the likeliest first, and which tokens that is."""
+    probabilities, order = probabilities.sort(descending=True, stable=True)
     if sampling.top_k:
         probabilities = probabilities[: sampling.top_k]
     if sampling.top_p < 1.0:
@@ -141,10 +177,7 @@ def _draw(logits: Tensor, sampling: Sampling, position: int) -> int:
     if sampling.min_p > 0:
         kept = int((probabilities >= sampling.min_p * probabilities[0]).sum())
         probabilities = probabilities[: max(1, kept)]
-    cumulative = probabilities.cumsum(0)
-    threshold = _uniform(sampling.seed, position) * float(cumulative[-1])
-    at = int(torch.searchsorted(cumulative, threshold, right=True))
-    return int(order[min(at, len(probabilities) - 1)])
+    return probabilities, order
 
 
 def _uniform(seed: int, position: int) -> float:

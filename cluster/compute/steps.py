@@ -12,6 +12,7 @@ from cluster.compute.sampler import Draw, Sampler
 from cluster.compute.stage_model import StageModel
 from cluster.errors import ClusterError, FrameInvalid
 from cluster.generation import SampledToken
+from cluster.models.grammar_check import GRAMMAR_CHARACTERS_MAX
 from cluster.models.model_card import ModelCard
 from cluster.plans.plan import BLOCK_TOKENS, StageSpec
 
@@ -85,7 +86,11 @@ class LoadedStage:
         are_tokens = not history or 0 <= min(history) <= max(history) < self.card.vocabulary
         # Biases may name ids that only the tokenizer has: they are passed over.
         return (
-            0 <= opened.slot < self.spec.slots and are_tokens and min(opened.sampling.logit_bias, default=0) >= 0
+            0 <= opened.slot < self.spec.slots
+            and are_tokens
+            and opened.prompt_tokens >= 0
+            and min(opened.sampling.logit_bias, default=0) >= 0
+            and len(opened.grammar) <= GRAMMAR_CHARACTERS_MAX
         )
 
     def _row_bytes(self) -> int:
@@ -106,7 +111,9 @@ class LoadedStage:
                 cache.copy(move.source, move.slot, move.tokens)
         if self.spec.is_last:
             for opened in step.opened:
-                self.sampler.open(opened.slot, opened.sampling, opened.history, opened.prompt_tokens)
+                self.sampler.open(
+                    opened.slot, opened.sampling, opened.history, opened.prompt_tokens, opened.grammar
+                )
         if step.census is not None and not step.is_reset:
             counted, held = dict(step.census), cache.holdings()
             if counted != held:

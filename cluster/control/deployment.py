@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import structlog
+
 from cluster import wire
 from cluster.control.holdings import Holdings
 from cluster.errors import LinkLost, NodeFailed, PeerRejected
@@ -21,10 +23,13 @@ from cluster.plans.plan import Plan, PlannedStage, StageSpec
 from cluster.trust.handshake import check_ready
 from cluster.trust.identity import NodeId
 
+log = structlog.get_logger(__name__)
+
 # An agent that gets nothing for a minute gives up by itself; slow links may take hours for large models.
 PREPARE_TIMEOUT_S = 24 * 3600.0
 LOAD_TIMEOUT_S = 900.0
 CONNECT_TIMEOUT_S = 30.0
+_REASON_CHARACTERS_MAX = 300
 
 Answer = TypeVar("Answer", wire.Prepared, wire.Shelved, wire.Ready, wire.Connected, wire.RingClosed)
 
@@ -41,12 +46,16 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """A working ring and where its head takes callers."""
+    """A working ring and where its head takes callers.
+
+    `unconstrained` says why it cannot hold answers to a schema, empty when it can.
+    """
 
     epoch: int
     plan: Plan
     head: wire.Address
     round_trip_ms: float
+    unconstrained: str = ""
 
     @property
     def ring(self) -> frozenset[NodeId]:
@@ -129,7 +138,8 @@ class Rollout:
             raise NodeFailed(ring[0], reason, tuple(ring[1:])) from None
         self.holdings.serve(ring[0], self.plan)
         address = wire.Address(ring[0], head.host, head.client_port)
-        return Deployment(self.epoch, self.plan, address, round_trip_ms)
+        unconstrained = self._unconstrained(head, stages[ring[-1]])
+        return Deployment(self.epoch, self.plan, address, round_trip_ms, unconstrained)
 
     async def _assign(self, ring: list[NodeId]) -> None:
         """Everybody loads at once; the head lives on the first stage's node, the hop between them costs least."""
@@ -176,6 +186,15 @@ class Rollout:
             late = next((node_id for node_id in ring if node_id not in stages), ring[0])
             raise NodeFailed(late, f"a machine has not loaded its layers in {LOAD_TIMEOUT_S:.0f} s") from None
         return head, stages
+
+    def _unconstrained(self, head: wire.Ready, last: wire.Ready) -> str:
+        """Head and last stage both read grammars; the others have nothing to do with them."""
+        for stage, ready in ((self.plan.stages[0], head), (self.plan.stages[-1], last)):
+            if ready.unconstrained:
+                reason = f"{stage.member.name}: {ready.unconstrained[:_REASON_CHARACTERS_MAX]}"
+                log.warning("no schemas", epoch=self.epoch, reason=reason)
+                return reason
+        return ""
 
     @property
     def _terms(self) -> wire.Terms:

@@ -28,9 +28,9 @@ class Completion:
 
     @classmethod
     def begin(
-        cls, choice: int, sequence: Sequence, limits: Limits, context: int, codec: TextCodec
+        cls, choice: int, sequence: Sequence, limits: Limits, context: int, detokenizer: Detokenizer
     ) -> "Completion":
-        detokenizer = Detokenizer(codec, sequence.tokens)
+        codec = detokenizer.codec
         return cls(choice, sequence, limits, context, codec, detokenizer, StopMatcher(limits.stop))
 
     def resume(self, had: Resume) -> TokenEvent | None:

@@ -20,7 +20,7 @@ from cluster.engine.sequence import Sequence
 from cluster.engine.tickets import BREAKS_MAX, REQUESTS_MAX, Ticket, check_lengths, check_tokens, rejected
 from cluster.errors import ClusterBusy, ClusterUnavailable, GenerationError, RequestInvalid, StageLost
 from cluster.generation import Accepted, Done, GenerationEvent, SampledToken
-from cluster.models.text import TextCodec
+from cluster.models.text import Detokenizer, TextCodec
 
 log = structlog.get_logger(__name__)
 
@@ -31,6 +31,7 @@ QUEUE_PATIENCE_S = 240.0
 # Callers hear of every request so often, whatever it waits for; they give up on a head that says nothing
 # (client.SILENCE_TIMEOUT_S).
 KEEP_ALIVE_S = 15.0
+_PROBLEM_CHARACTERS_MAX = 500
 
 
 class Desk:
@@ -108,6 +109,10 @@ class Desk:
         cleared = False
         for sequence, token in fresh:
             ticket, completion = self._owners[sequence]
+            if token.problem:
+                touched.pop(ticket.id, None)
+                self._reject(ticket, _unkept(ticket, token.problem))
+                continue
             cleared = cleared or ticket.breaks > 0
             ticket.breaks = 0
             event = completion.accept(token)
@@ -179,7 +184,7 @@ class Desk:
             self._reject(ticket, error)
             return
         ticket.waiting_since_s = time.monotonic()
-        events: list[GenerationEvent] = [Accepted(len(ticket.prompt))]
+        events: list[GenerationEvent] = [Accepted(len(ticket.prompt), ticket.is_thinking)]
         for choice in range(request.n):
             completion = self._complete(ticket, choice)
             ticket.completions.append(completion)
@@ -204,8 +209,10 @@ class Desk:
             sampling,
             tokens_max=most if request.speculate else 0,
             salt=request.cache_salt,
+            grammar=ticket.grammar,
         )
-        return Completion.begin(choice, sequence, request.limits, context_tokens, codec)
+        detokenizer = Detokenizer(codec, sequence.tokens, shows_markers=request.shows_markers)
+        return Completion.begin(choice, sequence, request.limits, context_tokens, detokenizer)
 
     def _emit(self, ticket: Ticket, events: list[GenerationEvent]) -> None:
         if ticket.is_finished:
@@ -262,3 +269,10 @@ class Desk:
         ticket.is_parked = False
         for sequence in ticket.open_sequences:
             self._scheduler.add(sequence)
+
+
+def _unkept(ticket: Ticket, problem: str) -> RequestInvalid:
+    """The last stage could not keep to what the request has to keep to."""
+    constraint = ticket.request.constraint
+    field = "tools" if constraint and constraint.schema is None else "response_format"
+    return RequestInvalid(f"{field}: {problem[:_PROBLEM_CHARACTERS_MAX]}", field)

@@ -15,6 +15,7 @@ from cluster.engine.scheduler import Scheduler
 from cluster.engine.sequence import Sequence
 from cluster.engine.tickets import Cancelled, Tell, Ticket, rejected
 from cluster.errors import ClusterError, ClusterUnavailable, FrameInvalid, GenerationError, LinkError, StageLost
+from cluster.models.grammar_check import missing
 from cluster.models.model_card import read_card
 from cluster.models.text import TextCodec
 from cluster.net.transport import Frame
@@ -135,7 +136,8 @@ class Head:
             return
         self._order = order
         self.ring_end.expect(order.epoch, order.upstream, 0, order.terms)
-        self._report(wire.Ready(order.epoch, "head", self.ring_end.host, self.ring_end.port, self.client_port))
+        host, port = self.ring_end.host, self.ring_end.port
+        self._report(wire.Ready(order.epoch, "head", host, port, self.client_port, unconstrained=missing()))
 
     def _open_model(self, order: wire.AssignHead) -> None:
         """Raises ClusterError."""

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from cluster import wire
 from cluster.engine.head import Head
+from cluster.engine.preparation import prepare
 from cluster.engine.seeds import fresh_seed
 from cluster.engine.tickets import CHOICES_MAX, REQUESTS_MAX, Cancelled, Ticket, rejected
 from cluster.errors import ClusterBusy, ClusterUnavailable, GenerationError, LinkLost, PeerRejected, RequestInvalid
@@ -107,9 +108,12 @@ class Reception:
             raise RequestInvalid(f"{len(request.resume)} choices to resume of {request.n}", "resume")
         if not request.sampling.seed:
             request = replace(request, sampling=replace(request.sampling, seed=fresh_seed()))
+        if request.constraint and request.limits.ignore_eos:
+            # What is constrained has an end, behind which nothing could come.
+            request = replace(request, limits=replace(request.limits, ignore_eos=False))
         # Long prompts take the tokenizer tens of milliseconds: not on the loop that serves everybody.
-        prompt = await asyncio.to_thread(codec.encode, request.prompt, self._head.context_tokens)
-        return Ticket(request, prompt, caller.tell)
+        prepared = await asyncio.to_thread(prepare, codec, request, self._head.context_tokens)
+        return Ticket(request, prepared.token_ids, caller.tell, prepared.is_thinking, prepared.grammar)
 
 
 async def _write(caller: _Caller) -> None:

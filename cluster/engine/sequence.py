@@ -22,6 +22,8 @@ class Sequence:
     sampling: Sampling
     tokens_max: int = 0
     salt: str = ""
+    # What the output keeps to, for llguidance.
+    grammar: str = ""
     arrival: int = 0
     slot: int = -1
     computed: int = 0

@@ -72,8 +72,13 @@ class Slots:
 
     def open(self, sequence: Sequence) -> None:
         """The last stage has to be told of the sequence before it can sample for it."""
-        history = list(sequence.tokens) if sequence.sampling.needs_history else []
-        self._opened.append(OpenSlot(sequence.slot, sequence.sampling, history, sequence.prompt_tokens))
+        history, prompt_tokens = [], 0
+        if sequence.sampling.needs_history:
+            history, prompt_tokens = list(sequence.tokens), sequence.prompt_tokens
+        elif sequence.grammar:  # It has nothing to do with the prompt.
+            history = sequence.tokens[sequence.prompt_tokens :]
+        opened = OpenSlot(sequence.slot, sequence.sampling, history, prompt_tokens, sequence.grammar)
+        self._opened.append(opened)
 
     def extend(self, sequence: Sequence, tokens: int) -> bool:
         """Blocks for the sequence's first `tokens` tokens, where enough are free or retained."""
@@ -190,5 +195,5 @@ def _reusable(sequence: Sequence) -> list[bytes]:
 
 
 def _told(opened: OpenSlot) -> int:
-    """Numbers in the message that opens a slot."""
-    return len(opened.history) + len(opened.sampling.logit_bias)
+    """Numbers in the message that opens a slot; four letters are as long as one."""
+    return len(opened.history) + len(opened.sampling.logit_bias) + len(opened.grammar) // 4

@@ -5,11 +5,14 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import structlog
 import torch
+from msgspec.structs import replace
 
 from cluster import wire
+from cluster.compute.grammars import Grammars
 from cluster.compute.rows import row_bytes
 from cluster.compute.sampler import Sampler
 from cluster.compute.stage_model import load_stage_model
@@ -136,7 +139,10 @@ class Stage:
             seconds=round(time.monotonic() - began, 2),
         )
         host, port = self._ring_end.host, self._ring_end.port
-        self._report(wire.Ready(order.epoch, "stage", host, port, kept=kept, terms=terms, wire=spec.wire))
+        ready = wire.Ready(order.epoch, "stage", host, port, kept=kept, terms=terms, wire=spec.wire)
+        if grammars := loaded.sampler.grammars:
+            ready = replace(ready, unconstrained=grammars.unavailable)
+        self._report(ready)
 
     def _holds(self, spec: StageSpec, manifest: Manifest) -> bool:
         loaded = self._loaded
@@ -163,7 +169,9 @@ class Stage:
     def _load(self, spec: StageSpec, manifest: Manifest, source: str) -> LoadedStage:
         card = read_card(manifest.config)
         model = load_stage_model(card, manifest, spec, open_source(source), self._device)
-        return LoadedStage(manifest.digest, spec, card, model, Sampler(card.vocabulary), self._device)
+        grammars = Grammars(Path(source), card.vocabulary) if spec.is_last else None
+        sampler = Sampler(card.vocabulary, grammars)
+        return LoadedStage(manifest.digest, spec, card, model, sampler, self._device)
 
     def _shelve(self, order: wire.Shelve) -> None:
         """Load a standby on a thread of its own: what is served goes on meanwhile."""

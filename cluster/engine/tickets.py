@@ -20,7 +20,7 @@ Tell = Callable[[wire.Message], None]
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """A request in the head's hands; `tell` takes its answers on the head's thread.
+    """A request in the head's hands, prepared; `tell` takes its answers on the head's thread.
 
     `breaks` counts the rings that broke while it was computed, since it last got any further than `reached`: a
     request that breaks whatever computes it comes to the same point each time, one that others break does not.
@@ -30,6 +30,8 @@ class Ticket:
     request: GenerateRequest
     prompt: list[int]
     tell: Tell
+    is_thinking: bool = False
+    grammar: str = ""
     waiting_since_s: float = field(default_factory=time.monotonic)
     breaks: int = 0
     reached: tuple[int, int] = (0, 0)

@@ -1,18 +1,16 @@
-"""Between text and tokens: chat template, tokenizer, incremental detokenizer, stop strings."""
+"""Between text and tokens: tokenizer, incremental detokenizer, stop strings."""
 
-import json
 import re
 import sys
-from datetime import datetime
 from pathlib import Path
-from typing import Any, NoReturn
 
-from jinja2 import TemplateError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from cluster.errors import ContextLengthExceeded, ModelInvalid, RequestInvalid
 from cluster.generation import ChatPrompt, Prompt, TextPrompt
+from cluster.models.chat_format import ChatFormat
+from cluster.models.chat_template import read_folder_template
+from cluster.models.end_tokens import find_end_tokens
 
 # A character has at most four bytes: after this many tokens without one, the bytes are no UTF-8.
 _PATIENCE_TOKENS = 8
@@ -42,12 +40,17 @@ class TextCodec:
             self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         except Exception as error:  # noqa: BLE001 - the library raises bare Exception
             raise ModelInvalid(f"{folder / 'tokenizer.json'}: {error}") from None
-        settings = _read_json(folder / "tokenizer_config.json")
-        self._special = _special_tokens(settings)
-        self._template = _read_template(folder, settings)
-        self.end_token_ids = self._find_end_tokens(folder)
+        self._template = read_folder_template(folder)
+        self.end_token_ids = find_end_tokens(folder, self.tokenizer.token_to_id)
         vocabulary = self.tokenizer.get_vocab(with_added_tokens=True)
         self.token_bytes_max = max((len(token.encode()) for token in vocabulary), default=1)
+        # Special tokens that tell the parts of a chat's answer apart.
+        self.markers = {vocabulary[mark]: mark for mark in self.format.markers if mark in vocabulary}
+
+    @property
+    def format(self) -> ChatFormat:
+        """How the model writes thoughts and calls of tools."""
+        return self._template.format if self._template else ChatFormat()
 
     def encode(self, prompt: Prompt, tokens_max: int = sys.maxsize) -> list[int]:
         """Token ids of a prompt. Raises RequestInvalid, naming the field.
@@ -55,8 +58,8 @@ class TextCodec:
         Raises ContextLengthExceeded, before any work, for a text that cannot come to `tokens_max` or fewer.
         """
         match prompt:
-            case ChatPrompt(messages):
-                return self._tokenize(self.render(messages), tokens_max, special=False)
+            case ChatPrompt():
+                return self.encode_text(self.render(prompt), tokens_max)
             case TextPrompt(text):
                 return self._tokenize(text, tokens_max, special=True)
             case _:
@@ -65,6 +68,10 @@ class TextCodec:
                 if wrong is not None:
                     raise RequestInvalid(f"token {wrong} is outside of the vocabulary of {size}", "prompt")
                 return list(prompt.token_ids)
+
+    def encode_text(self, rendered: str, tokens_max: int = sys.maxsize) -> list[int]:
+        """Token ids of a conversation that `render` has written. Raises ContextLengthExceeded."""
+        return self._tokenize(rendered, tokens_max, special=False)
 
     def _tokenize(self, text: str, tokens_max: int, *, special: bool) -> list[int]:
         least = len(text.encode("utf-8", "replace")) // self.token_bytes_max
@@ -76,19 +83,16 @@ class TextCodec:
             )
         return self.tokenizer.encode(text, add_special_tokens=special).ids
 
-    def render(self, messages: list[dict[str, Any]]) -> str:
-        """The conversation in the model's own format, ready for the assistant's turn."""
+    def render(self, prompt: ChatPrompt) -> str:
+        """The conversation in the model's own format, ready for the assistant's turn. Raises RequestInvalid."""
         if self._template is None:
             raise RequestInvalid("this model has no chat template; use /v1/completions", "messages")
-        try:
-            rendered: str = self._template.render(messages=messages, add_generation_prompt=True, **self._special)
-        except TemplateError as error:
-            message = f"the model's chat template refuses these messages: {error}"
-            raise RequestInvalid(message, "messages") from None
-        except Exception as error:  # noqa: BLE001 - a template is foreign code and may fail in any way
-            message = f"the model's chat template cannot render these messages: {type(error).__name__}: {error}"
-            raise RequestInvalid(message, "messages") from None
-        return rendered
+        return self._template.render(prompt)
+
+    def special_ids(self) -> dict[str, int]:
+        """The special tokens, which no text can spell out."""
+        added = self.tokenizer.get_added_tokens_decoder()
+        return {token.content: token_id for token_id, token in added.items() if token.special}
 
     def decode(self, token_ids: list[int]) -> str:
         return self.tokenizer.decode(token_ids, skip_special_tokens=True)
@@ -107,26 +111,18 @@ class TextCodec:
             return bytes(_BYTE_LETTERS[letter] for letter in piece)
         return text.encode()
 
-    def _find_end_tokens(self, folder: Path) -> frozenset[int]:
-        found: set[int] = set()
-        for file in ("generation_config.json", "config.json"):
-            ids = _read_json(folder / file).get("eos_token_id")
-            found.update(ids if isinstance(ids, list) else [ids] if isinstance(ids, int) else [])
-        named = self._special.get("eos_token")
-        if named and (token_id := self.tokenizer.token_to_id(named)) is not None:
-            found.add(token_id)
-        return frozenset(found)
-
 
 class Detokenizer:
     """Turns tokens into text as they come, holding back what is not yet a whole character.
 
     Decoding starts a few tokens back, because how a token reads (a leading space, say) can depend on the
-    ones before it; and it starts where text was settled before, because there a character begins.
+    ones before it; and it starts where text was settled before, because there a character begins. With
+    `shows_markers` the special tokens that mark parts of a chat's answer are text, too.
     """
 
-    def __init__(self, codec: TextCodec, prompt: list[int]) -> None:
-        self._codec = codec
+    def __init__(self, codec: TextCodec, prompt: list[int], *, shows_markers: bool = False) -> None:
+        self.codec = codec
+        self._markers = codec.markers if shows_markers else {}
         self._ids = prompt[-_CONTEXT_TOKENS:]
         self._before = len(self._ids)
         # A prompt may end within a character that the first tokens complete.
@@ -134,22 +130,30 @@ class Detokenizer:
         self._pending = 0
 
     def push(self, token_id: int) -> str:
+        if token_id in self._markers:
+            return self._begin_anew(self._markers[token_id])
         self._ids.append(token_id)
         self._pending += 1
-        text = self._codec.decode(self._ids)
+        text = self.codec.decode(self._ids)
         if text.endswith(_REPLACEMENT) and self._pending < _PATIENCE_TOKENS:
             return ""
         return self._settle(text)
 
     def flush(self) -> str:
         """What was held back, readable or not."""
-        return self._settle(self._codec.decode(self._ids)) if self._pending else ""
+        return self._settle(self.codec.decode(self._ids)) if self._pending else ""
+
+    def _begin_anew(self, marker: str) -> str:
+        """Nothing before a marker changes how what follows it reads."""
+        before = self.flush()
+        self._ids, self._before, self._settled = [], 0, ""
+        return before + marker
 
     def _settle(self, text: str) -> str:
         fresh = text[len(self._settled) :]
         self._ids = self._ids[self._before :]
         self._before = len(self._ids)
-        self._settled = self._codec.decode(self._ids)
+        self._settled = self.codec.decode(self._ids)
         self._pending = 0
         return fresh
 
@@ -185,48 +189,3 @@ class StopMatcher:
             if any(stop.startswith(tail) for stop in self._stops):
                 return length
         return 0
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        content = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise ModelInvalid(f"{path}: {error}") from None
-    return content if isinstance(content, dict) else {}
-
-
-def _special_tokens(settings: dict[str, Any]) -> dict[str, str]:
-    """bos_token and the like, which files hold as a string or as an object around one."""
-    tokens = {}
-    for name in ("bos_token", "eos_token", "pad_token", "unk_token"):
-        value = settings.get(name)
-        text = value.get("content") if isinstance(value, dict) else value
-        if isinstance(text, str):
-            tokens[name] = text
-    return tokens
-
-
-def _read_template(folder: Path, settings: dict[str, Any]) -> Any:
-    file = folder / "chat_template.jinja"
-    source = file.read_text() if file.is_file() else settings.get("chat_template")
-    if isinstance(source, list):  # Several named templates; "default" is the one for plain chat.
-        source = next((entry["template"] for entry in source if entry.get("name") == "default"), None)
-    if not source:
-        return None
-    # A template is code from whoever made the model: it runs in jinja's sandbox and sees plain data only.
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = lambda form: datetime.now().astimezone().strftime(form)
-    environment.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
-    try:
-        return environment.from_string(source)
-    except TemplateError as error:
-        raise ModelInvalid(f"chat template cannot be read: {error}") from None
-
-
-def _raise_exception(message: str) -> NoReturn:
-    raise TemplateError(message)

@@ -10,7 +10,7 @@ import structlog
 
 from cluster.nodes.node_options import NodeOptions
 from cluster.nodes.probe import compute_threads
-from cluster.trust.discovery import Target
+from cluster.trust.addresses import Target
 
 log = structlog.get_logger(__name__)
 

@@ -17,8 +17,8 @@ from cluster.nodes.link_probe import LinkProbe
 from cluster.nodes.node_options import NodeOptions
 from cluster.nodes.sharing import FileDoor
 from cluster.trust import renewal
+from cluster.trust.addresses import Target
 from cluster.trust.authority import fingerprint, read_token
-from cluster.trust.discovery import Target
 from cluster.trust.handshake import PROGRAM
 from cluster.trust.identity import AUTHORITY_FILE, Identity
 from cluster.trust.joining import join

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from cluster.trust.discovery import Target
+from cluster.trust.addresses import Target
 
 
 class NodeOptions(Struct, frozen=True, kw_only=True):

@@ -6,18 +6,16 @@ may announce anything: who looks tries what it finds, and believes only whom the
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 
-import psutil
 import structlog
-from msgspec import Struct
 from zeroconf import Error as ZeroconfError
 from zeroconf import InterfaceChoice, ServiceStateChange, Zeroconf
 from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
 from cluster import wire
+from cluster.trust.addresses import Target, own_addresses
 
 log = structlog.get_logger(__name__)
 
@@ -31,25 +29,9 @@ _ADDRESSES_MAX = 8
 _ASK_MS = 1500
 _LOOK_AGAIN_S = 30.0
 _FAREWELL_S = 3.0
-_ANY = ("0.0.0.0", "::")  # noqa: S104 - recognised, not bound
 
 Interfaces = Sequence[str] | InterfaceChoice
 ALL_INTERFACES = InterfaceChoice.All
-
-
-class Target(Struct, frozen=True):
-    """Where a cluster's controller listens for nodes, or where it may."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-def is_reachable(host: str) -> bool:
-    """Whether other machines can reach who listens there."""
-    return not (host.startswith("127.") or host in ("::1", "localhost"))
 
 
 @dataclass(slots=True)
@@ -171,19 +153,3 @@ async def _resolve(zeroconf: Zeroconf, name: str, fingerprint: str) -> list[Targ
     # A link-local address is worth trying last: it needs the right interface.
     ordered = sorted(addresses, key=lambda address: address.startswith("fe80"))
     return [Target(address, service.port or 0) for address in ordered if service.port]
-
-
-def own_addresses(host: str) -> tuple[str, ...]:
-    """Addresses at which a listener on `host` is reached from this machine's networks."""
-    if host not in _ANY:
-        return (host,)
-    families = (socket.AF_INET,) if host == "0.0.0.0" else (socket.AF_INET, socket.AF_INET6)  # noqa: S104
-    up = {name for name, interface in psutil.net_if_stats().items() if interface.isup}
-    found = [
-        entry.address
-        for name, entries in psutil.net_if_addrs().items()
-        if name in up
-        for entry in entries
-        if entry.family in families and is_reachable(entry.address) and not entry.address.startswith("fe80")
-    ]
-    return tuple(sorted(found))

@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cluster import wire
 from cluster.errors import PeerRejected, WrongPeer
 from cluster.net.channel import Channel, dial
+from cluster.trust.addresses import Target
 from cluster.trust.authority import (
     Authority,
     fingerprint,
@@ -19,7 +20,6 @@ from cluster.trust.authority import (
     save_identity,
     signing_request,
 )
-from cluster.trust.discovery import Target
 from cluster.trust.identity import Identity
 
 log = structlog.get_logger(__name__)

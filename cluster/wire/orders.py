@@ -126,7 +126,7 @@ class Ready(Struct, frozen=True, tag=True):
     """The assigned process listens for its upstream on `port`; a head takes callers on `client_port`.
 
     `kept` says of a stage that its keys and values are those of the ring before. `terms` and `wire` are what it
-    has really loaded.
+    has really loaded. `unconstrained` is why it cannot hold answers to a schema, empty when it can or need not.
     """
 
     epoch: int
@@ -137,6 +137,7 @@ class Ready(Struct, frozen=True, tag=True):
     kept: bool = False
     terms: Terms = NO_TERMS
     wire: str = ""
+    unconstrained: str = ""
 
 
 class Connect(Struct, frozen=True, tag=True):

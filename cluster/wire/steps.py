@@ -12,12 +12,16 @@ class RingHello(Struct, frozen=True, tag=True):
 
 
 class OpenSlot(Struct, frozen=True, array_like=True):
-    """A sequence moves into a slot; the last stage needs its sampling and the tokens it already has."""
+    """A sequence moves into a slot; the last stage needs its sampling and the tokens it already has.
+
+    `grammar` is what its output keeps to, empty for none.
+    """
 
     slot: int
     sampling: Sampling
     history: list[int]
     prompt_tokens: int
+    grammar: str = ""
 
 
 class Move(Struct, frozen=True, array_like=True):

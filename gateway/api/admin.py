@@ -1,7 +1,6 @@
-"""What the command line asks of a running gateway: machines, join tokens, requests, why a route."""
+"""/admin: what the command line and admins ask of a running gateway; here: machines, join tokens, requests."""
 
 import asyncio
-import secrets
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -12,25 +11,24 @@ from pydantic import BaseModel, ConfigDict, Field
 from cluster.control.topology import Topology
 from cluster.errors import MachineUnknown, ModelNotFound
 from cluster.plans.plan import Plan, PlannedStage
-from cluster.trust.discovery import Target
+from cluster.trust.addresses import Target
 from cluster.trust.identity import NodeId
-from gateway.errors import KeyInvalid, NotFound
+from gateway.api import audit, keys, me, people, quotas
+from gateway.api.authority import HEADER, Authority, Operator
+from gateway.api.fields import Named
+from gateway.errors import NotFound
 from gateway.records.request_log import ROWS_MAX
 from gateway.services import Services
 
-HEADER = "x-millrace-admin"
+__all__ = ["HEADER", "Admin", "describe", "router"]
 
 
-def _admit(request: Request) -> Services:
-    """Only who can read the data folder knows the token that each start makes anew."""
-    services: Services = request.app.state.services
-    given = request.headers.get(HEADER, "")
-    if not secrets.compare_digest(given.encode(), services.admin_token.encode()):
-        raise KeyInvalid(f"This is for the machine's own command line; send its token as {HEADER}.")
-    return services
+def _services(authority: Operator) -> Services:
+    return authority.services
 
 
-Admin = Annotated[Services, Depends(_admit)]
+Admin = Annotated[Services, Depends(_services)]
+"""The services, for an admin of the house."""
 
 
 class PlanQuestion(BaseModel):
@@ -43,13 +41,16 @@ class PlanQuestion(BaseModel):
 Limit = Annotated[int, Query(ge=1, le=ROWS_MAX)]
 
 router = APIRouter(prefix="/admin")
+for part in (people, keys, quotas, audit, me):
+    router.include_router(part.router)
 
 
 @router.post("/tokens")
-async def create_token(services: Admin, request: Request) -> dict[str, Any]:
+async def create_token(authority: Operator, request: Request) -> dict[str, Any]:
     """A join token for one machine, and where that machine finds the cluster."""
     cluster: Target = request.app.state.cluster
-    return {"token": services.controller.new_token(), "host": cluster.host, "port": cluster.port}
+    await _write_down(authority, "token.create", "cluster")
+    return {"token": authority.services.controller.new_token(), "host": cluster.host, "port": cluster.port}
 
 
 @router.get("/cluster")
@@ -67,21 +68,29 @@ async def list_machines(services: Admin) -> list[dict[str, Any]]:
 
 
 @router.post("/machines/{name}/remove")
-async def remove_machine(services: Admin, name: str) -> dict[str, Any]:
+async def remove_machine(authority: Operator, name: Named) -> dict[str, Any]:
     """Out at once; its work goes on elsewhere."""
     try:
-        return {"removed": await services.controller.remove_machine(name)}
+        removed = await authority.services.controller.remove_machine(name)
     except MachineUnknown as error:
         raise NotFound(str(error)) from None
+    await _write_down(authority, "machine.remove", f"machine:{name}")
+    return {"removed": removed}
 
 
 @router.post("/machines/{name}/drain")
-async def drain_machine(services: Admin, name: str, undo: bool = False) -> dict[str, Any]:
+async def drain_machine(authority: Operator, name: Named, undo: bool = False) -> dict[str, Any]:
     """Its work moves elsewhere, or it takes part again."""
     try:
-        return {"drained": await services.controller.drain_machine(name, draining=not undo), "undo": undo}
+        drained = await authority.services.controller.drain_machine(name, draining=not undo)
     except MachineUnknown as error:
         raise NotFound(str(error)) from None
+    await _write_down(authority, "machine.undrain" if undo else "machine.drain", f"machine:{name}")
+    return {"drained": drained, "undo": undo}
+
+
+async def _write_down(authority: Authority, action: str, target: str) -> None:
+    await asyncio.to_thread(authority.directory.audit.add, authority.actor, action, target)
 
 
 @router.post("/plan")

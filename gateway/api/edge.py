@@ -1,28 +1,28 @@
-"""The outermost layer: the routes that carry the traffic are reached at once, all others get an id here."""
+"""What every route but the hot ones has in common: an id in each answer, a caller, a bounded body."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Collection
 
 import structlog
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway.errors import BodyTooLarge, KeyInvalid, NotFound, RequestInvalid
+from gateway.identity.caller import Caller
 from gateway.request_ids import HEADER, new_request_id
+from gateway.services import Services
+
+BODY_TIMEOUT_S = 30.0
 
 
 class Edge:
-    """`hot` are endpoints of POST by path, which name their requests themselves; `others` is everything else."""
+    """The outermost layer of what is ASGI."""
 
-    def __init__(self, hot: Mapping[str, ASGIApp], others: ASGIApp) -> None:
-        self._hot = hot
-        self._others = others
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        endpoint = self._hot.get(scope["path"]) if scope["method"] == "POST" else None
-        if endpoint:
-            await endpoint(scope, receive, send)
-        else:
-            await self._answer_with_id(scope, receive, send)
-
-    async def _answer_with_id(self, scope: Scope, receive: Receive, send: Send) -> None:
         request_id = new_request_id()
         structlog.contextvars.bind_contextvars(request_id=request_id)
 
@@ -31,4 +31,98 @@ class Edge:
                 message["headers"] = [*message["headers"], (HEADER, request_id.encode())]
             await send(message)
 
-        await self._others(scope, receive, send_with_id)
+        await self._app(scope, receive, send_with_id)
+
+
+class BoundedBodies:
+    """A layer for whoever reads a whole body before it knows who is asking, as FastAPI does.
+
+    Paths in `uploads` see to it themselves.
+    """
+
+    def __init__(self, app: ASGIApp, bytes_max: int, uploads: Collection[str]) -> None:
+        self._app = app
+        self._bytes_max = bytes_max
+        self._uploads = uploads
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        bounded = receive if scope["path"] in self._uploads else _BoundedBody(receive, self._bytes_max)
+        await self._app(scope, bounded, send)
+
+
+class _BoundedBody:
+    """A request's body on its way to whoever reads it.
+
+    Raises BodyTooLarge, and RequestInvalid when it stalls.
+    """
+
+    def __init__(self, receive: Receive, bytes_max: int) -> None:
+        self._receive = receive
+        self._bytes_max = bytes_max
+        self._taken_bytes = 0
+        self._is_whole = False
+        self._due_s: float | None = None
+
+    async def __call__(self) -> Message:
+        if self._is_whole:
+            return await self._receive()  # the next news is that the client has gone
+        self._due_s = self._due_s or asyncio.get_running_loop().time() + BODY_TIMEOUT_S
+        try:
+            async with asyncio.timeout_at(self._due_s):
+                message = await self._receive()
+        except TimeoutError:
+            raise _stalled() from None
+        self._taken_bytes += len(message.get("body", b""))
+        if self._taken_bytes > self._bytes_max:
+            raise _too_large(self._bytes_max)
+        self._is_whole = not message.get("more_body")
+        return message
+
+
+async def misspelt(request: Request) -> Response:
+    """A hot route under another spelling of its path: those that are right never become ASGI."""
+    raise NotFound(f"There is no {request.method} {request.url.path} in this spelling.")
+
+
+async def authenticate(services: Services, scope: Scope) -> Caller:
+    """The caller of the bearer token, or of Anthropic's header for it. Raises KeyInvalid."""
+    headers = dict(scope["headers"])
+    kind, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+    if kind.lower() != "bearer":
+        token = headers.get(b"x-api-key", b"").decode("latin-1")
+    if not token.strip():
+        raise KeyInvalid("No API key was given. Send 'Authorization: Bearer YOUR_KEY'.")
+    address = scope["client"][0] if scope.get("client") else ""
+    return await services.directory.gate.admit(token.strip(), address)
+
+
+async def read_body(scope: Scope, receive: Receive, bytes_max: int) -> bytes:
+    """The whole body. Raises BodyTooLarge without reading more than the bound, RequestInvalid when it stalls."""
+    declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
+    if declared.isdigit() and int(declared) > bytes_max:
+        raise _too_large(bytes_max)
+    parts: list[bytes] = []
+    size_bytes = 0
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise RequestInvalid("The connection closed before the body was complete.")
+                part = message.get("body", b"")
+                size_bytes += len(part)
+                if size_bytes > bytes_max:
+                    raise _too_large(bytes_max)
+                parts.append(part)
+                if not message.get("more_body"):
+                    return parts[0] if len(parts) == 1 else b"".join(parts)
+    except TimeoutError:
+        raise _stalled() from None
+
+
+def _stalled() -> RequestInvalid:
+    return RequestInvalid(f"The body did not arrive within {BODY_TIMEOUT_S:.0f} s.")
+
+
+def _too_large(bytes_max: int) -> BodyTooLarge:
+    return BodyTooLarge(f"The body is larger than {bytes_max} bytes, this gateway's limit. Send less text.")

@@ -1,138 +1,95 @@
-"""POST /v1/chat/completions, /v1/completions and /v1/embeddings: plain ASGI, because these carry the traffic."""
+"""The hot routes' desk: an exchange becomes a call, the journey answers it in the caller's dialect."""
 
-import asyncio
-from collections.abc import Coroutine
-from contextlib import aclosing
+from collections.abc import Callable, Iterable
+from functools import partial
 
 import structlog
-from starlette.types import Receive, Scope, Send
 
-from gateway.errors import BodyTooLarge, KeyInvalid, RequestInvalid, to_api_error
+from gateway.dialects.base import Route, Writer
+from gateway.dialects.routes import ROUTES
+from gateway.errors import ApiError, to_api_error
+from gateway.http.exchange import Exchange, Headers
 from gateway.identity.caller import Caller
-from gateway.journey.serve import Reply, serve
+from gateway.journey.client import Client
+from gateway.journey.serve import serve
 from gateway.lanes.base import Call
-from gateway.openai import Kind, read_request
-from gateway.request_ids import HEADER, new_request_id
 from gateway.services import Services
 
 log = structlog.get_logger(__name__)
 
-BODY_TIMEOUT_S = 30.0
-# A proxy that kept or gathered a stream's events would show them all at its end.
-_STREAM_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
+_DEFECT = 500
 
 
-class GenerateEndpoint:
-    """One hot route. The request's id is made here and goes with it everywhere."""
+class GenerateDesk:
+    """What gateway.http.hot asks about hot requests. A request's id is its exchange's, everywhere."""
 
-    def __init__(self, services: Services, kind: Kind) -> None:
+    def __init__(self, services: Services, routes: Iterable[Route] = ROUTES) -> None:
+        self.routes = {route.path.encode(): route for route in routes}
+        self.body_bytes_max = services.settings.server.body_bytes_max
+        self.known = services.keys.cached
         self._services = services
-        self._kind: Kind = kind
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request_id = new_request_id()
-        structlog.contextvars.bind_contextvars(request_id=request_id)
+    async def identify(self, token: str, address: str) -> Caller:
+        return await self._services.directory.gate.admit(token, address)
+
+    async def answer(self, exchange: Exchange) -> None:
+        route, caller = exchange.route, exchange.caller
+        assert caller
         try:
-            caller = await authenticate(self._services, scope)
-            raw = await read_body(scope, receive, self._services.settings.server.body_bytes_max)
-            call = Call(request_id, self._kind, read_request(self._kind, raw), raw, caller.user_id)
-        except Exception as error:  # noqa: BLE001 - the request's edge
-            await _refuse(send, request_id, error)
-            return
-        await _answer_unless_gone(receive, self._answer(caller, call, send))
-
-    async def _answer(self, caller: Caller, call: Call, send: Send) -> None:
-        try:
-            reply = await serve(self._services, caller, call)
-        except Exception as error:  # noqa: BLE001 - the request's edge
-            await _refuse(send, call.id, error)
-            return
-        await _send_reply(send, reply, _STREAM_HEADERS if call.request.is_stream else ())
-
-
-async def authenticate(services: Services, scope: Scope) -> Caller:
-    """The caller of the bearer token. Raises KeyInvalid."""
-    given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-    kind, _, token = given.decode("latin-1").partition(" ")
-    if kind.lower() != "bearer" or not token:
-        raise KeyInvalid("No API key was given. Send 'Authorization: Bearer YOUR_KEY'.")
-    keys = services.keys
-    caller = keys.cached(token) or await asyncio.to_thread(keys.find, token.strip())
-    if caller is None:
-        raise KeyInvalid(
-            f"The API key {token[:6]}... is not valid here. `millrace key list` shows those that are."
-        )
-    return caller
+            question = route.read(exchange.raw)
+            exchange.drop()  # the question has the bytes
+            if route.resolve:
+                question = await route.resolve(self._services.responses, caller, question)
+            call = Call(
+                exchange.id, question.kind, question.request, question.raw, caller.user_id, question.content_type
+            )
+            client: Client = exchange
+            if route.writer:
+                client = _Translated(exchange, partial(route.writer_for, question, exchange.id))
+            await serve(self._services, caller, call, client)
+        except Exception as error:
+            if to_api_error(error).status == _DEFECT:
+                log.error("request failed", request_id=exchange.id, exc_info=error)
+            exchange.refuse(error)
 
 
-async def read_body(scope: Scope, receive: Receive, bytes_max: int) -> bytes:
-    """The whole body. Raises BodyTooLarge without reading more than the bound, RequestInvalid when it stalls."""
-    declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
-    if declared.isdigit() and int(declared) > bytes_max:
-        raise _too_large(bytes_max)
-    parts: list[bytes] = []
-    size_bytes = 0
-    try:
-        async with asyncio.timeout(BODY_TIMEOUT_S):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise RequestInvalid("The connection closed before the body was complete.")
-                part = message.get("body", b"")
-                size_bytes += len(part)
-                if size_bytes > bytes_max:
-                    raise _too_large(bytes_max)
-                parts.append(part)
-                if not message.get("more_body"):
-                    return parts[0] if len(parts) == 1 else b"".join(parts)
-    except TimeoutError:
-        raise RequestInvalid(f"The body did not arrive within {BODY_TIMEOUT_S:.0f} s.") from None
+class _Translated:
+    """An exchange whose answer is written in another API's words."""
 
+    def __init__(self, exchange: Exchange, writer_for: Callable[[int], Writer | None]) -> None:
+        self._exchange = exchange
+        self._writer_for = writer_for
+        self._writer: Writer | None = None
 
-def _too_large(bytes_max: int) -> BodyTooLarge:
-    return BodyTooLarge(f"The body is larger than {bytes_max} bytes, this gateway's limit. Send less text.")
+    def begin(self, status: int, headers: Headers, *, is_stream: bool) -> None:
+        self._writer = writer = self._writer_for(status)
+        if writer:
+            kept = [(name, value) for name, value in headers if name != b"content-type"]
+            headers = [(b"content-type", writer.content_type.encode()), *kept]
+        self._exchange.begin(status, headers, is_stream=is_stream)
 
+    def write(self, data: bytes) -> None:
+        self._exchange.write(self._writer.feed(data) if self._writer else data)
 
-async def _answer_unless_gone(receive: Receive, answering: Coroutine[None, None, None]) -> None:
-    """Run to the end, or stop all work for the request the moment its client hangs up."""
-    task = asyncio.create_task(answering)
-    gone = asyncio.create_task(_wait_until_gone(receive))
-    try:
-        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        gone.cancel()
-        if not task.done():
-            task.cancel()
-        await asyncio.gather(task, gone, return_exceptions=True)
-    if not task.cancelled() and (error := task.exception()):
-        raise error
+    @property
+    def is_full(self) -> bool:
+        return self._exchange.is_full
 
+    async def drain(self) -> None:
+        await self._exchange.drain()
 
-async def _wait_until_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+    def finish(self) -> None:
+        if self._writer:
+            last = self._writer.end()
+            if self._writer.broken and not self._exchange.is_stream:
+                self._exchange.break_off(self._writer.broken)
+                return
+            self._exchange.write(last)
+        self._exchange.finish()
 
-
-async def _send_reply(send: Send, reply: Reply, more_headers: tuple[tuple[bytes, bytes], ...]) -> None:
-    headers = [*reply.headers, *more_headers]
-    # A client that leaves between the head and the body must not leave the body's work behind.
-    async with aclosing(reply.body) as body:
-        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-        async for chunk in body:
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
-    await send({"type": "http.response.body", "body": b""})
-
-
-async def _refuse(send: Send, request_id: str, error: Exception) -> None:
-    answer = to_api_error(error)
-    if answer.status == 500:
-        log.error("request failed", request_id=request_id, exc_info=error)
-    body = answer.body()
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", b"%d" % len(body)),
-        (HEADER, request_id.encode()),
-        *answer.headers,
-    ]
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    def break_off(self, error: ApiError) -> None:
+        if self._writer and self._exchange.is_stream:
+            self._exchange.write(self._writer.fail(error))
+            self._exchange.finish()
+        else:
+            self._exchange.break_off(error)

@@ -1,8 +1,8 @@
 """GET /healthz, /readyz and /metrics, for whoever watches over the gateway."""
 
 from fastapi import APIRouter, Request, Response
-from prometheus_client import CONTENT_TYPE_LATEST
 
+from gateway.observability.metrics import CONTENT_TYPE
 from gateway.services import Services
 
 router = APIRouter()
@@ -44,5 +44,5 @@ async def metrics(request: Request) -> Response:
     services.metrics.in_flight.set(services.admission.in_flight)
     services.metrics.cluster_nodes.set(len(topology.members))
     services.metrics.cluster_epoch.set(topology.epoch)
-    services.metrics.books_lag.set(services.books.waiting)
-    return Response(services.metrics.render(), media_type=CONTENT_TYPE_LATEST)
+    services.metrics.books_lag.set(services.books.waiting + services.bookkeeper.waiting)
+    return Response(services.metrics.render(), media_type=CONTENT_TYPE)

@@ -1,15 +1,20 @@
-"""`millrace key`: create, list and revoke API keys."""
+"""`millrace key`: create, list, rotate, limit and revoke API keys."""
 
+import time
 from datetime import UTC, datetime
-from typing import Annotated, get_args
+from typing import Annotated, Any, get_args
 
 import typer
 
 from gateway.cli import output
 from gateway.cli.serving import AsJson, DataDir, settings_from
+from gateway.limits.quotas import Measure, Span
 from gateway.settings import LaneName
+from gateway.settings.base import Privacy
 
 app = typer.Typer(help="API keys.", no_args_is_help=True)
+
+Key = Annotated[str, typer.Argument(help="The key's id or prefix, as `millrace key list` shows them.")]
 
 
 @app.command()
@@ -20,68 +25,150 @@ def create(
     ] = None,
     user: Annotated[str, typer.Option(help="Whose credits its cloud requests use.")] = "owner",
     department: Annotated[str, typer.Option(help="Who its compute units are booked to.")] = "home",
+    models: Annotated[str | None, typer.Option(help="The only models it may use, as in a,b.")] = None,
+    regions: Annotated[str | None, typer.Option(help="The only regions it may use, as in eu,us.")] = None,
+    privacy: Annotated[Privacy, typer.Option(help="Least label of its requests.")] = "public",
+    priority: Annotated[int, typer.Option(help="Lower goes first; 0 is interactive.", min=0, max=100)] = 0,
+    expires: Annotated[str | None, typer.Option(help="How long it is valid, as in 30d or 12h.")] = None,
+    admin: Annotated[bool, typer.Option("--admin", help="It may administer, if its person is an admin.")] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a key; it is shown this once. Example: millrace key create editor --lanes cluster,pool"""
-    from accounting.chart import department as department_account
-    from accounting.chart import terms_of, user_paid
-    from gateway.cli.store import open_keys, saying_what_is_wrong
+    from gateway.cli.directory import BY, duration_s, listed, open_directory
+    from gateway.identity.key_rows import KeyTerms
 
     settings = settings_from(data_dir)
     allowed = _lanes(lanes) if lanes is not None else settings.policy.lanes
     if not name.isprintable():
         output.fail("the name has characters that cannot be shown", output.WRONG_USAGE)
-    with saying_what_is_wrong():
-        # The books would refuse every request of a key whose accounts cannot be.
-        for account in (user_paid(user), department_account(department)):
-            terms_of(account)
-    with open_keys(settings, make=True) as keys:
-        token = keys.create(name, allowed, user_id=user, department=department)
-    if as_json:
-        made = {"api_key": token, "name": name, "lanes": list(allowed)}
-        output.data(made | {"user": user, "department": department})
-    else:
-        output.say("Keep it now, it is not shown again:")
-        typer.echo(token)
+    _refuse_unknown_accounts(user, department)
+    expires_ns = time.time_ns() + duration_s(expires, "--expires") * 10**9 if expires else None
+    terms = KeyTerms(
+        listed(models, "--models"), listed(regions, "--regions"), privacy, priority, expires_ns, admin
+    )
+    with open_directory(settings, make=True) as directory:
+        issued = directory.keys.issue(name, allowed, user_id=user, department=department, terms=terms, by=BY)
+    _show_once(issued.token, issued.row.facts(), as_json)
 
 
 @app.command("list")
 def list_keys(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Show keys, never their secret part. Example: millrace key list"""
-    from gateway.cli.store import open_keys
+    from gateway.cli.directory import open_directory
 
-    with open_keys(settings_from(data_dir)) as keys:
-        rows = [
-            (
-                key.key_id,
-                key.prefix,
-                key.name,
-                key.user_id,
-                key.department,
-                ",".join(key.lanes),
-                _day(key.created_ns),
-                _day(key.revoked_ns),
-            )
-            for key in keys.rows()
-        ]
-    columns = ("id", "prefix", "name", "user", "department", "lanes", "created", "revoked")
-    output.table(columns, rows, as_json=as_json)
+    with open_directory(settings_from(data_dir)) as directory:
+        found = [row.facts() for row in directory.keys.rows()]
+    if as_json:
+        output.data([_for_scripts(facts) for facts in found])
+        return
+    columns = ("id", "prefix", "name", "user", "organization", "department", "lanes", "created", "ends", "revoked")
+    rows = [
+        (
+            facts["key_id"],
+            facts["prefix"],
+            facts["name"],
+            facts["user"],
+            facts["organization_id"],
+            facts["department"],
+            ",".join(facts["lanes"]),
+            _day(facts["created_ns"]),
+            _day(facts["expires_ns"]),
+            _day(facts["revoked_ns"]),
+        )
+        for facts in found
+    ]
+    output.table(columns, rows, as_json=False)
 
 
 @app.command()
-def revoke(
-    key: Annotated[str, typer.Argument(help="The key's id or prefix, as `millrace key list` shows them.")],
-    data_dir: DataDir = None,
-) -> None:
+def revoke(key: Key, data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Revoke a key; running gateways follow within seconds. Example: millrace key revoke mr-Ab3dE6g"""
-    from gateway.cli.store import open_keys
+    from gateway.cli.directory import BY, open_directory
 
-    with open_keys(settings_from(data_dir)) as keys:
-        revoked = keys.revoke(key)
+    with open_directory(settings_from(data_dir)) as directory:
+        revoked = directory.keys.revoke(key, BY)
     if not revoked:
         output.fail(f"no valid key has the id or prefix {key}")
-    output.say(f"revoked {revoked} key(s)")
+    if as_json:
+        output.data({"revoked": revoked})
+    else:
+        output.say(f"revoked {revoked} key(s)")
+
+
+@app.command()
+def rotate(
+    key: Key,
+    grace: Annotated[str, typer.Option(help="How long the old text is valid, as in 1h; 0 for not at all.")] = "1h",
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give a key a new text; id and limits stay. Example: millrace key rotate mr-Ab3dE6g --grace 1d"""
+    from gateway.cli.directory import BY, duration_s, open_directory
+
+    grace_s = 0 if grace == "0" else duration_s(grace, "--grace")
+    with open_directory(settings_from(data_dir), with_secret=True) as directory:
+        issued = directory.keys.rotate(key, grace_s, BY)
+    _show_once(issued.token, issued.row.facts(), as_json)
+
+
+@app.command()
+def limit(
+    target: Annotated[str, typer.Argument(help="A key's id or prefix, or person:ID, or organization:ID.")],
+    measure: Annotated[
+        Measure | None, typer.Argument(help="What is limited; without it, limits are shown.")
+    ] = None,
+    amount: Annotated[
+        str, typer.Argument(help="A number, or USD for spend; `none` takes the limit away.")
+    ] = "none",
+    per: Annotated[Span | None, typer.Option(help="In which span; concurrency has none.")] = None,
+    model: Annotated[str | None, typer.Option(help="For this model alone.")] = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Limit a key, a person or an organization. Example: millrace key limit mr-Ab3dE6g requests 60 --per minute"""
+    from gateway.cli.directory import BY, open_directory
+    from gateway.identity.quotas import facts, parse_quota
+
+    with open_directory(settings_from(data_dir)) as directory:
+        scope = target if ":" in target else f"key:{directory.keys.row(target).key_id}"
+        if measure is not None:
+            quota = parse_quota(scope, measure, "0" if amount == "none" else amount, per, model)
+            change = directory.quotas.remove if amount == "none" else directory.quotas.set
+            change(quota, BY)
+        directory.quotas.organization_of(scope)
+        found = [facts(quota) for quota in directory.quotas.of((scope,))]
+    columns = ("scope", "measure", "amount", "span", "model")
+    output.table(columns, [tuple(row[name] for name in columns) for row in found], as_json=as_json)
+
+
+def _refuse_unknown_accounts(user: str, department: str) -> None:
+    """The books would refuse every request of a key whose accounts cannot be."""
+    from accounting.chart import department as department_account
+    from accounting.chart import terms_of, user_paid
+    from gateway.cli.store import saying_what_is_wrong
+
+    with saying_what_is_wrong():
+        for account in (user_paid(user), department_account(department)):
+            terms_of(account)
+
+
+def _show_once(token: str, facts: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        output.data({"api_key": token} | facts)
+    else:
+        output.say("Keep it now, it is not shown again:")
+        typer.echo(token)
+
+
+def _for_scripts(facts: dict[str, Any]) -> dict[str, Any]:
+    """With the short names that earlier versions had."""
+    return facts | {
+        "id": facts["key_id"],
+        "lanes": ",".join(facts["lanes"]),
+        "created": _day(facts["created_ns"]),
+        "revoked": _day(facts["revoked_ns"]),
+    }
 
 
 def _lanes(text: str) -> tuple[LaneName, ...]:

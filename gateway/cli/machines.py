@@ -79,8 +79,8 @@ def join(
     from cluster.errors import ClusterError, LinkLost
     from cluster.nodes.node_options import NodeOptions
     from cluster.nodes.probe import compute_threads
-    from cluster.trust.discovery import Target
-    from gateway.observability.metrics import configure_logs
+    from cluster.trust.addresses import Target
+    from gateway.observability.logs import configure_logs
 
     configure_logs(settings.log.level, settings.log.format)
     folder = DataFolder(settings.data_dir)

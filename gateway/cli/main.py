@@ -4,7 +4,7 @@ import os
 
 import typer
 
-from gateway.cli import keys, machines, money, requests, serving
+from gateway.cli import batches, keys, machines, money, people, pool, requests, route, serving
 
 app = typer.Typer(
     name="millrace",
@@ -29,7 +29,13 @@ app.command("nodes")(machines.nodes)
 app.add_typer(machines.app, name="machines")
 app.add_typer(machines.token, name="token")
 app.add_typer(keys.app, name="key")
+app.add_typer(people.app, name="people")
+app.add_typer(people.organizations, name="org")
+app.command("audit")(people.audit)
+app.add_typer(pool.app, name="pool")
+app.add_typer(route.app, name="route")
 app.command("requests")(requests.requests)
+app.add_typer(batches.app, name="batch")
 app.command("balance")(money.balance)
 app.add_typer(money.credit, name="credit")
 app.command("version")(serving.version)

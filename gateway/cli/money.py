@@ -24,6 +24,7 @@ def add(
 ) -> None:
     """Allow so much to be spent on cloud lanes. Example: millrace credit add 5.00"""
     from accounting.money import format_usd, parse_usd
+    from gateway.cli.directory import BY, open_directory
     from gateway.cli.store import saying_what_is_wrong, with_books
 
     with saying_what_is_wrong():
@@ -32,6 +33,10 @@ def add(
         posted = with_books(
             settings_from(data_dir), lambda books: books.credit(name, user, amount_nano, note), make=True
         )
+    if not posted.replayed:
+        given = {"amount_usd": format_usd(amount_nano), "id": name, "note": note}
+        with open_directory(settings_from(data_dir)) as directory:
+            directory.audit.add(BY, "credit.add", f"person:{user}", given)
     if as_json:
         added = {"event": posted.event_seq, "amount_usd": format_usd(amount_nano), "user": user}
         output.data(added | {"was_there": posted.replayed})

@@ -1,7 +1,9 @@
 """`millrace up`: start a gateway, its local nodes and its cluster."""
 
 import asyncio
+import gc
 import os
+import socket
 from collections.abc import Callable
 from importlib.metadata import version as package_version
 from pathlib import Path
@@ -12,10 +14,11 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from gateway.cli import output
 from gateway.data_folder import DataFolder
-from gateway.settings import LaneName, Settings, SettingsInvalid, read_settings
+from gateway.memory import share_one_arena
+from gateway.settings import Settings, SettingsInvalid, read_settings
 
 if TYPE_CHECKING:
-    from gateway.identity.keys import Keys
+    from gateway.services import Services
     from gateway.serving import Running
 
 DataDir = Annotated[Path | None, typer.Option(help="Folder of everything kept.", show_default=False)]
@@ -41,10 +44,13 @@ def up(
     settings = settings_from(
         data_dir, server={"host": host, "port": port}, cluster={"model": model, "nodes": nodes}
     )
-    # Importing the gateway takes a second; `millrace --help` should not.
+    # Nothing that a start makes is garbage; looking for it over and over would be a tenth of the start.
+    gc.disable()
+    share_one_arena()
+    # Importing the gateway takes most of a second; `millrace --help` should not.
     from cluster.errors import ModelError
     from gateway.database import DatabaseUnusable
-    from gateway.observability.metrics import configure_logs
+    from gateway.observability.logs import configure_logs
     from gateway.serving import run
 
     configure_logs(settings.log.level, settings.log.format)
@@ -57,6 +63,8 @@ def up(
             _event_loop(run(settings, folder, lambda running: _announce(running, as_json), hashing.advance))
     except (SettingsInvalid, ModelError, DatabaseUnusable) as error:
         output.fail(str(error))
+    finally:
+        gc.enable()
 
 
 def settings_from(data_dir: Path | None, **sections: dict[str, Any]) -> Settings:
@@ -83,7 +91,7 @@ def warn_of_open_folder(folder: DataFolder) -> None:
 
 def _announce(running: "Running", as_json: bool) -> None:
     """Say where the gateway is, with a key that works: the first one, or one made for whoever scripts this."""
-    token = _announced_key(running.services.keys, running.services.settings.policy.lanes, as_json)
+    token = _announced_key(running.services, as_json)
     if as_json:
         output.data(
             {
@@ -105,18 +113,27 @@ def _announce(running: "Running", as_json: bool) -> None:
         output.say((f"{label:<14}", "bold"), fact)
 
 
-def _announced_key(keys: "Keys", lanes: tuple[LaneName, ...], as_json: bool) -> str | None:
+def _announced_key(services: "Services", as_json: bool) -> str | None:
     """The first start's key, and with --json each later start's, which takes the place of the one before."""
+    keys, lanes = services.keys, services.settings.policy.lanes
     earlier = keys.rows()
     if not earlier:
         return keys.create("first key", lanes)
     if not as_json:
         return None
-    token = keys.create(SCRIPTS_KEY, lanes)
+    name = _scripts_key(services.settings)
+    token = keys.create(name, lanes)
     for key in earlier:
-        if key.name == SCRIPTS_KEY and key.revoked_ns is None:
+        if key.name == name and key.revoked_ns is None:
             keys.revoke(key.key_id)
     return token
+
+
+def _scripts_key(settings: Settings) -> str:
+    """Gateways that share a database have one each, and leave the others' alone."""
+    if settings.database.dsn is None:
+        return SCRIPTS_KEY
+    return f"{SCRIPTS_KEY}, {socket.gethostname()}:{settings.data_dir}"
 
 
 def _event_loop(main: Any) -> None:

@@ -11,7 +11,6 @@ from accounting.errors import AccountUnknown, AmountInvalid, LedgerError, Postin
 from gateway.cli import output
 from gateway.data_folder import DataFolder
 from gateway.database import DatabaseUnusable, open_upgraded, read_sessions, write_sessions
-from gateway.identity.keys import Keys, load_secret
 from gateway.records.books import Books
 from gateway.settings import Settings, SettingsInvalid
 
@@ -50,13 +49,6 @@ def saying_what_is_wrong() -> Generator[None]:
         output.fail(str(error), output.WRONG_USAGE)
     except LedgerError as error:
         output.fail(str(error))
-
-
-@contextmanager
-def open_keys(settings: Settings, *, make: bool = False) -> Generator[Keys]:
-    with open_store(settings, make=make) as (read, write):
-        # Only who makes keys needs the secret, and may make it.
-        yield Keys(load_secret(settings.data_dir) if make else b"", read, write)
 
 
 def with_books(settings: Settings, act: Callable[[Books], Awaitable[T]], *, make: bool = False) -> T:

@@ -1,16 +1,22 @@
 """What an API's dialect is to the edge: how its requests become ours, and how our answers become its own."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from gateway.dialects.refusals import RefusalWriter
 from gateway.errors import ApiError
+from gateway.identity.caller import Caller
 from gateway.openai import Kind, Request
+from gateway.responses.store import ResponseStore
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A request in our own shape: what lanes read, and the OpenAI-shaped bytes that go to backends."""
+    """A request in our own shape: what lanes read, and the OpenAI-shaped bytes that go to backends.
+
+    `content_type` is that of `raw`: JSON, or a multipart form whose files pass as they came.
+    """
 
     kind: Kind
     request: Request
@@ -19,23 +25,33 @@ class Question:
 
 
 class Writer(Protocol):
-    """Turns an answer in OpenAI's shape into another API's, as its bytes pass. One is made for each request."""
+    """Turns an answer in OpenAI's shape into another API's, as its bytes pass. One is made for each request.
+
+    An upstream's own error event, and an answer that turns out not to be whole, become the dialect's error by
+    themselves; nothing is said after it.
+    """
 
     content_type: str
+    broken: ApiError | None
+    """What the answer failed with, if it did: whole answers may still become that error with its status."""
 
     def feed(self, chunk: bytes) -> bytes:
         """The next bytes of the answer; returns what the caller gets now. Whole answers are kept until `end`."""
 
     def end(self) -> bytes:
-        """The answer was whole: what is still to be said."""
+        """The upstream has ended: what is still to be said."""
+
+    def fail(self, error: ApiError) -> bytes:
+        """The answer broke off: the last that is said."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
     """One hot route. `read` raises RequestInvalid; without a `writer` answers pass as they are.
 
-    `error_body` and `error_event` say an error as the API's clients expect it, in place of an answer and as the
-    end of a stream.
+    `resolve` completes a question from what is stored of its caller; it only waits where the question points at
+    something stored. `error_body` and `error_event` say an error as the API's clients expect it, in place of an
+    answer and as the end of a stream that no writer writes.
     """
 
     path: str
@@ -43,3 +59,12 @@ class Route:
     writer: Callable[[Question, str], Writer] | None = None
     error_body: Callable[[ApiError], bytes] = ApiError.body
     error_event: Callable[[ApiError], bytes] = ApiError.event
+    resolve: Callable[[ResponseStore, Caller, Question], Awaitable[Question]] | None = None
+
+    def writer_for(self, question: Question, request_id: str, status: int) -> Writer | None:
+        """Who writes an answer of that status; None where it passes as it is."""
+        if self.writer is None:
+            return None
+        if status != 200:
+            return RefusalWriter(status, self.error_body)
+        return self.writer(question, request_id)

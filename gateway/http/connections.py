@@ -3,6 +3,7 @@
 from asyncio import TimerHandle, Transport
 from http import HTTPStatus
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from gateway.errors import GatewayError, HeadersTooLarge, Overloaded, RequestInvalid, to_api_error
@@ -12,6 +13,9 @@ HEAD_BYTES_MAX = 64 * 2**10
 HEADERS_MAX = 256
 # Requests that were sent before the one ahead of them was answered; each is kept whole.
 PIPELINED_MAX = 16
+_VERSIONS = ("1.1", "1.0")
+# Said twice, each of these could be read in two ways.
+_SINGLE = (b"host", b"authorization", b"x-api-key", b"content-type")
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -35,6 +39,12 @@ class BoundedProtocol(HttpToolsProtocol):
     # What came since the last whole head or piece of body: the parser may be keeping all of it.
     _kept_bytes = 0
     _problem: GatewayError | None = None
+    # The head's fields by name, of several of one name the last.
+    _fields: dict[bytes, bytes]
+    _version: str
+    _method: bytes
+    # The head offers another protocol, and will be read again without the offer.
+    _is_offer = False
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -54,22 +64,68 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._problem:
             return
         self._kept_bytes += len(data)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            self._parse(data)
+        except httptools.HttpParserError as error:
+            self.send_400_response(f"This is no valid HTTP request: {error}.")
         # Headers that are not whole yet, or trailers after the body.
         if not self._problem and (self._kept_bytes > HEAD_BYTES_MAX or len(self.headers or ()) > HEADERS_MAX):
             self._refuse(_too_large())
+
+    def _parse(self, data: bytes) -> None:
+        """An offer to speak another protocol (h2c, websocket) is declined by answering as if it had not been made.
+
+        A parser takes what follows such a head for the other protocol; a new one gets the head without the offer.
+        """
+        while data:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as end:
+                self._is_offer = False
+                data = self._head_without_offer() + data[end.args[0] :]
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+
+    def _head_without_offer(self) -> bytes:
+        fields = [field for field in self.headers if field[0] not in (b"connection", b"upgrade")]
+        if any(name == b"connection" and b"close" in value.lower() for name, value in self.headers):
+            fields.append((b"connection", b"close"))
+        version = self.parser.get_http_version().encode()
+        lines = b"".join(b"%b: %b\r\n" % field for field in fields)
+        return b"%b %b HTTP/%b\r\n%b\r\n" % (self.parser.get_method(), self.url, version, lines)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         self._problem = self._problem_with_head()
         if self._problem:
             raise self._problem  # which ends the parser's work, and leads to send_400_response
         self._kept_bytes = 0
-        super().on_headers_complete()  # which may still find that it cannot read the target
-        self._waiting_since_s = None
+        self._is_offer = self.parser.should_upgrade()
+        if not self._is_offer:
+            self._waiting_since_s = None
+            self._begin_request()
+
+    def _begin_request(self) -> None:
+        """The head is whole and good, as far as it shows; it may still name what nobody can read."""
+        super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         self._kept_bytes = 0
         super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._check_trailers()
+        if not self._is_offer:
+            super().on_message_complete()
+
+    def _check_trailers(self) -> None:
+        if len(self.headers) > HEADERS_MAX:
+            self._problem = _too_large()
+            raise self._problem
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -92,6 +148,18 @@ class BoundedProtocol(HttpToolsProtocol):
     def _problem_with_head(self) -> GatewayError | None:
         if len(self.headers) > HEADERS_MAX:
             return _too_large()
+        fields = self._fields = dict(self.headers)
+        version = self._version = self.parser.get_http_version()
+        method = self._method = self.parser.get_method()
+        self.expect_100_continue = b"expect" in fields and fields[b"expect"].lower() == b"100-continue"
+        if version not in _VERSIONS or method == b"CONNECT":
+            return RequestInvalid("Only HTTP 1.1 and 1.0 are understood, and nothing is tunnelled.")
+        if b"host" not in fields and version == "1.1":
+            return RequestInvalid("Host: missing; every request since HTTP 1.1 has one.")
+        if b"transfer-encoding" in fields and (problem := self._problem_with_coding(version)):
+            return problem
+        if len(fields) < len(self.headers) and (problem := self._problem_with_doubles()):
+            return problem
         # What was kept may be the start of a large body for the most part.
         if self._kept_bytes > HEAD_BYTES_MAX and self._head_bytes() > HEAD_BYTES_MAX:
             return _too_large()
@@ -99,18 +167,46 @@ class BoundedProtocol(HttpToolsProtocol):
             return Overloaded("Too many requests were sent before the first was answered.")
         return None
 
+    def _problem_with_coding(self, version: str) -> GatewayError | None:
+        """What is coded otherwise could be read otherwise by whoever stands before us."""
+        codings = [value.lower() for name, value in self.headers if name == b"transfer-encoding"]
+        if codings == [b"chunked"] and version == "1.1":
+            return None
+        return RequestInvalid("Transfer-Encoding: only chunked is understood, given once, and since HTTP 1.1.")
+
+    def _problem_with_doubles(self) -> GatewayError | None:
+        names = [name for name, _ in self.headers if name in _SINGLE]
+        twice = next((name for name in _SINGLE if names.count(name) > 1), None)
+        return RequestInvalid(f"{twice.decode().title()}: given more than once.") if twice else None
+
     def _head_bytes(self) -> int:
         return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
 
     def _refuse(self, error: GatewayError) -> None:
         """Say why, unless that would go into the middle of an answer, and read no more requests."""
         self._problem = error
-        if self._is_answering():
+        if self._is_answering() and not self._takes_over():
             self.transport.close()
         elif not self.transport.is_closing():
             self.transport.write(_answer(error))
-            # Closing on what is still being sent would reset the connection before the answer is read.
+            self._end_reading(error)
+
+    def _end_reading(self, error: Exception | None) -> None:
+        """Nothing is answered any more. Closing on what is still sent would reset the connection."""
+        self._problem = self._problem or (error if isinstance(error, GatewayError) else RequestInvalid("Refused."))
+        if self._waiting_since_s is None:
+            self._waiting_since_s = self.loop.time()
+        if not self.transport.is_closing():
             self.transport.write_eof()
+
+    def _takes_over(self) -> bool:
+        """Whether the answer under way has not begun; then nobody else will write one any more."""
+        cycle: object = self.cycle  # or what stands in its place on a hot route
+        if self.pipeline or not isinstance(cycle, RequestResponseCycle) or cycle.response_started:
+            return False
+        cycle.disconnected = True
+        cycle.message_event.set()
+        return True
 
     def _is_answering(self) -> bool:
         cycle: RequestResponseCycle | None = self.cycle
@@ -120,9 +216,14 @@ class BoundedProtocol(HttpToolsProtocol):
         self._note_progress()
         now_s, due_s = self.loop.time(), self._due_s()
         if due_s is not None and due_s <= now_s:
-            self.transport.abort()  # closing would wait for a client that does not read
-            return
-        self._timer = self.loop.call_at(due_s or now_s + self.head_s, self._look_at_the_clock)
+            self._give_up()
+            due_s = self._due_s()
+        rings_s = due_s if due_s is not None and due_s > now_s else now_s + self.head_s
+        self._timer = self.loop.call_at(rings_s, self._look_at_the_clock)
+
+    def _give_up(self) -> None:
+        """The client has been waited for long enough."""
+        self.transport.abort()  # closing would wait for a client that does not read
 
     def _note_progress(self) -> None:
         """A client that reads slowly is not one that does not read."""

@@ -6,6 +6,9 @@ from gateway.limits.quotas import Quota
 from gateway.settings.base import LaneName, Privacy, Role
 
 HOME = "home"
+"""The organization whose machine this is."""
+OWNER = "owner"
+"""Its own account, and whose keys are that name nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +16,8 @@ class Caller:
     """Who is asking, and what the key allows. `user_id` is the person, whose account in the books pays.
 
     `privacy` is the least label that the key's requests have; `models` and `regions` are None where all are
-    allowed. Requests of a lower `priority` number go first: 0 is interactive, 10 is a batch.
+    allowed. Requests of a lower `priority` number go first: 0 is interactive, 10 is a batch. An
+    admin's key `may_administer` only if it was made for that.
     """
 
     key_id: str
@@ -27,4 +31,5 @@ class Caller:
     models: frozenset[str] | None = None
     regions: frozenset[str] | None = None
     priority: int = 0
+    may_administer: bool = False
     quotas: tuple[Quota, ...] = ()

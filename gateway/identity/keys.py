@@ -1,62 +1,53 @@
 """API keys: random, shown once, kept as a keyed hash; a bearer token becomes a caller."""
 
 import hmac
-import os
 import secrets
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Row, select, update
+from sqlalchemy import or_, update
 from sqlalchemy.orm import Session
 
-from gateway.identity.caller import Caller
-from gateway.identity.tables import api_key_table
-from gateway.settings import LaneName
+from gateway.identity import audit, people
+from gateway.identity.audit import MACHINE, Actor
+from gateway.identity.caller import OWNER, Caller
+from gateway.identity.key_queries import caller_of, named, one, with_people
+from gateway.identity.key_rows import ANY, KeyRow, KeyTerms, as_row
+from gateway.identity.races import refusing_what_others_did
+from gateway.identity.tables import api_key_table, person_table
+from gateway.settings.base import LaneName
 
 KEY_PREFIX = "mr-"
-OWNER = "owner"
-# How long a revoked key may still be answered by a gateway that has seen it.
+# How long a revoked key may still be answered by a gateway that has seen it, and a wrong one is known to be wrong.
 CACHE_S = 5.0
 CACHE_MAX = 10_000
+ROWS_MAX = 10_000
+KEY_LASTS_MAX_S = 10 * 366 * 86_400
 
 _SHOWN = 10
 _SECRET_BYTES = 32
+# No key of ours is as long; longer ones are neither hashed nor remembered.
+_TOKEN_MAX = 128
 
 
 @dataclass(frozen=True, slots=True)
-class KeyRow:
-    """A key as people may see it."""
+class IssuedKey:
+    """A key and the only copy of its text that there will ever be."""
 
-    key_id: str
-    name: str
-    prefix: str
-    user_id: str
-    department: str
-    lanes: tuple[LaneName, ...]
-    created_ns: int
-    revoked_ns: int | None
-
-
-def load_secret(folder: Path) -> bytes:
-    """The secret that keys are hashed with; made on first use, readable by its owner alone."""
-    path = folder / "secret"
-    try:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(secrets.token_bytes(_SECRET_BYTES))
-            file.flush()
-            os.fsync(file.fileno())
-    except FileExistsError:
-        pass
-    return path.read_bytes()
+    token: str
+    row: KeyRow
 
 
 class Keys:
-    """Makes, finds and revokes keys. Looking one up costs a dictionary access while it is cached."""
+    """Makes, finds and revokes keys. Looking one up costs a dictionary access while it is cached.
+
+    The cache goes by the token itself, which is in memory with every request anyway; a hash would take longer than
+    all else that the lookup does.
+    """
 
     def __init__(
         self,
@@ -70,46 +61,75 @@ class Keys:
         self._write = write
         self._clock = clock
         self._cache: dict[str, tuple[Caller, float]] = {}
+        self._wrong: dict[str, float] = {}
 
     def cached(self, token: str) -> Caller | None:
         """The caller of a token seen within the last CACHE_S seconds."""
-        found = self._cache.get(self._digest(token))
+        found = self._cache.get(token)
         return found[0] if found and found[1] > self._clock() else None
 
+    def knows(self, token: str) -> bool:
+        """Whether the token was valid when it was last looked up; what a wrong one never was."""
+        return token in self._cache
+
     def find(self, token: str) -> Caller | None:
-        """The caller of a valid token; asks the database."""
-        digest = self._digest(token)
-        query = select(api_key_table).where(api_key_table.c.digest == digest, api_key_table.c.revoked_ns.is_(None))
-        with self._read() as session:
-            row = session.execute(query).one_or_none()
-        if row is None:
-            self._cache.pop(digest, None)
+        """The caller of a valid token; asks the database, unless it has just said no."""
+        if not token or len(token) > _TOKEN_MAX or self._wrong.get(token, 0.0) > self._clock():
             return None
-        caller = _as_caller(row)
-        if len(self._cache) >= CACHE_MAX:
-            self._cache.clear()
-        self._cache[digest] = (caller, self._clock() + CACHE_S)
+        digest, now_ns = self._digest(token), time.time_ns()
+        column = api_key_table.c
+        replaced = (column.previous_digest == digest) & (column.previous_until_ns > now_ns)
+        with self._read() as session:
+            row, caller = caller_of(session, or_(column.digest == digest, replaced), now_ns)
+        if row is None:
+            self._cache.pop(token, None)
+            _remember(self._wrong, token, self._clock() + CACHE_S)
+            return None
+        ends_ns = row.expires_ns if row.digest == digest else _first(row.expires_ns, row.previous_until_ns)
+        lasts_s = CACHE_S if ends_ns is None else min(CACHE_S, (ends_ns - now_ns) / 1e9)
+        _remember(self._cache, token, (caller, self._clock() + lasts_s))
         return caller
 
     def find_by_id(self, key_id: str) -> Caller | None:
         """The caller of a key that is valid still; for sessions that a key opened."""
-        query = select(api_key_table).where(api_key_table.c.key_id == key_id, api_key_table.c.revoked_ns.is_(None))
         with self._read() as session:
-            row = session.execute(query).one_or_none()
-        return _as_caller(row) if row else None
+            return caller_of(session, api_key_table.c.key_id == key_id, time.time_ns())[1]
+
+    def forget(self) -> None:
+        """Ask the database again for each key: something that keys depend on has changed."""
+        self._cache.clear()
+        self._wrong.clear()
 
     @property
     def session_secret(self) -> bytes:
-        """For signing console sessions; another secret than the one that keys are hashed with."""
+        """For console sessions; another secret than the one that keys are hashed with."""
         return hmac.new(self._secret, b"console sessions", sha256).digest()
 
     def create(
         self, name: str, lanes: tuple[LaneName, ...], *, user_id: str = OWNER, department: str = "home"
     ) -> str:
-        """A new key; the returned text is the only copy there will ever be."""
+        """A new key without further terms; returns its text."""
+        return self.issue(name, lanes, user_id=user_id, department=department).token
+
+    def issue(
+        self,
+        name: str,
+        lanes: tuple[LaneName, ...],
+        *,
+        user_id: str = OWNER,
+        department: str = "home",
+        terms: KeyTerms = ANY,
+        by: Actor = MACHINE,
+    ) -> IssuedKey:
+        """A new key; a person who is not known yet becomes a member of the house.
+
+        Raises:
+            Conflict: the person was removed.
+        """
         token = KEY_PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
-        row = {
-            "key_id": uuid.uuid4().hex,
+        key_id = uuid.uuid4().hex
+        values = {
+            "key_id": key_id,
             "name": name,
             "prefix": token[:_SHOWN],
             "digest": self._digest(token),
@@ -118,44 +138,103 @@ class Keys:
             "lanes": ",".join(lanes),
             "created_ns": time.time_ns(),
         }
+        with refusing_what_others_did("somebody added this person"), self._write() as session, session.begin():
+            people.ensure(session, user_id, by)
+            session.execute(api_key_table.insert().values(values | terms.columns()))
+            row = one(session, key_id)
+            _record(session, by, "key.create", None, row)
+        return IssuedKey(token, row)
+
+    def rotate(self, key_id_or_prefix: str, grace_s: float, by: Actor = MACHINE) -> IssuedKey:
+        """A new text for a key, which keeps its id, limits and history; the old one is valid for `grace_s` more.
+
+        Raises:
+            NotFound: no valid key is called so.
+        """
+        token, now_ns = KEY_PREFIX + secrets.token_urlsafe(_SECRET_BYTES), time.time_ns()
         with self._write() as session, session.begin():
-            session.execute(api_key_table.insert().values(row))
-        return token
+            before = one(session, key_id_or_prefix, valid_ns=now_ns)
+            column = api_key_table.c
+            changed = update(api_key_table).where(column.key_id == before.key_id)
+            values = {
+                "digest": self._digest(token),
+                "prefix": token[:_SHOWN],
+                "previous_digest": column.digest,
+                "previous_until_ns": now_ns + int(grace_s * 1e9),
+            }
+            session.execute(changed.values(values))
+            row = one(session, before.key_id)
+            _record(session, by, "key.rotate", before, row)
+        self.forget()
+        return IssuedKey(token, row)
 
-    def rows(self) -> list[KeyRow]:
-        with self._read() as session:
-            found = session.execute(select(api_key_table).order_by(api_key_table.c.created_ns)).all()
-        return [_as_row(row) for row in found]
+    def change(
+        self,
+        key_id_or_prefix: str,
+        terms: KeyTerms,
+        lanes: Sequence[LaneName] | None = None,
+        by: Actor = MACHINE,
+    ) -> KeyRow:
+        """Other terms for a key, and other lanes where any are given. Raises NotFound."""
+        values = terms.columns() | ({"lanes": ",".join(lanes)} if lanes else {})
+        with self._write() as session, session.begin():
+            before = one(session, key_id_or_prefix, valid_ns=time.time_ns())
+            order = update(api_key_table).where(api_key_table.c.key_id == before.key_id)
+            session.execute(order.values(values))
+            row = one(session, before.key_id)
+            _record(session, by, "key.change", before, row)
+        self.forget()
+        return row
 
-    def revoke(self, key_id_or_prefix: str) -> int:
+    def revoke(self, key_id_or_prefix: str, by: Actor = MACHINE) -> int:
         """Revoke the keys with this id or shown prefix; returns how many there were."""
-        table = api_key_table
-        named = (table.c.key_id == key_id_or_prefix) | (table.c.prefix == key_id_or_prefix)
-        order = update(table).where(named, table.c.revoked_ns.is_(None)).values(revoked_ns=time.time_ns())
+        valid = named(key_id_or_prefix) & api_key_table.c.revoked_ns.is_(None)
         with self._write() as session, session.begin():
-            changed = session.execute(order)
-            return int(changed.rowcount)  # type: ignore[attr-defined]
+            found = [as_row(row) for row in session.execute(with_people().where(valid))]
+            session.execute(update(api_key_table).where(valid).values(revoked_ns=time.time_ns()))
+            for before in found:
+                _record(session, by, "key.revoke", before, None)
+        self.forget()
+        return len(found)
+
+    def row(self, key_id_or_prefix: str) -> KeyRow:
+        """Raises NotFound, and Conflict where a prefix is that of several keys."""
+        with self._read() as session:
+            return one(session, key_id_or_prefix)
+
+    def rows(self, organization_id: str | None = None, user_id: str | None = None) -> list[KeyRow]:
+        """Keys of an organization, of a person, or all, oldest first; at most ROWS_MAX."""
+        query = with_people().order_by(api_key_table.c.created_ns).limit(ROWS_MAX)
+        if organization_id is not None:
+            query = query.where(person_table.c.organization_id == organization_id)
+        if user_id is not None:
+            query = query.where(api_key_table.c.user_id == user_id)
+        with self._read() as session:
+            return [as_row(row) for row in session.execute(query)]
 
     def _digest(self, token: str) -> str:
         return hmac.new(self._secret, token.encode("utf-8", "surrogateescape"), sha256).hexdigest()
 
 
-def _as_caller(row: Row[Any]) -> Caller:
-    return Caller(row.key_id, row.prefix, row.user_id, row.department, frozenset(_lanes(row.lanes)))
-
-
-def _as_row(row: Row[Any]) -> KeyRow:
-    return KeyRow(
-        key_id=row.key_id,
-        name=row.name,
-        prefix=row.prefix,
-        user_id=row.user_id,
-        department=row.department,
-        lanes=_lanes(row.lanes),
-        created_ns=row.created_ns,
-        revoked_ns=row.revoked_ns,
+def _record(session: Session, by: Actor, action: str, before: KeyRow | None, after: KeyRow | None) -> None:
+    row = after or before
+    assert row, "an action is on a key"
+    audit.record(
+        session,
+        by,
+        action,
+        f"key:{row.key_id}",
+        organization_id=row.organization_id,
+        before=before.facts() if before else None,
+        after=after.facts() if after else None,
     )
 
 
-def _lanes(stored: str) -> tuple[LaneName, ...]:
-    return tuple(lane for lane in stored.split(",") if lane)  # type: ignore[misc]
+def _remember(table: dict[str, Any], token: str, value: Any) -> None:
+    if len(table) >= CACHE_MAX:
+        table.clear()
+    table[token] = value
+
+
+def _first(one_ns: int | None, other_ns: int | None) -> int | None:
+    return min((at_ns for at_ns in (one_ns, other_ns) if at_ns is not None), default=None)

@@ -1,23 +1,135 @@
-"""Keys and who holds them."""
+"""Organizations, people, their keys and sessions, what they are limited to, and who changed any of it.
 
-from sqlalchemy import BigInteger, Column, Text
+Times are nanoseconds since the epoch. A text that holds a list holds it as JSON; none means all there are.
+"""
+
+from sqlalchemy import BigInteger, Index, Integer, Text, UniqueConstraint
 from sqlmodel import Field, SQLModel
+
+BigInt = BigInteger().with_variant(Integer(), "sqlite")
+
+
+class Organization(SQLModel, table=True):
+    """People who share limits. `home` is whose machine this is: its admins run the gateway."""
+
+    __table_args__ = (UniqueConstraint("name", name="organization_name"),)
+
+    organization_id: str = Field(primary_key=True, sa_type=Text)
+    name: str = Field(sa_type=Text)
+    created_ns: int = Field(sa_type=BigInt)
+
+
+class Person(SQLModel, table=True):
+    """`user_id` is the person's account in the books, for ever; who was removed stays as a row.
+
+    `issuer` and `subject` are how an identity provider calls the person that has signed in through it.
+    """
+
+    __table_args__ = (
+        UniqueConstraint("issuer", "subject", name="person_subject"),
+        Index("person_organization", "organization_id"),
+        Index("person_email", "email"),
+    )
+
+    user_id: str = Field(primary_key=True, sa_type=Text)
+    organization_id: str = Field(sa_type=Text, foreign_key="organization.organization_id")
+    name: str = Field(sa_type=Text)
+    email: str | None = Field(default=None, sa_type=Text)
+    role: str = Field(sa_type=Text)
+    issuer: str | None = Field(default=None, sa_type=Text)
+    subject: str | None = Field(default=None, sa_type=Text)
+    created_ns: int = Field(sa_type=BigInt)
+    removed_ns: int | None = Field(default=None, sa_type=BigInt)
+
+
+class KeySecret(SQLModel, table=True):
+    """One row: by what the secret is known that keys are hashed with. The secret itself is nowhere."""
+
+    __tablename__ = "key_secret"
+
+    id: int = Field(primary_key=True, sa_column_kwargs={"autoincrement": False})
+    fingerprint: str = Field(sa_type=Text)
 
 
 class ApiKey(SQLModel, table=True):
-    """`digest` is a keyed hash; the key itself is nowhere. `lanes` is a comma-separated list."""
+    """`digest` is a keyed hash; the key itself is nowhere. `lanes` is a comma-separated list.
+
+    After a rotation `previous_digest` is valid until `previous_until_ns`, under the same id and limits.
+    """
 
     __tablename__ = "api_key"
+    __table_args__ = (Index("api_key_user", "user_id"), Index("api_key_previous", "previous_digest", unique=True))
 
-    key_id: str = Field(sa_column=Column(Text, primary_key=True))
-    name: str = Field(sa_column=Column(Text, nullable=False))
-    prefix: str = Field(sa_column=Column(Text, nullable=False))
-    digest: str = Field(sa_column=Column(Text, nullable=False, unique=True))
-    user_id: str = Field(sa_column=Column(Text, nullable=False))
-    department: str = Field(sa_column=Column(Text, nullable=False))
-    lanes: str = Field(sa_column=Column(Text, nullable=False))
-    created_ns: int = Field(sa_column=Column(BigInteger, nullable=False))
-    revoked_ns: int | None = Field(default=None, sa_column=Column(BigInteger, nullable=True))
+    key_id: str = Field(primary_key=True, sa_type=Text)
+    name: str = Field(sa_type=Text)
+    prefix: str = Field(sa_type=Text)
+    digest: str = Field(sa_type=Text, unique=True)
+    user_id: str = Field(sa_type=Text)
+    department: str = Field(sa_type=Text)
+    lanes: str = Field(sa_type=Text)
+    created_ns: int = Field(sa_type=BigInteger)
+    revoked_ns: int | None = Field(default=None, sa_type=BigInteger)
+    models: str | None = Field(default=None, sa_type=Text)
+    regions: str | None = Field(default=None, sa_type=Text)
+    privacy: str = Field(default="public", sa_type=Text)
+    priority: int = Field(default=0, sa_type=Integer)
+    may_administer: int = Field(default=0, sa_type=Integer)
+    expires_ns: int | None = Field(default=None, sa_type=BigInt)
+    previous_digest: str | None = Field(default=None, sa_type=Text)
+    previous_until_ns: int | None = Field(default=None, sa_type=BigInt)
 
 
+class QuotaRow(SQLModel, table=True):
+    """One limit, as `gateway.limits.quotas.Quota`; an empty `span` or `model` is none, for they are in the key."""
+
+    __tablename__ = "quota"
+
+    scope: str = Field(primary_key=True, sa_type=Text)
+    measure: str = Field(primary_key=True, sa_type=Text)
+    span: str = Field(primary_key=True, sa_type=Text)
+    model: str = Field(primary_key=True, sa_type=Text)
+    amount: int = Field(sa_type=BigInt)
+
+
+class ConsoleSession(SQLModel, table=True):
+    """One browser that signed in, by the hash of what its cookie says; `key_id` where a key opened it."""
+
+    __tablename__ = "console_session"
+    __table_args__ = (Index("console_session_user", "user_id"), Index("console_session_expires", "expires_ns"))
+
+    digest: str = Field(primary_key=True, sa_type=Text)
+    user_id: str = Field(sa_type=Text)
+    key_id: str | None = Field(default=None, sa_type=Text)
+    created_ns: int = Field(sa_type=BigInt)
+    expires_ns: int = Field(sa_type=BigInt)
+    revoked_ns: int | None = Field(default=None, sa_type=BigInt)
+
+
+class AuditEntry(SQLModel, table=True):
+    """One admin action, written in the transaction that did it. Triggers keep it as it was written."""
+
+    __tablename__ = "audit_entry"
+    __table_args__ = (
+        Index("audit_entry_target", "target", "seq"),
+        Index("audit_entry_organization", "organization_id", "seq"),
+        {"sqlite_autoincrement": True},
+    )
+
+    seq: int | None = Field(default=None, primary_key=True, sa_type=BigInt)
+    at_ns: int = Field(sa_type=BigInt)
+    actor: str = Field(sa_type=Text)
+    address: str = Field(sa_type=Text)
+    action: str = Field(sa_type=Text)
+    target: str = Field(sa_type=Text)
+    organization_id: str = Field(sa_type=Text)
+    before: str | None = Field(default=None, sa_type=Text)
+    after: str | None = Field(default=None, sa_type=Text)
+
+
+organization_table = SQLModel.metadata.tables["organization"]
+person_table = SQLModel.metadata.tables["person"]
 api_key_table = SQLModel.metadata.tables["api_key"]
+quota_table = SQLModel.metadata.tables["quota"]
+session_table = SQLModel.metadata.tables["console_session"]
+audit_table = SQLModel.metadata.tables["audit_entry"]
+key_secret_table = SQLModel.metadata.tables["key_secret"]

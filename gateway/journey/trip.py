@@ -1,17 +1,24 @@
 """What is known of a request on its way, and how it ended."""
 
 import time
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from accounting.postings import Outcome
 from accounting.rules import Hold
+from gateway.cache.answers import Lead, Source
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Call, Offer
+from gateway.limits.ticket import Ticket
 from gateway.routing.decision import Decision
+from gateway.routing.dispatch import Dispatch
+
+FROM_CACHE = "cache"
+NO_LANE = "none"
+UNDECIDED = Decision((), ())
 
 
-@dataclass(slots=True)
-class Trip:
+class Trip(Struct):
     """What is known of a request so far. Times are perf_counter seconds, `started_ns` wall clock."""
 
     call: Call
@@ -22,18 +29,33 @@ class Trip:
     offer: Offer | None = None
     hold: Hold | None = None
     first_byte_s: float | None = None
+    has_place: bool = False
+    ticket: Ticket | None = None
+    dispatch: Dispatch | None = None
+    turn: str | None = None
+    """The backend, by its label, of whose known slots it has one."""
+    lead: Lead | None = None
+    """Others who ask the same wait for its answer."""
+    found: Source | None = None
+    """Where its answer comes from that needed nobody's work."""
 
     @classmethod
-    def begin(cls, call: Call, caller: Caller, decision: Decision) -> "Trip":
+    def begin(cls, call: Call, caller: Caller, decision: Decision = UNDECIDED) -> "Trip":
         return cls(call, caller, decision, time.time_ns(), time.perf_counter())
+
+    @property
+    def lane(self) -> str:
+        """Where its answer comes from, for headers, metrics and books."""
+        if self.offer is not None:
+            return self.offer.lane
+        return FROM_CACHE if self.found else NO_LANE
 
     @property
     def elapsed_s(self) -> float:
         return time.perf_counter() - self.began_s
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(Struct, frozen=True):
     """How a request ended: the status sent, whether the answer was whole, what went wrong in words."""
 
     status: int

@@ -1,17 +1,24 @@
 """What every lane is to the journey: models on offer, and a call that becomes an answer."""
 
-from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from accounting.postings import CountSource
+import msgspec
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
 from accounting.prices import PricedModel
+from gateway.lanes.body import Body, GeneratorBody, Out, begun
 from gateway.lanes.features import ALL_FEATURES, Feature, features_of
-from gateway.openai import KINDS, EmbeddingRequest, GenerationRequest, Kind, Request
+from gateway.lanes.meter import Meter
+from gateway.lanes.tokens import estimate_prompt
+from gateway.openai import KINDS, GenerationRequest, Kind, Request, TaskRequest
 from gateway.settings import LaneName
 from gateway.settings.base import Privacy
 
-State = Literal["ready", "starting", "down"]
+__all__ = ["Answer", "Body", "Call", "GeneratorBody", "Lane", "Meter", "Offer", "Out", "State", "begun"]
+
+State = Literal["ready", "starting", "draining", "down"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +28,8 @@ class Offer:
     `served_as` is the model's name there, where callers know it by an alias. `clearance` is the most private label
     that may go there. `is_resident` is False where the model must be loaded first, which takes about `load_s`.
     `queued` and `running` are the backend's own word on all its requests, None where it says nothing.
+    `continues`: where the last message of a chat is the assistant's, its text is gone on with.
+    `first_token_s` (after a prompt of 512 tokens) and `token_s` are what its plan foretells, where it has one.
     """
 
     lane: LaneName
@@ -43,36 +52,21 @@ class Offer:
     load_s: float = 0.0
     queued: int | None = None
     running: int | None = None
+    first_token_s: float | None = None
+    token_s: float | None = None
+    continues: bool = False
+    label: str = field(init=False, compare=False, repr=False)
+    """What it is called where lane and backend are one word; made once, as routing asks for it all the time."""
 
-    @property
-    def label(self) -> str:
-        return self.lane if self.backend == self.lane else f"{self.lane}:{self.backend}"
-
-
-@dataclass(slots=True)
-class Meter:
-    """What an answer turned out to use; the lane fills it while the bytes pass."""
-
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
-    source: CountSource = "estimate"
-    compute_ns: int = 0
-    is_complete: bool = False
-
-    def take(self, counted: "Meter") -> None:
-        """The token counts of another meter, and where they come from."""
-        self.prompt_tokens = counted.prompt_tokens
-        self.cached_tokens = counted.cached_tokens
-        self.completion_tokens = counted.completion_tokens
-        self.source = counted.source
+    def __post_init__(self) -> None:
+        label = self.lane if self.backend == self.lane else f"{self.lane}:{self.backend}"
+        object.__setattr__(self, "label", label)
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """A checked request with its original bytes and the id that every log line and row of it carries.
 
-    Only calls of the same `tenant` share what is cached of prompts.
+    Only calls of the same `tenant` share what is cached of prompts. What is derived is worked out once.
     """
 
     id: str
@@ -80,34 +74,43 @@ class Call:
     request: Request
     raw: bytes
     tenant: str = ""
+    content_type: str = "application/json"
+    _features: dict[Feature, str] | None = None
+    _prompt_tokens: int | None = None
 
     @property
     def features(self) -> dict[Feature, str]:
         """What a lane must be able to do, beyond text in and text out, and the field that asks for it."""
-        return features_of(self.request)
+        features = self._features
+        if features is None:
+            features = features_of(self.request)
+            force_setattr(self, "_features", features)
+        return features
+
+    @property
+    def prompt_tokens(self) -> int:
+        """An estimate, made before any tokenizer has seen the prompt."""
+        tokens = self._prompt_tokens
+        if tokens is None:
+            tokens = estimate_prompt(self.request)
+            force_setattr(self, "_prompt_tokens", tokens)
+        return tokens
 
     @property
     def generation(self) -> GenerationRequest:
         """The request, for lanes that only offer to generate."""
-        assert not isinstance(self.request, EmbeddingRequest)
+        assert not isinstance(self.request, TaskRequest)
         return self.request
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """An upstream that has begun to answer. Closing `body` early, even unread, stops its work at once."""
+class Answer(Struct, frozen=True):
+    """An upstream that has begun to answer: the first bytes of the body are there."""
 
     status: int
     content_type: str
-    body: AsyncGenerator[bytes]
-    meter: Meter = field(default_factory=Meter)
+    body: Body
+    meter: Meter = msgspec.field(default_factory=Meter)
     headers: tuple[tuple[bytes, bytes], ...] = ()
-
-
-async def begun(body: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-    """A body past its first, empty yield: one that never began would not run its `finally` when closed."""
-    await anext(body)
-    return body
 
 
 class Lane(Protocol):
@@ -122,7 +125,7 @@ class Lane(Protocol):
         """Every backend that has this model or should have it. No I/O."""
 
     async def open(self, call: Call, offer: Offer) -> Answer:
-        """Begin; the answer's body is a `begun` one.
+        """Returns when the first bytes of the answer are there.
 
         Raises LaneFailed while another candidate may still be tried, GenerationError and RequestInvalid for good.
         """

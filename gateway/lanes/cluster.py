@@ -3,32 +3,19 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any
 
 from cluster.controller import Controller
-from cluster.errors import ClusterBusy, ClusterUnavailable, RequestInvalid
-from cluster.generation import (
-    Accepted,
-    ChatPrompt,
-    Done,
-    GenerateRequest,
-    GenerationEvent,
-    Limits,
-    Prompt,
-    Sampling,
-    TextPrompt,
-    TokenEvent,
-    TokenPrompt,
-)
+from cluster.errors import ClusterBusy, ClusterUnavailable
+from cluster.generation import Accepted, Done, GenerateRequest, GenerationEvent, TokenEvent
 from gateway.errors import LaneFailed
-from gateway.lanes.base import Answer, Call, Meter, Offer, begun
+from gateway.lanes.base import Answer, Call, GeneratorBody, Meter, Offer, begun
 from gateway.lanes.cluster_answers import AnswerWriter
+from gateway.lanes.cluster_requests import echo_of, requests_of, tools_of
 from gateway.lanes.embeddings import STATES, embedding_offers, open_embeddings
-from gateway.lanes.features import HINTS
-from gateway.openai import GENERATES, ChatRequest, EmbeddingRequest, GenerationRequest, Message
+from gateway.lanes.features import HINTS, Feature
+from gateway.openai import GENERATES, EmbeddingRequest
 from gateway.settings import LaneName
 
-_CHOICES_MAX = 128
 _MERGE_EVENTS = 64
 
 _Numbered = tuple[int, GenerationEvent]
@@ -54,6 +41,7 @@ class ClusterLane:
             return offers
         status, reason = self._controller.status
         state = STATES.get(status, "down")
+        predicted = self._controller.predicted
         return [
             *offers,
             Offer(
@@ -61,13 +49,25 @@ class ClusterLane:
                 backend="cluster",
                 model=model,
                 state=state,
-                note="" if state == "ready" else reason,
-                features=HINTS,
+                note=self._controller.unconstrained if state == "ready" else reason,
+                features=self._features,
                 kinds=GENERATES,
                 context_tokens=self._controller.context_tokens,
                 slots=self._slots,
+                first_token_s=predicted.first_token_s if predicted else None,
+                token_s=predicted.token_s if predicted else None,
             ),
         ]
+
+    @property
+    def _features(self) -> frozenset[Feature]:
+        """Tools where the model's template has them, schemas where the machines can keep to them."""
+        found = set(HINTS)
+        if self._controller.chat_format.tools:
+            found.add("tools")
+        if not self._controller.unconstrained:
+            found.add("json")
+        return frozenset(found)
 
     async def open(self, call: Call, offer: Offer) -> Answer:
         """Returns with the first text, or all of it when the caller does not stream."""
@@ -80,16 +80,20 @@ class ClusterLane:
         except (ClusterBusy, ClusterUnavailable) as error:
             raise LaneFailed(error.message, code=error.code) from error
         content_type = "text/event-stream" if call.request.is_stream else "application/json"
-        return Answer(200, content_type, await begun(_resume(first, body)), meter)
+        return Answer(200, content_type, GeneratorBody(await begun(_resume(first, body))), meter)
 
     async def _body(self, call: Call, model: str, meter: Meter) -> AsyncGenerator[bytes]:
-        requests = _generate_requests(call, speculate=self._speculate)
-        writer = AnswerWriter(call, model, [_echo(call.generation, request.prompt) for request in requests])
+        form, tools = self._controller.chat_format, tools_of(call)
+        requests = requests_of(call, tools, form, speculate=self._speculate)
+        echoes = [echo_of(call.generation, request.prompt) for request in requests]
+        writer = AnswerWriter(call, model, echoes, form, tools)
         async with aclosing(self._events(requests)) as events:
             tally = _Tally(meter)
             async for number, event in events:
                 tally.add(number, event)
-                if isinstance(event, TokenEvent):
+                if isinstance(event, Accepted):
+                    writer.accept(is_thinking=event.is_thinking)
+                elif isinstance(event, TokenEvent):
                     choice = number * requests[0].n + event.choice
                     if chunk := writer.token(choice, event):
                         yield chunk
@@ -157,81 +161,3 @@ async def _resume(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncGenerator[b
         yield first
         async for chunk in rest:
             yield chunk
-
-
-def _generate_requests(call: Call, *, speculate: bool) -> list[GenerateRequest]:
-    """One for each prompt of the call. Raises RequestInvalid for more choices than a head takes."""
-    request = call.generation
-    prompts = _prompts(request)
-    choices = (request.n or 1) * len(prompts)
-    if choices > _CHOICES_MAX:
-        raise RequestInvalid(f"{choices} choices are more than {_CHOICES_MAX}", "n")
-    sampling, limits = _sampling(request), _limits(request)
-    return [
-        GenerateRequest(
-            id=f"{call.id}/{at}",
-            prompt=prompt,
-            sampling=sampling,
-            limits=limits,
-            n=request.n or 1,
-            cache_salt=call.tenant,
-            speculate=speculate,
-        )
-        for at, prompt in enumerate(prompts)
-    ]
-
-
-def _prompts(request: GenerationRequest) -> list[Prompt]:
-    if isinstance(request, ChatRequest):
-        return [ChatPrompt([_plain(message) for message in request.messages])]
-    if isinstance(request.prompt, str):
-        return [TextPrompt(request.prompt)]
-    token_ids = [part for part in request.prompt if isinstance(part, int)]
-    if token_ids:
-        return [TokenPrompt(token_ids)]
-    return [
-        TextPrompt(part) if isinstance(part, str) else TokenPrompt(part)
-        for part in request.prompt
-        if not isinstance(part, int)
-    ]
-
-
-def _plain(message: Message) -> dict[str, Any]:
-    """A message as chat templates want it: content as one string, no empty fields."""
-    content = message.content
-    if isinstance(content, list):
-        content = "".join(part.text or "" for part in content)
-    # Templates know "system"; "developer" is OpenAI's newer word for the same.
-    role = "system" if message.role == "developer" else message.role
-    return {"role": role, "content": content or ""}
-
-
-def _sampling(request: GenerationRequest) -> Sampling:
-    return Sampling(
-        temperature=1.0 if request.temperature is None else request.temperature,
-        top_k=max(0, request.top_k or 0),
-        top_p=1.0 if request.top_p is None else request.top_p,
-        min_p=request.min_p or 0.0,
-        seed=0 if request.seed is None else 1 + request.seed % 2**61,
-        presence_penalty=request.presence_penalty or 0.0,
-        frequency_penalty=request.frequency_penalty or 0.0,
-        repetition_penalty=request.repetition_penalty or 1.0,
-        logit_bias={int(token): bias for token, bias in (request.logit_bias or {}).items()},
-        logprobs=request.alternatives,
-    )
-
-
-def _limits(request: GenerationRequest) -> Limits:
-    # OpenAI's completions stop after 16 tokens unless told otherwise; its chats go on to the context's end.
-    default = None if isinstance(request, ChatRequest) else 16
-    max_tokens = default if request.tokens_limit is None else request.tokens_limit
-    return Limits(max_tokens=max_tokens, stop=request.stops, ignore_eos=bool(request.ignore_eos))
-
-
-def _echo(request: GenerationRequest, prompt: Prompt) -> str:
-    """What the answer begins with when the caller wants its prompt back."""
-    if isinstance(request, ChatRequest) or not request.echo:
-        return ""
-    if isinstance(prompt, TextPrompt):
-        return prompt.text
-    raise RequestInvalid("echo is only supported for text prompts", "echo")

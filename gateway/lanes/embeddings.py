@@ -12,7 +12,7 @@ from cluster.control.readiness import Status
 from cluster.embedding import Embeddings, EmbedRequest
 from cluster.errors import ClusterBusy, ClusterUnavailable, EmbedderLost
 from gateway.errors import LaneFailed
-from gateway.lanes.base import Answer, Meter, Offer, State, begun
+from gateway.lanes.base import Answer, GeneratorBody, Meter, Offer, State, begun
 from gateway.openai import EmbeddingRequest, Kind
 
 STATES: dict[Status, State] = {"ready": "ready", "planning": "starting", "waiting": "starting"}
@@ -43,7 +43,7 @@ async def open_embeddings(manager: EmbeddingManager, call_id: str, request: Embe
     except (ClusterBusy, ClusterUnavailable, EmbedderLost) as error:
         raise LaneFailed(error.message, code=error.code) from error
     meter = Meter(prompt_tokens=sum(done.token_counts), source="tokenizer", compute_ns=done.compute_ns)
-    return Answer(200, "application/json", await begun(_write(request, done, meter)), meter)
+    return Answer(200, "application/json", GeneratorBody(await begun(_write(request, done, meter))), meter)
 
 
 async def _write(request: EmbeddingRequest, done: Embeddings, meter: Meter) -> AsyncGenerator[bytes]:

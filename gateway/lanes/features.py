@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, Literal, get_args
 
-from gateway.openai import ChatRequest, CompletionRequest, ContentPart, EmbeddingRequest, Message, Request
+from gateway.openai import ChatRequest, CompletionRequest, ContentPart, Message, Request, TaskRequest
 
 Feature = Literal[
     "tools",
@@ -55,7 +55,7 @@ _PART_FEATURES: dict[str, Feature | None] = {
 def features_of(request: Request) -> dict[Feature, str]:
     """The features that a request needs, each with the first field that asks for it."""
     wanted: dict[Feature, str] = {}
-    if isinstance(request, EmbeddingRequest):
+    if isinstance(request, TaskRequest):
         return wanted
     asked = _of_completion(request) if isinstance(request, CompletionRequest) else _of_chat(request)
     for feature, field in asked:
@@ -86,7 +86,8 @@ def _of_chat(request: ChatRequest) -> _Asked:
         if "cache_control" in function:
             yield "prompt_caching", f"functions[{at}].cache_control"
     for at, message in enumerate(request.messages):
-        yield from _of_message(message, f"messages[{at}]")
+        if not _is_plain(message):
+            yield from _of_message(message, f"messages[{at}]")
 
 
 def _of_fields(request: ChatRequest) -> _Asked:
@@ -113,6 +114,17 @@ def _of_tool(tool: dict[str, Any], field: str) -> _Asked:
         yield "hosted_tools", field
     if "cache_control" in tool or (isinstance(function, dict) and "cache_control" in function):
         yield "prompt_caching", f"{field}.cache_control"
+
+
+def _is_plain(message: Message) -> bool:
+    """Text that somebody said, as nearly every message is: every model can do with it."""
+    return (
+        isinstance(message.content, str)
+        and message.role not in ("tool", "function")
+        and not message.tool_calls
+        and message.cache_control is None
+        and message.audio is None
+    )
 
 
 def _of_message(message: Message, field: str) -> _Asked:

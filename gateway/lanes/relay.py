@@ -1,267 +1,250 @@
 """Passing an OpenAI-compatible upstream's answer on, byte for byte, while reading what it used."""
 
 import asyncio
-import math
-from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-from typing import Any, Protocol
 
-import aiohttp
-import orjson
+from gateway.errors import LaneBrokeOff, LaneBusy, LaneFailed, LaneTimeout, LaneUnreachable
+from gateway.http.client import NoRoom, Unreachable
+from gateway.http.origin import Origin
+from gateway.http.upstream import Broken, Connection
+from gateway.lanes.base import Answer, Call, Meter, Out
+from gateway.lanes.events import Reader, StreamReader
+from gateway.lanes.refusals import failure_of, is_failure, raise_error
+from gateway.lanes.upstream import Upstream
+from gateway.lanes.whole import WholeReader
+from gateway.openai import GENERATES, Kind
 
-from accounting.metering import estimate
-from gateway.errors import LaneBrokeOff, LaneBusy, LaneFailed, LaneLimited, LaneTimeout, LaneUnreachable
-from gateway.http.events import DONE, EventSplitter
-from gateway.lanes.base import Answer, Call, Meter, begun
-from gateway.lanes.tokens import estimate_prompt, read_usage, said_in
-from gateway.openai import Kind
-
-CONNECT_S = 5.0
-ERROR_BYTES_MAX = 64 * 2**10
-ANSWER_BYTES_MAX = 64 * 2**20
-
-_CHOICES_MAX = 10_000
-_PATHS: dict[Kind, str] = {"chat": "/chat/completions", "completion": "/completions", "embedding": "/embeddings"}
-_RETRY_AFTER_S_MAX = 86_400
-_SAID_CHARS = 500
-
-# Statuses that say something of the backend, not of the request: another candidate may do better.
-_BACKEND_TO_BLAME = frozenset((401, 403, 404, 405, 408, 429))
-# The cloud worker's words for a provider that had the request and did not answer it properly.
-_PERHAPS_WORKED_ON = frozenset(("provider_broke_off", "provider_garbled"))
+# Whole answers up to this are held until they are whole: a backend that breaks off can still be replaced.
+HELD_BYTES_MAX = 2**20
+# Others may answer in sound or text, which is passed on as it comes.
+_ANSWERED_IN_JSON: frozenset[Kind] = GENERATES | {"embedding"}
+_ERROR_PATIENCE_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Upstream:
-    """Where to send a call, and how patient to be."""
-
-    name: str
-    session: aiohttp.ClientSession
-    base_url: str
-    headers: dict[str, str]
-    first_byte_s: float
-    silence_s: float
-
-
-class Reader(Protocol):
-    """Looks at an answer's bytes on their way."""
-
-    def feed(self, chunk: bytes) -> bytes:
-        """Take the next bytes; returns what the caller gets now."""
-
-    def check_end(self) -> None:
-        """The upstream closed its answer. Raises LaneFailed when it is not whole and does not say so."""
-
-    def fill(self, meter: Meter, call: Call) -> None:
-        """The answer has ended or was cut: say what it used."""
-
-
-async def relay(
-    upstream: Upstream, call: Call, body: bytes, reader: Reader, owned: AsyncExitStack | None = None
-) -> Answer:
-    """Send the call and return once the upstream answers; `owned` is closed with the answer's body.
+async def relay(upstream: Upstream, call: Call, body: bytes, owned: AsyncExitStack | None = None) -> Answer:
+    """Send the call and return with the first bytes of its answer; `owned` is closed with the answer's body.
 
     Raises LaneFailed and its kinds: LaneUnreachable when nothing was sent, LaneBrokeOff when it may have been
-    worked on. The journey decides what that means for the next candidate.
+    worked on. The journey decides what that means for the next candidate. Raises RequestInvalid for an answer
+    that blames the request.
     """
-    stack = owned or AsyncExitStack()
     try:
-        response = await _send(upstream, call, body)
-        stack.callback(response.close)
-        if response.status >= 500 or response.status in _BACKEND_TO_BLAME:
-            raise await _failure(upstream, response)
+        origin, parts = upstream.request(call, body)
+        relayed = RelayBody(upstream, call, owned)
+        if not await relayed.begin(origin, parts):
+            relayed = RelayBody(upstream, call, owned)
+            await relayed.begin(origin, parts, is_fresh=True)
     except BaseException:
-        await stack.aclose()
+        if owned:
+            await owned.aclose()
         raise
-    meter = Meter()
-    content_type = response.headers.get("content-type", "application/json")
-    if response.status != 200 or "json" in content_type:
-        reader = WholeReader()  # an error, or a server that does not stream
-    passed_on = await begun(_pass_on(upstream, call, response, reader, meter, stack))
-    return Answer(response.status, content_type, passed_on, meter)
+    return Answer(relayed.status, relayed.content_type, relayed, relayed.meter)
 
 
-async def _send(upstream: Upstream, call: Call, body: bytes) -> aiohttp.ClientResponse:
-    url = upstream.base_url + _PATHS[call.kind]
-    # Encoded bytes could not be read on their way, and the caller has not said which encodings it knows.
-    headers = upstream.headers | {
-        "content-type": "application/json",
-        "accept-encoding": "identity",
-        "x-request-id": call.id,
-    }
-    # A read has no bound here: until the head it is first_byte_s, within the body silence_s.
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
-    try:
-        async with asyncio.timeout(upstream.first_byte_s):
-            return await upstream.session.post(
-                url, data=body, headers=headers, timeout=timeout, allow_redirects=False
-            )
-    except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-        raise LaneUnreachable(f"{upstream.name} cannot be reached: {type(error).__name__}") from None
-    except TimeoutError:
-        raise LaneTimeout(f"{upstream.name} did not answer within {upstream.first_byte_s:.0f} s") from None
-    except (aiohttp.ClientError, OSError) as error:
-        text = f"{upstream.name} had the request and broke off before it answered: {type(error).__name__}"
-        raise LaneBrokeOff(text) from None
+class RelayBody:
+    """An answer under way: bytes go from the connection to the caller as they come, without a task in between."""
 
+    # How each begins; said here, because one is made for every request.
+    status = 0
+    content_type = ""
+    _connection: Connection | None = None
+    _out: Out | None = None
+    _waiting: asyncio.Future[None] | None = None
+    _held_bytes = 0
+    _holds_whole = False
+    _is_over = False
+    _is_paused = False
+    _is_closed = False
+    _has_begun = False
+    _broken: Broken | None = None
+    _problem: LaneFailed | None = None
+    _retry_after: bytes | None = None
 
-async def _failure(upstream: Upstream, response: aiohttp.ClientResponse) -> LaneFailed:
-    """What an error answer means for the journey."""
-    try:
-        async with asyncio.timeout(CONNECT_S):
-            content = await response.content.read(ERROR_BYTES_MAX)
-        error = orjson.loads(content).get("error")
-    except (aiohttp.ClientError, OSError, TimeoutError, orjson.JSONDecodeError, AttributeError):
-        error = None
-    said, code = (error.get("message"), error.get("code")) if isinstance(error, dict) else (None, None)
-    said = said if isinstance(said, str) else None
-    message = f"{upstream.name} answered {response.status}" + (f": {said[:_SAID_CHARS]}" if said else "")
-    code = code if isinstance(code, str) else None
-    retry_after_s = _retry_after_s(response.headers.get("retry-after"))
-    if response.status == 429:
-        return LaneLimited(message, code=code, retry_after_s=retry_after_s)
-    if response.status == 503 and retry_after_s is not None:
-        return LaneBusy(message, code=code, retry_after_s=retry_after_s)
-    if response.status in (408, 504):
-        return LaneTimeout(message, code=code)
-    return LaneBrokeOff(message, code=code) if code in _PERHAPS_WORKED_ON else LaneFailed(message, code=code)
+    def __init__(self, upstream: Upstream, call: Call, owned: AsyncExitStack | None) -> None:
+        self.meter = Meter()
+        self._upstream = upstream
+        self._call = call
+        self._owned = owned
+        self._held: list[bytes] = []
+        is_stream = call.kind in GENERATES and call.request.is_stream
+        self._reader: Reader = (
+            StreamReader(call, is_paid=upstream.is_paid) if is_stream else WholeReader(call, 200)
+        )
+        self._loop = asyncio.get_running_loop()
+        self._began_s = self._heard_s = self._loop.time()
 
-
-def _retry_after_s(said: str | None) -> int | None:
-    """The header's seconds, or the seconds until its date; None when it says nothing that makes sense."""
-    if said is None:
-        return None
-    try:
-        wait_s = float(said)
-    except ValueError:
+    async def begin(self, origin: Origin, parts: list[bytes], *, is_fresh: bool = False) -> bool:
+        """Ask; returns when there is something to pass on. False when the same may be asked once more."""
         try:
-            wait_s = (parsedate_to_datetime(said) - datetime.now(UTC)).total_seconds()
-        except (ValueError, TypeError):
-            return None
-    return math.ceil(min(max(wait_s, 1), _RETRY_AFTER_S_MAX)) if math.isfinite(wait_s) else None
+            if not is_fresh:
+                self._connection = self._upstream.client.ask_idle(origin, parts, self)
+            if self._connection is None:
+                self._connection = await self._ask_anew(origin, parts)
+            while not self._is_over and (not self._held or self._is_holding):
+                await self._change()
+            if self._broken and self._may_repeat(self._broken) and not is_fresh:
+                return False
+            self._check_beginning()
+        except BaseException:
+            self._stop()
+            raise
+        return True
 
-
-async def _pass_on(
-    upstream: Upstream,
-    call: Call,
-    response: aiohttp.ClientResponse,
-    reader: Reader,
-    meter: Meter,
-    stack: AsyncExitStack,
-) -> AsyncGenerator[bytes]:
-    async with stack:
+    async def _ask_anew(self, origin: Origin, parts: list[bytes]) -> Connection:
         try:
-            yield b""
-            while chunk := await _next_chunk(upstream, response):
-                if passed := reader.feed(chunk):
-                    yield passed
-            reader.check_end()
-        except TimeoutError:
-            raise LaneFailed(f"{upstream.name} sent nothing for {upstream.silence_s:.0f} s") from None
-        except (aiohttp.ClientError, OSError) as error:
-            raise LaneFailed(f"{upstream.name} broke off: {type(error).__name__}") from None
+            return await self._upstream.client.ask(origin, parts, self, is_fresh=True)
+        except Unreachable as error:
+            raise LaneUnreachable(f"{self._upstream.name} cannot be reached: {error}") from None
+        except NoRoom as error:
+            raise LaneBusy(f"{self._upstream.name} is busy: {error}") from None
+
+    async def send(self, out: Out) -> None:
+        try:
+            self._out = out
+            for chunk in self._held:
+                out.write(chunk)
+            self._held.clear()
+            while not self._is_over:
+                if out.is_full:
+                    self._pause()
+                    await out.drain()
+                self._resume()
+                if not out.is_full:
+                    await self._change()
+            if self._problem:
+                raise self._problem
         finally:
-            reader.fill(meter, call)
+            await self.close()
 
-
-async def _next_chunk(upstream: Upstream, response: aiohttp.ClientResponse) -> bytes:
-    """What has arrived, at once; empty at the end."""
-    async with asyncio.timeout(upstream.silence_s):
-        return await response.content.readany()
-
-
-class StreamReader:
-    """Passes a stream untouched and reads along: how it ended, and what it used."""
-
-    def __init__(self) -> None:
-        self._events = EventSplitter()
-        self._usage = Meter()
-        self._said_events = 0
-        self._unfinished: set[Any] = set()
-        self._has_finished = False
-        self._is_done = False
-        self._is_broken = False
-        self._has_ended = False
-
-    def feed(self, chunk: bytes) -> bytes:
-        for data in self._events.feed(chunk):
-            self._read(data)
-        return chunk
-
-    def check_end(self) -> None:
-        """Whether the stream was whole shows in the bytes that the caller has."""
-        for data in self._events.end():
-            self._read(data)
-        self._has_ended = True
-
-    def fill(self, meter: Meter, call: Call) -> None:
-        # Some servers end without [DONE]: a stream is whole as well when every choice that began has finished.
-        is_finished = self._has_ended and self._has_finished and not self._unfinished
-        meter.is_complete = (self._is_done or is_finished) and not self._is_broken
-        if self._usage.source == "upstream":
-            meter.take(self._usage)
+    async def close(self) -> None:
+        if self._is_closed:
             return
-        # Without usage every event with text in it is about one token.
-        meter.completion_tokens = self._said_events
-        meter.prompt_tokens = estimate_prompt(call.request)
+        self._is_closed = True
+        self._stop()
+        self._reader.fill(self.meter, self._call)
+        if self._owned:
+            await self._owned.aclose()
 
-    def _read(self, data: bytes) -> None:
-        if data == DONE:
-            self._is_done = True
-            return
+    # What the connection calls.
+
+    def take_head(self, status: int, headers: dict[bytes, bytes]) -> None:
+        content_type = headers.get(b"content-type", b"application/json")
+        self.status = status
+        self.content_type = content_type.decode("latin-1")
+        self._retry_after = headers.get(b"retry-after")
+        reader = self._reader
+        if not isinstance(reader, WholeReader) and (status != 200 or b"json" in content_type):
+            reader = self._reader = WholeReader(self._call, status)  # an error, or a server that does not stream
+        if isinstance(reader, WholeReader):
+            reader.status = status
+            is_json = b"json" in content_type or self._call.kind in _ANSWERED_IN_JSON
+            self._holds_whole = status != 200 or is_json
+        if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+            # Encoded bytes cannot be read on their way, and the caller has not said which encodings it knows.
+            self._break(LaneFailed(f"{self._upstream.name} answers in an encoding that it was not asked for"))
+
+    def take(self, data: bytes) -> None:
+        self._has_begun = True
         try:
-            event = orjson.loads(data)
-        except orjson.JSONDecodeError:
+            passed = self._reader.feed(data)
+        except LaneFailed as error:
+            self._break(LaneBrokeOff(f"{self._upstream.name} {error}"))
             return
-        if not isinstance(event, dict):
-            return
-        self._is_broken = self._is_broken or bool(event.get("error"))
-        read_usage(event, self._usage)
-        choices = event.get("choices")
-        for choice in choices if isinstance(choices, list) else ():
-            self._said_events += bool(said_in(choice))
-            self._follow(choice)
+        if passed:
+            self._pass(passed)
 
-    def _follow(self, choice: Any) -> None:
-        index = choice.get("index", 0) if isinstance(choice, dict) else None
-        if not isinstance(index, int):
-            return
-        if choice.get("finish_reason"):
-            self._unfinished.discard(index)
-            self._has_finished = True
-        elif len(self._unfinished) < _CHOICES_MAX:
-            self._unfinished.add(index)
-
-
-class WholeReader:
-    """Keeps an answer's bytes to read its usage, up to a bound."""
-
-    def __init__(self) -> None:
-        self._content = bytearray()
-        self._has_ended = False
-
-    def feed(self, chunk: bytes) -> bytes:
-        if len(self._content) < ANSWER_BYTES_MAX:
-            self._content += chunk
-        return chunk
-
-    def check_end(self) -> None:
-        """The connection's own length accounting has done so."""
-        self._has_ended = True
-
-    def fill(self, meter: Meter, call: Call) -> None:
+    def end(self, broken: Broken | None) -> None:
+        self._is_over = True
         try:
-            answer = orjson.loads(self._content)
-        except orjson.JSONDecodeError:
-            answer = None
-        is_embedding = call.kind == "embedding"
-        parts = answer.get("data" if is_embedding else "choices") if isinstance(answer, dict) else None
-        meter.is_complete = self._has_ended and isinstance(parts, list)
-        if read_usage(answer, meter) or not isinstance(parts, list):
+            self._take_end(broken)
+        finally:
+            self._wake()
+
+    def _take_end(self, broken: Broken | None) -> None:
+        name = self._upstream.name
+        if broken is None:
+            if last := self._reader.end():
+                self._pass(last)
+            if not self._reader.is_whole:
+                self._problem = LaneBrokeOff(f"{name} ended in the middle of its answer")
+        elif self._has_begun:
+            self._problem = LaneBrokeOff(f"{name} broke off: {broken.reason}")
+        else:
+            self._broken = broken
+            text = f"{name} had the request and broke off before it answered: {broken.reason}"
+            self._problem = LaneBrokeOff(text)
+
+    def look_at_clock(self, now_s: float, *, is_heard: bool) -> None:
+        if is_heard or self._is_paused:
+            self._heard_s = now_s
+        upstream, silent_s = self._upstream, now_s - self._heard_s
+        if now_s - self._began_s > upstream.total_s:
+            self._break(LaneTimeout(f"{upstream.name} was not done within {upstream.total_s:.0f} s"))
+        elif not self._has_begun:
+            if now_s - self._began_s > upstream.first_byte_s:
+                self._break(LaneTimeout(f"{upstream.name} did not answer within {upstream.first_byte_s:.0f} s"))
+        elif silent_s > upstream.silence_s or (silent_s > _ERROR_PATIENCE_S and is_failure(self.status)):
+            self._break(LaneTimeout(f"{upstream.name} sent nothing for {silent_s:.0f} s"))
+
+    @property
+    def _is_holding(self) -> bool:
+        return self._holds_whole and self._held_bytes <= HELD_BYTES_MAX
+
+    def _pass(self, data: bytes) -> None:
+        out = self._out
+        if out is None:
+            self._held.append(data)
+            self._held_bytes += len(data)
+            if not self._is_holding:
+                self._wake()
+            if self._held_bytes > HELD_BYTES_MAX:
+                self._pause()
             return
-        meter.prompt_tokens = estimate_prompt(call.request)
-        if not is_embedding:
-            meter.completion_tokens = sum(estimate(said_in(choice)).tokens for choice in parts)
+        out.write(data)
+        if out.is_full:
+            self._pause()
+            self._wake()
+
+    def _check_beginning(self) -> None:
+        """Whether this is an answer at all. Raises what it is instead."""
+        if is_failure(self.status):
+            raise failure_of(self._upstream.name, self.status, b"".join(self._held), self._retry_after)
+        if self.status == 200 and (error := self._reader.refusal):
+            raise_error(self._upstream.name, error)
+        # What broke off before the caller has seen any of it can be asked of another backend. What is paid for is
+        # delivered as far as it came.
+        if self._problem and (not self._held or self._holds_whole or not self._upstream.is_paid):
+            raise self._problem
+
+    def _may_repeat(self, broken: Broken) -> bool:
+        return broken.is_unread or (broken.is_stale and not self._upstream.is_paid)
+
+    def _change(self) -> asyncio.Future[None]:
+        """To wait for: something is to be done about the answer then."""
+        self._waiting = self._loop.create_future()
+        return self._waiting
+
+    def _wake(self) -> None:
+        if self._waiting and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    def _pause(self) -> None:
+        if self._connection and not self._is_over and not self._is_paused:
+            self._is_paused = True
+            self._connection.pause()
+
+    def _resume(self) -> None:
+        if self._connection and not self._is_over and self._is_paused:
+            self._is_paused = False
+            self._connection.resume()
+
+    def _break(self, problem: LaneFailed) -> None:
+        self._problem = problem
+        self._stop()
+        self._wake()
+
+    def _stop(self) -> None:
+        """Have the upstream stop its work, if it has not ended."""
+        if self._connection and not self._is_over:
+            self._connection.abort()
+        self._is_over = True

@@ -5,11 +5,11 @@ from typing import Any
 
 import msgspec
 
-from accounting.metering import estimate
+from accounting.metering import estimate_tokens
 from gateway.cloud_worker.schemas import SchemaTooLarge, expanded_bytes
 from gateway.errors import RequestInvalid
-from gateway.lanes.base import Meter
-from gateway.openai import ChatRequest, EmbeddingRequest, Message, Request
+from gateway.lanes.meter import Meter
+from gateway.openai import ChatRequest, EmbeddingRequest, Message, Request, TaskRequest
 
 # What a picture of usual size comes to with the large providers; its bytes say nothing about it.
 _PICTURE_TOKENS = 1000
@@ -25,23 +25,23 @@ def read_usage(answer: Any, meter: Meter) -> bool:
         return False
     details = usage.get("prompt_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, dict) else 0
-    meter.prompt_tokens = _count(usage.get("prompt_tokens"))
-    meter.completion_tokens = _count(usage.get("completion_tokens"))
-    meter.cached_tokens = min(meter.prompt_tokens, _count(cached))
-    meter.source = "upstream"
+    meter.count(_number(usage.get("prompt_tokens")), _number(usage.get("completion_tokens")), _number(cached))
     return True
 
 
 def estimate_prompt(request: Request) -> int:
     """Prompt tokens where nobody told."""
     if isinstance(request, ChatRequest):
-        return sum(map(_message_tokens, request.messages)) + sum(
-            estimate(text).tokens for text in _descriptions(request)
-        )
+        tokens = sum(map(_message_tokens, request.messages))
+        if request.tools or request.functions or request.response_format:
+            tokens += sum(map(estimate_tokens, _descriptions(request)))
+        return tokens
+    if isinstance(request, TaskRequest) and not isinstance(request, EmbeddingRequest):
+        return sum(map(estimate_tokens, request.texts))
     parts = request.input if isinstance(request, EmbeddingRequest) else request.prompt
     if isinstance(parts, str):
-        return estimate(parts).tokens
-    return sum(estimate(part).tokens if isinstance(part, str) else _ids(part) for part in parts)
+        return estimate_tokens(parts)
+    return sum(estimate_tokens(part) if isinstance(part, str) else _ids(part) for part in parts)
 
 
 def tool_tokens_max(request: Request) -> int:
@@ -89,12 +89,14 @@ def _calls(said: dict[str, Any]) -> Iterator[Any]:
 
 def _message_tokens(message: Message) -> int:
     tokens = _MESSAGE_TOKENS
-    if isinstance(message.content, str):
-        tokens += estimate(message.content).tokens
-    for part in message.content if isinstance(message.content, list) else ():
-        tokens += _PICTURE_TOKENS if part.text is None else estimate(part.text).tokens
+    content = message.content
+    if isinstance(content, str):
+        tokens += estimate_tokens(content)
+    elif content:
+        for part in content:
+            tokens += _PICTURE_TOKENS if part.text is None else estimate_tokens(part.text)
     if message.tool_calls:
-        tokens += estimate(_json(message.tool_calls)).tokens
+        tokens += estimate_tokens(_json(message.tool_calls))
     return tokens
 
 
@@ -112,5 +114,5 @@ def _ids(part: int | list[int]) -> int:
     return 1 if isinstance(part, int) else len(part)
 
 
-def _count(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**9 else 0
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0

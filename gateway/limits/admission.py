@@ -7,7 +7,7 @@ from gateway.errors import Overloaded
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Call, Offer
 from gateway.lanes.tokens import tool_tokens_max
-from gateway.openai import ChatRequest, EmbeddingRequest, GenerationRequest
+from gateway.openai import ChatRequest, GenerationRequest, TaskRequest
 from gateway.records.books import Books
 
 # An answer that takes longer than this has long been ended by the lanes' own patience.
@@ -79,7 +79,7 @@ async def place_hold(books: Books, caller: Caller, call: Call, offer: Offer) -> 
 def hold_nano(call: Call, offer: Offer) -> int:
     """The most that this call may cost there."""
     request = call.request
-    if offer.price is None or isinstance(request, EmbeddingRequest):  # No priced offer takes these.
+    if offer.price is None or isinstance(request, TaskRequest):  # No priced offer takes these.
         return 0
     # Every token of the prompt stands for at least a byte of the body.
     text = call.raw.decode("utf-8", "replace")

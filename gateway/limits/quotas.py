@@ -12,7 +12,7 @@ class Quota:
     """At most `amount` of a measure in a span; spend is in nano-USD, concurrency has no span.
 
     `scope` says whose it is, and who shares it: `key:ID`, `person:ID` or `organization:ID`; `model` narrows it to
-    one model's requests. Spans begin at full UTC minutes, days and months.
+    one model's requests. A minute is any 60 seconds; days and months are those of the UTC calendar.
     """
 
     scope: str

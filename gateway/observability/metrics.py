@@ -1,102 +1,117 @@
-"""What can be seen from outside: structured logs with request ids, and every Prometheus metric by name."""
+"""Every Prometheus metric by name; docs/operations.md says the same, and a test compares."""
 
-import logging
-from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
 
-import structlog
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from gateway.observability.tallies import Count, Counter, Gauge, Histogram, Instrument, Labels, Spread
 
-from cluster.nodes.process import log_sink
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+# Predicted by measured: 1 is right, 2 twice as long as it took.
+_RATIOS = (0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 0.9, 1.1, 1.25, 1.5, 2, 3, 5, 10)
+
+_ESCAPED = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+
+Foretold: TypeAlias = Literal["first_token", "token"]
 
 
-def configure_logs(level: str, form: str) -> None:
-    """Send our own and the libraries' log lines to stderr in one form; stdout stays for data."""
-    number = logging.getLevelNamesMapping()[level.upper()]
-    sink = log_sink()
-    shared: list[structlog.typing.Processor] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.format_exc_info,
-    ]
-    renderer: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer() if form == "console" else structlog.processors.JSONRenderer()
-    )
-    structlog.configure(
-        processors=[*shared, renderer],
-        wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.PrintLoggerFactory(sink),
-        cache_logger_on_first_use=True,
-    )
-    handler = logging.StreamHandler(sink)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
-            foreign_pre_chain=shared,
-        )
-    )
-    logging.basicConfig(level=max(number, logging.WARNING), handlers=[handler], force=True)
-
-
-@dataclass(frozen=True, slots=True)
 class Metrics:
-    """One registry per gateway, so that two in one process do not mix."""
+    """One set per gateway, so that two in one process do not mix. Adding to any of them is a few operations."""
 
-    registry: CollectorRegistry
-    requests: Counter
-    request_seconds: Histogram
-    first_token_seconds: Histogram
-    tokens: Counter
-    in_flight: Gauge
-    lane_failures: Counter
-    charged_nano: Counter
-    cluster_nodes: Gauge
-    cluster_epoch: Gauge
-    books_lag: Gauge
+    def __init__(self) -> None:
+        self.requests = _counter("requests", "Requests by lane and outcome.", "lane", "outcome")
+        self.request_seconds = _histogram("request_seconds", "Time of a whole request.", _SECONDS, "lane")
+        self.first_token_seconds = _histogram(
+            "first_token_seconds", "Time to the first byte of an answer.", _SECONDS, "lane"
+        )
+        self.tokens = _counter("tokens", "Tokens by lane and kind (prompt, completion).", "lane", "kind")
+        self.in_flight = _gauge("in_flight", "Requests being answered.")
+        self.queue_depth = _gauge("queue_depth", "Requests that wait for a place.")
+        self.queue_seconds = _histogram("queue_seconds", "How long requests waited for a place.", _SECONDS)
+        self.limit_refusals = _counter(
+            "limit_refusals", "Requests that a limit refused, by what it measures.", "measure"
+        )
+        self.cache_hits = _counter("cache_hits", "Answers from the answer cache, by how they were found.", "kind")
+        self.lane_failures = _counter("lane_failures", "Backends that failed before their first byte.", "lane")
+        self.upstream_errors = _counter("upstream_errors", "Errors of backends by lane and kind.", "lane", "kind")
+        self.hedges = _counter("hedges", "Second backends asked, by what came of it (won, lost).", "result")
+        self.continuations = _counter(
+            "continuations", "Broken answers gone on with elsewhere, by lane and result.", "lane", "result"
+        )
+        self.first_token_error_ratio = _histogram(
+            "first_token_error_ratio", "Predicted time to the first token by the measured one.", _RATIOS, "lane"
+        )
+        self.token_error_ratio = _histogram(
+            "token_error_ratio", "Predicted time per token by the measured one.", _RATIOS, "lane"
+        )
+        self.charged_nano = _counter("charged_nano", "Charged to callers, in nano-USD.")
+        self.books_lag = _gauge("books_lag", "Ended requests and postings that wait to be written.")
+        self.spooled_settlements = _counter(
+            "spooled_settlements", "Settlements kept on disk because the books were away."
+        )
+        self.request_log_drops = _counter("request_log_drops", "Requests that the request log could not take.")
+        self.cluster_nodes = _gauge("cluster_nodes", "Machines in the cluster.")
+        self.cluster_epoch = _gauge("cluster_epoch", "Times the cluster was planned.")
+
+        self._lanes: dict[str, LaneTallies] = {}
 
     @classmethod
     def create(cls) -> "Metrics":
-        registry = CollectorRegistry()
-        return cls(
-            registry=registry,
-            requests=Counter(
-                "millrace_requests", "Requests by lane and outcome.", ["lane", "outcome"], registry=registry
-            ),
-            request_seconds=Histogram(
-                "millrace_request_seconds",
-                "Time of a whole request.",
-                ["lane"],
-                buckets=_SECONDS,
-                registry=registry,
-            ),
-            first_token_seconds=Histogram(
-                "millrace_first_token_seconds",
-                "Time to the first byte of an answer.",
-                ["lane"],
-                buckets=_SECONDS,
-                registry=registry,
-            ),
-            tokens=Counter(
-                "millrace_tokens",
-                "Tokens by lane and kind (prompt, completion).",
-                ["lane", "kind"],
-                registry=registry,
-            ),
-            in_flight=Gauge("millrace_in_flight", "Requests being answered.", registry=registry),
-            lane_failures=Counter(
-                "millrace_lane_failures",
-                "Backends that failed before their first byte.",
-                ["lane"],
-                registry=registry,
-            ),
-            charged_nano=Counter("millrace_charged_nano", "Charged to callers, in nano-USD.", registry=registry),
-            cluster_nodes=Gauge("millrace_cluster_nodes", "Machines in the cluster.", registry=registry),
-            cluster_epoch=Gauge("millrace_cluster_epoch", "Times the cluster was planned.", registry=registry),
-            books_lag=Gauge("millrace_books_lag", "Postings that wait to be written.", registry=registry),
-        )
+        return cls()
+
+    def foretold(self, lane: str, what: Foretold, predicted_s: float, measured_s: float) -> None:
+        """How well routing foretold an answer: the predicted time by the measured one."""
+        spread = self.first_token_error_ratio if what == "first_token" else self.token_error_ratio
+        if measured_s > 0:
+            spread.labels(lane).observe(predicted_s / measured_s)
+
+    @property
+    def instruments(self) -> list[Instrument]:
+        return [each for each in vars(self).values() if isinstance(each, Counter | Gauge | Histogram)]
+
+    def of_lane(self, lane: str) -> "LaneTallies":
+        """What every answer of a lane adds to."""
+        tallies = self._lanes.get(lane)
+        if tallies is None:
+            tallies = self._lanes[lane] = LaneTallies(
+                self.request_seconds.labels(lane),
+                self.first_token_seconds.labels(lane),
+                self.tokens.labels(lane, "prompt"),
+                self.tokens.labels(lane, "completion"),
+            )
+        return tallies
 
     def render(self) -> bytes:
-        """The text exposition format."""
-        return generate_latest(self.registry)
+        """Everything in Prometheus' text format, for `CONTENT_TYPE`."""
+        lines: list[str] = []
+        for each in self.instruments:
+            name = each.name + ("_total" if each.kind == "counter" else "")
+            lines += (f"# HELP {name} {each.text}", f"# TYPE {name} {each.kind}")
+            lines += [_line(each.name, *sample) for sample in each.samples()]
+        return "\n".join([*lines, ""]).encode()
+
+
+def _line(name: str, suffix: str, labels: Labels, values: Labels, value: float) -> str:
+    quoted = ",".join(f'{label}="{each.translate(_ESCAPED)}"' for label, each in zip(labels, values, strict=True))
+    return f"{name}{suffix}{{{quoted}}} {float(value)}" if quoted else f"{name}{suffix} {float(value)}"
+
+
+class LaneTallies(NamedTuple):
+    """The series of one lane."""
+
+    request_seconds: Spread
+    first_token_seconds: Spread
+    prompt_tokens: Count
+    completion_tokens: Count
+
+
+def _counter(name: str, text: str, *labels: str) -> Counter:
+    return Counter(f"millrace_{name}", text, labels)
+
+
+def _gauge(name: str, text: str, *labels: str) -> Gauge:
+    return Gauge(f"millrace_{name}", text, labels)
+
+
+def _histogram(name: str, text: str, bounds: tuple[float, ...], *labels: str) -> Histogram:
+    return Histogram(f"millrace_{name}", text, bounds, labels)

@@ -16,25 +16,20 @@ from accounting import health, rules
 from accounting.balances import Balance, balance
 from accounting.chart import user_paid
 from accounting.errors import (
-    BooksUnavailable,
     DatabaseFailing,
-    HoldExpired,
-    IdempotencyConflict,
-    InsufficientCredit,
     LedgerError,
 )
 from accounting.health import Finding
-from accounting.holds import Holds
+from accounting.leases import Leases
 from accounting.poster import Poster
-from accounting.postings import Posted, UsageRecord
+from accounting.postings import Posted
 from accounting.reaper import Reaper
-from accounting.rules import CloudBill, Hold
-from gateway.records.spool import Settlement
+from accounting.rules import Hold
+from gateway.records.settler import ANSWER_TIMEOUT_S, Settler
 
 log = structlog.get_logger(__name__)
 
 REAP_EVERY_S = 5.0
-ANSWER_TIMEOUT_S = 30.0
 CONDITION_S = 10.0
 
 T = TypeVar("T")
@@ -50,18 +45,20 @@ class Condition:
 
 
 class Books:
-    """Owns the poster's thread and the tasks that watch over the books."""
+    """Owns the threads of the poster and of the leases, and the tasks that watch over the books."""
 
     def __init__(self, read: Callable[[], Session], write: Callable[[], Session]) -> None:
         self._read = read
         self._poster = Poster(write)
-        self._holds = Holds(self._poster)
+        self.leases = Leases(self._poster)
         self._reaper = Reaper(self._poster, read)
+        self.settler = Settler(self._poster, self.leases, self._look)
         self._condition = Condition(True, (), -math.inf)
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         self._poster.start()
+        self.leases.start()
         self._tasks.append(asyncio.create_task(self._reap(), name="hold reaper"))
 
     def inspect(self) -> None:
@@ -73,6 +70,7 @@ class Books:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.to_thread(self.leases.stop, ANSWER_TIMEOUT_S)
         if not await asyncio.to_thread(self._poster.stop, ANSWER_TIMEOUT_S):
             log.error("books closed with postings left", seconds=ANSWER_TIMEOUT_S)
 
@@ -80,10 +78,14 @@ class Books:
     def waiting(self) -> int:
         return self._poster.waiting
 
-    async def hold(self, request_id: str, user_id: str, amount_nano: int, lasts_s: float) -> Hold:
-        """Put credits aside. Raises InsufficientCredit, BooksUnavailable."""
-        deadline_ns = time.time_ns() + int(lasts_s * 1e9)
-        placed = self._holds.place(request_id, user_id, amount_nano, deadline_ns)
+    async def hold(self, request_id: str, user_id: str, amount_nano: int, lasts_s: float) -> Hold:  # noqa: ARG002
+        """Put credits aside, in memory where this process's lease has them; a lease lasts as long as its requests.
+
+        Raises InsufficientCredit, AmountInvalid, BooksUnavailable.
+        """
+        placed = self.leases.hold(request_id, user_id, amount_nano)
+        if isinstance(placed, Hold):
+            return placed
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 return await asyncio.wrap_future(placed)
@@ -95,57 +97,9 @@ class Books:
             raise
 
     def _give_back(self, placed: "Future[Hold]") -> None:
-        """Release a hold that nobody waited for; what cannot be released now is the reaper's."""
-        if placed.exception() is not None:
-            return
-        try:
-            self._holds.release(placed.result())
-        except BooksUnavailable as error:
-            log.warning("hold left to the reaper", request_id=placed.result().request_id, reason=str(error))
-
-    async def settle(self, settlement: Settlement) -> Posted | None:
-        """Book how a request ended: capture, release, or work of own machines.
-
-        Its usage row is booked whatever the reaper did to its hold. May be repeated until it is answered; None
-        when an earlier try had booked it already.
-
-        Raises:
-            BooksUnavailable: not answered; try again.
-            LedgerError: this can never be booked.
-        """
-        held, bill, usage = settlement.hold, settlement.bill, settlement.usage
-        if held is None:
-            return await self._record(usage)
-        try:
-            if bill is None:
-                return await asyncio.wrap_future(self._holds.release(held, usage))
-            return await asyncio.wrap_future(self._holds.capture(held, bill, usage))
-        except HoldExpired:
-            log.warning("hold settled late", request_id=held.request_id)
-            return await self._settle_late(held, bill, usage)
-        except IdempotencyConflict:
-            # The only other event with this key is a late capture: of an earlier try whose answer was lost.
-            return None
-
-    async def _settle_late(self, held: Hold, bill: CloudBill | None, usage: UsageRecord) -> Posted:
-        """The reaper was faster: charge what credits there are, the user owes the rest."""
-        if bill is None:
-            return await self._record(usage)
-        available_nano = (await self.balance(held.user_id)).available_nano
-        try:
-            return await asyncio.wrap_future(
-                self._holds.capture_late(held, bill, usage, covered_nano=max(0, available_nano))
-            )
-        except InsufficientCredit:
-            # Another request took them in between.
-            return await asyncio.wrap_future(self._holds.capture_late(held, bill, usage))
-        except HoldExpired:
-            log.error("too late to charge", request_id=held.request_id, charge_nano=bill.charge_nano)
-            return await self._record(usage)
-
-    async def _record(self, usage: UsageRecord) -> Posted:
-        """Book a request that cost no money: compute units of own machines, or nothing at all."""
-        return await asyncio.wrap_future(self._poster.submit(rules.local_use(usage), urgent=False))
+        """Free what nobody waited for."""
+        if placed.exception() is None:
+            self.leases.end(placed.result(), 0)
 
     async def credit(self, credit_id: str, user_id: str, amount_nano: int, reason: str) -> Posted:
         """The operator's own money, once per `credit_id`."""
@@ -154,7 +108,7 @@ class Books:
 
     async def balance(self, user_id: str) -> Balance:
         """Raises AccountUnknown, DatabaseFailing."""
-        return await asyncio.to_thread(self._look, lambda session: balance(session, user_paid(user_id)))
+        return await asyncio.to_thread(self._look, lambda session: _paid(session, user_id))
 
     async def findings(self, *, deep: bool) -> list[Finding]:
         """What is wrong with the books. Raises DatabaseFailing."""
@@ -203,3 +157,7 @@ class Books:
                 continue
             if reaped:
                 log.warning("holds reaped", count=reaped)
+
+
+def _paid(session: Session, user_id: str) -> Balance:
+    return balance(session, user_paid(user_id))

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,8 +17,7 @@ log = structlog.get_logger(__name__)
 BYTES_MAX = 64 * 2**20
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(msgspec.Struct, frozen=True, gc=False):
     """What an ended request leaves to book: its usage row, what becomes of its hold, the bill if there is one."""
 
     usage: UsageRecord
@@ -52,25 +51,40 @@ class Spool:
 
     def add(self, settlement: Settlement) -> bool:
         """Keep a settlement; False, and all of it in the log, where the disk or the bound does not allow it."""
-        line = msgspec.json.encode(settlement) + b"\n"
+        return self.add_all([settlement])
+
+    def add_all(self, settlements: Sequence[Settlement]) -> bool:
+        """Keep all of them with one sync; False, and those that are lost in the log, where it is not allowed."""
+        lines = [msgspec.json.encode(settlement) + b"\n" for settlement in settlements]
         try:
             with self._writing, open(self._path, "ab", opener=_open_private) as file:
-                was_empty = not file.tell()
-                if file.tell() + len(line) > self._bytes_max:
-                    log.error("the spool is full, a settlement is lost", line=line.decode())
-                    return False
+                size = file.tell()
+                was_empty = not size
                 if not was_empty and not self._ends_whole():
                     # A machine that died in the middle of a line must not spoil the next one.
-                    line = b"\n" + line
-                file.write(line)
+                    lines[0] = b"\n" + lines[0]
+                fitting = self._fitting(lines, size)
+                file.write(b"".join(lines[:fitting]))
                 file.flush()
                 os.fsync(file.fileno())
                 if was_empty:
                     self._sync_folder()
         except OSError as error:
-            log.error("the spool cannot be written, a settlement is lost", line=line.decode(), reason=str(error))
+            reason = str(error)
+            for line in lines:
+                log.error("the spool cannot be written, a settlement is lost", line=line.decode(), reason=reason)
             return False
-        return True
+        for line in lines[fitting:]:
+            log.error("the spool is full, a settlement is lost", line=line.decode())
+        return fitting == len(lines)
+
+    def _fitting(self, lines: Sequence[bytes], size: int) -> int:
+        """How many of the lines the bound lets in."""
+        for number, line in enumerate(lines):
+            size += len(line)
+            if size > self._bytes_max:
+                return number
+        return len(lines)
 
     def read(self) -> list[SpooledSettlement]:
         """Everything kept, oldest first. Lines that cannot be read stay in the file, for people to look at."""

@@ -5,7 +5,7 @@ from sqlmodel import Field, SQLModel
 
 
 class RequestRecord(SQLModel, table=True):
-    """One request: where it went and why, how it ended. `decision` is JSON with every candidate's reasons."""
+    """One request: where it went and why, how it ended. `decision` is packed by `decisions`."""
 
     __tablename__ = "request_record"
     __table_args__ = (Index("ix_request_record_key_id", "key_id", "started_ns"),)
@@ -17,7 +17,6 @@ class RequestRecord(SQLModel, table=True):
     kind: str = Field(sa_column=Column(Text, nullable=False))
     lane: str = Field(sa_column=Column(Text, nullable=False))
     backend: str = Field(sa_column=Column(Text, nullable=False))
-    reason: str = Field(sa_column=Column(Text, nullable=False))
     decision: str = Field(sa_column=Column(Text, nullable=False))
     status: int = Field(sa_column=Column(BigInteger, nullable=False))
     outcome: str = Field(sa_column=Column(Text, nullable=False))

@@ -1,34 +1,106 @@
-"""How each backend has been doing: moving averages in seconds, requests under way, a circuit breaker."""
+"""How each backend is doing: requests under way, what they wait for, failures, its breaker, its models' rates."""
 
+import math
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-# The weight of the newest observation: about the last twenty count.
-_ALPHA = 0.1
-_BREAK_AFTER = 3
-_PAUSE_S = 5.0
-_PAUSE_MAX_S = 60.0
+from gateway.lanes.base import Offer
+from gateway.routing.breaker import Breaker
+from gateway.routing.rates import Rates
+
+# A backend of many models keeps the rates of those it was asked for lately.
+_MODELS_MAX = 64
+# Backends come and go with discovery; far more than anybody has at once.
+_BACKENDS_MAX = 4096
+# Until something was seen, one in a hundred is taken to fail, with the weight of ten requests.
+USUAL_FAILURE_SHARE = 0.01
+_PRIOR_REQUESTS = 10.0
+_HALF_LIFE_S = 120.0
+# A thousandth of them fades in this time.
+_FADE_EVERY_S = 0.2
 
 
 @dataclass(slots=True)
 class Health:
-    """One backend's record. Times are None until one was seen."""
+    """One backend's record. `pending_tokens` are of prompts sent there whose answers have not begun.
+
+    `speaking` streams have, and `spoke_most` is how many of them there have been at once. `waiting` requests stand
+    in our own line for it.
+    """
 
     in_flight: int = 0
-    first_token_s: float | None = None
-    token_s: float | None = None
-    request_s: float | None = None
-    failure_share: float = 0.0
-    failures_in_row: int = 0
-    closed_until_s: float = 0.0
-    trial_running: bool = False
+    waiting: int = 0
+    pending_tokens: int = 0
+    speaking: int = 0
+    spoke_most: int = 0
+    breaker: Breaker = field(default_factory=Breaker)
+    _failed: float = 0.0
+    _ended: float = 0.0
+    _counted_s: float = 0.0
+    _rates: OrderedDict[str, Rates] = field(default_factory=OrderedDict)
+
+    @property
+    def failures_in_row(self) -> int:
+        return self.breaker.failures_in_row
 
     def is_open(self, now_s: float) -> bool:
-        """Whether requests may go there: a broken backend gets a pause, then one trial at a time."""
-        if self.failures_in_row < _BREAK_AFTER:
-            return True
-        return now_s >= self.closed_until_s and not self.trial_running
+        """Whether requests may go there."""
+        return self.breaker.admits(now_s)
+
+    def rates_of(self, offer: Offer) -> Rates:
+        """What is known of the offered model there."""
+        rates = self._rates.get(offer.model)
+        if rates is None or not rates.holds_for(offer):
+            rates = self._rates[offer.model] = Rates(offer)
+            if len(self._rates) > _MODELS_MAX:
+                self._rates.popitem(last=False)
+        return rates
+
+    def failure_share(self, now_s: float) -> float:
+        """How likely the next request fails: what was seen, fading by half in two minutes, drawn to the usual."""
+        if not self._failed:
+            return USUAL_FAILURE_SHARE
+        fade = math.exp2((self._counted_s - now_s) / _HALF_LIFE_S)
+        prior = USUAL_FAILURE_SHARE * _PRIOR_REQUESTS
+        return (self._failed * fade + prior) / (self._ended * fade + _PRIOR_REQUESTS)
+
+    def began(self, now_s: float) -> None:
+        """A request was sent there; one of the three below follows."""
+        self.in_flight += 1
+        self.breaker.began(now_s)
+
+    def succeeded(self, now_s: float) -> None:
+        self._end()
+        self.breaker.succeeded()
+        self._count(now_s, has_failed=False)
+
+    def failed(self, now_s: float, retry_after_s: float | None = None) -> None:
+        self._end()
+        self.breaker.failed(now_s, retry_after_s)
+        self._count(now_s, has_failed=True)
+
+    def left(self, now_s: float, retry_after_s: float | None = None) -> None:
+        """The caller hung up, or the backend was only busy, perhaps for a time it named: no verdict on it."""
+        self._end()
+        self.breaker.left()
+        self.breaker.paused(now_s, retry_after_s)
+
+    def _end(self) -> None:
+        if self.in_flight:
+            self.in_flight -= 1
+
+    def _count(self, now_s: float, *, has_failed: bool) -> None:
+        if now_s - self._counted_s > _FADE_EVERY_S:
+            fade = math.exp2((self._counted_s - now_s) / _HALF_LIFE_S)
+            self._failed *= fade
+            self._ended *= fade
+            self._counted_s = now_s
+            if self._failed < 0.001:
+                self._failed = 0.0
+        self._failed += has_failed
+        self._ended += 1
 
 
 @dataclass(slots=True)
@@ -39,7 +111,12 @@ class LaneHealth:
     _records: dict[str, Health] = field(default_factory=dict)
 
     def of(self, label: str) -> Health:
-        return self._records.setdefault(label, Health())
+        record = self._records.get(label)
+        if record is None:
+            if len(self._records) >= _BACKENDS_MAX:
+                self._forget_idle()
+            record = self._records[label] = Health()
+        return record
 
     def labels(self) -> list[str]:
         return list(self._records)
@@ -47,40 +124,6 @@ class LaneHealth:
     def now_s(self) -> float:
         return self.clock()
 
-    def began(self, label: str) -> None:
-        health = self.of(label)
-        health.in_flight += 1
-        if health.failures_in_row >= _BREAK_AFTER:
-            health.trial_running = True
-
-    def succeeded(self, label: str, first_token_s: float | None, duration_s: float, tokens: int) -> None:
-        health = self.of(label)
-        self._ended(health)
-        health.failures_in_row = 0
-        health.failure_share *= 1 - _ALPHA
-        health.request_s = _average(health.request_s, duration_s)
-        if first_token_s is not None:
-            health.first_token_s = _average(health.first_token_s, first_token_s)
-            if tokens > 1:
-                health.token_s = _average(health.token_s, (duration_s - first_token_s) / (tokens - 1))
-
-    def failed(self, label: str) -> None:
-        health = self.of(label)
-        self._ended(health)
-        health.failures_in_row += 1
-        health.failure_share += _ALPHA * (1 - health.failure_share)
-        if health.failures_in_row >= _BREAK_AFTER:
-            pause_s = min(_PAUSE_MAX_S, _PAUSE_S * 2 ** (health.failures_in_row - _BREAK_AFTER))
-            health.closed_until_s = self.clock() + pause_s
-
-    def left(self, label: str) -> None:
-        """The caller hung up, or the backend was only busy: no verdict on it."""
-        self._ended(self.of(label))
-
-    def _ended(self, health: Health) -> None:
-        health.in_flight = max(0, health.in_flight - 1)
-        health.trial_running = False
-
-
-def _average(before: float | None, seen: float) -> float:
-    return seen if before is None else before + _ALPHA * (seen - before)
+    def _forget_idle(self) -> None:
+        for label in [label for label, record in self._records.items() if not record.in_flight]:
+            del self._records[label]

@@ -1,9 +1,66 @@
-"""Hard rules, checked before anything is weighed: which lanes a caller may use. Pure."""
+"""Hard rules, checked before anything is weighed: what may, can, and is wished to answer. Pure.
 
+Every check has a name, says what stands against an offer, and what would help. Rules that somebody set (a key's, a
+privacy label) are told apart from what a backend cannot do, since they end in different errors.
+"""
+
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any, Literal
 
+from msgspec import Struct
+
+from accounting.money import charge, format_usd
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Offer
+from gateway.openai import DOES, GENERATES, Kind
+from gateway.routing.need import NO_PREFERENCES, PRIVACY_RANK, Need, Preferences
+from gateway.settings.base import Privacy
+
+Check = Literal[
+    "lane",
+    "lanes",
+    "models",
+    "privacy",
+    "regions",
+    "kind",
+    "features",
+    "context",
+    "provider",
+    "price",
+    "spend",
+    "down",
+    "draining",
+    "breaker",
+]
+
+RULES: frozenset[Check] = frozenset(("lanes", "models", "privacy", "regions", "spend"))
+
+# Estimated prompts are off by a part: one is turned away for its length only where it is too long even so.
+_CONTEXT_CERTAIN = 0.8
+
+_WORDS: dict[Check, tuple[str, str]] = {
+    "lane": ("the request asks for the {} lane", "leave out millrace.lane, or name another lane"),
+    "lanes": ("rule 'lanes' of key {} allows {}, not {}", "use a key with this lane: millrace key create --lanes"),
+    "models": ("rule 'models' of key {} does not allow {}", "use a key that may use this model"),
+    "privacy": (
+        "the request is {}, and this backend is cleared for {} requests only",
+        "use an own machine's model",
+    ),
+    "regions": ("rule 'regions' of key {} allows {}, and this backend is in {}", "use a backend in these regions"),
+    "kind": ("{}", "use a model that does; GET /v1/models lists them"),
+    "features": ("does not support {}", "leave out the fields that need it, or use another model"),
+    "context": (
+        "its context of {} tokens is too short for about {} of prompt and {} of answer",
+        "shorten the prompt",
+    ),
+    "provider": ("provider.{} leaves it out", "change the request's provider preferences"),
+    "price": ("costs more than provider.max_price.{} allows", "raise the price, or leave it out"),
+    "spend": ("would cost about ${}, and {} allows ${} at most", "ask for less, or have the limit raised"),
+    "down": ("{}", "see the backend's own log"),
+    "draining": ("is being drained and takes nothing new", "undo the drain, or wait"),
+    "breaker": ("{}", "wait a few seconds"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,9 +71,147 @@ class Rule:
     sentence: str
 
 
-def forbids(caller: Caller, offer: Offer) -> Rule | None:
-    """The rule that stands against this offer for this caller, if any."""
+class Objection(Struct, frozen=True):
+    """What stands against an offer; in words only when somebody asks."""
+
+    check: Check
+    values: tuple[Any, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        return _WORDS[self.check][0].format(*self.values)
+
+    @property
+    def remedy(self) -> str:
+        return _WORDS[self.check][1]
+
+    @property
+    def rule(self) -> Rule | None:
+        return Rule(self.check, self.sentence) if self.check in RULES else None
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """The most that one request may be predicted to cost, and whose word that is."""
+
+    amount_nano: int
+    source: str
+
+    def objection(self, nano: int) -> Objection:
+        return Objection("spend", (format_usd(nano), self.source, format_usd(self.amount_nano)))
+
+
+def objection_to(offer: Offer, need: Need, caller: Caller) -> Objection | None:
+    """The first thing that stands against this offer, health apart; None where it may and can answer."""
+    if need.lane and offer.lane != need.lane:
+        return Objection("lane", (need.lane,))
+    found = _forbidden(offer, need, caller) or _unable(offer, need)
+    if found is None and need.preferences is not NO_PREFERENCES:
+        found = _unwanted(offer, need.preferences)
+    return found
+
+
+def clearance_of(offer: Offer) -> Privacy:
+    """The most private label that may go there.
+
+    Nobody else's machine is ever cleared for private requests: a provider is for internal ones where its owner
+    says so, else for public ones.
+    """
+    if offer.lane != "cloud":
+        return offer.clearance
+    return "internal" if offer.clearance == "internal" else "public"
+
+
+def _forbidden(offer: Offer, need: Need, caller: Caller) -> Objection | None:
     if offer.lane not in caller.lanes:
         allowed = ", ".join(sorted(caller.lanes)) or "none"
-        return Rule("lanes", f"rule 'lanes' of key {caller.key_prefix} allows {allowed}, not {offer.lane}")
+        return Objection("lanes", (caller.key_prefix, allowed, offer.lane))
+    if caller.models is not None and offer.model not in caller.models:
+        return Objection("models", (caller.key_prefix, offer.model))
+    if need.privacy != "public":
+        clearance = clearance_of(offer)
+        if PRIVACY_RANK[need.privacy] > PRIVACY_RANK[clearance]:
+            return Objection("privacy", (need.privacy, clearance))
+    # Own machines are where their owner is; a provider of unknown place is in none of the allowed ones.
+    if (
+        caller.regions is not None
+        and (offer.region or offer.lane == "cloud")
+        and offer.region not in caller.regions
+    ):
+        regions = ", ".join(sorted(caller.regions)) or "none"
+        return Objection("regions", (caller.key_prefix, regions, offer.region or "an unknown one"))
     return None
+
+
+def _unable(offer: Offer, need: Need) -> Objection | None:
+    if need.kind not in offer.kinds:
+        return Objection("kind", (_lacking_kind(need.kind),))
+    if not need.features <= offer.features:
+        return Objection("features", (", ".join(sorted(need.features - offer.features)),))
+    if offer.state == "down":
+        return Objection("down", (offer.note or "is down",))
+    if offer.state == "draining":
+        return Objection("draining")
+    if offer.context_tokens is not None and context_needed(need) > offer.context_tokens:
+        return Objection("context", (offer.context_tokens, need.prompt_tokens, need.output_tokens or 0))
+    return None
+
+
+def context_needed(need: Need) -> float:
+    """Tokens of context without which an answer is out of the question."""
+    return _CONTEXT_CERTAIN * need.prompt_tokens + (need.output_tokens or 0)
+
+
+def _lacking_kind(kind: Kind) -> str:
+    if kind == "embedding":
+        return "does not embed"
+    return "is an embedding model" if kind in GENERATES else f"does not {DOES[kind]}"
+
+
+def _unwanted(offer: Offer, wished: Preferences) -> Objection | None:
+    names = names_of(offer)
+    if wished.only is not None and not names & wished.only:
+        return Objection("provider", ("only",))
+    if names & wished.ignore:
+        return Objection("provider", ("ignore",))
+    if wished.order and not wished.allows_fallbacks and not names & set(wished.order):
+        return Objection("provider", ("order, with allow_fallbacks false,",))
+    if wished.quantizations is not None and (offer.quantization or "unknown").lower() not in wished.quantizations:
+        return Objection("provider", ("quantizations",))
+    if wished.denies_data_collection and offer.keeps_data:
+        return Objection("provider", ("data_collection",))
+    return _too_dear(offer, wished)
+
+
+def _too_dear(offer: Offer, wished: Preferences) -> Objection | None:
+    if offer.price is None:
+        return None
+    price = offer.price.price
+    if wished.prompt_nano_max is not None and price.prompt_nano > wished.prompt_nano_max:
+        return Objection("price", ("prompt",))
+    if wished.completion_nano_max is not None and price.completion_nano > wished.completion_nano_max:
+        return Objection("price", ("completion",))
+    return None
+
+
+def names_of(offer: Offer) -> frozenset[str]:
+    """What a request's preferences may call an offer: its backend, provider, lane, or both."""
+    provider = (offer.price.provider,) if offer.price and offer.price.provider else ()
+    return frozenset(name.lower() for name in (offer.backend, offer.lane, offer.label, *provider))
+
+
+def place_in(order: Iterable[str], offer: Offer) -> int:
+    """How early the request names this offer; those it does not name come after all that it does."""
+    names = names_of(offer)
+    place = 0
+    for place, name in enumerate(order, 1):
+        if name in names:
+            return place - 1
+    return place
+
+
+def price_nano(offer: Offer, need: Need) -> int:
+    """What the answer will probably cost, in nano-USD."""
+    if offer.price is None:
+        return 0
+    return charge(offer.price.price_for(need.prompt_tokens), need.prompt_tokens, 0, need.expected_tokens)

@@ -1,35 +1,213 @@
 """Puts the facts of this moment before the decision: what is on offer, how it has been doing, what is asked."""
 
-from collections.abc import Mapping
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from msgspec import structs
 
 from gateway.identity.caller import Caller
-from gateway.lanes.base import Call, Lane
-from gateway.lanes.tokens import estimate_prompt
-from gateway.routing.decision import Decision, Facts, Need, decide
+from gateway.lanes.base import Call, Lane, Offer
+from gateway.routing.accuracy import Accuracy, Report
+from gateway.routing.breaker import Breaker
+from gateway.routing.decision import Candidate, Decision, Rejection, rank
+from gateway.routing.dispatch import Dispatch, Memory
 from gateway.routing.health import LaneHealth
-from gateway.settings import LaneName, RoutingSettings
+from gateway.routing.lengths import OutputLengths
+from gateway.routing.need import Need, need_of
+from gateway.routing.policy import Ceiling, Objection
+from gateway.routing.prediction import Facts
+from gateway.routing.prefixes import Chain, PrefixIndex, chain_of
+from gateway.routing.shortlist import Known, Shortlists
+from gateway.settings import LaneName, PolicySettings, RoutingSettings
+from gateway.settings.routing import chain_of_fallbacks
+
+# Of more backends than this, some are drawn by lot: what is best of a few is nearly as good, and herds are not led
+# all to the same one.
+SAMPLE = 16
+# What an estimated token is, as everywhere where no tokenizer was asked.
+BYTES_PER_TOKEN = 4
+# With so many candidates of the model that was asked for, nobody gets as far as its fallbacks.
+_ENOUGH = 3
 
 
 class Router:
-    """Decides for calls; the same function answers those who only ask."""
+    """Decides for calls; the same function answers those who only ask. Told how each attempt went, it learns."""
 
-    def __init__(self, lanes: Mapping[LaneName, Lane], health: LaneHealth, weights: RoutingSettings) -> None:
+    def __init__(
+        self,
+        lanes: Mapping[LaneName, Lane],
+        health: LaneHealth,
+        weights: RoutingSettings,
+        policy: PolicySettings | None = None,
+        *,
+        report: Report | None = None,
+        seed: int | None = None,
+    ) -> None:
+        """`report` gets each prediction beside what was seen; `seed` makes the lots repeatable."""
         self._lanes = lanes
         self._health = health
         self._weights = weights
+        spend_nano_max = policy.spend_nano_max if policy else None
+        self._ceiling_of_all = None if spend_nano_max is None else Ceiling(spend_nano_max, "policy.spend_nano_max")
+        self._fallbacks = {model: chain_of_fallbacks(model, weights.fallbacks) for model in weights.fallbacks}
+        self._prefixes = PrefixIndex()
+        self._lengths = OutputLengths()
+        self._accuracy = Accuracy(report)
+        self._memory = Memory(self._accuracy, self._lengths, self._prefixes)
+        self._shortlists = Shortlists(health, self._ceiling)
+        self._lots = random.Random(seed)  # noqa: S311 - lots, not secrets
 
     def decide(self, caller: Caller, call: Call) -> Decision:
-        """The routing decision for a call, without acting on it. Never raises."""
-        request, health = call.request, self._health
-        need = Need(
-            model=request.model,
-            features=frozenset(call.features),
-            prompt_tokens=estimate_prompt(request),
-            output_tokens=request.tokens_limit,
-            lane=request.millrace.lane if request.millrace else None,
-            kind=call.kind,
-        )
-        now_s = health.now_s()
-        offers = [offer for lane in self._lanes.values() for offer in lane.offers(request.model)]
-        facts = [Facts(offer, record := health.of(offer.label), record.is_open(now_s)) for offer in offers]
-        return decide(need, caller, facts, self._weights)
+        """The decision to act on. Raises RequestInvalid for preferences that cannot be read."""
+        decision = self.explain(caller, call)
+        if decision.candidates:
+            # A backend that is given one trial gets no second request until that has begun.
+            breaker = self._health.of(decision.candidates[0].offer.label).breaker
+            if breaker.failures_in_row:
+                breaker.claim(self._health.now_s())
+        return decision
+
+    def explain(self, caller: Caller, call: Call) -> Decision:
+        """What would be decided just now; nothing changes."""
+        model = call.request.model
+        limit = call.request.tokens_limit
+        need = need_of(call, caller, self._lengths.expected(caller.key_id, model, limit))
+        chain: list[int] = []
+        candidates, rejections = self._weigh(need, caller, call, chain)
+        for other in self._fallbacks.get(model, ()):
+            if len(candidates) >= _ENOUGH or not need.preferences.allows_fallbacks:
+                break
+            expected = self._lengths.expected(caller.key_id, other, limit)
+            instead = structs.replace(need, model=other, expected_tokens=expected)
+            more, unfit = self._weigh(instead, caller, call, chain)
+            candidates += more
+            rejections += unfit
+        if not candidates:
+            candidates = self._last_resort(need, rejections)
+        return Decision(tuple(candidates), tuple(rejections), "", chain, caller.key_id, model)
+
+    def _last_resort(self, need: Need, rejections: list[Rejection]) -> list[Candidate]:
+        """Where an estimate turns everybody away: our own cluster counts exactly, and says so in its error."""
+        exact = [r for r in rejections if r.objection.check == "context" and r.offer.lane == "cluster"]
+        rejections[:] = [r for r in rejections if r not in exact]
+        now_s = self._health.now_s()
+        known = self._admitted(self._shortlists.known([r.offer for r in exact]), rejections, now_s)
+        return rank(need, self._facts(known, (), now_s), self._weights)[0]
+
+    def _weigh(
+        self, need: Need, caller: Caller, call: Call, chain: list[int]
+    ) -> tuple[list[Candidate], list[Rejection]]:
+        """Candidates and rejections of one model; fills the chain when there is a choice to make with it."""
+        now_s = self._health.now_s()
+        offers = self._offers(need.model, call.request.model)
+        shortlist = self._shortlists.of(need, caller, offers, now_s)
+        rejections = list(shortlist.rejections)
+        known = self._admitted(shortlist.passed, rejections, now_s)
+        if len(known) > 1 and not chain:
+            chain += chain_of(call.request, call.request.model, call.tenant, need.privacy)
+        if len(known) > SAMPLE:
+            known = self._sample(known, chain)
+        facts = self._facts(known, chain, now_s)
+        candidates, dear = rank(need, facts, self._weights, shortlist.ceiling)
+        return candidates, rejections + dear
+
+    def _offers(self, model: str, asked: str) -> list[Offer]:
+        offers = [offer for lane in self._lanes.values() for offer in lane.offers(model)]
+        if model == asked:
+            return offers
+        # The request's bytes name another model: the lane has to put this one's name there.
+        return [replace(offer, served_as=offer.served_as or offer.model) for offer in offers]
+
+    def _admitted(self, passed: Sequence[Known], rejections: list[Rejection], now_s: float) -> list[Known]:
+        """Those whose breaker lets requests pass; the others join the rejections."""
+        admitted = []
+        for known in passed:
+            breaker = known.health.breaker
+            if breaker.admits(now_s):
+                admitted.append(known)
+            else:
+                rejections.append(Rejection(known.offer, Objection("breaker", (_pause(breaker, now_s),))))
+        return admitted
+
+    def _sample(self, known: list[Known], chain: Chain) -> list[Known]:
+        """Some by lot, and those that have seen much of the prompt."""
+        warm = [one for one in known if self._prefixes.holds_half(one.offer.label, chain)][: SAMPLE // 2]
+        labels = {one.offer.label for one in warm}
+        cold = [one for one in known if one.offer.label not in labels]
+        return warm + self._lots.sample(cold, SAMPLE - len(warm))
+
+    def _facts(self, known: Sequence[Known], chain: Chain, now_s: float) -> list[Facts]:
+        matched_bytes = self._prefixes.matched_bytes
+        return [
+            Facts(
+                one.offer,
+                one.health,
+                one.rates,
+                one.health.failure_share(now_s),
+                matched_bytes(one.offer.label, chain) // BYTES_PER_TOKEN if chain else 0,
+                now_s,
+            )
+            for one in known
+        ]
+
+    def _ceiling(self, caller: Caller, model: str) -> Ceiling | None:
+        """The least of what the settings and the caller's spend quotas allow for one request."""
+        ceiling = self._ceiling_of_all
+        for quota in caller.quotas:
+            concerns = quota.measure == "spend" and quota.model in (None, model)
+            if concerns and (ceiling is None or quota.amount < ceiling.amount_nano):
+                ceiling = Ceiling(quota.amount, f"the budget of {quota.scope}")
+        return ceiling
+
+    def began(self, label: str, decision: Decision | None = None, offer: Offer | None = None) -> Dispatch:
+        """A request goes to this backend: it counts there, and its prompt will be in the cache there.
+
+        `offer` tells which candidate is meant where a backend has several. The dispatch is to be told how it ends.
+        """
+        found = _candidate(decision.candidates, label, offer) if decision else None
+        if decision is None or found is None or found.facts is None:
+            dispatch = Dispatch(label, self._health.clock, self._health.of(label), self._memory)
+        else:
+            if decision.chain:
+                self._prefixes.insert(label, decision.chain)
+            self._remember(found, decision.candidates)
+            record, key_id = found.facts.health, decision.key_id
+            dispatch = Dispatch(label, self._health.clock, record, self._memory, found, key_id)
+        dispatch.begin()
+        return dispatch
+
+    def _remember(self, chosen: Candidate, candidates: Sequence[Candidate]) -> None:
+        """What follows from the choice for those that were not chosen."""
+        for candidate in candidates:
+            if candidate.facts is None:
+                continue
+            rates = candidate.facts.rates
+            if candidate is chosen:
+                rates.passed_over = 0
+                if candidate.predicted.load_s and rates.loading_since_s is None:
+                    rates.loading_since_s = self._health.now_s()
+                continue
+            rates.was_passed_over()
+            if candidate.predicted.load_s:
+                # As with skis, that are bought once renting has cost as much: the model is loaded when the waits
+                # that it would have spared come to the time that loading takes.
+                loaded_s = candidate.predicted_s - candidate.predicted.load_s
+                rates.regret_s += max(0.0, chosen.predicted_s - loaded_s)
+
+    def accuracy(self) -> dict[str, dict[str, float]]:
+        """By backend, how far its predictions were off in the middle."""
+        return self._accuracy.summary()
+
+
+def _candidate(candidates: Sequence[Candidate], label: str, offer: Offer | None) -> Candidate | None:
+    for candidate in candidates:
+        if candidate.offer is offer or (offer is None and candidate.offer.label == label):
+            return candidate
+    return None
+
+
+def _pause(breaker: Breaker, now_s: float) -> str:
+    if now_s < breaker.asked_until_s:
+        return f"asked to be left alone for {breaker.asked_until_s - now_s:.0f} s more"
+    return f"failed {breaker.failures_in_row} times in a row and has a pause"

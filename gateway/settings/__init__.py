@@ -12,27 +12,39 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from gateway.settings.base import LaneName, Section, SettingsInvalid, WholePath, whole
+from gateway.settings.batches import BatchesSettings
+from gateway.settings.cache import CacheSettings
 from gateway.settings.cloud import CloudModel, CloudSettings
 from gateway.settings.cluster import ClusterSettings
+from gateway.settings.identity import IdentitySettings
+from gateway.settings.limits import RedisSettings
 from gateway.settings.pool import PoolBackend, PoolSettings
+from gateway.settings.responses import ResponsesSettings
 from gateway.settings.routing import PolicySettings, RoutingSettings
 from gateway.settings.server import DatabaseSettings, LogSettings, RequestLogSettings, ServerSettings
+from gateway.settings.telemetry import TelemetrySettings
 
 __all__ = [
+    "BatchesSettings",
+    "CacheSettings",
     "CloudModel",
     "CloudSettings",
     "ClusterSettings",
     "DatabaseSettings",
+    "IdentitySettings",
     "LaneName",
     "LogSettings",
     "PolicySettings",
     "PoolBackend",
     "PoolSettings",
+    "RedisSettings",
     "RequestLogSettings",
+    "ResponsesSettings",
     "RoutingSettings",
     "ServerSettings",
     "Settings",
     "SettingsInvalid",
+    "TelemetrySettings",
     "default_data_dir",
     "read_settings",
     "refuse_unknown",
@@ -65,8 +77,14 @@ class Settings(BaseSettings):
     pool: PoolSettings = PoolSettings()
     cloud: CloudSettings = CloudSettings()
     policy: PolicySettings = PolicySettings()
+    identity: IdentitySettings = IdentitySettings()
     routing: RoutingSettings = RoutingSettings()
     request_log: RequestLogSettings = RequestLogSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
+    redis: RedisSettings = RedisSettings()
+    responses: ResponsesSettings = ResponsesSettings()
+    cache: CacheSettings = CacheSettings()
+    batches: BatchesSettings = BatchesSettings()
 
     @classmethod
     def settings_customise_sources(

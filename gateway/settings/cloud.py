@@ -1,7 +1,7 @@
 """The cloud lane: providers, their models and prices."""
 
 import os
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -23,6 +23,12 @@ class CloudModel(Section):
         ge=1,
         description="Longest answer; sizes the money hold of a request that names no limit, and is its.",
     )
+    clearance: Literal["public", "internal"] = Field(
+        "public", description="Most private label that may go there: internal for a provider under contract."
+    )
+    region: str | None = Field(None, max_length=80, description="Where it computes, for rules and preferences.")
+    quantization: str | None = Field(None, max_length=40, description="Of its weights, for preferences.")
+    keeps_data: bool = Field(False, description="Whether the provider keeps what is sent.")
     parameters: dict[str, str] = Field({}, description="Further litellm arguments, as api_version.")
     secret_parameters: dict[str, str] = Field({}, description="litellm argument -> name in the keys file.")
 

@@ -1,13 +1,21 @@
 """What decides between lanes: hard rules and weights."""
 
-from pydantic import Field
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+from pydantic import Field, model_validator
 
 from gateway.settings.base import LaneName, Section
+
+_FALLBACKS_MAX = 8
 
 
 class PolicySettings(Section):
     lanes: tuple[LaneName, ...] = Field(
         ("cluster", "pool"), description="Lanes that a new key may use.", examples=['["cluster", "pool"]']
+    )
+    spend_nano_max: int | None = Field(
+        None, ge=0, description="Most that one request may be predicted to cost, in nano-USD; no limit without."
     )
 
 
@@ -16,4 +24,44 @@ class RoutingSettings(Section):
         30.0, gt=0, description="Predicted seconds to the first token from which waiting costs."
     )
     time_nano_per_s: int = Field(1_000_000, ge=0, description="Worth of a second past the target, in nano-USD.")
+    speed_nano_per_s: int = Field(
+        1000,
+        ge=0,
+        description="Worth of every predicted second, in nano-USD; small, so that own machines come first.",
+    )
+    queue_s: float = Field(
+        300.0,
+        gt=0,
+        description="Longest wait for a free slot of an own backend, in seconds, unless a request says its own.",
+    )
+    hedging: bool = Field(
+        True, description="Ask a second, idle own backend when the first is slower to begin than it mostly is."
+    )
     failure_nano: int = Field(50_000_000, ge=0, description="Worth of avoiding a failed request, in nano-USD.")
+    fallbacks: dict[str, tuple[str, ...]] = Field(
+        {},
+        description="Models to go on to, in order, where one cannot be served or the prompt is too long for it.",
+        examples=['{"big": ["small", "cloud-small"]}'],
+    )
+
+    @model_validator(mode="after")
+    def _has_no_circles(self) -> Self:
+        for model in self.fallbacks:
+            chain_of_fallbacks(model, self.fallbacks)
+        return self
+
+
+def chain_of_fallbacks(model: str, fallbacks: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """A model's fallbacks, each followed by its own, every model once. Raises ValueError for a circle."""
+    found: list[str] = []
+
+    def follow(name: str, path: tuple[str, ...]) -> None:
+        for other in fallbacks.get(name, ()):
+            if other in path:
+                raise ValueError(f"fallbacks go in a circle: {' -> '.join((*path, other))}")
+            if other not in found:
+                found.append(other)
+                follow(other, (*path, other))
+
+    follow(model, (model,))
+    return tuple(found[:_FALLBACKS_MAX])

@@ -10,7 +10,7 @@ from gateway.settings.base import Section
 class ServerSettings(Section):
     host: str = Field("127.0.0.1", description="Address to listen on; 0.0.0.0 for every interface.")
     port: int = Field(8400, ge=0, le=65535, description="HTTP port; 0 takes a free one.")
-    body_bytes_max: int = Field(8 * 2**20, ge=1024, description="Largest request body, in bytes.")
+    body_bytes_max: int = Field(32 * 2**20, ge=1024, description="Largest request body, in bytes.")
     requests_max: int = Field(1024, ge=1, description="Most requests answered at once; more get a 503.")
     drain_s: int = Field(30, ge=0, description="How long a stop waits for running requests, in seconds.")
 
@@ -24,6 +24,9 @@ class DatabaseSettings(Section):
 class LogSettings(Section):
     level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe line written.")
     format: Literal["json", "console"] = Field("json", description="JSON lines, or coloured text for people.")
+    access: Literal["off", "json"] = Field(
+        "json", description="A line of JSON on stderr for every request, or none."
+    )
 
     @property
     def style(self) -> str:

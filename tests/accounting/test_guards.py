@@ -59,14 +59,15 @@ FORBIDDEN_ON = {
         + TRANSFER
         + "(9, 1, 9, 99, 2, 1, 'single', NULL, NULL)",
         "usage of nobody, references off": "PRAGMA foreign_keys = OFF;"
-        "INSERT INTO usage SELECT 99, 'r99', user_id, department, key_id, model, lane, provider,"
-        " 0, 0, 0, count_source, outcome, 0, 0, 0, 0, 0, 0 FROM usage",
+        "INSERT INTO usage SELECT 'r99', user_id, department, key_id, model, lane, provider,"
+        " 0, 0, 0, count_source, outcome, 0, 0, 0, 0, 0, 0, 99 FROM usage",
         "overdraft, checks off": "PRAGMA ignore_check_constraints = ON;"
         + TRANSFER
         + "(9, 1, 9, 2, 1, 1001, 'single', NULL, NULL)",
         "negative, checks off": "PRAGMA ignore_check_constraints = ON;"
         + TRANSFER
         + "(9, 1, 9, 2, 1, -1, 'single', NULL, NULL)",
+        "usage replaced": "INSERT OR REPLACE INTO usage SELECT * FROM usage",
         "event replaced": "INSERT OR REPLACE INTO event VALUES (1, 'x', 'credit', x'00', 'x', 0, '{}')",
         "event replaced by key": REPLACE_BY_KEY,
         "transfer replaced": TRANSFER.replace("INSERT", "INSERT OR REPLACE")

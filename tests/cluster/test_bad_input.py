@@ -29,8 +29,8 @@ from cluster.nodes.node import Agent
 from cluster.nodes.node_options import NodeOptions
 from cluster.nodes.probe import Machine, probe_machine
 from cluster.nodes.sharing import FileDoor
+from cluster.trust.addresses import Target
 from cluster.trust.authority import Authority
-from cluster.trust.discovery import Target
 from cluster.trust.handshake import PROGRAM
 from cluster.trust.identity import Identity
 from cluster.trust.joining import join

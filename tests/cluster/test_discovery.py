@@ -14,8 +14,9 @@ from cluster import wire
 from cluster.controller import Controller
 from cluster.errors import LinkLost, PeerRejected, WrongPeer
 from cluster.net.channel import Channel, Door, dial
+from cluster.trust.addresses import Target, is_reachable, own_addresses
 from cluster.trust.authority import Authority
-from cluster.trust.discovery import Announcement, Target, is_reachable, look_for, own_addresses
+from cluster.trust.discovery import Announcement, look_for
 from cluster.trust.identity import Identity
 from cluster.trust.joining import join
 from cluster.trust.whereabouts import Whereabouts

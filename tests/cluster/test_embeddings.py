@@ -39,8 +39,8 @@ from cluster.nodes.node import Agent
 from cluster.nodes.node_options import NodeOptions
 from cluster.nodes.probe import Device, Machine
 from cluster.plans.plan import BLOCK_TOKENS, Member, plan_stages
+from cluster.trust.addresses import Target
 from cluster.trust.authority import Authority
-from cluster.trust.discovery import Target
 from cluster.trust.identity import Identity, NodeId
 from tests.cluster.test_joining import node_id
 from tests.clusters import DEMO_MODEL, Cluster, child

@@ -24,8 +24,8 @@ from cluster.nodes.node import Agent
 from cluster.nodes.node_options import NodeOptions
 from cluster.nodes.sharing import FileDoor
 from cluster.nodes.sources import nearest
+from cluster.trust.addresses import Target
 from cluster.trust.authority import Authority
-from cluster.trust.discovery import Target
 from cluster.trust.identity import Identity, NodeId
 from tests.cluster.test_joining import node_id, until
 from tests.clusters import DEMO_MODEL

@@ -23,8 +23,8 @@ from cluster.net.channel import Channel, Door, open_channel
 from cluster.net.transport import _LINKS_MAX, Link, Listener, dial
 from cluster.nodes.node import Agent
 from cluster.nodes.node_options import NodeOptions
+from cluster.trust.addresses import Target
 from cluster.trust.authority import Authority, fingerprint
-from cluster.trust.discovery import Target
 from cluster.trust.identity import Identity, NodeId
 from cluster.trust.joining import join
 from tests.clusters import Cluster, running_cluster

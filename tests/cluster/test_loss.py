@@ -21,7 +21,7 @@ from cluster.models.store import read_part
 from cluster.nodes.local_nodes import LocalNodes
 from cluster.nodes.node import Agent
 from cluster.nodes.node_options import NodeOptions
-from cluster.trust.discovery import Target
+from cluster.trust.addresses import Target
 from tests.clusters import DEMO_MODEL, GREEDY, Answer, Cluster, child, running_cluster
 
 pytestmark = pytest.mark.anyio

@@ -20,8 +20,8 @@ from cluster.nodes.node_options import NodeOptions
 from cluster.nodes.probe import Device, probe_machine
 from cluster.plans.speeds import Pace, Speed
 from cluster.trust import authority, renewal
+from cluster.trust.addresses import Target
 from cluster.trust.authority import Authority
-from cluster.trust.discovery import Target
 from cluster.trust.handshake import PROGRAM, check_hello
 from cluster.trust.identity import Identity, NodeId
 from cluster.trust.joining import join

@@ -26,7 +26,7 @@ from cluster.generation import (
     TextPrompt,
     TokenEvent,
 )
-from cluster.models.text import TextCodec
+from cluster.models.text import Detokenizer, TextCodec
 from cluster.resuming import LOSSES_MAX, ResumedRequest
 from tests.clusters import DEMO_MODEL
 
@@ -36,7 +36,9 @@ VOCABULARY = CODEC.tokenizer.get_vocab_size()
 
 
 def completion(limits: Limits) -> Completion:
-    return Completion.begin(0, Sequence(list(PROMPT), len(PROMPT), Sampling()), limits, 512, CODEC)
+    return Completion.begin(
+        0, Sequence(list(PROMPT), len(PROMPT), Sampling()), limits, 512, Detokenizer(CODEC, PROMPT)
+    )
 
 
 def feed(reader: Completion, token_ids: list[int]) -> Iterator[TokenEvent]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from cluster import wire
 from cluster.control.deployment import Model, Rollout
@@ -60,6 +61,20 @@ async def test_nobody_is_told_to_dial_a_port_that_is_none(culprit: NodeId, answe
         await machines.rollout((C, ready("stage", 9)), (culprit, answer)).run()
     assert failed.value.node_id == culprit
     assert not any(isinstance(message, wire.Connect) for _, message in machines.told)
+
+
+@pytest.mark.parametrize(("lacking", "said"), [(A, "a: no llguidance"), (C, "c: no llguidance"), (None, "")])
+async def test_who_cannot_keep_to_schemas_is_named(lacking: NodeId | None, said: str) -> None:
+    """Head and last stage both have to."""
+    stages = [(node_id, ready("stage", 9)) for node_id in (A, B, C)]
+    answers = [(A, ready("head", 8, 7)), *stages]
+    told = [
+        (node_id, replace(answer, unconstrained="no llguidance" if node_id == lacking else ""))
+        for node_id, answer in answers
+    ]
+    closing: list[tuple[NodeId, wire.Message]] = [(node_id, wire.Connected(5)) for node_id in (A, B, C)]
+    deployment = await Machines().rollout(*told, *closing, (A, wire.RingClosed(5, 1.0))).run()
+    assert deployment.unconstrained == said
 
 
 async def test_a_process_that_ends_while_it_loads_is_not_waited_for() -> None:

@@ -108,7 +108,7 @@ def test_chat_template_is_that_of_transformers(codec: TextCodec) -> None:
         {"role": "user", "content": "And?"},
     ]
     expected = reference.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    assert codec.render(messages) == expected
+    assert codec.render(ChatPrompt(messages)) == expected
     ids = reference.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
     assert codec.encode(ChatPrompt(messages)) == ids
 
@@ -133,7 +133,7 @@ def test_a_template_may_refuse_and_is_sandboxed(tmp_path: Path) -> None:
     template = tmp_path / "chat_template.jinja"
     template.write_text("{{ raise_exception('roles must alternate') }}")
     with pytest.raises(RequestInvalid, match="roles must alternate"):
-        TextCodec(tmp_path).render([{"role": "user", "content": "x"}])
+        TextCodec(tmp_path).render(ChatPrompt([{"role": "user", "content": "x"}]))
     template.write_text("{{ ''.__class__.__mro__ }}")
     with pytest.raises(RequestInvalid):
-        TextCodec(tmp_path).render([{"role": "user", "content": "x"}])
+        TextCodec(tmp_path).render(ChatPrompt([{"role": "user", "content": "x"}]))

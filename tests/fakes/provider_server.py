@@ -37,10 +37,14 @@ class Received:
 
 @dataclass
 class ProviderServer:
-    """Serves `routes` (path -> handler of a POST) on 127.0.0.1 from a thread of its own until `stop`."""
+    """Serves `routes` (path -> handler of a POST) on 127.0.0.1 from a thread of its own until `stop`.
+
+    `models` are what GET /v1/models lists.
+    """
 
     routes: dict[str, Handler]
     port: int = 0
+    models: tuple[str, ...] = ()
     requests: list[Received] = field(default_factory=list)
 
     def start(self) -> None:
@@ -79,6 +83,7 @@ class ProviderServer:
         app = web.Application(client_max_size=BODY_BYTES_MAX)
         for path, handler in self.routes.items():
             app.router.add_post(path, self._recorded(handler))
+        app.router.add_get("/v1/models", self._list)
         app.router.add_get("/control/requests", self._show)
         app.router.add_post("/control/reset", self._forget)
         # Without handler_cancellation a client that hangs up would not be noticed before the next write.
@@ -92,7 +97,9 @@ class ProviderServer:
         async def record(request: web.Request) -> web.StreamResponse:
             port = request.transport.get_extra_info("peername")[1] if request.transport else 0
             headers = {name.lower(): value for name, value in request.headers.items()}
-            received = Received(request.path, headers, json.loads(await request.read()), port)
+            # A form is left for its handler to read, which can be done only once.
+            body = json.loads(await request.read()) if request.content_type == "application/json" else {}
+            received = Received(request.path, headers, body, port)
             self.requests.append(received)
             try:
                 response = await handler(request, received)
@@ -105,6 +112,10 @@ class ProviderServer:
             return response
 
         return record
+
+    async def _list(self, request: web.Request) -> web.Response:
+        entries = [{"id": model, "object": "model", "created": 1, "owned_by": "fake"} for model in self.models]
+        return web.json_response({"object": "list", "data": entries})
 
     async def _show(self, request: web.Request) -> web.Response:
         return web.json_response([asdict(received) for received in self.requests])

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,8 @@ from sqlalchemy import Engine, select, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from accounting import rules
 from accounting.chart import supply, user_paid, user_receivable
+from accounting.lease import LEASE_NS
 from accounting.money import Price
 from accounting.prices import PricedModel
 from accounting.rules import Hold
@@ -31,7 +30,6 @@ from gateway.records.books import Books
 from gateway.records.request_log import RequestLog
 from gateway.records.spool import Settlement, Spool
 from gateway.routing.decision import Decision
-from gateway.routing.health import LaneHealth
 from tests.accounting.books import Books as OtherGateway
 from tests.accounting.books import usage
 
@@ -78,7 +76,7 @@ async def keeping(database: Database, folder: Path) -> AsyncIterator[tuple[Books
     books = Books(database.read, database.write)
     log = RequestLog(database.read, database.write)
     spool = Spool(folder / "unbooked.jsonl")
-    bookkeeper = Bookkeeper(books, log, Metrics.create(), LaneHealth(), spool)
+    bookkeeper = Bookkeeper(books, log, Metrics.create(), spool)
     books.start()
     log.start()
     bookkeeper.start()
@@ -176,7 +174,7 @@ async def test_a_hold_that_nobody_waits_for_any_more_is_given_back(database: Dat
         with pytest.raises(asyncio.CancelledError):
             await waiting
         database.answers.set()
-        await until(lambda: kinds_of_events(database) == ["credit", "hold", "release"])
+        await until(lambda: kinds_of_events(database) == ["credit", "lease"])
     assert OtherGateway(database.engine).balance(user_paid("ann")).available_nano == CREDIT
 
 
@@ -200,8 +198,8 @@ async def test_after_the_reaper_credits_pay_first_and_the_rest_is_owed(
     async with keeping(database, tmp_path) as (books, bookkeeper):
         held, silent = await held_by(books), await held_by(books, "req_2")
         with OtherGateway(database.engine) as other:
-            other.post(rules.reap(held))
-            other.post(rules.reap(silent))
+            other.now_ns = time.time_ns() + LEASE_NS
+            assert other.reaper.sweep() == 1
             other.hold("req_3", "ann", 2 * CREDIT - credits_left)
         bookkeeper.settle(trip(CLOUD, held), said(), DONE)
         bookkeeper.settle(trip(CLOUD, silent, "req_2"), said(0), FAILED)
@@ -214,13 +212,13 @@ async def test_after_the_reaper_credits_pay_first_and_the_rest_is_owed(
 async def test_the_price_list_and_what_providers_miscount_are_kept_sane(
     database: Database, tmp_path: Path
 ) -> None:
-    meter = replace(said(), prompt_tokens=2, cached_tokens=9)
+    meter = said()
+    meter.prompt_tokens, meter.cached_tokens = 2, 9
     async with keeping(database, tmp_path) as (books, bookkeeper):
         bookkeeper.settle(trip(CLOUD, await held_by(books)), meter, DONE)
     with read_sessions(database.engine)() as session:
-        assert session.scalars(select(event_table.c.meta).where(event_table.c.kind == "capture")).all() == [
-            '{"price":"list-7"}'
-        ]
+        kept = session.scalars(select(event_table.c.meta).where(event_table.c.kind == "lease")).all()
+    assert [meta for meta in kept if meta != "{}"] == ['{"price":"list-7"}']
 
 
 @pytest.mark.anyio
@@ -237,6 +235,26 @@ async def test_a_broken_rule_and_a_database_that_is_away_show(database: Database
     database.is_away = True
     async with keeping(database, tmp_path) as (books, _):
         assert not (await books.condition()).is_reachable
+
+
+@pytest.mark.anyio
+async def test_many_free_requests_are_few_events_and_each_counts_once(database: Database, tmp_path: Path) -> None:
+    """Although some end twice, in one batch and in another, and others come again out of the spool."""
+    spool = Spool(tmp_path / "unbooked.jsonl")
+    spool.add_all([Settlement(usage(f"req_{n}", lane="pool", compute_nano=10)) for n in (3, 4, 700)])
+    async with keeping(database, tmp_path) as (_, bookkeeper):
+        for number in (*range(600), 5, 6):
+            bookkeeper.settle(trip(POOL, request_id=f"req_{number}"), said(), DONE)
+        await until(lambda: len(usage_rows(database)) == 601)
+        bookkeeper.settle(trip(POOL, request_id="req_7"), said(), DONE)
+        bookkeeper.settle(trip(POOL, request_id="x" * 600), said(), DONE)
+        bookkeeper.settle(trip(POOL, request_id="req_701"), said(), DONE)
+    rows = usage_rows(database)
+    assert len(rows) == 602
+    assert standing(database, supply("pool")) == sum(compute for _, _, compute in rows.values())
+    assert len(kinds_of_events(database)) < 10
+    assert spool.read() == []
+    assert OtherGateway(database.engine).findings() == []
 
 
 def test_a_spool_is_bounded_and_survives_a_torn_line(tmp_path: Path) -> None:

@@ -120,7 +120,9 @@ async def test_a_large_body_is_not_taken_for_headers(server: uvicorn.Server) -> 
         pytest.param(b"", b"", id="silent"),
         pytest.param(GET + b"x: ", b"a", id="half a head"),
         pytest.param(GET + b"\r\n", b"\r\n", id="after an answer"),
-        pytest.param(b"POST /early HTTP/1.1\r\nContent-Length: 9999\r\n\r\n", b"a", id="answered before its body"),
+        pytest.param(
+            b"POST /early HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n\r\n", b"a", id="answered before its body"
+        ),
         pytest.param(b"nonsense\r\n\r\n", b"a", id="refused"),
         pytest.param(b"GET http://[ HTTP/1.1\r\nHost: x\r\n\r\n", b"", id="refused for its target"),
     ],
@@ -136,7 +138,7 @@ async def test_a_slow_client_is_let_go(server: uvicorn.Server, start: bytes, dri
 async def test_a_client_that_does_not_read_is_let_go(server: uvicorn.Server) -> None:
     async with connected(server) as (_, writer), asyncio.timeout(5):
         writer.transport.pause_reading()  # type: ignore[attr-defined]
-        writer.write(b"GET /large HTTP/1.1\r\n\r\n")
+        writer.write(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
         while server.server_state.connections:
             await asyncio.sleep(0.05)
 

@@ -7,7 +7,9 @@ import pytest
 from sqlalchemy import text
 
 from gateway.database import open_engine, read_sessions, write_sessions
-from gateway.identity.keys import CACHE_S, KEY_PREFIX, Keys, load_secret
+from gateway.identity.keys import CACHE_S, KEY_PREFIX, Keys
+from gateway.identity.secret import check_secret, load_secret
+from gateway.settings import IdentitySettings, SettingsInvalid
 
 
 @pytest.fixture
@@ -63,7 +65,51 @@ def test_another_secret_finds_nothing(keys: Keys, dsn: str) -> None:
 
 
 def test_the_secret_is_made_once_and_private(tmp_path: Path) -> None:
-    first = load_secret(tmp_path)
+    first = load_secret(IdentitySettings(), tmp_path)
     assert len(first) == 32
-    assert load_secret(tmp_path) == first
+    assert load_secret(IdentitySettings(), tmp_path) == first
     assert (tmp_path / "secret").stat().st_mode & 0o077 == 0
+
+
+def test_gateways_that_share_a_database_are_given_one_secret(tmp_path: Path) -> None:
+    own = load_secret(IdentitySettings(), tmp_path)
+    shared = IdentitySettings(secret_file=tmp_path / "secret")
+    assert load_secret(shared, tmp_path / "another folder") == own
+    text = IdentitySettings.model_validate({"secret": "0123456789abcdef" * 2})
+    assert load_secret(text, tmp_path) == b"0123456789abcdef" * 2
+    assert "0123456789abcdef" not in repr(text)
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "told"),
+    [
+        (b"x" * 32, 0o644, "chmod 600"),
+        (b"x" * 31, 0o600, "31 bytes, too few"),
+        (None, 0o600, "cannot be read: No such file"),
+    ],
+)
+def test_a_shared_secret_that_is_none_is_refused(
+    tmp_path: Path, content: bytes | None, mode: int, told: str
+) -> None:
+    path = tmp_path / "shared"
+    if content is not None:
+        path.write_bytes(content)
+        path.chmod(mode)
+    with pytest.raises(SettingsInvalid, match=f"identity.secret_file: .*{told}"):
+        load_secret(IdentitySettings(secret_file=path), tmp_path)
+
+
+def test_a_gateway_with_another_secret_is_told_at_its_start(dsn: str) -> None:
+    engine = open_engine(dsn)
+    read, write = read_sessions(engine), write_sessions(engine)
+    first, second = b"1" * 32, b"2" * 32
+    check_secret(first, write)
+    check_secret(second, write)  # no key is lost yet
+    keys = Keys(second, read, write)
+    keys.create("mine", ("cluster",))
+    check_secret(second, write)
+    with pytest.raises(SettingsInvalid, match=r"identity.secret: .* another secret"):
+        check_secret(first, write)
+    keys.revoke(keys.rows()[0].key_id)
+    check_secret(first, write)
+    engine.dispose()

@@ -43,6 +43,7 @@ def test_nested_values_and_mappings(monkeypatch: pytest.MonkeyPatch) -> None:
         ("MILLRACE_POOL__BACKENDS", "x", "^MILLRACE_POOL__BACKENDS: JSON expected"),
         ("MILLRACE_CLOUD__MODELS__fast", "x", "^MILLRACE_CLOUD__MODELS__fast: JSON expected"),
         ("MILLRACE_CLOUD__KEYS_FILE", "~nobody-here/x", r"cloud\.keys_file: "),
+        ("MILLRACE_IDENTITY__SECRET", "changethis", r"identity\.secret: .*openssl rand"),
         ("MILLRACE_CLOUD__MODELS", '{"x": {"model": "m", "pirce": "1"}}', "pirce: is no setting"),
         (
             "MILLRACE_CLOUD__MODELS",

@@ -78,7 +78,7 @@ CASES: list[tuple[str, bytes, int, str | None]] = [
     ("a search", body(web_search_options={}), 400, "web_search_options"),
     ("a file", body(messages=[{"role": "user", "content": [{"type": "file"}]}]), 400, "messages[0].content[0]"),
     ("a long prompt", body(messages=[{"role": "user", "content": "word " * 20_000}]), 400, "messages"),
-    ("10 MB", body(messages=[{"role": "user", "content": "a" * 10_000_000}]), 413, None),
+    ("40 MB", body(messages=[{"role": "user", "content": "a" * 40_000_000}]), 413, None),
 ]
 
 

@@ -46,7 +46,7 @@ def test_a_machine_that_is_not_there_is_named(gateway: Gateway) -> None:
     for what in ("remove", "drain?undo=true"):
         answer = gateway.http().post(f"/admin/machines/no%2Fbody/{what}", headers={HEADER: running["admin_token"]})
         assert answer.status_code == 404
-        assert gateway.http().post(f"/admin/machines/nobody/{what}").status_code == 401
+        assert gateway.http().post(f"/admin/machines/nobody/{what}").status_code == 403
     answer = gateway.http().post("/admin/machines/nobody/drain", headers={HEADER: running["admin_token"]})
     assert "no machine of this cluster is called nobody" in answer.json()["error"]["message"]
     answer = gateway.http().post("/admin/plan", headers={HEADER: running["admin_token"]}, json={"without": []})

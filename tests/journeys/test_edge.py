@@ -58,7 +58,7 @@ def test_a_key_sees_its_own_requests_and_the_owners_see_all(edge: Gateway) -> No
         ("GET", "/v1/nothing", 404),
         ("GET", "/v1/chat/completions", 405),
         ("POST", "/v1/chat/completions", 400),
-        ("GET", "/admin/requests", 401),
+        ("GET", "/admin/requests", 403),
         ("GET", "/console", 200),
         ("GET", "/console/static/console.css", 200),
     ],

@@ -1,0 +1,125 @@
+"""The loads, and who was seen under which of them in which round."""
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from bench.gateway.arena import Arena, Start, Window
+from bench.gateway.contestants import Name, NotHere
+from bench.gateway.load import Order
+from bench.gateway.upstream import MODEL
+
+EVENTS = 32
+# Of LiteLLM's a few windows say all, and each drains for most of a minute.
+_SLOW_ROUNDS = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """So many connections; whole answers, or streams of EVENTS events so far apart."""
+
+    name: str
+    connections: int
+    is_stream: bool = False
+    pause_us: int = 0
+    share_of_window: float = 1.0
+    is_timed: bool = False
+    """Delay is what it is for; it leaves the core time to spare."""
+
+    def order(self, seconds: float) -> Order:
+        return Order(
+            base_url="",
+            key="",
+            model=MODEL,
+            connections=self.connections,
+            seconds=seconds * self.share_of_window,
+            events=EVENTS if self.is_stream else 0,
+            pause_us=self.pause_us,
+        )
+
+
+ONE = Scenario("c1", 1, is_timed=True)
+SOME = Scenario("c8", 8)
+MANY = Scenario("c64", 64, share_of_window=1.5)
+STREAMS = Scenario("s16", 16, is_stream=True, pause_us=10_000, share_of_window=1.5)
+# 12,500 events/s: the upstream can be asked for 390 streams/s at most.
+CROWD = Scenario("s256", 256, is_stream=True, pause_us=20_000, share_of_window=2, is_timed=True)
+SCENARIOS = (ONE, SOME, MANY, STREAMS, CROWD)
+
+
+@dataclass(slots=True)
+class Results:
+    """Everything that was seen; medians and ratios of it."""
+
+    starts: dict[Name, Start] = field(default_factory=dict)
+    windows: dict[tuple[Name, str], list[Window]] = field(default_factory=dict)
+    rss_after_mb: dict[Name, float] = field(default_factory=dict)
+    absent: dict[Name, str] = field(default_factory=dict)
+
+    def of(self, name: Name, scenario: Scenario) -> list[Window]:
+        return self.windows.get((name, scenario.name), [])
+
+    def median(self, name: Name, scenario: Scenario, figure: Callable[[Window], float | None]) -> float | None:
+        values = [value for window in self.of(name, scenario) if (value := figure(window)) is not None]
+        return statistics.median(values) if values else None
+
+    def paired(
+        self,
+        name: Name,
+        other: Name,
+        scenarios: Sequence[Scenario],
+        figure: Callable[[Window, Window], float | None],
+    ) -> list[float]:
+        """What two windows of one round say of each other; rounds that only one of them has do not count."""
+        pairs = (
+            pair
+            for scenario in scenarios
+            for pair in zip(self.of(name, scenario), self.of(other, scenario), strict=False)
+        )
+        return sorted(value for mine, theirs in pairs if (value := figure(mine, theirs)) is not None)
+
+    def errors(self, name: Name) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        for (whose, _), windows in self.windows.items():
+            for window in windows if whose == name else ():
+                for what, count in window.saw.errors.items():
+                    counts[what] = counts.get(what, 0) + count
+        return counts
+
+    @property
+    def paces_ms(self) -> list[float]:
+        return sorted(window.pace_ms for windows in self.windows.values() for window in windows)
+
+
+def run(
+    arena: Arena, names: Sequence[Name], *, rounds: int, seconds: float, told: Callable[[str], None]
+) -> Results:
+    """Start all, warm each up, then let them take turns in every round, in the other order every second round."""
+    results = Results()
+    for name in names:
+        try:
+            start = arena.start(name)
+        except NotHere as reason:
+            results.absent[name] = str(reason)
+            told(f"{name}: not measured: {reason}")
+            continue
+        results.starts[name] = start
+        for scenario in (SOME, STREAMS):
+            arena.measure(name, scenario.order(0.4))
+        told(f"{name} answers after {start.wall_s:.1f} s, {start.cpu_s:.2f} s of CPU; {start.rss_mb:.0f} MB")
+    for number, name, scenario in _turns(arena, list(results.starts), rounds):
+        window = arena.measure(name, scenario.order(seconds), is_timed=scenario.is_timed)
+        results.windows.setdefault((name, scenario.name), []).append(window)
+        if window.saw.errors:
+            told(f"round {number + 1}, {name}, {scenario.name}: {window.saw.errors}")
+    results.rss_after_mb = {name: arena.rss_mb(name) for name in results.starts}
+    return results
+
+
+def _turns(arena: Arena, names: list[Name], rounds: int) -> Iterator[tuple[int, Name, Scenario]]:
+    for number in range(rounds):
+        for scenario in SCENARIOS:
+            for name in names if number % 2 == 0 else reversed(names):
+                is_spared = scenario is CROWD and number >= _SLOW_ROUNDS and arena.is_slow(name)
+                if not is_spared:
+                    yield number, name, scenario

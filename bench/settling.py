@@ -1,0 +1,112 @@
+"""CPU of what an ended request leaves: usage row, ledger event, log entry and metrics, all threads counted."""
+
+import asyncio
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from sqlalchemy import Engine
+
+from accounting.money import Price
+from accounting.prices import PricedModel
+from gateway.database import read_sessions, write_sessions
+from gateway.identity.caller import Caller
+from gateway.journey.trip import Ending, Trip
+from gateway.lanes.base import Call, Meter, Offer
+from gateway.observability.metrics import Metrics
+from gateway.openai import read_request
+from gateway.records.bookkeeping import Bookkeeper
+from gateway.records.books import Books
+from gateway.records.request_log import RequestLog
+from gateway.records.spool import Spool
+from gateway.request_ids import new_request_id
+from gateway.routing.decision import Candidate, Decision
+from gateway.routing.prediction import Prediction
+from gateway.routing.rates import Load
+
+REQUESTS = 20_000
+PAID = 2_000
+# As many at once as end in a moment of a busy gateway; between them the event loop gets its turn.
+_AT_ONCE = 20
+_PAUSE_S = 0.002
+_RAW = b'{"model": "demo", "messages": [{"role": "user", "content": "Hi"}]}'
+_CALLER = Caller("key_1234567890", "mr-12345", "ann", "lab", frozenset({"pool", "cloud"}))
+_POOL = Offer("pool", "desk", "demo")
+_CLOUD = Offer("cloud", "demo", "demo", price=PricedModel("cloud", "demo", "list", Price(0, 0, 10**9), "acme"))
+_LOAD = Load(120, 0, 0, 3, None, is_resident=True, is_stream=False)
+_METER = Meter(120, 0, 40, "upstream", is_complete=True)
+_DONE = Ending(200, "complete")
+
+
+def measure(name: str, engine: Engine) -> None:
+    """Print a line for requests of own machines, and one for paid ones with their holds."""
+    asyncio.run(_measure(name, engine))
+
+
+async def _measure(name: str, engine: Engine) -> None:
+    read, write = read_sessions(engine), write_sessions(engine)
+    with tempfile.TemporaryDirectory() as folder:
+        books, log = Books(read, write), RequestLog(read, write)
+        keeper = Bookkeeper(books, log, Metrics.create(), Spool(Path(folder) / "spool"))
+        books.start()
+        log.start()
+        keeper.start()
+        await books.credit("bench", "ann", 10**12, "bench")
+        settling = [_settle_free(keeper, trip) for trip in _trips(_POOL, REQUESTS)]
+        began_s, cpu_s = time.perf_counter(), time.process_time()
+        for first in range(0, REQUESTS, _AT_ONCE):
+            for settle in settling[first : first + _AT_ONCE]:
+                await settle
+            await asyncio.sleep(_PAUSE_S)
+        idle_s = REQUESTS // _AT_ONCE * await _turn_s()
+        await _drained(keeper)
+        _print(name, "settle and observe, free", REQUESTS, began_s, cpu_s + idle_s)
+        trips = _trips(_CLOUD, PAID)
+        began_s, cpu_s = time.perf_counter(), time.process_time()
+        for first in range(0, PAID, _AT_ONCE):
+            await asyncio.gather(*(_settle_paid(books, keeper, trip) for trip in trips[first : first + _AT_ONCE]))
+        await _drained(keeper)
+        _print(name, f"hold, settle and observe, {_AT_ONCE} at once", PAID, began_s, cpu_s)
+        await keeper.stop()
+        log.stop()
+        await books.stop()
+
+
+def _trips(offer: Offer, count: int) -> list[Trip]:
+    predicted = Prediction(0.41, 0.0, 0.0, 0.03, 120, 0, 0.01, 12345, _LOAD)
+    decision = Decision((Candidate(offer, predicted), Candidate(replace(offer, backend="shelf"), predicted)), ())
+    request = read_request("chat", _RAW)
+    calls = [Call(new_request_id(), "chat", request, _RAW) for _ in range(count)]
+    return [
+        Trip(call, _CALLER, decision, time.time_ns(), time.perf_counter(), offer, None, 0.04) for call in calls
+    ]
+
+
+async def _settle_free(keeper: Bookkeeper, trip: Trip) -> None:
+    keeper.observe(trip, _METER, _DONE)
+    keeper.settle(trip, _METER, _DONE)
+
+
+async def _settle_paid(books: Books, keeper: Bookkeeper, trip: Trip) -> None:
+    trip.hold = await books.hold(trip.call.id, "ann", 100_000, 60)
+    keeper.observe(trip, _METER, _DONE)
+    keeper.settle(trip, _METER, _DONE)
+
+
+async def _turn_s() -> float:
+    """What a turn of the event loop costs by itself, in seconds of CPU."""
+    began_s = time.process_time()
+    for _ in range(200):
+        await asyncio.sleep(_PAUSE_S)
+    return (time.process_time() - began_s) / 200
+
+
+async def _drained(keeper: Bookkeeper) -> None:
+    while keeper.waiting:  # noqa: ASYNC110  the thread that books tells nobody
+        await asyncio.sleep(0.02)
+
+
+def _print(name: str, what: str, count: int, began_s: float, cpu_s: float) -> None:
+    took_s, used_s = time.perf_counter() - began_s, time.process_time() - cpu_s
+    print(f"| {name} | {what} | | {count / took_s:.0f} | {1e6 * used_s / count:.1f} |")

@@ -1,0 +1,52 @@
+"""A model's text as the controller sees it: how it writes tools and thoughts, and how long prompts are."""
+
+import asyncio
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cluster.generation import ChatPrompt
+from cluster.models.chat_format import ChatFormat
+
+if TYPE_CHECKING:
+    from cluster.models.text import TextCodec
+
+# Beyond it a prompt is counted by nobody: it fits no model.
+_TOKENS_MAX = 10_000_000
+
+
+@dataclass(slots=True)
+class ModelText:
+    """A large vocabulary takes half a second and a hundred megabytes: it is read when it is first used."""
+
+    folder: Path
+    format: ChatFormat
+    _codec: "TextCodec | None" = None
+    _reading: threading.Lock = field(default_factory=threading.Lock)
+
+    @classmethod
+    def open(cls, folder: Path) -> "ModelText":
+        """Raises ModelInvalid."""
+        from cluster.models.chat_template import read_folder_template  # Jinja, which other lanes do without.
+
+        template = read_folder_template(folder)
+        return cls(folder, template.format if template else ChatFormat())
+
+    async def count(self, prompt: ChatPrompt) -> int:
+        """Tokens of the prompt as a head would encode it.
+
+        Raises RequestInvalid, ContextLengthExceeded, ModelInvalid.
+        """
+        return await asyncio.to_thread(self._count, prompt)
+
+    def _count(self, prompt: ChatPrompt) -> int:
+        return len(self._read().encode(prompt, _TOKENS_MAX))
+
+    def _read(self) -> "TextCodec":
+        from cluster.models.text import TextCodec  # Most gateways never count.
+
+        with self._reading:
+            if self._codec is None:
+                self._codec = TextCodec(self.folder)
+            return self._codec

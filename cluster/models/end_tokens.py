@@ -1,0 +1,42 @@
+"""The tokens that end an answer, which several files of a model name."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from cluster.errors import ModelInvalid
+from cluster.models.chat_template import read_json, special_tokens
+
+
+class _Added(msgspec.Struct, frozen=True):
+    id: int
+    content: str
+
+
+class _Tokenizer(msgspec.Struct, frozen=True):
+    """All that is read here of a tokenizer.json; its vocabulary is passed over."""
+
+    added_tokens: list[_Added] = []
+
+
+def find_end_tokens(folder: Path, token_id: Callable[[str], int | None]) -> frozenset[int]:
+    """`token_id` knows the tokenizer's tokens, at least the special ones. Raises ModelInvalid."""
+    found: set[int] = set()
+    for file in ("generation_config.json", "config.json"):
+        ids = read_json(folder / file).get("eos_token_id")
+        found.update(ids if isinstance(ids, list) else [ids] if isinstance(ids, int) else [])
+    named = special_tokens(read_json(folder / "tokenizer_config.json")).get("eos_token")
+    if named and (end := token_id(named)) is not None:
+        found.add(end)
+    return frozenset(found)
+
+
+def read_end_tokens(folder: Path) -> frozenset[int]:
+    """The same without the tokenizer, which takes long to read. Raises ModelInvalid."""
+    file = folder / "tokenizer.json"
+    try:
+        tokenizer = msgspec.json.decode(file.read_bytes(), type=_Tokenizer)
+    except (OSError, msgspec.DecodeError) as error:
+        raise ModelInvalid(f"{file}: {error}") from None
+    return find_end_tokens(folder, {added.content: added.id for added in tokenizer.added_tokens}.get)

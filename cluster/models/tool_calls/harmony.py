@@ -1,0 +1,76 @@
+"""The channels of gpt-oss: analysis is thought, final is content, and what has a recipient is a call."""
+
+import re
+
+from cluster.models.tool_calls.markers import Window
+from cluster.models.tool_calls.speech import CallArguments, CallBegun, Content, Speech, Thought
+
+_MESSAGE = "<|message|>"
+_ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|start|>", "<|channel|>")
+_RECIPIENT = re.compile(r"\bto=([\w.-]+)")
+_FUNCTION = re.compile(r"functions\.([\w.-]+)")
+
+
+class HarmonyListener:
+    """Messages, each a header up to <|message|> and a body. The prompt has begun the first one's header."""
+
+    def __init__(self) -> None:
+        self._window = Window()
+        self._header: str | None = ""
+        self._channel = "final"
+        self._calls = 0
+        self._has_arguments = False
+
+    def feed(self, text: str) -> list[Speech]:
+        self._window.push(text)
+        speech: list[Speech] = []
+        left = ""
+        while self._window and left != self._window.text:
+            left = self._window.text
+            if self._header is None:
+                self._read_body(speech)
+            else:
+                self._read_header(speech)
+        return speech
+
+    def end(self) -> list[Speech]:
+        left = self._window.take_all()
+        if self._header is None:
+            return [*self._said(left), *self._finished()]
+        # A model that writes no channels at all has said all the same what it has said.
+        return [Content(self._header + left)] if "<|" not in self._header + left else []
+
+    def _read_header(self, speech: list[Speech]) -> None:
+        assert self._header is not None
+        before, mark = self._window.take_until(_MESSAGE)
+        self._header += before
+        if not mark:
+            return
+        header, self._header = self._header, None
+        recipient = _RECIPIENT.search(header)
+        called = _FUNCTION.fullmatch(recipient[1]) if recipient else None
+        if called:
+            self._channel, self._has_arguments = "call", False
+            speech.append(CallBegun(self._calls, called[1]))
+        else:
+            # What is addressed to anybody else, like a browser that is not here, nobody but the model has to read.
+            self._channel = "analysis" if recipient or "analysis" in header else "final"
+
+    def _read_body(self, speech: list[Speech]) -> None:
+        before, mark = self._window.take_until(*_ENDS)
+        speech += self._said(before)
+        if mark:
+            speech += self._finished()
+            self._header = ""
+
+    def _said(self, text: str) -> list[Speech]:
+        if self._channel == "call":
+            self._has_arguments = self._has_arguments or bool(text)
+            return [CallArguments(self._calls, text)]
+        return [Thought(text) if self._channel == "analysis" else Content(text)]
+
+    def _finished(self) -> list[Speech]:
+        if self._channel != "call":
+            return []
+        self._calls += 1
+        return [] if self._has_arguments else [CallArguments(self._calls - 1, "{}")]

@@ -1,0 +1,49 @@
+"""Marks found in text that arrives in pieces."""
+
+
+class Window:
+    """Text that has come and was not taken yet. What may become a mark stays until that is certain."""
+
+    def __init__(self) -> None:
+        self._text = ""
+
+    def __bool__(self) -> bool:
+        return bool(self._text)
+
+    @property
+    def text(self) -> str:
+        return self._text
+
+    def push(self, text: str) -> None:
+        self._text += text
+
+    def take(self, count: int) -> str:
+        """The first `count` characters, gone from here."""
+        taken, self._text = self._text[:count], self._text[count:]
+        return taken
+
+    def take_all(self) -> str:
+        return self.take(len(self._text))
+
+    def take_until(self, *marks: str) -> tuple[str, str]:
+        """Text before the first of these marks and the mark itself, both gone from here.
+
+        Without a mark: the text that certainly is before any, and an empty mark.
+        """
+        found = min(((at, mark) for mark in marks if (at := self._text.find(mark)) >= 0), default=None)
+        if found is None:
+            return self.take(len(self._text) - self._open_end(marks)), ""
+        before = self.take(found[0])
+        return before, self.take(len(found[1]))
+
+    def take_space(self) -> str:
+        """The white space that it begins with."""
+        return self.take(len(self._text) - len(self._text.lstrip()))
+
+    def _open_end(self, marks: tuple[str, ...]) -> int:
+        """Length of the longest end of the text that begins a mark."""
+        longest = min(len(self._text), max(map(len, marks)) - 1)
+        for length in range(longest, 0, -1):
+            if any(mark.startswith(self._text[-length:]) for mark in marks):
+                return length
+        return 0

@@ -1,0 +1,84 @@
+"""Calls as objects between marks in the text: <tool_call>{...}</tool_call>, [TOOL_CALLS][{...}, {...}]."""
+
+from cluster.models.tool_calls.json_reading import CallReader
+from cluster.models.tool_calls.markers import Window
+from cluster.models.tool_calls.spacing import Spacing
+from cluster.models.tool_calls.speech import Speech
+
+
+class TaggedListener:
+    """Content up to `opening`; behind it objects, each a call, whatever stands between them; then content again.
+
+    Without a `closing` the calls go on to the end. What turns out to be no call is content, marks and all.
+    """
+
+    def __init__(self, opening: str, closing: str = "") -> None:
+        self._opening = opening
+        self._marks = ("{", closing) if closing else ("{",)
+        self._window = Window()
+        self._spacing = Spacing()
+        self._calls = 0
+        self._is_inside = False
+        # What has come since the opening mark, as long as there was no call in it.
+        self._unused = ""
+        self._reader: CallReader | None = None
+
+    def feed(self, text: str) -> list[Speech]:
+        self._window.push(text)
+        speech: list[Speech] = []
+        left = ""
+        while self._window and left != self._window.text:
+            left = self._window.text
+            if self._reader:
+                self._read(self._reader, speech)
+            elif self._is_inside:
+                self._look_for_call(speech)
+            else:
+                self._look_for_opening(speech)
+        return speech
+
+    def end(self) -> list[Speech]:
+        if self._reader and not self._reader.is_begun:
+            self._unused += self._reader.raw
+        left = self._unused
+        if not self._is_inside or left:
+            left += self._window.take_all()
+        return [self._spacing.content(left), self._spacing.end()]
+
+    def _look_for_opening(self, speech: list[Speech]) -> None:
+        before, mark = self._window.take_until(self._opening)
+        speech.append(self._spacing.content(before))
+        if mark:
+            self._is_inside, self._unused = True, mark
+
+    def _look_for_call(self, speech: list[Speech]) -> None:
+        """Commas, brackets and line breaks between calls say nothing."""
+        between, mark = self._window.take_until(*self._marks)
+        if self._unused:
+            self._unused += between
+        if mark == "{":
+            self._reader = CallReader(self._calls)
+            self._reader.read(mark)
+        elif mark:
+            self._leave(mark, speech)
+
+    def _read(self, reader: CallReader, speech: list[Speech]) -> None:
+        said, count = reader.read(self._window.text)
+        self._window.take(count)
+        speech += said
+        if reader.is_begun:
+            self._spacing.call()
+            self._unused = ""
+        if reader.is_done or reader.is_broken:
+            self._calls += reader.is_begun
+            self._reader = None
+        if reader.is_broken and not reader.is_begun:
+            self._unused = self._unused or self._opening
+            self._leave(reader.raw, speech)
+
+    def _leave(self, text: str, speech: list[Speech]) -> None:
+        """Content follows; what was no call is content, too."""
+        self._is_inside = False
+        if self._unused:
+            speech.append(self._spacing.content(self._unused + text))
+            self._unused = ""

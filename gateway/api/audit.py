@@ -1,0 +1,33 @@
+"""GET /admin/audit: who did what, newest first, a page at a time."""
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+
+from gateway.api.authority import Manager
+from gateway.api.fields import Since, Wanted, as_ns
+from gateway.identity.audit import PAGE_MAX, Filter
+
+router = APIRouter(prefix="/audit")
+
+
+@router.get("")
+def show_audit(
+    authority: Manager,
+    organization: Wanted = None,
+    action: Wanted = None,
+    actor: Wanted = None,
+    target: Wanted = None,
+    since: Since = None,
+    until: Since = None,
+    before: Annotated[int | None, Query(ge=1, le=2**63 - 1)] = None,
+    limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 100,
+) -> dict[str, Any]:
+    """`next` is the `before` of the next page, null on the last one."""
+    wanted = Filter(authority.within(organization), action, actor, target, as_ns(since), as_ns(until))
+    found = authority.directory.audit.entries(wanted, before_seq=before, limit=limit)
+    return {
+        "entries": [asdict(entry) for entry in found],
+        "next": found[-1].seq if len(found) == limit else None,
+    }

@@ -1,0 +1,90 @@
+"""Who may administer what: the machine's own token everything, a person what role and organization allow."""
+
+import secrets
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from gateway.data_folder import ADMIN_HEADER
+from gateway.errors import KeyInvalid, NotFound, RoleForbids
+from gateway.identity.audit import Actor
+from gateway.identity.caller import HOME, Caller
+from gateway.identity.directory import Directory
+from gateway.services import Services
+
+HEADER = ADMIN_HEADER
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """Somebody who was let in, and over whom: `organization_id` None is all. `caller` is None for the machine."""
+
+    services: Services
+    actor: Actor
+    caller: Caller | None
+    organization_id: str | None
+
+    @property
+    def directory(self) -> Directory:
+        return self.services.directory
+
+    def over(self, organization_id: str, what: str) -> None:
+        """Raises NotFound: what another organization has is not even said to be there."""
+        if self.organization_id not in (None, organization_id):
+            raise NotFound(f"there is no {what}")
+
+    def within(self, wanted: str | None) -> str | None:
+        """The organization to list: the one that is asked for, else all that this is over. Raises NotFound."""
+        if wanted is not None:
+            self.over(wanted, f"organization {wanted}")
+        return wanted or self.organization_id
+
+
+async def admitted(request: Request) -> Authority:
+    """The machine's token, which each start makes anew and only who can read the data folder knows, or a key."""
+    services: Services = request.app.state.services
+    address = request.client.host if request.client else ""
+    given = request.headers.get(HEADER)
+    if given is not None:
+        if not secrets.compare_digest(given.encode(), services.admin_token.encode()):
+            raise KeyInvalid(f"This is not the machine's token; {HEADER} carries the one in its data folder.")
+        return Authority(services, Actor("machine", address), None, None)
+    kind, _, token = request.headers.get("authorization", "").partition(" ")
+    if kind.lower() != "bearer" or not token.strip():
+        raise KeyInvalid(
+            f"This is for the machine's own command line, with its token as {HEADER}, "
+            "or for an admin: send 'Authorization: Bearer YOUR_KEY'."
+        )
+    caller = await services.directory.gate.admit(token.strip(), address)
+    over = None if caller.role == "admin" and caller.organization_id == HOME else caller.organization_id
+    return Authority(services, Actor(f"person:{caller.user_id}", address), caller, over)
+
+
+async def _operator(authority: Annotated[Authority, Depends(admitted)]) -> Authority:
+    _refuse_who_may_not(authority.caller)
+    if authority.organization_id is not None:
+        raise RoleForbids("This is for admins of the house; this key's person is none.")
+    return authority
+
+
+async def _manager(authority: Annotated[Authority, Depends(admitted)]) -> Authority:
+    _refuse_who_may_not(authority.caller)
+    return authority
+
+
+def _refuse_who_may_not(caller: Caller | None) -> None:
+    if caller is None:
+        return
+    if caller.role != "admin":
+        raise RoleForbids(f"This is for admins; this key's person is a {caller.role}. See /admin/me.")
+    if not caller.may_administer:
+        raise RoleForbids("This key may not administer; `millrace key create NAME --admin` makes one that may.")
+
+
+Operator = Annotated[Authority, Depends(_operator)]
+"""An admin of the house, or the machine."""
+Manager = Annotated[Authority, Depends(_manager)]
+"""An admin of any organization, over that one alone; or an operator."""
+Somebody = Annotated[Authority, Depends(admitted)]
+"""Whoever has a valid key."""

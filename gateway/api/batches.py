@@ -1,0 +1,117 @@
+"""/v1/batches: requests by the file, answered within a day on what is idle."""
+
+import asyncio
+import time
+from typing import Annotated, Any, Literal
+
+import msgspec
+import orjson
+from fastapi import APIRouter, Query, Request
+from msgspec import Meta, Struct
+
+from gateway.api.edge import authenticate, read_body
+from gateway.api.fields import Named, Wanted
+from gateway.api.files import LASTS_S_MAX, LASTS_S_MIN
+from gateway.api.paging import PAGE_MAX, page
+from gateway.batches.batch import WINDOW_S, Batch, new_batch_id
+from gateway.batches.batches import Batches
+from gateway.errors import NotFound, RequestInvalid
+from gateway.identity.caller import Caller
+from gateway.openai.reading import decode
+from gateway.responses.store import owner_of
+from gateway.services import Services
+
+router = APIRouter(prefix="/v1/batches")
+
+Json = dict[str, Any]
+
+_BODY_BYTES_MAX = 64 * 2**10
+_PAIRS_MAX = 16
+
+
+class _ExpiresAfter(Struct, frozen=True):
+    anchor: Literal["created_at"]
+    seconds: Annotated[int, Meta(ge=LASTS_S_MIN, le=LASTS_S_MAX)]
+
+
+class _Order(Struct, frozen=True, forbid_unknown_fields=True):
+    input_file_id: Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00]*$")]
+    endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"]
+    completion_window: Literal["24h"]
+    metadata: (
+        Annotated[
+            dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],
+            Meta(max_length=_PAIRS_MAX),
+        ]
+        | None
+    ) = None
+    output_expires_after: _ExpiresAfter | None = None
+
+
+_decoder = msgspec.json.Decoder(_Order)
+
+
+@router.post("")
+async def create_batch(request: Request) -> Json:
+    batches, caller = await _admitted(request)
+    order = decode(_decoder, await read_body(request.scope, request.receive, _BODY_BYTES_MAX))
+    batch = await asyncio.to_thread(_create, batches, caller, order)
+    batches.wake()
+    return batch.as_api()
+
+
+@router.get("")
+async def list_batches(
+    request: Request, limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 20, after: Wanted = None
+) -> Json:
+    batches, caller = await _admitted(request)
+    return page(await asyncio.to_thread(batches.store.newest, owner_of(caller), limit + 1, after), limit)
+
+
+@router.get("/{batch_id}")
+async def get_batch(request: Request, batch_id: Named) -> Json:
+    batches, caller = await _admitted(request)
+    return (await asyncio.to_thread(batches.store.find, owner_of(caller), batch_id)).as_api()
+
+
+@router.post("/{batch_id}/cancel")
+async def cancel_batch(request: Request, batch_id: Named) -> Json:
+    batches, caller = await _admitted(request)
+    batch = await asyncio.to_thread(batches.store.cancel, owner_of(caller), batch_id)
+    batches.wake()
+    return batch.as_api()
+
+
+async def _admitted(request: Request) -> tuple[Batches, Caller]:
+    services: Services = request.app.state.services
+    return services.batches, await authenticate(services, request.scope)
+
+
+def _create(batches: Batches, caller: Caller, order: _Order) -> Batch:
+    """Raises NotFound, RequestInvalid, Conflict and RateLimited."""
+    owner, now_ns = owner_of(caller), time.time_ns()
+    try:
+        file = batches.files.find(owner, order.input_file_id)
+    except NotFound as error:
+        raise NotFound(f"input_file_id: {error.message}", param="input_file_id") from None
+    if file.purpose != "batch":
+        text = f"input_file_id: a file with the purpose 'batch' is expected; this one's is '{file.purpose}'"
+        raise RequestInvalid(text, param="input_file_id", code="invalid_value")
+    if file.place == batches.files.place:
+        batches.files.content(file)
+    # Else the gateway that has the file finds the batch; that it has it is its to say.
+    batch = Batch(
+        id=new_batch_id(),
+        owner=owner,
+        place=file.place,
+        key_id=caller.key_id,
+        endpoint=order.endpoint,
+        input_file_id=file.id,
+        status="validating",
+        created_ns=now_ns,
+        expires_ns=now_ns + WINDOW_S * 10**9,
+        annotations=orjson.dumps(order.metadata).decode() if order.metadata else None,
+        output_lasts_s=order.output_expires_after.seconds if order.output_expires_after else None,
+    )
+    batches.store.add(batch)
+    return batch

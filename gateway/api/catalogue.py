@@ -1,0 +1,68 @@
+"""Every model that some lane has, with what is known of it, for those APIs that list models."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gateway.identity.caller import Caller
+from gateway.lanes.base import Offer
+from gateway.openai import DOES, GENERATES
+from gateway.services import Services
+
+# In words that people choose a model by. What is only a way of charging is no ability.
+_ABILITIES = ("tools", "json", "vision", "audio", "files")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A model and its offers; `lanes` have it, or should have it."""
+
+    name: str
+    lanes: tuple[str, ...]
+    offers: tuple[Offer, ...]
+
+    @property
+    def context_tokens(self) -> int | None:
+        """The longest of any backend's."""
+        return max((offer.context_tokens for offer in self.offers if offer.context_tokens), default=None)
+
+    @property
+    def kinds(self) -> list[str]:
+        """What can be asked of it, in words."""
+        kinds = {kind for offer in self.offers for kind in offer.kinds}
+        return [words for kind, words in DOES.items() if kind in kinds]
+
+    @property
+    def features(self) -> list[str]:
+        found = {feature for offer in self.offers for feature in offer.features if offer.kinds & GENERATES}
+        return [feature for feature in _ABILITIES if feature in found]
+
+    @property
+    def is_resident(self) -> bool:
+        return any(offer.state == "ready" and offer.is_resident for offer in self.offers)
+
+    @property
+    def quantization(self) -> str | None:
+        return next((offer.quantization for offer in self.offers if offer.quantization), None)
+
+
+def catalogue(services: Services, caller: Caller) -> list[Entry]:
+    """Those that the caller's key may use, by name."""
+    lanes: dict[str, list[str]] = {}
+    for lane in services.lanes.values():
+        for name in lane.models():
+            lanes.setdefault(name, []).append(lane.name)
+    return [_entry(services, name, lanes[name]) for name in sorted(lanes) if _may_use(caller, name)]
+
+
+def find_entry(services: Services, caller: Caller, name: str) -> Entry | None:
+    lanes = [lane.name for lane in services.lanes.values() if name in lane.models()]
+    return _entry(services, name, lanes) if lanes and _may_use(caller, name) else None
+
+
+def _may_use(caller: Caller, name: str) -> bool:
+    return caller.models is None or name in caller.models
+
+
+def _entry(services: Services, name: str, lanes: Sequence[str]) -> Entry:
+    offers = [offer for lane in services.lanes.values() if lane.name in lanes for offer in lane.offers(name)]
+    return Entry(name, tuple(lanes), tuple(offers))

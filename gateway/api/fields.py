@@ -1,0 +1,31 @@
+"""Fields that bodies and queries of the admin API are made of, bounded and free of what no database takes."""
+
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import Path, Query
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+
+_NS_MAX = 2**63 - 1
+
+# PostgreSQL keeps no NUL in a text.
+_TEXT = r"^[^\x00]*$"
+
+Text = Annotated[str, Field(min_length=1, max_length=200, pattern=_TEXT)]
+Named = Annotated[str, Path(min_length=1, max_length=200, pattern=_TEXT)]
+Wanted = Annotated[str | None, Query(max_length=200, pattern=_TEXT)]
+Texts = Annotated[tuple[Text, ...], Field(min_length=1, max_length=1000)]
+
+
+Since = Annotated[AwareDatetime | None, Query(description="RFC 3339, with its offset from UTC.")]
+
+
+def as_ns(when: datetime | None) -> int | None:
+    """Nanoseconds since the epoch, within what a database counts."""
+    return None if when is None else min(max(int(when.timestamp() * 1e9), 0), _NS_MAX)
+
+
+class Body(BaseModel):
+    """What is sent to the admin API; a field that it does not know is refused by its name."""
+
+    model_config = ConfigDict(extra="forbid")

@@ -1,0 +1,107 @@
+"""/v1/files: uploads for batches, and what batches have to show."""
+
+import asyncio
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import FileResponse
+
+from gateway.api.edge import authenticate
+from gateway.api.fields import Named, Wanted
+from gateway.api.paging import page
+from gateway.batches.files import FileStore
+from gateway.batches.forms import UploadForm, read_upload
+from gateway.errors import RequestInvalid
+from gateway.responses.store import owner_of
+from gateway.services import Services
+
+router = APIRouter(prefix="/v1/files")
+
+Json = dict[str, Any]
+
+LASTS_S_MIN, LASTS_S_MAX = 3600, 2_592_000
+_FILES_PAGE_MAX = 10_000
+
+
+@router.post("")
+async def upload(request: Request) -> Json:
+    files, owner = await _admitted(request)
+
+    form, upload = await read_upload(request.scope, request.receive, lambda: asyncio.to_thread(files.begin, owner))
+    try:
+        lasts_s = _checked(form)
+        keeping = asyncio.to_thread(files.keep, upload, owner, form.filename or "file", lasts_s)
+        # Whoever hangs up now has a file all the same.
+        stored = await asyncio.shield(keeping)
+    except Exception:
+        await asyncio.to_thread(upload.abandon)
+        raise
+    return stored.as_api()
+
+
+@router.get("")
+async def list_files(
+    request: Request,
+    purpose: Wanted = None,
+    limit: Annotated[int, Query(ge=1, le=_FILES_PAGE_MAX)] = _FILES_PAGE_MAX,
+    order: Literal["asc", "desc"] = "desc",
+    after: Wanted = None,
+) -> Json:
+    files, owner = await _admitted(request)
+    return page(await asyncio.to_thread(files.listed, owner, limit + 1, after, order, purpose), limit)
+
+
+@router.get("/{file_id}")
+async def get_file(request: Request, file_id: Named) -> Json:
+    files, owner = await _admitted(request)
+    return (await asyncio.to_thread(files.find, owner, file_id)).as_api()
+
+
+@router.get("/{file_id}/content")
+async def get_content(request: Request, file_id: Named) -> FileResponse:
+    files, owner = await _admitted(request)
+    file = await asyncio.to_thread(files.find, owner, file_id)
+    path = await asyncio.to_thread(files.content, file)
+    return FileResponse(path, media_type="application/octet-stream", filename=file.filename)
+
+
+@router.delete("/{file_id}")
+async def delete_file(request: Request, file_id: Named) -> Json:
+    files, owner = await _admitted(request)
+    await asyncio.to_thread(files.remove, owner, file_id)
+    return {"id": file_id, "object": "file", "deleted": True}
+
+
+async def _admitted(request: Request) -> tuple[FileStore, str]:
+    """The files, and whose of them the caller may see. Raises KeyInvalid."""
+    services: Services = request.app.state.services
+    caller = await authenticate(services, request.scope)
+    return services.batches.files, owner_of(caller)
+
+
+def _checked(form: UploadForm) -> int | None:
+    """How long the file is to be kept. Raises RequestInvalid."""
+    purpose = form.fields.get("purpose")
+    if purpose != "batch":
+        code = "invalid_value" if purpose else "missing_required_parameter"
+        text = "purpose: 'batch' is expected; other files are of no use here"
+        raise RequestInvalid(text, param="purpose", code=code)
+    anchor = form.fields.get("expires_after[anchor]")
+    seconds = form.fields.get("expires_after[seconds]")
+    if anchor is None and seconds is None:
+        return None
+    if anchor != "created_at":
+        text = "expires_after.anchor: 'created_at' is expected"
+        raise RequestInvalid(text, param="expires_after.anchor", code="invalid_value")
+    if not seconds or not seconds.isascii() or not seconds.isdigit() or len(seconds) > 10:
+        text = "expires_after.seconds: a whole number is expected"
+        raise RequestInvalid(text, param="expires_after.seconds", code="invalid_value")
+    return check_lasts_s(int(seconds), "expires_after.seconds")
+
+
+def check_lasts_s(lasts_s: int, field: str) -> int:
+    """Raises RequestInvalid."""
+    if not LASTS_S_MIN <= lasts_s <= LASTS_S_MAX:
+        text = f"{field}: {LASTS_S_MIN} to {LASTS_S_MAX} seconds are expected"
+        raise RequestInvalid(text, param=field, code="invalid_value")
+    return lasts_s

@@ -1,0 +1,154 @@
+"""/admin/keys: keys made, changed, rotated and revoked over HTTP."""
+
+import time
+from typing import Annotated, Any
+
+from fastapi import APIRouter
+from pydantic import Field
+
+from accounting.chart import department as department_account
+from accounting.chart import terms_of
+from accounting.errors import AccountUnknown
+from gateway.api.authority import Authority, Manager
+from gateway.api.fields import Body, Named, Text, Texts, Wanted
+from gateway.api.people import person_of
+from gateway.errors import NotFound, RequestInvalid, RoleForbids
+from gateway.identity.key_rows import KeyRow, KeyTerms
+from gateway.identity.keys import KEY_LASTS_MAX_S, IssuedKey
+from gateway.identity.people import checked_name
+from gateway.settings.base import LaneName, Privacy
+
+router = APIRouter(prefix="/keys")
+
+Lanes = Annotated[tuple[LaneName, ...], Field(min_length=1, max_length=8)]
+Region = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,32}$")]
+Regions = Annotated[tuple[Region, ...], Field(min_length=1, max_length=100)]
+Priority = Annotated[int, Field(ge=0, le=100)]
+Seconds = Annotated[int, Field(ge=1, le=KEY_LASTS_MAX_S)]
+
+
+class NewKey(Body):
+    """A list that is left out allows all there are; `lanes` those of the settings."""
+
+    name: Text
+    user: Text
+    department: Text | None = None
+    lanes: Lanes | None = None
+    models: Texts | None = None
+    regions: Regions | None = None
+    privacy: Privacy = "public"
+    priority: Priority = 0
+    may_administer: bool = False
+    expires_in_s: Seconds | None = None
+
+
+class ChangedKey(Body):
+    """What is left out stays as it is; null takes a restriction away."""
+
+    lanes: Lanes | None = None
+    models: Texts | None = None
+    regions: Regions | None = None
+    privacy: Privacy | None = None
+    priority: Priority | None = None
+    may_administer: bool | None = None
+    expires_in_s: Seconds | None = None
+
+
+class Rotation(Body):
+    grace_s: Annotated[int, Field(ge=0, le=30 * 86400)] = 3600
+
+
+@router.get("")
+def list_keys(authority: Manager, organization: Wanted = None, user: Wanted = None) -> list[dict[str, Any]]:
+    rows = authority.services.keys.rows(authority.within(organization), user)
+    return [row.facts() for row in rows]
+
+
+@router.post("")
+def create_key(authority: Manager, wanted: NewKey) -> dict[str, Any]:
+    """The answer holds the key's text, this once."""
+    person = person_of(authority, wanted.user)
+    department = wanted.department or person.organization_id
+    try:
+        terms_of(department_account(department))
+    except AccountUnknown:
+        raise RequestInvalid("department: letters, digits and . _ @ -", param="department") from None
+    terms = KeyTerms(
+        wanted.models,
+        wanted.regions,
+        wanted.privacy,
+        wanted.priority,
+        _expiry(wanted.expires_in_s),
+        wanted.may_administer,
+    )
+    lanes = wanted.lanes or authority.services.settings.policy.lanes
+    _refuse_more_than_own(authority, terms, lanes)
+    issued = authority.services.keys.issue(
+        checked_name(wanted.name),
+        lanes,
+        user_id=wanted.user,
+        department=department,
+        terms=terms,
+        by=authority.actor,
+    )
+    return _shown_once(issued)
+
+
+@router.patch("/{key}")
+def change_key(authority: Manager, key: Named, wanted: ChangedKey) -> dict[str, Any]:
+    row = _key_of(authority, key)
+    given = wanted.model_fields_set
+    terms = KeyTerms(
+        wanted.models if "models" in given else row.terms.models,
+        wanted.regions if "regions" in given else row.terms.regions,
+        wanted.privacy or row.terms.privacy,
+        row.terms.priority if wanted.priority is None else wanted.priority,
+        _expiry(wanted.expires_in_s) if "expires_in_s" in given else row.terms.expires_ns,
+        row.terms.may_administer if wanted.may_administer is None else wanted.may_administer,
+    )
+    _refuse_more_than_own(authority, terms, wanted.lanes or row.lanes)
+    return authority.services.keys.change(row.key_id, terms, wanted.lanes, authority.actor).facts()
+
+
+@router.post("/{key}/rotate")
+def rotate_key(authority: Manager, key: Named, wanted: Rotation) -> dict[str, Any]:
+    """A new text for the same key; the old one stays valid for the grace time."""
+    row = _key_of(authority, key)
+    return _shown_once(authority.services.keys.rotate(row.key_id, wanted.grace_s, authority.actor))
+
+
+@router.delete("/{key}")
+def revoke_key(authority: Manager, key: Named) -> dict[str, Any]:
+    row = _key_of(authority, key)
+    if not authority.services.keys.revoke(row.key_id, authority.actor):
+        raise NotFound(f"no valid key has the id or prefix {key}")
+    return {"revoked": row.key_id}
+
+
+def _key_of(authority: Authority, key: str) -> KeyRow:
+    """Raises NotFound, also where the key is another organization's."""
+    row = authority.services.keys.row(key)
+    authority.over(row.organization_id, f"key {key}")
+    return row
+
+
+def _refuse_more_than_own(authority: Authority, terms: KeyTerms, lanes: tuple[LaneName, ...]) -> None:
+    """Who administers one organization makes no key that may do more than their own. Raises RoleForbids."""
+    own = authority.caller
+    if own is None or authority.organization_id is None:
+        return
+    for field, wanted, allowed in (
+        ("lanes", lanes, own.lanes),
+        ("models", terms.models, own.models),
+        ("regions", terms.regions, own.regions),
+    ):
+        if allowed is not None and (wanted is None or not set(wanted) <= allowed):
+            raise RoleForbids(f"{field}: your own key allows {', '.join(sorted(allowed))} alone", param=field)
+
+
+def _expiry(expires_in_s: int | None) -> int | None:
+    return None if expires_in_s is None else time.time_ns() + expires_in_s * 10**9
+
+
+def _shown_once(issued: IssuedKey) -> dict[str, Any]:
+    return {"api_key": issued.token} | issued.row.facts()

@@ -1,0 +1,73 @@
+"""/admin/me: what everybody with a key may see of themselves."""
+
+import time
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query
+
+from accounting.money import format_usd
+from accounting.usage import UsageTotal, usage_totals
+from gateway.api.authority import Authority, Somebody
+from gateway.errors import RequestInvalid
+from gateway.identity.caller import Caller
+from gateway.identity.quotas import facts
+
+router = APIRouter(prefix="/me")
+
+_DAY_NS = 86_400 * 10**9
+
+
+def _caller(authority: Somebody) -> tuple[Authority, Caller]:
+    if authority.caller is None:
+        raise RequestInvalid("The machine is nobody; send a person's key as 'Authorization: Bearer YOUR_KEY'.")
+    return authority, authority.caller
+
+
+Me = Annotated[tuple[Authority, Caller], Depends(_caller)]
+
+
+@router.get("")
+def show_me(me: Me) -> dict[str, Any]:
+    """Who this key's person is, what the key may do, and every limit that holds for it."""
+    authority, caller = me
+    return {
+        "person": asdict(authority.directory.people.person(caller.user_id)),
+        "key": authority.services.keys.row(caller.key_id).facts(),
+        "quotas": [facts(quota) for quota in caller.quotas],
+    }
+
+
+@router.get("/keys")
+def show_my_keys(me: Me) -> list[dict[str, Any]]:
+    authority, caller = me
+    return [row.facts() for row in authority.services.keys.rows(user_id=caller.user_id)]
+
+
+@router.get("/usage")
+def show_my_usage(me: Me, days: Annotated[int, Query(ge=1, le=366)] = 30) -> list[dict[str, Any]]:
+    """By UTC day and model, over the last `days`."""
+    authority, caller = me
+    now_ns = time.time_ns()
+    with authority.directory.read() as session:
+        totals = usage_totals(
+            session,
+            ("day", "model"),
+            since_ns=now_ns - days * _DAY_NS,
+            until_ns=now_ns + 1,
+            user_id=caller.user_id,
+        )
+    return [_total(total) for total in totals]
+
+
+def _total(total: UsageTotal) -> dict[str, Any]:
+    day, model = total.group
+    return {
+        "day": day,
+        "model": model,
+        "requests": total.requests,
+        "prompt_tokens": total.prompt_tokens,
+        "cached_tokens": total.cached_tokens,
+        "completion_tokens": total.completion_tokens,
+        "charged_usd": format_usd(total.charge_nano),
+    }

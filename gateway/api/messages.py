@@ -1,0 +1,20 @@
+"""POST /v1/messages/count_tokens, as Anthropic has it."""
+
+from fastapi import APIRouter, Request
+
+from gateway.api.counting import prompt_tokens
+from gateway.api.dialect_route import route_class
+from gateway.api.edge import authenticate, read_body
+from gateway.dialects.anthropic.errors import error_body
+from gateway.dialects.anthropic.requests import read_count
+from gateway.services import Services
+
+router = APIRouter(prefix="/v1/messages", route_class=route_class(error_body))
+
+
+@router.post("/count_tokens")
+async def count_tokens(request: Request) -> dict[str, int]:
+    services: Services = request.app.state.services
+    await authenticate(services, request.scope)
+    raw = await read_body(request.scope, request.receive, services.settings.server.body_bytes_max)
+    return {"input_tokens": await prompt_tokens(services, read_count(raw))}

@@ -1,0 +1,106 @@
+"""What Ollama's clients ask beside chats: which models there are, what they can, which version this is."""
+
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request
+from msgspec import Struct
+
+from gateway.api.catalogue import Entry, catalogue, find_entry
+from gateway.api.dialect_route import route_class
+from gateway.api.edge import authenticate, read_body
+from gateway.dialects.ollama.errors import error_body
+from gateway.errors import ModelUnknown, RequestInvalid
+from gateway.openai import ModelName
+from gateway.openai.reading import decode
+from gateway.services import Services
+
+router = APIRouter(prefix="/api", route_class=route_class(error_body))
+
+Json = dict[str, Any]
+
+# Ollama's own version whose API these routes follow: clients look at it before they use newer fields.
+API_VERSION = "0.13.0"
+# Nothing is known of when models changed; clients want a time.
+_SINCE = "1970-01-01T00:00:00Z"
+# What is loaded stays so until something else is needed.
+_EXPIRES = "9999-12-31T00:00:00Z"
+
+
+class _Show(Struct, frozen=True):
+    """Older clients say `name`."""
+
+    model: ModelName | None = None
+    name: ModelName | None = None
+
+
+_show = msgspec.json.Decoder(_Show)
+
+
+@router.get("/version")
+async def version() -> Json:
+    return {"version": API_VERSION}
+
+
+@router.get("/tags")
+async def tags(request: Request) -> Json:
+    """Every model."""
+    return {"models": [_listed(entry) for entry in await _catalogue(request)]}
+
+
+@router.get("/ps")
+async def running(request: Request) -> Json:
+    """The models that are loaded somewhere."""
+    loaded = [entry for entry in await _catalogue(request) if entry.is_resident]
+    more = {"expires_at": _EXPIRES, "size_vram": 0}
+    return {"models": [_listed(e) | more | {"context_length": e.context_tokens or 0} for e in loaded]}
+
+
+@router.post("/show")
+async def show(request: Request) -> Json:
+    services: Services = request.app.state.services
+    caller = await authenticate(services, request.scope)
+    raw = await read_body(request.scope, request.receive, services.settings.server.body_bytes_max)
+    asked = decode(_show, raw)
+    name = asked.model or asked.name
+    if name is None:
+        raise RequestInvalid("model: missing", param="model", code="missing_required_parameter")
+    entry = find_entry(services, caller, name)
+    if entry is None:
+        raise ModelUnknown(f"model '{name}' not found; GET /api/tags lists those that are", param="model")
+    context = {"millrace.context_length": entry.context_tokens} if entry.context_tokens else {}
+    return {
+        "modelfile": f"FROM {name}\n",
+        "parameters": "",
+        "template": "",
+        "details": _details(entry),
+        "model_info": {"general.architecture": "millrace", "general.basename": name, **context},
+        "capabilities": _capabilities(entry),
+        "modified_at": _SINCE,
+    }
+
+
+async def _catalogue(request: Request) -> list[Entry]:
+    services: Services = request.app.state.services
+    return catalogue(services, await authenticate(services, request.scope))
+
+
+def _listed(entry: Entry) -> Json:
+    """Sizes and digests are the backends' own affair; the digest only tells names apart."""
+    digest = sha256(entry.name.encode()).hexdigest()
+    name = {"name": entry.name, "model": entry.name}
+    return {**name, "modified_at": _SINCE, "size": 0, "digest": digest, "details": _details(entry)}
+
+
+def _details(entry: Entry) -> Json:
+    quantization = entry.quantization or ""
+    family: Json = {"parent_model": "", "format": "", "family": "", "families": None, "parameter_size": ""}
+    return {**family, "quantization_level": quantization}
+
+
+def _capabilities(entry: Entry) -> list[str]:
+    """Ollama's words for what a model can do."""
+    found = {"chat": "completion", "embed": "embedding"}
+    kinds = [word for kind, word in found.items() if kind in entry.kinds]
+    return kinds + [feature for feature in ("tools", "vision") if feature in entry.features]

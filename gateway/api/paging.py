@@ -1,0 +1,25 @@
+"""Pages of a list as OpenAI's clients walk through them."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+PAGE_MAX = 100
+
+
+class Listed(Protocol):
+    @property
+    def id(self) -> str: ...
+
+    def as_api(self) -> dict[str, Any]: ...
+
+
+def page(found: Sequence[Listed], limit: int) -> dict[str, Any]:
+    """The first `limit` of what was found; that there was one more says that there is another page."""
+    shown = found[:limit]
+    return {
+        "object": "list",
+        "data": [one.as_api() for one in shown],
+        "first_id": shown[0].id if shown else None,
+        "last_id": shown[-1].id if shown else None,
+        "has_more": len(found) > limit,
+    }

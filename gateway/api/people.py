@@ -1,0 +1,97 @@
+"""/admin/organizations and /admin/people: who is there and what each may do."""
+
+from dataclasses import asdict
+from typing import Any
+
+from fastapi import APIRouter
+
+from gateway.api.authority import Authority, Manager, Operator
+from gateway.api.fields import Body, Named, Text, Wanted
+from gateway.identity.people import Person
+from gateway.settings.base import Role
+
+router = APIRouter()
+
+
+class NewOrganization(Body):
+    id: Text
+    name: Text | None = None
+
+
+class NewPerson(Body):
+    """`user` is also the account in the books; the organization is the admin's own unless named."""
+
+    user: Text
+    organization: Text | None = None
+    name: Text | None = None
+    email: Text | None = None
+    role: Role = "member"
+
+
+class NewRole(Body):
+    role: Role
+
+
+@router.get("/organizations")
+def list_organizations(authority: Manager) -> list[dict[str, Any]]:
+    found = authority.directory.people.organizations()
+    return [asdict(one) for one in found if authority.organization_id in (None, one.organization_id)]
+
+
+@router.post("/organizations")
+def add_organization(authority: Operator, wanted: NewOrganization) -> dict[str, Any]:
+    return asdict(authority.directory.people.add_organization(wanted.id, wanted.name, authority.actor))
+
+
+@router.get("/people")
+def list_people(authority: Manager, organization: Wanted = None, removed: bool = False) -> list[dict[str, Any]]:
+    found = authority.directory.people.people(authority.within(organization), removed=removed)
+    return [asdict(person) for person in found]
+
+
+@router.post("/people")
+def add_person(authority: Manager, wanted: NewPerson) -> dict[str, Any]:
+    people = authority.directory.people
+    organization = people.organization(wanted.organization or authority.organization_id or "home")
+    authority.over(organization.organization_id, f"organization {wanted.organization}")
+    made = people.add(
+        wanted.user,
+        organization=organization.organization_id,
+        name=wanted.name,
+        email=wanted.email,
+        role=wanted.role,
+        by=authority.actor,
+    )
+    authority.services.keys.forget()
+    return asdict(made)
+
+
+@router.patch("/people/{user}")
+def set_role(authority: Manager, user: Named, wanted: NewRole) -> dict[str, Any]:
+    person_of(authority, user)
+    changed = authority.directory.people.set_role(user, wanted.role, authority.actor)
+    authority.services.keys.forget()
+    return asdict(changed)
+
+
+@router.delete("/people/{user}")
+def remove_person(authority: Manager, user: Named) -> dict[str, Any]:
+    """Keys and sessions end; the account and what it has used stay."""
+    person_of(authority, user)
+    authority.directory.people.remove(user, authority.actor)
+    authority.services.keys.forget()
+    return {"removed": user}
+
+
+@router.delete("/people/{user}/sessions")
+def close_sessions(authority: Manager, user: Named) -> dict[str, Any]:
+    """Sign somebody out of the console everywhere."""
+    person_of(authority, user)
+    return {"closed": authority.directory.sessions.close_all(user, authority.actor)}
+
+
+def person_of(authority: Authority, user: str) -> Person:
+    """Raises NotFound, also where the person is in another organization."""
+    person = authority.directory.people.person(user)
+    authority.over(person.organization_id, f"person {user}")
+    return person

@@ -1,0 +1,63 @@
+"""/admin/quotas: limits of keys, people and organizations."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+
+from gateway.api.authority import Authority, Manager
+from gateway.api.fields import Body, Text, Wanted
+from gateway.errors import RoleForbids
+from gateway.identity.quotas import facts, parse_quota
+from gateway.limits.quotas import Measure, Span
+
+router = APIRouter(prefix="/quotas")
+
+Scope = Annotated[str, Field(max_length=200, pattern=r"^(key|person|organization):[^\x00]+$")]
+
+
+class NewQuota(Body):
+    """`amount` is a decimal string: dollars for spend, a whole number for all else."""
+
+    scope: Scope
+    measure: Measure
+    span: Span | None = None
+    model: Text | None = None
+    amount: Annotated[str, Field(max_length=40)]
+
+
+@router.get("")
+def list_quotas(authority: Manager, organization: Wanted = None) -> list[dict[str, Any]]:
+    return [facts(quota) for quota in authority.directory.quotas.rows(authority.within(organization))]
+
+
+@router.put("")
+def set_quota(authority: Manager, wanted: NewQuota) -> dict[str, Any]:
+    """Instead of the one with the same scope, measure, span and model."""
+    quota = parse_quota(wanted.scope, wanted.measure, wanted.amount, wanted.span, wanted.model)
+    _refuse_own(authority, quota.scope)
+    authority.directory.quotas.set(quota, authority.actor)
+    authority.services.keys.forget()
+    return facts(quota)
+
+
+@router.delete("")
+def remove_quota(
+    authority: Manager,
+    scope: Annotated[Scope, Query()],
+    measure: Measure,
+    span: Span | None = None,
+    model: Wanted = None,
+) -> dict[str, Any]:
+    quota = parse_quota(scope, measure, "0", span, model)
+    _refuse_own(authority, scope)
+    authority.directory.quotas.remove(quota, authority.actor)
+    authority.services.keys.forget()
+    return {"removed": {"scope": scope, "measure": measure, "span": span, "model": model}}
+
+
+def _refuse_own(authority: Authority, scope: str) -> None:
+    """An organization's own limits are set by whose machines they protect. Raises NotFound, RoleForbids."""
+    authority.over(authority.directory.quotas.organization_of(scope), scope.replace(":", " ", 1))
+    if authority.organization_id is not None and scope.startswith("organization:"):
+        raise RoleForbids("An organization's limits are set by admins of the house.", param="scope")

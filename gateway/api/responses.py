@@ -1,0 +1,92 @@
+"""GET and DELETE /v1/responses/{id}, its input items, and the count of a prompt's tokens."""
+
+import json
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from gateway.api.counting import prompt_tokens
+from gateway.api.edge import authenticate, read_body
+from gateway.dialects.responses.conversation import resolve
+from gateway.dialects.responses.requests import read_responses
+from gateway.errors import NotFound, RequestInvalid
+from gateway.responses.store import StoredResponse, owner_of
+from gateway.services import Services
+
+router = APIRouter(prefix="/v1/responses")
+
+Json = dict[str, Any]
+
+
+@router.get("/{response_id}")
+async def get_response(request: Request, response_id: str, stream: bool = False) -> Response:
+    if stream:
+        raise RequestInvalid("stream: a stored response is whole; ask for it without", param="stream")
+    stored = await _find(request, response_id)
+    return Response(stored.answer, media_type="application/json")
+
+
+@router.delete("/{response_id}")
+async def delete_response(request: Request, response_id: str) -> Json:
+    services: Services = request.app.state.services
+    caller = await authenticate(services, request.scope)
+    await services.responses.remove(owner_of(caller), response_id)
+    return {"id": response_id, "object": "response", "deleted": True}
+
+
+@router.post("/{response_id}/cancel")
+async def cancel_response(request: Request, response_id: str) -> Json:
+    """Only what runs in the background could be; whoever hangs up has cancelled the rest."""
+    await _find(request, response_id)
+    raise RequestInvalid("This response is whole already: it was not made in the background.", param="response_id")
+
+
+@router.get("/{response_id}/input_items")
+async def list_input_items(
+    request: Request,
+    response_id: str,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    order: Literal["asc", "desc"] = "desc",
+    after: Annotated[str | None, Query(max_length=256)] = None,
+) -> Json:
+    stored = await _find(request, response_id)
+    items: list[Json] = [_as_resource(item) for item in json.loads(stored.input)]
+    if order == "desc":
+        items.reverse()
+    if after is not None:
+        places = [at for at, item in enumerate(items) if item["id"] == after]
+        if not places:
+            raise NotFound(f"after: there is no item {after!r} in this response.", param="after")
+        items = items[places[0] + 1 :]
+    page = items[:limit]
+    ends = {"first_id": page[0]["id"] if page else "", "last_id": page[-1]["id"] if page else ""}
+    return {"object": "list", "data": page, "has_more": len(items) > limit, **ends}
+
+
+@router.post("/input_tokens")
+async def count_input_tokens(request: Request) -> Json:
+    services: Services = request.app.state.services
+    caller = await authenticate(services, request.scope)
+    raw = await read_body(request.scope, request.receive, services.settings.server.body_bytes_max)
+    question = await resolve(services.responses, caller, read_responses(raw))
+    return {"object": "response.input_tokens", "input_tokens": await prompt_tokens(services, question)}
+
+
+async def _find(request: Request, response_id: str) -> StoredResponse:
+    """The caller's own. Raises NotFound."""
+    services: Services = request.app.state.services
+    caller = await authenticate(services, request.scope)
+    return await services.responses.find(owner_of(caller), response_id)
+
+
+def _as_resource(item: Json) -> Json:
+    """An item as it is listed: with what callers may leave out, and a message's text as a part."""
+    if item.get("type", "message") != "message":
+        return {"status": "completed", **item}
+    kind = "output_text" if item.get("role") == "assistant" else "input_text"
+    content = item.get("content")
+    if isinstance(content, str):
+        more: Json = {"annotations": [], "logprobs": []} if kind == "output_text" else {}
+        content = [{"type": kind, "text": content, **more}]
+    return {"status": "completed", **item, "type": "message", "content": content}

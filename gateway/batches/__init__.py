@@ -1,0 +1,1 @@
+"""Files that callers upload, and batches of requests that are answered on idle capacity."""

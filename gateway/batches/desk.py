@@ -1,0 +1,160 @@
+"""Starts a batch's next request where there is room for it, and sees to what comes of it."""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+
+import structlog
+
+from gateway.batches.asking import ask
+from gateway.batches.job import Callers, Job, Ready
+from gateway.batches.lines import Item, route_of
+from gateway.batches.reply import Reply, pause_s
+from gateway.batches.room import OWN, Verdict, choose
+from gateway.errors import BodyTooLarge, GatewayError, to_api_error
+from gateway.identity.caller import Caller
+from gateway.lanes.base import Call
+from gateway.services import Services
+
+log = structlog.get_logger(__name__)
+
+# How often waiting requests look for room.
+POLL_S = 0.25
+# Backends are not known at once: until then a model that nobody has may still come.
+GRACE_S = 30.0
+
+_NO_DISK_S = 60.0
+# Of all requests that the gateway answers at once, batches leave so many free.
+_LEFT_FREE = 0.5
+
+
+class Desk:
+    """Acts for the runner, which owns jobs and their tasks. `changed` is told when a request has ended."""
+
+    def __init__(self, services: Services, changed: Callable[[], None]) -> None:
+        self._services = services
+        self._bounds = services.settings.batches
+        self._changed = changed
+        self._began_s = time.monotonic()
+
+    async def start(self, job: Job, abreast: int) -> bool:
+        """Start the job's next request, if it has one and there is room for it."""
+        await self._make_ready(job)
+        ready, callers = job.ready, job.callers
+        if ready is None or callers is None:
+            return False
+        verdict = self._verdict(job, ready, callers, abreast)
+        if verdict == "wait":
+            job.look_again_s = time.monotonic() + POLL_S
+            return False
+        job.ready = None
+        caller = _caller_for(verdict, callers)
+        task = asyncio.create_task(self._carry_out(job, ready, caller), name=f"{job.batch.id} {ready.item.line}")
+        job.asking.add(task)
+        task.add_done_callback(lambda done: self._ended(job, done))
+        # It counts at its backend before the next one looks for room there.
+        await asyncio.sleep(0)
+        return True
+
+    async def _make_ready(self, job: Job) -> None:
+        """The next item, read; one that turns out to be no question is answered with the reason."""
+        while job.ready is None:
+            if job.items.is_dry:
+                await asyncio.to_thread(job.items.refill)
+            item = job.items.peek(time.monotonic())
+            if item is None or job.callers is None:
+                return
+            job.items.take(item)
+            try:
+                job.ready = await self._read(job, item, job.callers.all_lanes)
+            except GatewayError as error:
+                refused = to_api_error(error)
+                reply = Reply(refused.status, job.request_id(item), refused.body())
+                await self._write_down(job, item, reply)
+
+    async def _read(self, job: Job, item: Item, caller: Caller) -> Ready:
+        route = route_of(job.batch.endpoint)
+        question = route.read(item.body)
+        if route.resolve:
+            question = await route.resolve(self._services.responses, caller, question)
+        return Ready(item, question)
+
+    def _verdict(self, job: Job, ready: Ready, callers: Callers, abreast: int) -> Verdict:
+        admission, router = self._services.admission, self._services.router
+        if admission.in_flight >= _LEFT_FREE * self._services.settings.server.requests_max:
+            return "wait"
+        question = ready.question
+        call = Call(job.request_id(ready.item), question.kind, question.request, question.raw, callers.own.user_id)
+        try:
+            own = router.explain(callers.own, call)
+            paid = router.explain(callers.paid, call) if callers.paid else None
+        except GatewayError:
+            return "hopeless"  # and the journey says the same, to whoever asked
+        verdict = choose(own, paid, job.pace(abreast), self._bounds)
+        is_unknown = not own.rejections and not (paid and paid.rejections)
+        if verdict == "hopeless" and is_unknown and time.monotonic() < self._began_s + GRACE_S:
+            return "wait"
+        return verdict
+
+    async def _carry_out(self, job: Job, ready: Ready, caller: Caller) -> None:
+        began_s = time.monotonic()
+        item, request_id = ready.item, job.request_id(ready.item)
+        receipts = self._services.batches.receipts
+        receipts.expect(request_id)
+        try:
+            reply = await self._ask(job, ready, caller, request_id)
+            if not caller.lanes <= OWN:
+                await receipts.wait(request_id)
+        finally:
+            receipts.forget(request_id)
+        if reply.is_good:
+            job.learn(time.monotonic() - began_s)
+        if not await self._put_back(job, item, reply):
+            await self._write_down(job, item, reply)
+
+    async def _ask(self, job: Job, ready: Ready, caller: Caller, request_id: str) -> Reply:
+        try:
+            return await ask(self._services, caller, route_of(job.batch.endpoint), ready.question, request_id)
+        except asyncio.CancelledError:
+            # It may have been charged for what it had got: asked anew, it is another request.
+            job.output.add_try(ready.item.line)
+            raise
+
+    async def _put_back(self, job: Job, item: Item, reply: Reply) -> bool:
+        """Whether the request is to be asked again, later."""
+        attempt = job.output.attempts[item.line]
+        now_s = time.monotonic()
+        if reply.is_limit and reply.retry_after_s is not None:
+            # It holds for all requests of this key: none is worth asking before.
+            due_s = now_s + reply.retry_after_s
+            job.hold(due_s)
+        elif reply.is_passing and not reply.is_limit and attempt < self._bounds.retries_max:
+            due_s = now_s + pause_s(reply, attempt) * random.uniform(1.0, 1.25)  # noqa: S311 - no secret
+        else:
+            return False
+        await asyncio.to_thread(job.output.add_try, item.line)
+        job.items.put_back(item, due_s)
+        return True
+
+    async def _write_down(self, job: Job, item: Item, reply: Reply) -> None:
+        try:
+            await asyncio.to_thread(job.output.add, item.line, item.custom_id, reply)
+        except (OSError, BodyTooLarge) as error:
+            # The same request id again: what it costs is booked once.
+            log.error("batch has no room on disk", batch=job.batch.id, reason=str(error))
+            job.held_until_s = time.monotonic() + _NO_DISK_S
+            job.items.put_back(item, job.held_until_s)
+
+    def _ended(self, job: Job, task: "asyncio.Task[None]") -> None:
+        job.asking.discard(task)
+        job.look_again_s = 0.0
+        if not task.cancelled() and (error := task.exception()):
+            log.error("batch request lost until the next start", batch=job.batch.id, exc_info=error)
+        self._changed()
+
+
+def _caller_for(verdict: Verdict, callers: Callers) -> Caller:
+    if verdict == "own":
+        return callers.own
+    return callers.paid if verdict == "paid" and callers.paid else callers.all_lanes

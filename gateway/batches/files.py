@@ -1,0 +1,196 @@
+"""Files that callers upload, and those that batches leave: content on the shelf, a row for each."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+import structlog
+from sqlalchemy import Row, delete, func, select
+from sqlalchemy.orm import Session
+
+from gateway.batches.batch import UNFINISHED, Batch
+from gateway.batches.file import Purpose, StoredFile, new_file_id
+from gateway.batches.shelf import Shelf, open_private
+from gateway.batches.tables import batch_table, file_table
+from gateway.errors import BodyTooLarge, Conflict, NotFound, RateLimited
+from gateway.settings.batches import BatchesSettings
+
+log = structlog.get_logger(__name__)
+
+_DAY_NS = 86_400 * 10**9
+_PRUNED_AT_ONCE = 500
+
+_rows = file_table.c
+
+
+class Upload:
+    """A file that is being written. It ends with `keep` or `abandon`; before `keep` nobody finds it."""
+
+    def __init__(self, shelf: Shelf, owner: str, bytes_max: int) -> None:
+        self.id = new_file_id()
+        self.size_bytes = 0
+        self._shelf = shelf
+        self._owner = owner
+        self._bytes_max = bytes_max
+        self._lock = threading.Lock()
+        self._file = os.fdopen(
+            open_private(shelf.path(owner, self.id), os.O_WRONLY | os.O_EXCL), "wb", buffering=0
+        )
+
+    def write(self, data: bytes) -> None:
+        """Raises BodyTooLarge."""
+        with self._lock:
+            if not self._file.closed:  # else it was abandoned while this was on its way
+                self._write(data)
+
+    def _write(self, data: bytes) -> None:
+        if self.size_bytes + len(data) > self._bytes_max:
+            text = f"file: larger than {self._bytes_max} bytes, this gateway's limit. Split it."
+            raise BodyTooLarge(text, param="file")
+        self._shelf.take(self._owner, len(data))
+        self.size_bytes += len(data)
+        view = memoryview(data)
+        while view:
+            view = view[self._file.write(view) :]
+
+    def close(self) -> None:
+        """On disk afterwards."""
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+    def abandon(self) -> None:
+        with self._lock:
+            self._file.close()
+            self._shelf.path(self._owner, self.id).unlink(missing_ok=True)
+            self._shelf.give_back(self._owner, self.size_bytes)
+
+
+class FileStore:
+    """Every method does I/O: call them off the event loop."""
+
+    def __init__(
+        self, read: Callable[[], Session], write: Callable[[], Session], folder: Path, bounds: BatchesSettings
+    ) -> None:
+        self._read = read
+        self._write = write
+        self._bounds = bounds
+        self.shelf = Shelf(folder, bounds.disk_bytes_max, bounds.person_bytes_max)
+
+    @property
+    def place(self) -> str:
+        return self.shelf.place
+
+    def open(self, running: Iterable[Batch]) -> None:
+        """Before anything else; files of unfinished batches have no row yet."""
+        with self._read() as session:
+            known = set(session.scalars(select(_rows.id)))
+        for batch in running:
+            known |= {batch.output_id, batch.error_id, batch.id}
+        self.shelf.open(known)
+
+    def begin(self, owner: str) -> Upload:
+        """Raises RateLimited when the owner has too many files."""
+        with self._read() as session:
+            count = session.scalar(select(func.count()).where(_rows.owner == owner)) or 0
+        if count >= self._bounds.files_per_person_max:
+            raise RateLimited(f"{count} files are stored, the limit for one person. Delete some first.", None)
+        return Upload(self.shelf, owner, self._bounds.file_bytes_max)
+
+    def keep(self, upload: Upload, owner: str, filename: str, lasts_s: int | None) -> StoredFile:
+        """An upload becomes a file."""
+        upload.close()
+        file = self.describe(owner, upload.id, filename, "batch", upload.size_bytes, lasts_s)
+        with self._write() as session, session.begin():
+            session.execute(file_table.insert().values(asdict(file)))
+        return file
+
+    def describe(
+        self, owner: str, file_id: str, filename: str, purpose: Purpose, size_bytes: int, lasts_s: int | None
+    ) -> StoredFile:
+        """A file of now, which lasts so long, at most as long as any."""
+        now_ns = time.time_ns()
+        longest_ns = self._bounds.days_max * _DAY_NS
+        expires_ns = now_ns + (longest_ns if lasts_s is None else min(longest_ns, lasts_s * 10**9))
+        return StoredFile(
+            id=file_id,
+            owner=owner,
+            place=self.place,
+            filename=filename,
+            purpose=purpose,
+            size_bytes=size_bytes,
+            created_ns=now_ns,
+            expires_ns=expires_ns,
+        )
+
+    def find(self, owner: str, file_id: str) -> StoredFile:
+        """Raises NotFound, also for what belongs to somebody else and for what has expired."""
+        mine = (_rows.id == file_id, _rows.owner == owner, _rows.expires_ns > time.time_ns())
+        with self._read() as session:
+            row = session.execute(select(file_table).where(*mine)).one_or_none()
+        if row is None:
+            raise NotFound(f"There is no file {file_id[:80]!r}.")
+        return _of_row(row)
+
+    def content(self, file: StoredFile) -> Path:
+        """Raises Conflict where another gateway has it."""
+        path = self.shelf.path(file.owner, file.id)
+        if file.place != self.place or not path.exists():
+            raise Conflict(f"The content of {file.id} lies with another gateway: ask the one that took it.")
+        return path
+
+    def listed(
+        self, owner: str, limit: int, after: str | None, order: Literal["asc", "desc"], purpose: str | None
+    ) -> list[StoredFile]:
+        """`after` is the last of the page before. Raises NotFound."""
+        query = select(file_table).where(_rows.owner == owner, _rows.expires_ns > time.time_ns()).limit(limit)
+        if purpose is not None:
+            query = query.where(_rows.purpose == purpose)
+        if after is not None:
+            try:
+                last = self.find(owner, after)
+            except NotFound:
+                raise NotFound(f"after: there is no file {after[:80]!r}", param="after") from None
+            at, same = _rows.created_ns, _rows.created_ns == last.created_ns
+            beyond = (at < last.created_ns) | (same & (_rows.id < last.id))
+            if order == "asc":
+                beyond = (at > last.created_ns) | (same & (_rows.id > last.id))
+            query = query.where(beyond)
+        columns = (_rows.created_ns, _rows.id)
+        ordered = query.order_by(*(column.asc() if order == "asc" else column.desc() for column in columns))
+        with self._read() as session:
+            return [_of_row(row) for row in session.execute(ordered)]
+
+    def remove(self, owner: str, file_id: str) -> None:
+        """Raises NotFound; Conflict while a batch reads it."""
+        file = self.find(owner, file_id)
+        with self._write() as session, session.begin():
+            if user := session.scalar(select(batch_table.c.id).where(_reads(file_id)).limit(1)):
+                raise Conflict(f"{file_id} is the input of {user}, which has not ended. Cancel that first.")
+            session.execute(delete(file_table).where(_rows.id == file_id))
+        if file.place == self.place:
+            self.shelf.remove(owner, file_id)
+
+    def prune(self) -> None:
+        """Remove what has expired and is not being read."""
+        in_use = select(batch_table.c.input_file_id).where(batch_table.c.status.in_(UNFINISHED))
+        old = select(file_table).where(_rows.place == self.place, _rows.expires_ns <= time.time_ns())
+        with self._write() as session, session.begin():
+            query = old.where(_rows.id.not_in(in_use)).limit(_PRUNED_AT_ONCE)
+            files = [_of_row(row) for row in session.execute(query)]
+            session.execute(delete(file_table).where(_rows.id.in_([file.id for file in files])))
+        for file in files:
+            self.shelf.remove(file.owner, file.id)
+        if files:
+            log.info("files expired", count=len(files))
+
+
+def _reads(file_id: str) -> Any:
+    return (batch_table.c.input_file_id == file_id) & batch_table.c.status.in_(UNFINISHED)
+
+
+def _of_row(row: Row[Any]) -> StoredFile:
+    return StoredFile(**row._mapping)

@@ -1,0 +1,156 @@
+"""One unfinished batch in memory: what of it is done, under way and left; owned by the runner's event loop."""
+
+import asyncio
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+
+from gateway.batches.batch import WINDOW_S, Batch, End
+from gateway.batches.items import Items
+from gateway.batches.lines import Item, raw_lines, read_line
+from gateway.batches.output import Output
+from gateway.batches.reply import Code, Reply
+from gateway.batches.room import OWN, PAID, Pace
+from gateway.dialects.base import Question
+from gateway.identity.caller import Caller
+
+PRIORITY = 10
+"""Behind whoever waits for an answer."""
+# Until answers have shown how long they take.
+_ITEM_S = 2.0
+_LEARN = 0.2
+# One more at a time after so many answers.
+_WIDEN = 1 / 32
+
+Phase = Literal["opening", "running", "ending"]
+
+
+@dataclass(frozen=True, slots=True)
+class Callers:
+    """One key's caller, by where its requests may go. Changes to its limits and lanes come with the next one."""
+
+    all_lanes: Caller
+    own: Caller
+    paid: Caller | None
+
+    @classmethod
+    def of(cls, caller: Caller) -> "Callers":
+        caller = replace(caller, priority=max(PRIORITY, caller.priority))
+        paid = caller.lanes & PAID
+        return cls(
+            caller, replace(caller, lanes=caller.lanes & OWN), replace(caller, lanes=paid) if paid else None
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The next request of a batch, read and waiting for room."""
+
+    item: Item
+    question: Question
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Why a batch ends, and what is said of what it had not asked."""
+
+    end: End
+    code: Code | None = None
+    message: str = ""
+    problem: dict[str, Any] | None = None
+
+    @property
+    def errors(self) -> str | None:
+        return orjson.dumps([self.problem]).decode() if self.problem else None
+
+
+class Job:
+    """`callers` is None before the key was looked up; `stop` says that nothing more is to be asked.
+
+    There is no room before `look_again_s`, unless one of its requests ends; until `held_until_s` none is asked.
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self.phase: Phase = "opening"
+        self.stop: Stop | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.asking: set[asyncio.Task[None]] = set()
+        self.callers: Callers | None = None
+        self.callers_until_s = 0.0
+        self.ready: Ready | None = None
+        self.look_again_s = 0.0
+        self.held_until_s = 0.0
+        self._abreast = float("inf")
+        self.noted = (batch.completed, batch.failed)
+        self._item_s = _ITEM_S
+        self._output: Output | None = None
+        self._items: Items | None = None
+
+    @property
+    def output(self) -> Output:
+        assert self._output, "the job was opened"
+        return self._output
+
+    @property
+    def items(self) -> Items:
+        assert self._items, "the job was opened"
+        return self._items
+
+    @property
+    def is_open(self) -> bool:
+        return self._output is not None
+
+    def open(self, output: Output, items: Items) -> None:
+        self._output, self._items = output, items
+        self.phase = "running"
+
+    def close(self) -> None:
+        if self._output and self._items:
+            self._output.close()
+            self._items.close()
+        self._output = self._items = None
+
+    @property
+    def is_spent(self) -> bool:
+        return not self.asking and self.ready is None and self.items.is_spent
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        return (self.output.completed, self.output.failed)
+
+    def request_id(self, item: Item) -> str:
+        return self.batch.request_id(item.line, self.output.attempts[item.line])
+
+    def pace(self, abreast: int) -> Pace:
+        left_s = self.batch.expires_ns / 1e9 - time.time()
+        items = self.batch.total - len(self.output.done)
+        return Pace(left_s, WINDOW_S, items, self._item_s, abreast)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether its key's limits let one more run beside those that do, as far as they were met."""
+        return len(self.asking) < self._abreast
+
+    def learn(self, duration_s: float) -> None:
+        """One was answered."""
+        self._item_s += _LEARN * (duration_s - self._item_s)
+        self._abreast += _WIDEN
+
+    def hold(self, until_s: float) -> None:
+        """A limit was met: ask none before, and fewer at a time from then on."""
+        self.held_until_s = max(self.held_until_s, until_s)
+        self._abreast = max(1, len(self.asking) - 1)
+
+    def write_rest(self, path: Path, body_bytes_max: int) -> None:
+        """Say of every line that has no answer why it will get none. Does I/O."""
+        stop = self.stop
+        if stop is None or stop.code is None:
+            return
+        for line, raw in raw_lines(path, body_bytes_max):
+            if line not in self.output.done:
+                item, _, _ = read_line(line, raw, body_bytes_max)
+                self.output.add(line, item.custom_id, Reply(code=stop.code, message=stop.message))

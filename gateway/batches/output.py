@@ -1,0 +1,169 @@
+"""What a batch has to show: answers in one file, errors in another, each line written when it is known.
+
+The files are also the record of what is done: after a crash whatever is in them as a whole line is not asked
+again. What was tried in vain is kept beside them, so that another try has another request id. All of it is
+appended in one piece each and synced in groups.
+"""
+
+import os
+import threading
+import time
+from collections import Counter
+
+import msgspec
+import orjson
+
+from gateway.batches.batch import Batch
+from gateway.batches.reply import Reply
+from gateway.batches.shelf import Shelf, open_private
+
+SYNC_EVERY_S = 0.5
+
+
+class _Written(msgspec.Struct, frozen=True):
+    id: str
+
+
+_written = msgspec.json.Decoder(_Written)
+
+
+class _AppendFile:
+    """A file that only grows by whole lines."""
+
+    def __init__(self, shelf: Shelf, owner: str, name: str) -> None:
+        self._shelf = shelf
+        self._owner = owner
+        self._name = name
+        self._path = shelf.path(owner, name)
+        self._descriptor = open_private(self._path, os.O_RDWR)
+        self.size_bytes = os.lseek(self._descriptor, 0, os.SEEK_END)
+
+    def append(self, line: bytes) -> None:
+        """Raises OSError and BodyTooLarge, and nothing is written then."""
+        self._shelf.take(self._owner, len(line))
+        try:
+            written = 0
+            while written < len(line):
+                written += os.pwrite(self._descriptor, line[written:], self.size_bytes + written)
+        except OSError:
+            self._shelf.give_back(self._owner, len(line))
+            os.ftruncate(self._descriptor, self.size_bytes)
+            raise
+        self.size_bytes += len(line)
+
+    def read(self) -> list[int]:
+        """Which lines of the input its own are about; what a crash left of another is cut off."""
+        content_bytes = 0
+        lines: list[int] = []
+        with self._path.open("rb") as file:
+            for line in file:
+                if not line.endswith(b"\n") or (brief := _brief(line)) is None:
+                    break
+                lines.append(brief)
+                content_bytes += len(line)
+        if content_bytes < self.size_bytes:
+            os.ftruncate(self._descriptor, content_bytes)
+            self._shelf.give_back(self._owner, self.size_bytes - content_bytes)
+            self.size_bytes = content_bytes
+        return lines
+
+    def sync(self) -> None:
+        os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        """Whatever comes after it finds no file."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = -1
+
+    def remove(self) -> None:
+        self._shelf.remove(self._owner, self._name)
+
+
+class Output:
+    """A batch's files. Its methods do I/O and may run in any thread, one at a time."""
+
+    def __init__(self, shelf: Shelf, batch: Batch) -> None:
+        self._batch = batch
+        self._lock = threading.Lock()
+        self.answers = _AppendFile(shelf, batch.owner, batch.output_id)
+        self.errors = _AppendFile(shelf, batch.owner, batch.error_id)
+        self._tries = _AppendFile(shelf, batch.owner, batch.id)
+        self._synced_s = time.monotonic()
+        self.done: set[int] = set()
+        self.completed = 0
+        self.failed = 0
+        self.attempts: Counter[int] = Counter()
+        self._recover()
+
+    def add(self, line: int, custom_id: str, reply: Reply) -> None:
+        """What became of a line, for good. Raises OSError and BodyTooLarge where there is no room, or no file."""
+        content = orjson.dumps(
+            {
+                "id": self._batch.line_id(line),
+                "custom_id": custom_id,
+                "response": reply.response,
+                "error": reply.error,
+            },
+            option=orjson.OPT_APPEND_NEWLINE,
+        )
+        with self._lock:
+            if line in self.done:
+                return
+            (self.answers if reply.is_good else self.errors).append(content)
+            self._count(line, is_good=reply.is_good)
+            self._sync_now_and_then()
+
+    def add_try(self, line: int) -> None:
+        """One more try of a line came to nothing; its request id is spent."""
+        with self._lock:
+            self.attempts[line] += 1
+            self._tries.append(b"%d\n" % line)
+
+    def finish(self) -> None:
+        """Everything is on disk."""
+        with self._lock:
+            self._sync()
+
+    def close(self) -> None:
+        with self._lock:
+            for file in (self.answers, self.errors, self._tries):
+                file.close()
+
+    def tidy(self) -> None:
+        """After the end: files that nobody will ask for go."""
+        self._tries.remove()
+        for file in (self.answers, self.errors):
+            if not file.size_bytes:
+                file.remove()
+
+    def _recover(self) -> None:
+        for file, is_good in ((self.answers, True), (self.errors, False)):
+            for line in file.read():
+                self._count(line, is_good=is_good)
+        self.attempts.update(self._tries.read())
+
+    def _count(self, line: int, *, is_good: bool) -> None:
+        self.done.add(line)
+        self.completed += is_good
+        self.failed += not is_good
+
+    def _sync_now_and_then(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._synced_s >= SYNC_EVERY_S:
+            self._sync()
+            self._synced_s = now_s
+
+    def _sync(self) -> None:
+        for file in (self.answers, self.errors, self._tries):
+            file.sync()
+
+
+def _brief(line: bytes) -> int | None:
+    """Which line of the input this is about; the rest would fill memory. None where a crash left nonsense."""
+    try:
+        if not line.startswith(b"{"):
+            return int(line)
+        return int(_written.decode(line).id.rpartition("_")[2])
+    except (ValueError, msgspec.DecodeError):
+        return None

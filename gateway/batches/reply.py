@@ -1,0 +1,61 @@
+"""What came of one request of a batch, and whether it is worth asking again."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import orjson
+
+_TRY_AGAIN_MAX_S = 60.0
+_SAID_CHARS = 2000
+
+Code = Literal["batch_expired", "batch_cancelled", "request_timeout"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer of the gateway, or the reason why the request was not asked.
+
+    `is_limit` says that a limit of the caller's is reached, which holds for its other requests, too;
+    `retry_after_s` is None where nobody said when to come again.
+    """
+
+    status: int = 0
+    request_id: str = ""
+    body: bytes = b""
+    retry_after_s: float | None = None
+    is_limit: bool = False
+    code: Code | None = None
+    message: str = ""
+
+    @property
+    def is_good(self) -> bool:
+        return self.status == 200 and self.code is None
+
+    @property
+    def response(self) -> dict[str, Any] | None:
+        if self.code:
+            return None
+        return {"status_code": self.status, "request_id": self.request_id, "body": _as_json(self.body)}
+
+    @property
+    def error(self) -> dict[str, str] | None:
+        return {"code": self.code, "message": self.message} if self.code else None
+
+    @property
+    def is_passing(self) -> bool:
+        """Whether the same request may well be answered later."""
+        return self.code is None and (self.status in (408, 425, 429) or self.status >= 500)
+
+
+def pause_s(reply: Reply, attempt: int) -> float:
+    """How long to wait before another try: what was said, else longer each time, up to a minute."""
+    return max(reply.retry_after_s or 0.0, min(_TRY_AGAIN_MAX_S, 2.0**attempt))
+
+
+def _as_json(body: bytes) -> Any:
+    """A body as it goes into a line: JSON as it is, anything else as OpenAI's error."""
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        said = body[:_SAID_CHARS].decode("utf-8", "replace")
+        return {"error": {"message": said, "type": "upstream_error", "param": None, "code": "not_json"}}

@@ -1,0 +1,128 @@
+"""Batches in the database. What others may have changed meanwhile is only changed from what it was."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy import Row, delete, func, select, update
+from sqlalchemy.orm import Session
+
+from gateway.batches.batch import CANCELLABLE, ENDS, UNFINISHED, Batch, End, Status
+from gateway.batches.file import StoredFile
+from gateway.batches.tables import batch_table, file_table
+from gateway.errors import Conflict, NotFound, RateLimited
+
+# Ended batches of one person that are kept for a while.
+ROWS_PER_PERSON_MAX = 10_000
+_FULL_RETRY_S = 60
+_PRUNED_AT_ONCE = 500
+
+_rows = batch_table.c
+
+
+class BatchStore:
+    """Every method is one short transaction; call them off the event loop."""
+
+    def __init__(self, read: Callable[[], Session], write: Callable[[], Session], per_person_max: int) -> None:
+        self._read = read
+        self._write = write
+        self._per_person_max = per_person_max
+
+    def add(self, batch: Batch) -> None:
+        """Raises RateLimited when its owner has too many."""
+        mine = select(func.count()).where(_rows.owner == batch.owner)
+        with self._write() as session, session.begin():
+            unfinished = session.scalar(mine.where(_rows.status.in_(UNFINISHED))) or 0
+            if unfinished >= self._per_person_max:
+                text = f"{unfinished} batches are unfinished, the limit for one person. Wait for one to end."
+                raise RateLimited(text, _FULL_RETRY_S)
+            if (session.scalar(mine) or 0) >= ROWS_PER_PERSON_MAX:
+                text = f"{ROWS_PER_PERSON_MAX} batches are kept of one person; wait until the oldest are dropped."
+                raise RateLimited(text, _FULL_RETRY_S)
+            session.execute(batch_table.insert().values(asdict(batch)))
+
+    def find(self, owner: str, batch_id: str) -> Batch:
+        """Raises NotFound, also for what belongs to somebody else."""
+        with self._read() as session:
+            row = session.execute(
+                select(batch_table).where(_rows.id == batch_id, _rows.owner == owner)
+            ).one_or_none()
+        if row is None:
+            raise NotFound(f"There is no batch {batch_id[:80]!r}.")
+        return _of_row(row)
+
+    def newest(self, owner: str | None, limit: int, after: str | None = None) -> list[Batch]:
+        """Those of an owner, or of all for None; `after` is the last of the page before. Raises NotFound."""
+        query = select(batch_table).order_by(_rows.created_ns.desc(), _rows.id.desc()).limit(limit)
+        if owner is not None:
+            query = query.where(_rows.owner == owner)
+        with self._read() as session:
+            if after is not None:
+                whose = [] if owner is None else [_rows.owner == owner]
+                at = session.execute(
+                    select(_rows.created_ns, _rows.id).where(_rows.id == after, *whose)
+                ).one_or_none()
+                if at is None:
+                    raise NotFound(f"after: there is no batch {after[:80]!r}", param="after")
+                earlier = (_rows.created_ns < at[0]) | ((_rows.created_ns == at[0]) & (_rows.id < at[1]))
+                query = query.where(earlier)
+            return [_of_row(row) for row in session.execute(query)]
+
+    def unfinished(self, place: str | None = None) -> list[Batch]:
+        """What there is to do for whoever has the files, or for all, oldest first."""
+        query = select(batch_table).where(_rows.status.in_(UNFINISHED)).order_by(_rows.created_ns)
+        if place is not None:
+            query = query.where(_rows.place == place)
+        with self._read() as session:
+            return [_of_row(row) for row in session.execute(query)]
+
+    def cancel(self, owner: str | None, batch_id: str) -> Batch:
+        """The batch, cancelling from now on. Raises NotFound; Conflict for one that has ended."""
+        query = select(batch_table).where(_rows.id == batch_id)
+        with self._write() as session, session.begin():
+            row = session.execute(query if owner is None else query.where(_rows.owner == owner)).one_or_none()
+            if row is None:
+                raise NotFound(f"There is no batch {batch_id[:80]!r}.")
+            if row.status != "cancelling":
+                if row.status not in CANCELLABLE:
+                    raise Conflict(f"A batch that is {row.status} cannot be cancelled.")
+                values = {"status": "cancelling", "cancelling_ns": time.time_ns()}
+                session.execute(update(batch_table).where(_rows.id == batch_id).values(values))
+            return _of_row(session.execute(query).one())
+
+    def move(self, batch_id: str, before: Status, after: Status, **values: Any) -> bool:
+        """Into another status, with other values that follow from it; False where it was not in `before`."""
+        values |= {"status": after, f"{after}_ns": time.time_ns()}
+        order = update(batch_table).where(_rows.id == batch_id, _rows.status == before).values(values)
+        return self._changes_one(order)
+
+    def note_counts(self, batch_id: str, completed: int, failed: int) -> None:
+        order = update(batch_table).where(_rows.id == batch_id).values(completed=completed, failed=failed)
+        self._changes_one(order)
+
+    def end(self, batch: Batch, end: End, outputs: Sequence[StoredFile], **values: Any) -> None:
+        """The last word on a batch, with its output files, at once or not at all."""
+        values |= {"status": end, f"{end}_ns": time.time_ns()}
+        with self._write() as session, session.begin():
+            known = set(
+                session.scalars(select(file_table.c.id).where(file_table.c.id.in_([f.id for f in outputs])))
+            )
+            if new := [asdict(file) for file in outputs if file.id not in known]:
+                session.execute(file_table.insert(), new)
+            session.execute(update(batch_table).where(_rows.id == batch.id).values(values))
+
+    def prune(self, before_ns: int) -> None:
+        """Forget what ended long ago."""
+        old = select(_rows.id).where(_rows.created_ns < before_ns, _rows.status.in_(ENDS)).limit(_PRUNED_AT_ONCE)
+        with self._write() as session, session.begin():
+            session.execute(delete(batch_table).where(_rows.id.in_(list(session.scalars(old)))))
+
+    def _changes_one(self, order: Any) -> bool:
+        with self._write() as session, session.begin():
+            result: Any = session.execute(order)
+            return bool(result.rowcount)
+
+
+def _of_row(row: Row[Any]) -> Batch:
+    return Batch(**row._mapping)

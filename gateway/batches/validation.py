@@ -1,0 +1,102 @@
+"""Every line of an input looked at before the first is answered; pure but for reading the file."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gateway.batches.lines import (
+    CUSTOM_ID_CHARS,
+    Item,
+    LineInvalid,
+    as_data,
+    raw_lines,
+    read_line,
+    read_question,
+)
+
+ERRORS_MAX = 100
+# A thread that parses keeps the event loop waiting now and then: it rests so long after each of so many lines.
+_REST_S = 0.002
+_REST_EVERY = 50
+
+
+@dataclass
+class Findings:
+    """`total` counts good lines; `models` are those that they name."""
+
+    total: int = 0
+    models: set[str] = field(default_factory=set)
+    errors: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def model(self) -> str | None:
+        """The one model of all lines, where there is only one."""
+        return next(iter(self.models)) if len(self.models) == 1 else None
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a batch's lines must be. `may_use` says whether its key may use a model."""
+
+    endpoint: str
+    lines_max: int
+    body_bytes_max: int
+    may_use: Callable[[str], bool]
+
+
+def examine(path: Path, rules: Rules, is_wanted: Callable[[], bool]) -> Findings:
+    """What is wrong with the file, the first ERRORS_MAX of it; ends early when nobody wants to know any more."""
+    findings = Findings()
+    seen: set[str] = set()
+    for count, (line, raw) in enumerate(_lines(path, rules), 1):
+        if not is_wanted() or len(findings.errors) >= ERRORS_MAX:
+            return findings
+        if count > rules.lines_max:
+            text = f"The file has more than {rules.lines_max} requests, this gateway's limit. Split it."
+            findings.errors.append(as_data(LineInvalid("too_many_tasks", text), line))
+            return findings
+        try:
+            findings.models.add(_examine_line(line, raw, rules, seen))
+            findings.total += 1
+        except LineInvalid as error:
+            findings.errors.append(as_data(error, line))
+        if count % _REST_EVERY == 0:
+            time.sleep(_REST_S)
+    if not findings.total and not findings.errors:
+        findings.errors.append(as_data(LineInvalid("empty_file", "The input file has no requests."), None))
+    return findings
+
+
+def _lines(path: Path, rules: Rules) -> Iterator[tuple[int, bytes]]:
+    return raw_lines(path, rules.body_bytes_max)
+
+
+def _examine_line(line: int, raw: bytes, rules: Rules, seen: set[str]) -> str:
+    """The model that the line names. Raises LineInvalid."""
+    item, method, url = read_line(line, raw, rules.body_bytes_max)
+    _check_id(item, seen)
+    if method != "POST":
+        raise LineInvalid("invalid_method", f"method: POST is expected, not {method[:20]!r}", "method")
+    if url != rules.endpoint:
+        text = f"url: {rules.endpoint} is expected, the batch's endpoint, not {url[:80]!r}"
+        raise LineInvalid("mismatched_url", text, "url")
+    if len(item.body) > rules.body_bytes_max:
+        text = f"body: larger than {rules.body_bytes_max} bytes, this gateway's limit"
+        raise LineInvalid("line_too_long", text, "body")
+    model = read_question(rules.endpoint, item.body).request.model
+    if not rules.may_use(model):
+        raise LineInvalid("model_not_allowed", f"body.model: this key may not use {model!r}", "body.model")
+    return model
+
+
+def _check_id(item: Item, seen: set[str]) -> None:
+    custom_id = item.custom_id
+    if not 1 <= len(custom_id) <= CUSTOM_ID_CHARS:
+        text = f"custom_id: 1 to {CUSTOM_ID_CHARS} characters are expected"
+        raise LineInvalid("invalid_custom_id", text, "custom_id")
+    if custom_id in seen:
+        text = f"custom_id: {custom_id[:80]!r} is that of an earlier line, too"
+        raise LineInvalid("duplicate_custom_id", text, "custom_id")
+    seen.add(custom_id)

@@ -1,0 +1,196 @@
+"""Answers that need nobody's work: kept from before, or on their way to somebody who asked the same."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+from gateway.cache.fingerprint import Fingerprint, fingerprint, is_deterministic
+from gateway.cache.flight import Flight
+from gateway.cache.keeping import KeptBody
+from gateway.cache.meaning import Meanings
+from gateway.cache.stored import Shelf, StoredAnswer
+from gateway.identity.caller import Caller
+from gateway.lanes.base import Answer, Call, Meter
+from gateway.lanes.body import BytesBody
+from gateway.openai import GENERATES
+from gateway.settings.base import Privacy
+from gateway.settings.cache import CacheSettings
+
+Source = Literal["hit", "similar", "shared"]
+
+Embed: TypeAlias = Callable[[Caller, Privacy, str], Awaitable[list[float] | None]]
+"""The vector of a text from an own lane, within the caller's policy; None when there is none just now."""
+
+_FLIGHTS_MAX = 10_000
+
+
+class Remote(Protocol):
+    """Where several gateways keep answers together. It may be away: then it has none and keeps none."""
+
+    async def get(self, key: bytes) -> StoredAnswer | None: ...
+
+    async def put(self, key: bytes, answer: StoredAnswer) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An answer that costs nothing, and where it comes from."""
+
+    answer: Answer
+    source: Source
+
+
+class Answers:
+    """What the journey asks before it asks a lane. One event loop owns it."""
+
+    def __init__(self, settings: CacheSettings, remote: Remote | None = None, embed: Embed | None = None) -> None:
+        self._keeps = settings.answers != "off"
+        self._keeps_all = settings.answers == "all"
+        self._shares = settings.coalesce
+        self._shelf = Shelf(settings.entries_max, settings.bytes_max, settings.lasts_s)
+        self._remote = remote
+        self._embed = embed if settings.semantic_model and self._keeps else None
+        self._meanings = Meanings(settings.similarity_min)
+        self._flights: dict[bytes, Flight] = {}
+        self._is_off = not self._keeps and not self._shares
+
+    @property
+    def under_way(self) -> int:
+        """Answers that others could join."""
+        return len(self._flights)
+
+    def applies(self, call: Call) -> bool:
+        """Whether anything here could help with the call; costs next to nothing."""
+        if self._is_off:
+            return False
+        extras = call.request.millrace
+        if extras and extras.cache is False:
+            return False
+        return is_deterministic(call) or (self._keeps_all and call.kind in GENERATES)
+
+    async def find(self, call: Call, caller: Caller, privacy: Privacy) -> "Found | Lead":
+        """An answer, or the lead: the caller gets one from a lane and shows it here."""
+        wants_meaning = self._embed is not None and not call.features
+        mark = fingerprint(call, caller, privacy, with_context=wants_meaning)
+        if self._keeps and (kept := await self._kept(mark.exact)):
+            return Found(_as_answer(kept), "hit")
+        shares = self._shares and is_deterministic(call)
+        if shares and (answer := await self._shared(mark.exact)):
+            return Found(answer, "shared")
+        lead = Lead(self, mark, shares=shares)
+        if self._embed is None or mark.context is None:
+            return lead
+        try:
+            similar = await self._similar(lead, caller, privacy, self._embed)
+        except BaseException:
+            await lead.end()
+            raise
+        if similar is None:
+            return lead
+        await lead.end()
+        return Found(_as_answer(similar), "similar")
+
+    async def _shared(self, key: bytes) -> Answer | None:
+        """What somebody else is getting just now. Should the leader leave, the first to see it leads next."""
+        while (flight := self._flights.get(key)) and flight.takes_more:
+            if answer := await flight.follow():
+                return answer
+            if flight.has_failed:
+                return None  # nobody waits for the same failure twice: all who waited ask by themselves
+        return None
+
+    async def _similar(self, lead: "Lead", caller: Caller, privacy: Privacy, embed: Embed) -> StoredAnswer | None:
+        context = lead.mark.context
+        lead.vector = await embed(caller, privacy, lead.mark.question)
+        if context is None or lead.vector is None:
+            return None
+        key = self._meanings.nearest(context, lead.vector)
+        return await self._kept(key) if key else None
+
+    async def _kept(self, key: bytes) -> StoredAnswer | None:
+        if kept := self._shelf.get(key):
+            return kept
+        if self._remote is None:
+            return None
+        if kept := await self._remote.get(key):
+            self._shelf.put(key, kept)
+        return kept
+
+    # What leads tell.
+
+    def begin(self, key: bytes, flight: Flight) -> bool:
+        """Let others find the flight; False when somebody else leads already, or too many are under way."""
+        if key in self._flights or len(self._flights) >= _FLIGHTS_MAX:
+            return False
+        self._flights[key] = flight
+        return True
+
+    def end(self, key: bytes, flight: Flight) -> None:
+        if self._flights.get(key) is flight:
+            del self._flights[key]
+
+    @property
+    def keeps(self) -> bool:
+        return self._keeps
+
+    def keep(self, lead: "Lead", answer: Answer, body: bytes) -> StoredAnswer | None:
+        """Keep a whole answer, where the settings say so."""
+        if not self._keeps or answer.status != 200:
+            return None
+        meter, mark = answer.meter, lead.mark
+        kept = StoredAnswer(answer.content_type, body, meter.prompt_tokens, meter.completion_tokens)
+        self._shelf.put(mark.exact, kept)
+        if lead.vector and mark.context is not None:
+            self._meanings.add(mark.context, lead.vector, mark.exact)
+        return kept
+
+    async def keep_for_others(self, key: bytes, kept: StoredAnswer) -> None:
+        """In Redis too, where there is one."""
+        if self._remote:
+            await self._remote.put(key, kept)
+
+
+class Lead:
+    """The right and duty to get an answer for all who ask the same meanwhile. Ends with `end`."""
+
+    def __init__(self, answers: Answers, mark: Fingerprint, *, shares: bool) -> None:
+        self.mark = mark
+        self.vector: list[float] | None = None
+        self._answers = answers
+        self._kept: StoredAnswer | None = None
+        self._flight: Flight | None = None
+        if shares:
+            flight = Flight(self._keep)
+            self._flight = flight if answers.begin(mark.exact, flight) else None
+
+    def show(self, answer: Answer) -> Answer:
+        """The leader's answer, seen by all who follow and kept when it was whole."""
+        if self._flight:
+            return self._flight.lead(answer)
+        if not self._answers.keeps:
+            return answer
+        body = KeptBody(answer, self._keep)
+        return Answer(answer.status, answer.content_type, body, answer.meter, answer.headers)
+
+    async def end(self, *, has_failed: bool = False) -> None:
+        """Whatever became of it, nobody waits for it any more."""
+        if self._flight:
+            self._answers.end(self.mark.exact, self._flight)
+            self._flight.abandon(has_failed=has_failed)
+        kept, self._kept = self._kept, None
+        if kept:
+            await self._answers.keep_for_others(self.mark.exact, kept)
+
+    def _keep(self, answer: Answer, body: bytes) -> None:
+        self._kept = self._answers.keep(self, answer, body)
+
+
+def _as_answer(kept: StoredAnswer) -> Answer:
+    meter = Meter(
+        prompt_tokens=kept.prompt_tokens,
+        completion_tokens=kept.completion_tokens,
+        cached_tokens=kept.prompt_tokens,
+        source="upstream",
+        is_complete=True,
+    )
+    return Answer(200, kept.content_type, BytesBody(kept.body), meter)

@@ -1,0 +1,106 @@
+"""Vectors of questions from own machines, for answers to questions of the same meaning."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+
+import msgspec
+import structlog
+
+from cluster.errors import GenerationError
+from gateway.errors import GatewayError, LaneFailed
+from gateway.identity.caller import Caller
+from gateway.lanes.base import Answer, Call, Lane
+from gateway.openai import EmbeddingRequest, Extras
+from gateway.request_ids import new_request_id
+from gateway.routing.router import Router
+from gateway.settings.base import LaneName, Privacy
+
+log = structlog.get_logger(__name__)
+
+OWN: frozenset[LaneName] = frozenset(("cluster", "pool"))
+# A question that takes longer to be placed is asked of a model at once.
+PATIENCE_S = 2.0
+_BYTES_MAX = 2**20
+
+
+class _Vector(msgspec.Struct, frozen=True):
+    embedding: list[float]
+
+
+class _Vectors(msgspec.Struct, frozen=True):
+    data: list[_Vector]
+
+
+_vectors = msgspec.json.Decoder(_Vectors)
+
+
+class Embedder:
+    """Asks the best own backend of one embedding model, within the caller's lanes, regions and privacy.
+
+    It is the gateway's own question: it counts against no limit of the caller's, and is charged to nobody.
+    """
+
+    def __init__(self, router: Router, lanes: Mapping[LaneName, Lane], model: str) -> None:
+        self._router = router
+        self._lanes = lanes
+        self._model = model
+
+    async def __call__(self, caller: Caller, privacy: Privacy, text: str) -> list[float] | None:
+        """None when nobody can say it now; the answer is then looked for elsewhere."""
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                return await self._ask(replace(caller, lanes=caller.lanes & OWN, models=None), privacy, text)
+        except (GatewayError, GenerationError, TimeoutError, msgspec.DecodeError) as error:
+            log.warning("a question is not embedded", model=self._model, reason=str(error) or type(error).__name__)
+            return None
+
+    async def _ask(self, caller: Caller, privacy: Privacy, text: str) -> list[float] | None:
+        request = EmbeddingRequest(model=self._model, input=text, millrace=Extras(privacy=privacy))
+        raw = msgspec.json.encode({"model": self._model, "input": text})
+        call = Call(new_request_id(), "embedding", request, raw, caller.user_id)
+        decision = self._router.decide(caller, call)
+        if not decision.candidates:
+            raise LaneFailed(decision.reason)
+        offer = decision.candidates[0].offer
+        dispatch = self._router.began(offer.label, decision, offer)
+        try:
+            answer = await self._lanes[offer.lane].open(call, offer)
+            content = await _whole(answer)
+        except LaneFailed:
+            dispatch.failed()
+            raise
+        except BaseException:
+            dispatch.left()
+            raise
+        dispatch.succeeded()
+        return _vectors.decode(content).data[0].embedding if answer.status == 200 else None
+
+
+async def _whole(answer: Answer) -> bytes:
+    collected = _Collected()
+    try:
+        await answer.body.send(collected)
+    finally:
+        await answer.body.close()
+    if collected.size_bytes > _BYTES_MAX:
+        raise LaneFailed("a vector is too long")
+    return b"".join(collected.chunks)
+
+
+class _Collected:
+    def __init__(self) -> None:
+        self.chunks: list[bytes] = []
+        self.size_bytes = 0
+
+    def write(self, data: bytes) -> None:
+        self.size_bytes += len(data)
+        if self.size_bytes <= _BYTES_MAX:
+            self.chunks.append(data)
+
+    @property
+    def is_full(self) -> bool:
+        return False
+
+    async def drain(self) -> None:
+        """There is always room: what is too much is dropped."""

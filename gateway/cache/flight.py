@@ -1,0 +1,233 @@
+"""One answer under way and everybody who asked for the same meanwhile."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import TypeAlias
+
+from msgspec import structs
+
+from gateway.errors import LaneBrokeOff
+from gateway.lanes.base import Answer, Meter, Out
+
+# Beyond it nobody joins any more, and nothing is kept for later.
+BYTES_MAX = 4 * 2**20
+# How far the upstream may be ahead of whoever reads slowest.
+_AHEAD_BYTES = 2**20
+
+_STOPPED = LaneBrokeOff("the answer that was shared with others was stopped")
+
+OnWhole: TypeAlias = Callable[[Answer, bytes], None]
+
+
+class Flight:
+    """The leader's answer, kept from its first byte on, so that who comes later misses nothing.
+
+    The upstream is asked once, and writes into the flight, which passes every piece on at once. It goes on while
+    anybody reads, the leader or not; when nobody does, it is stopped. `on_whole` is called with the bytes of an
+    answer that came to its end.
+    """
+
+    def __init__(self, on_whole: OnWhole) -> None:
+        self._on_whole = on_whole
+        self._opened: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
+        self._kept: list[bytes] = []
+        self._kept_bytes = 0
+        self._readers: list[_Reader] = []
+        self._joining = 0
+        self._error: Exception | None = None
+        self._stirred = asyncio.Event()
+        self.has_failed = False
+        self.is_over = False
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether somebody may still join: from the start, or not at all."""
+        return not self.is_over and self._kept_bytes <= BYTES_MAX
+
+    def lead(self, answer: Answer) -> Answer:
+        """The leader's own share of its answer; from now on others can read it too."""
+        self._opened.set_result(answer)
+        return structs.replace(answer, body=_Leading(self, answer))
+
+    def abandon(self, *, has_failed: bool = False) -> None:
+        """The leader has no answer: whoever waited for it asks anew."""
+        if not self._opened.done():
+            self.has_failed = has_failed
+            self._opened.set_result(None)
+        elif not self.is_over:
+            self._error = _STOPPED
+        self.is_over = True
+
+    async def follow(self) -> Answer | None:
+        """The same answer for somebody else; None when the leader got none, or too much has come."""
+        self._joining += 1
+        try:
+            answer = await asyncio.shield(self._opened)
+        except BaseException:
+            self.leave()
+            raise
+        # Those who waited may have it even if it is over by now: all of it is there.
+        if answer is None or self._error or self._kept_bytes > BYTES_MAX:
+            self.has_failed = self.has_failed or self._error is not None
+            self.leave()
+            return None
+        meter = Meter(source=answer.meter.source)
+        return Answer(answer.status, answer.content_type, _Following(self, answer.meter, meter), meter)
+
+    def leave(self) -> None:
+        """Somebody who followed is done with it."""
+        self._joining -= 1
+        self._stirred.set()
+
+    async def fly(self, answer: Answer) -> None:
+        """Take the upstream's answer to all readers, to its end or until it is stopped."""
+        try:
+            await answer.body.send(self)
+            if self._kept_bytes <= BYTES_MAX and answer.meter.is_complete:
+                self._on_whole(answer, b"".join(self._kept))
+        except Exception as error:  # noqa: BLE001 - a task's edge: every reader raises it again
+            self._error = error
+        except BaseException:
+            self._error = _STOPPED
+            raise
+        finally:
+            self.is_over = True
+            for reader in self._readers:
+                reader.end()
+            self._stirred.set()
+
+    # Where the upstream's answer writes to.
+
+    def write(self, data: bytes) -> None:
+        self._kept_bytes += len(data)
+        if self._kept_bytes <= BYTES_MAX:
+            self._kept.append(data)
+        else:
+            self._kept.clear()
+        for reader in self._readers:
+            reader.take(data)
+
+    @property
+    def is_full(self) -> bool:
+        return any(reader.lag_bytes > _AHEAD_BYTES for reader in self._readers)
+
+    async def drain(self) -> None:
+        while self.is_full:
+            await self._stir()
+
+    # Who reads.
+
+    async def read_to(self, out: Out) -> None:
+        """Everything from the first byte on; raises what the answer broke off with."""
+        reader = _Reader(out, self._kept, self._stirred)
+        self._readers.append(reader)
+        if self.is_over:
+            reader.end()
+        try:
+            await reader.read()
+            if self._error is not None:
+                raise self._error
+        finally:
+            self._readers.remove(reader)
+            self._stirred.set()
+
+    async def wait_while_read(self) -> None:
+        """Until the answer is over, or nobody reads it any more."""
+        while (self._readers or self._joining) and not self.is_over:
+            await self._stir()
+
+    async def _stir(self) -> None:
+        self._stirred.clear()
+        await self._stirred.wait()
+
+
+class _Reader:
+    """One of them: what its caller has not taken yet waits here."""
+
+    def __init__(self, out: Out, so_far: list[bytes], stirred: asyncio.Event) -> None:
+        self._out = out
+        self._lag = deque(so_far)
+        self.lag_bytes = sum(map(len, so_far))
+        self._stirred = stirred
+        self._news = asyncio.Event()
+        self._is_over = False
+
+    def take(self, data: bytes) -> None:
+        if self._lag or self._out.is_full:
+            self._lag.append(data)
+            self.lag_bytes += len(data)
+            self._news.set()
+        else:
+            self._out.write(data)
+
+    def end(self) -> None:
+        self._is_over = True
+        self._news.set()
+
+    async def read(self) -> None:
+        while True:
+            while self._lag:
+                if self._out.is_full:
+                    await self._out.drain()
+                data = self._lag.popleft()
+                self.lag_bytes -= len(data)
+                self._out.write(data)
+                self._stirred.set()
+            if self._is_over:
+                return
+            self._news.clear()
+            await self._news.wait()
+
+
+class _Leading:
+    """The leader's body. Its caller may leave: the answer goes on for those who follow."""
+
+    def __init__(self, flight: Flight, answer: Answer) -> None:
+        self._flight = flight
+        self._answer = answer
+
+    async def send(self, out: Out) -> None:
+        flight = self._flight
+        flying = asyncio.create_task(flight.fly(self._answer), name="shared answer")
+        try:
+            await flight.read_to(out)
+        except asyncio.CancelledError:
+            await flight.wait_while_read()
+            if not flight.is_over:
+                raise
+            # Nobody needs to be told any more: the answer went where it was still wanted.
+            if task := asyncio.current_task():
+                task.uncancel()
+        finally:
+            if not flight.is_over:
+                flying.cancel()
+            await asyncio.gather(flying, return_exceptions=True)
+
+    async def close(self) -> None:
+        self._flight.abandon()
+        await self._answer.body.close()
+
+
+class _Following:
+    """A follower's body: what the flight brings. Its meter says what the leader's does."""
+
+    def __init__(self, flight: Flight, leaders: Meter, meter: Meter) -> None:
+        self._flight = flight
+        self._leaders = leaders
+        self._meter = meter
+        self._is_joining = True
+
+    async def send(self, out: Out) -> None:
+        try:
+            await self._flight.read_to(out)
+            self._meter.is_complete = self._leaders.is_complete
+        finally:
+            self._meter.take(self._leaders)
+            self._meter.cached_tokens = self._leaders.prompt_tokens
+
+    async def close(self) -> None:
+        """Nothing of its own is under way."""
+        if self._is_joining:
+            self._is_joining = False
+            self._flight.leave()

@@ -1,0 +1,25 @@
+"""The answer cache as a service: in this process, and in Redis where there is one."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from gateway.cache.answers import Answers, Embed
+from gateway.settings.cache import CacheSettings
+from gateway.settings.limits import RedisSettings
+
+
+@asynccontextmanager
+async def open_answers(
+    settings: CacheSettings, redis: RedisSettings, embed: Embed | None
+) -> AsyncGenerator[Answers]:
+    """`embed` is for answers to questions of the same meaning."""
+    if redis.url is None or settings.answers == "off":
+        yield Answers(settings, embed=embed)
+        return
+    # redis takes a fifth of a second to import, and most gateways are alone.
+    from redis.asyncio import Redis
+
+    from gateway.cache.remote import RemoteShelf
+
+    async with Redis.from_url(redis.url.get_secret_value()) as client:
+        yield Answers(settings, RemoteShelf(client, redis.prefix, settings.lasts_s), embed)

@@ -1,0 +1,59 @@
+"""A kept answer, and where answers are kept in this process: bounded in number, bytes and time."""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+import msgspec
+
+
+class StoredAnswer(msgspec.Struct, frozen=True, array_like=True):
+    """An answer as it was sent, with what it had used. Only whole answers of status 200 are kept."""
+
+    content_type: str
+    body: bytes
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class Shelf:
+    """The answers used last. One event loop owns it."""
+
+    def __init__(
+        self, entries_max: int, bytes_max: int, lasts_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._entries_max = entries_max
+        self._bytes_max = bytes_max
+        self._lasts_s = lasts_s
+        self._clock = clock
+        self._kept: OrderedDict[bytes, tuple[StoredAnswer, float]] = OrderedDict()
+        self.size_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, key: bytes) -> StoredAnswer | None:
+        found = self._kept.get(key)
+        if found is None:
+            return None
+        answer, until_s = found
+        if self._clock() >= until_s:
+            self._drop(key)
+            return None
+        self._kept.move_to_end(key)
+        return answer
+
+    def put(self, key: bytes, answer: StoredAnswer) -> None:
+        """Keep an answer; those used longest ago make room. One that is larger than all the room is not kept."""
+        if len(answer.body) > self._bytes_max:
+            return
+        if key in self._kept:
+            self._drop(key)
+        self._kept[key] = answer, self._clock() + self._lasts_s
+        self.size_bytes += len(answer.body)
+        while len(self._kept) > self._entries_max or self.size_bytes > self._bytes_max:
+            self._drop(next(iter(self._kept)))
+
+    def _drop(self, key: bytes) -> None:
+        answer, _ = self._kept.pop(key)
+        self.size_bytes -= len(answer.body)

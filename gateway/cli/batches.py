@@ -1,0 +1,65 @@
+"""`millrace batch`: what is being worked off, and how to stop it."""
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gateway.cli import output
+from gateway.cli.serving import AsJson, DataDir, settings_from
+
+if TYPE_CHECKING:
+    from gateway.batches.batch import Batch
+
+app = typer.Typer(help="Batches: requests by the file, answered on idle capacity.", no_args_is_help=True)
+
+_ROWS_MAX = 1000
+
+
+@app.command("list")
+def list_batches(
+    limit: Annotated[int, typer.Option(help="How many, newest first.", min=1, max=_ROWS_MAX)] = 20,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show everybody's batches. Example: millrace batch list --limit 5"""
+    from gateway.batches.store import BatchStore
+    from gateway.cli.store import open_store
+
+    settings = settings_from(data_dir)
+    with open_store(settings) as (read, write):
+        found = BatchStore(read, write, settings.batches.per_person_max).newest(None, limit)
+    if as_json:
+        output.data([batch.as_api() | {"owner": batch.owner} for batch in found])
+        return
+    columns = ("batch", "owner", "status", "done", "failed", "of", "begun", "model")
+    output.table(columns, [_row(batch) for batch in found], as_json=False)
+
+
+@app.command()
+def cancel(
+    batch: Annotated[str, typer.Argument(help="The batch's id.")],
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Stop a batch; what it has is kept. Example: millrace batch cancel batch_0192ab"""
+    from gateway.batches.store import BatchStore
+    from gateway.cli.store import open_store
+    from gateway.errors import GatewayError
+
+    settings = settings_from(data_dir)
+    with open_store(settings) as (read, write):
+        try:
+            stopped = BatchStore(read, write, settings.batches.per_person_max).cancel(None, batch)
+        except GatewayError as error:
+            output.fail(error.message)
+    if as_json:
+        output.data(stopped.as_api())
+    else:
+        output.say(f"{batch} is {stopped.status}; the running gateway follows within seconds")
+
+
+def _row(batch: "Batch") -> tuple[object, ...]:
+    begun = datetime.fromtimestamp(batch.created_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M")
+    counts = (batch.completed, batch.failed, batch.total)
+    return (batch.id, batch.owner, batch.status, *counts, begun, batch.model or "")

@@ -1,0 +1,155 @@
+"""`millrace people`, `org` and `audit`: who is there, what each may do, and who changed it."""
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import orjson
+import typer
+
+from gateway.cli import output
+from gateway.cli.serving import AsJson, DataDir, settings_from
+from gateway.settings.base import Role
+
+app = typer.Typer(help="People: whose keys there are, and who may administer.", no_args_is_help=True)
+organizations = typer.Typer(help="Organizations: people who share limits.", no_args_is_help=True)
+
+User = Annotated[str, typer.Argument(help="The person's id, which is also their account in the books.")]
+
+_PERSON = ("user_id", "organization_id", "role", "name", "email", "removed_ns")
+
+
+@app.command("list")
+def list_people(
+    organization: Annotated[str | None, typer.Option(help="Only of this organization.")] = None,
+    removed: Annotated[bool, typer.Option("--removed", help="Also who was removed.")] = False,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show people with their roles. Example: millrace people list"""
+    from gateway.cli.directory import open_directory
+
+    with open_directory(settings_from(data_dir)) as directory:
+        within = directory.people.organization(organization).organization_id if organization else None
+        found = [asdict(person) for person in directory.people.people(within, removed=removed)]
+    if as_json:
+        output.data(found)
+    else:
+        output.table(_PERSON, [tuple(person[name] for name in _PERSON) for person in found], as_json=False)
+
+
+@app.command()
+def add(
+    user: User,
+    organization: Annotated[str, typer.Option(help="Which organization; its id or name.")] = "home",
+    name: Annotated[str | None, typer.Option(help="As people call them.")] = None,
+    email: Annotated[str | None, typer.Option(help="How an identity provider knows them.")] = None,
+    role: Annotated[Role, typer.Option(help="What they may do.")] = "member",
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add a person. Example: millrace people add ann --email ann@example.org --role admin"""
+    from gateway.cli.directory import BY, open_directory
+
+    with open_directory(settings_from(data_dir)) as directory:
+        made = directory.people.add(user, organization=organization, name=name, email=email, role=role, by=BY)
+    _done(asdict(made), f"{made.user_id} is a {made.role} of {made.organization_id}", as_json)
+
+
+@app.command("role")
+def set_role(
+    user: User,
+    role: Annotated[Role, typer.Argument(help="What they may do.")],
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give a person another role. Example: millrace people role ann seller"""
+    from gateway.cli.directory import BY, open_directory
+
+    with open_directory(settings_from(data_dir)) as directory:
+        changed = directory.people.set_role(user, role, BY)
+    _done(asdict(changed), f"{user} is a {role} of {changed.organization_id}", as_json)
+
+
+@app.command()
+def remove(user: User, data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Keep a person and their keys out; what they used stays on record. Example: millrace people remove ann"""
+    from gateway.cli.directory import BY, open_directory
+
+    with open_directory(settings_from(data_dir)) as directory:
+        directory.people.remove(user, BY)
+    _done({"removed": user}, f"{user} is out; running gateways follow within seconds", as_json)
+
+
+@organizations.command("list")
+def list_organizations(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Show organizations. Example: millrace org list"""
+    from gateway.cli.directory import open_directory
+
+    with open_directory(settings_from(data_dir)) as directory:
+        found = [(one.organization_id, one.name) for one in directory.people.organizations()]
+    output.table(("organization_id", "name"), found, as_json=as_json)
+
+
+@organizations.command("add")
+def add_organization(
+    organization: Annotated[str, typer.Argument(help="Its id.")],
+    name: Annotated[str | None, typer.Option(help="As people call it.")] = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add an organization. Example: millrace org add lab --name 'Vision lab'"""
+    from gateway.cli.directory import BY, open_directory
+
+    with open_directory(settings_from(data_dir)) as directory:
+        made = directory.people.add_organization(organization, name, BY)
+    _done(asdict(made), f"there is an organization {made.organization_id}", as_json)
+
+
+def audit(
+    limit: Annotated[int, typer.Option(help="How many, newest first.", min=1, max=500)] = 50,
+    action: Annotated[str | None, typer.Option(help="Only this action, as in key.create.")] = None,
+    actor: Annotated[str | None, typer.Option(help="Only by this one, as in person:ann or machine.")] = None,
+    target: Annotated[str | None, typer.Option(help="Only on this one, as in key:ID or person:ID.")] = None,
+    before: Annotated[int | None, typer.Option(help="Only entries before this number.", min=1)] = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show who administered what, newest first. Example: millrace audit --action key.create"""
+    from gateway.cli.directory import open_directory
+    from gateway.identity.audit import Filter
+
+    wanted = Filter(action=action, actor=actor, target=target)
+    with open_directory(settings_from(data_dir)) as directory:
+        entries = directory.audit.entries(wanted, before_seq=before, limit=limit)
+    if as_json:
+        output.data([asdict(entry) for entry in entries])
+        return
+    rows = [
+        (
+            entry.seq,
+            datetime.fromtimestamp(entry.at_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S"),
+            entry.actor,
+            entry.address,
+            entry.action,
+            entry.target,
+            _changes(entry.before, entry.after),
+        )
+        for entry in entries
+    ]
+    output.table(("number", "time", "actor", "from", "action", "target", "change"), rows, as_json=False)
+
+
+def _changes(before: dict[str, Any] | None, after: dict[str, Any] | None) -> str:
+    """What is other than it was, in one line."""
+    if before is None or after is None:
+        return ""
+    changed = {name: [before.get(name), value] for name, value in after.items() if before.get(name) != value}
+    return orjson.dumps(changed).decode()
+
+
+def _done(facts: dict[str, Any], words: str, as_json: bool) -> None:
+    if as_json:
+        output.data(facts)
+    else:
+        output.say(words)

@@ -1,0 +1,67 @@
+"""`millrace route`: where a request would go just now, and why."""
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from gateway.cli import output
+from gateway.cli.running import ask
+from gateway.cli.serving import AsJson, DataDir, settings_from
+from gateway.settings.base import LaneName, Privacy
+
+app = typer.Typer(help="Where requests go, and why.", no_args_is_help=True)
+
+_STDIN = "-"
+
+
+@app.callback()
+def route() -> None:
+    """Where requests go, and why."""
+
+
+@app.command("explain")
+def explain(
+    prompt: Annotated[str, typer.Argument(help="What would be asked; - reads it from stdin.")],
+    model: Annotated[str, typer.Option(help="The model that would be asked.")],
+    key: Annotated[
+        str | None, typer.Option(help="Whose request: a key's id or prefix; any new key's without.")
+    ] = None,
+    privacy: Annotated[Privacy | None, typer.Option(help="The request's privacy label.")] = None,
+    lane: Annotated[LaneName | None, typer.Option(help="The lane that the request asks for.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="The answer's limit.", min=1)] = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show where a request would go, and why. Example: millrace route explain "Hi" --model demo"""
+    text = sys.stdin.read() if prompt == _STDIN else prompt
+    request: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": text}], "stream": True}
+    if max_tokens:
+        request["max_tokens"] = max_tokens
+    if extras := {name: value for name, value in (("privacy", privacy), ("lane", lane)) if value}:
+        request["millrace"] = extras
+    question = {"request": request} | ({"key": key} if key else {})
+    found = ask(settings_from(data_dir), "POST", "/admin/route/explain", question)
+    if as_json:
+        output.data(found)
+        return
+    output.say(found["reason"])
+    columns = ("candidate", "first token s", "wait s", "load s", "s/token", "tokens", "USD", "fails", "cost nano")
+    output.table(columns, [_candidate(row) for row in found["candidates"]], as_json=False)
+    for row in found["rejected"]:
+        output.say(f"{row['lane']} is out by '{row['rule']}': {row['reason']} ({row['remedy']})")
+
+
+def _candidate(row: dict[str, Any]) -> tuple[object, ...]:
+    prompt = f"{row['prompt_tokens']} ({row['cached_tokens']} cached) + {row['output_tokens']}"
+    return (
+        f"{row['lane']} {row['model']}",
+        row["first_token_s"],
+        row["wait_s"],
+        row["load_s"],
+        row["token_s"],
+        prompt,
+        row["predicted_usd"],
+        row["failure_share"],
+        row["cost_nano"],
+    )

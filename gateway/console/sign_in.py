@@ -1,0 +1,149 @@
+"""Sign-in and sign-out: with an API key, or through the identity provider."""
+
+import asyncio
+import hmac
+from dataclasses import asdict
+
+import structlog
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
+from itsdangerous import BadSignature, URLSafeTimedSerializer
+
+from gateway.console.browser import COOKIE, PATH, directory_of, forget, keep, read_form, root_of, signed_in
+from gateway.console.rendering import page
+from gateway.errors import GatewayError, KeyInvalid, NotFound, RoleForbids, TooManyWrongKeys
+from gateway.identity.audit import Actor
+from gateway.identity.directory import Directory
+from gateway.identity.oidc import Attempt, Claims, Provider
+from gateway.identity.provider_answers import LoginRefused, ProviderDown
+from gateway.identity.sign_in import sign_in
+
+log = structlog.get_logger(__name__)
+
+ATTEMPT_COOKIE = "millrace_attempt"
+ATTEMPT_PATH = f"{PATH}/oidc"
+ATTEMPT_S = 600
+
+router = APIRouter()
+
+
+def login_page(request: Request, status: int = 200, problem: str | None = None) -> Response:
+    return page("login.html", status, problem=problem, has_provider=directory_of(request).provider is not None)
+
+
+@router.post("/login")
+async def login(request: Request) -> Response:
+    form = await read_form(request)
+    directory = directory_of(request)
+    address = _address(request)
+    try:
+        caller = await directory.gate.admit(form.get("key", ""), address)
+    except KeyInvalid:
+        return login_page(request, 401, "This key is not valid here.")
+    except TooManyWrongKeys as error:
+        answer = login_page(request, 429, error.message)
+        answer.headers["retry-after"] = str(error.retry_after_s)
+        return answer
+    return await _open_session(request, caller.user_id, caller.key_id)
+
+
+@router.post("/logout")
+async def logout(request: Request) -> Response:
+    """The session ends here, not only in this browser. Raises RoleForbids for a form that is not the session's."""
+    form = await read_form(request)
+    text = request.cookies.get(COOKIE, "")
+    sessions = directory_of(request).sessions
+    if await signed_in(request):
+        if not sessions.is_own_form(text, form.get("csrf", "")):
+            raise RoleForbids(
+                "This form is not of your session. Go to the console and sign out there.", param="csrf"
+            )
+        await asyncio.to_thread(sessions.close, text)
+    response = RedirectResponse(PATH, status_code=303)
+    forget(response, request, COOKIE)
+    return response
+
+
+@router.get("/oidc/start")
+async def start(request: Request) -> Response:
+    """Off to the identity provider."""
+    try:
+        address, attempt = await _provider(request).begin(root_of(request) + f"{ATTEMPT_PATH}/callback")
+    except LoginRefused as error:
+        return _refused(request, error)
+    response = RedirectResponse(address, status_code=303)
+    keep(response, request, ATTEMPT_COOKIE, _serializer(request).dumps(asdict(attempt)), ATTEMPT_S, ATTEMPT_PATH)
+    return response
+
+
+@router.get("/oidc/callback")
+async def come_back(
+    request: Request, code: str = "", state: str = "", error: str = "", iss: str | None = None
+) -> Response:
+    """Back from the identity provider, with its word for who this is."""
+    directory = directory_of(request)
+    try:
+        attempt = _attempt(request, state)
+        claims = await _claims(request, attempt, code, error, iss)
+        person = await asyncio.to_thread(sign_in, directory.write, directory.settings, claims, _address(request))
+    except (LoginRefused, GatewayError) as refusal:
+        return _refused(request, refusal)
+    directory.keys.forget()  # Their role may be another one now.
+    response = await _open_session(request, person.user_id, None)
+    forget(response, request, ATTEMPT_COOKIE, ATTEMPT_PATH)
+    return response
+
+
+async def _claims(request: Request, attempt: Attempt, code: str, error: str, issuer: str | None) -> Claims:
+    """Raises LoginRefused."""
+    provider = _provider(request)
+    if error:
+        raise LoginRefused("The identity provider did not sign you in. Try again.")
+    # Where it says who answers, it must be the one that was asked (RFC 9207).
+    if issuer not in (None, directory_of(request).settings.oidc_issuer):
+        raise LoginRefused("Another identity provider answered than the one that was asked. Try again.")
+    if not code:
+        raise LoginRefused("The identity provider sent no code. Try again.")
+    return await provider.finish(attempt, code)
+
+
+def _attempt(request: Request, state: str) -> Attempt:
+    """What this browser began. Raises LoginRefused."""
+    try:
+        kept = _serializer(request).loads(request.cookies.get(ATTEMPT_COOKIE, ""), max_age=ATTEMPT_S)
+        attempt = Attempt(**kept)
+    except (BadSignature, TypeError):
+        raise LoginRefused("This sign-in began in another browser, or too long ago. Try again.") from None
+    if not hmac.compare_digest(attempt.state.encode(), state.encode("utf-8", "replace")):
+        raise LoginRefused("This is the answer to another sign-in. Try again.")
+    return attempt
+
+
+async def _open_session(request: Request, user_id: str, key_id: str | None) -> Response:
+    directory: Directory = directory_of(request)
+    by = Actor(f"person:{user_id}", _address(request))
+    text = await asyncio.to_thread(directory.sessions.open, user_id, by, key_id)
+    response = RedirectResponse(PATH, status_code=303)
+    keep(response, request, COOKIE, text, int(directory.sessions.lasts_s))
+    return response
+
+
+def _refused(request: Request, error: LoginRefused | GatewayError) -> Response:
+    log.warning("sign-in refused", reason=str(error), address=_address(request))
+    return login_page(request, 503 if isinstance(error, ProviderDown) else 403, str(error))
+
+
+def _provider(request: Request) -> Provider:
+    """Raises NotFound where there is none."""
+    provider = directory_of(request).provider
+    if provider is None:
+        raise NotFound("No identity provider is set (identity.oidc_issuer); sign in with a key.")
+    return provider
+
+
+def _serializer(request: Request) -> URLSafeTimedSerializer:
+    return URLSafeTimedSerializer(directory_of(request).keys.session_secret, salt="sign-in attempt")
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client else ""

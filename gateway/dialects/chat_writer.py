@@ -1,0 +1,73 @@
+"""What every dialect's writer does alike: read pieces, remember them, and end once and for all."""
+
+from abc import ABC, abstractmethod
+
+from gateway.dialects.chat_reader import ChatReader
+from gateway.dialects.pieces import Piece, Said
+from gateway.errors import ApiError
+
+_CUT = ApiError(502, "The backend ended in the middle of its answer.", "upstream_error", code="upstream_broke_off")
+# A block or item that has been closed cannot be added to, and no server that we know of does so.
+MIXED_CALLS = ApiError(502, "The backend mixed the parts of several tool calls.", "upstream_error")
+
+
+class ChatWriter(ABC):
+    """Writes one answer, as events or whole. `broken` is what went wrong with it, if something did."""
+
+    content_type: str
+
+    def __init__(self, *, is_stream: bool) -> None:
+        self.said = Said()
+        self.broken: ApiError | None = None
+        self._is_stream = is_stream
+        self._is_over = False
+        self._reader = ChatReader()
+
+    def feed(self, chunk: bytes) -> bytes:
+        return b"".join([self._take(piece) for piece in self._reader.feed(chunk)])
+
+    def end(self) -> bytes:
+        last = b"".join([self._take(piece) for piece in self._reader.end()])
+        if self._is_over:
+            return last
+        if self.said.finish is None:
+            return last + self.fail(_CUT)
+        self._is_over = True
+        return last + (self._last_events() if self._is_stream else self._whole())
+
+    def fail(self, error: ApiError) -> bytes:
+        if self._is_over:
+            return b""
+        self._is_over, self.broken = True, error
+        return self._error_event(error) if self._is_stream else self._error_body(error)
+
+    def _take(self, piece: Piece) -> bytes:
+        if self._is_over:
+            return b""
+        if piece.error:
+            return self.fail(piece.error)
+        if not self._is_stream:
+            self.said.add(piece)
+            return b""
+        # A writer sees what was said before the piece, and the piece.
+        written = self._events(piece)
+        self.said.add(piece)
+        return written
+
+    @abstractmethod
+    def _events(self, piece: Piece) -> bytes:
+        """A piece of a stream; `said` is what went before it."""
+
+    @abstractmethod
+    def _last_events(self) -> bytes:
+        """The end of a stream that was whole."""
+
+    @abstractmethod
+    def _whole(self) -> bytes:
+        """The answer of a request that does not stream."""
+
+    @abstractmethod
+    def _error_event(self, error: ApiError) -> bytes: ...
+
+    @abstractmethod
+    def _error_body(self, error: ApiError) -> bytes: ...

@@ -1,0 +1,54 @@
+"""An embedding answer becomes Ollama's, of either of its two routes."""
+
+import time
+from typing import Any
+
+import msgspec
+import orjson
+
+from gateway.dialects.base import Question
+from gateway.dialects.chat_reader import ANSWER_BYTES_MAX
+from gateway.dialects.ollama.errors import error_body
+from gateway.errors import ApiError
+
+Json = dict[str, Any]
+
+_NONSENSE = ApiError(502, "The backend answered without embeddings.", "upstream_error", code="upstream_failed")
+
+
+class EmbedWriter:
+    """Keeps the whole answer, which is not ours to stream. `is_single` is the older route's one vector."""
+
+    content_type = "application/json"
+
+    def __init__(self, question: Question, _: str, *, is_single: bool = False) -> None:
+        self._model = question.request.model
+        self._is_single = is_single
+        self._began_ns = time.monotonic_ns()
+        self._kept = bytearray()
+        self.broken: ApiError | None = None
+
+    def feed(self, chunk: bytes) -> bytes:
+        if len(self._kept) <= ANSWER_BYTES_MAX:
+            self._kept += chunk
+        return b""
+
+    def end(self) -> bytes:
+        if self.broken:
+            return b""
+        try:
+            answer = orjson.loads(self._kept)
+            vectors = [entry["embedding"] for entry in answer["data"]]
+            tokens = (answer.get("usage") or {}).get("prompt_tokens", 0)
+        except (orjson.JSONDecodeError, TypeError, KeyError, AttributeError):
+            return self.fail(_NONSENSE)
+        if self._is_single:
+            return msgspec.json.encode({"embedding": vectors[0] if vectors else []})
+        took = {"total_duration": time.monotonic_ns() - self._began_ns, "load_duration": 0}
+        return msgspec.json.encode(
+            {"model": self._model, "embeddings": vectors, **took, "prompt_eval_count": tokens}
+        )
+
+    def fail(self, error: ApiError) -> bytes:
+        self.broken = error
+        return error_body(error)

@@ -1,0 +1,13 @@
+"""Errors as Ollama's clients read them: the status, and one sentence."""
+
+import msgspec
+
+from gateway.errors import ApiError
+
+
+def error_body(error: ApiError) -> bytes:
+    return msgspec.json.encode({"error": error.message})
+
+
+def error_event(error: ApiError) -> bytes:
+    return error_body(error) + b"\n"

@@ -1,0 +1,166 @@
+"""Ollama's requests become chats, completions and embeddings."""
+
+from typing import Any
+
+import msgspec
+
+from gateway.dialects.base import Question
+from gateway.dialects.ollama.shapes import (
+    ChatBody,
+    ChatMessage,
+    EmbedBody,
+    EmbeddingsBody,
+    GenerateBody,
+    GenerationFields,
+    Options,
+    ToolCall,
+)
+from gateway.errors import RequestInvalid
+from gateway.openai import Kind, read_request
+from gateway.openai.reading import decode
+
+Json = dict[str, Any]
+
+_chat = msgspec.json.Decoder(ChatBody)
+_generate = msgspec.json.Decoder(GenerateBody)
+_embed = msgspec.json.Decoder(EmbedBody)
+_embeddings = msgspec.json.Decoder(EmbeddingsBody)
+
+_NO_OPTIONS = Options()
+# How the usual picture formats begin, in base64.
+_PICTURES = {"/9j/": "jpeg", "iVBOR": "png", "R0lGOD": "gif", "UklGR": "webp"}
+
+
+def read_chat(raw: bytes) -> Question:
+    """POST /api/chat as lanes take it. Raises RequestInvalid."""
+    asked = decode(_chat, raw)
+    if not asked.messages:
+        raise _nothing_asked("messages")
+    fields: Json = {"messages": _messages(asked.messages)}
+    if asked.tools:
+        fields["tools"] = asked.tools
+    return _question("chat", asked, fields | _chat_fields(asked))
+
+
+def read_generate(raw: bytes) -> Question:
+    """POST /api/generate: a chat of one message, or a completion where the prompt is to go as it is."""
+    asked = decode(_generate, raw)
+    if not asked.prompt and not asked.images:
+        raise _nothing_asked("prompt")
+    if asked.raw or asked.suffix:
+        suffix = {"suffix": asked.suffix} if asked.suffix else {}
+        # Completions end after 16 tokens unless told otherwise, Ollama's do not.
+        return _question("completion", asked, {"max_tokens": 4096, "prompt": asked.prompt, **suffix})
+    system = [ChatMessage("system", asked.system)] if asked.system else []
+    messages = [*system, ChatMessage("user", asked.prompt, asked.images)]
+    return _question("chat", asked, {"messages": _messages(messages)} | _chat_fields(asked))
+
+
+def read_embed(raw: bytes) -> Question:
+    asked = decode(_embed, raw)
+    dimensions = {"dimensions": asked.dimensions} if asked.dimensions else {}
+    return _encoded("embedding", {"model": asked.model, "input": asked.input, **dimensions})
+
+
+def read_embeddings(raw: bytes) -> Question:
+    asked = decode(_embeddings, raw)
+    if not asked.prompt:
+        raise _nothing_asked("prompt")
+    return _encoded("embedding", {"model": asked.model, "input": asked.prompt})
+
+
+def _nothing_asked(field: str) -> RequestInvalid:
+    """Ollama takes such a request as a wish to load the model or to unload it."""
+    text = f"{field}: missing; models are loaded here as they are needed, so there is nothing to load ahead"
+    return RequestInvalid(text, param=field, code="missing_required_parameter")
+
+
+def _question(kind: Kind, asked: GenerationFields, fields: Json) -> Question:
+    stream = {"stream": True, "stream_options": {"include_usage": True}} if asked.is_stream else {}
+    extras = {"millrace": asked.millrace, "provider": asked.provider}
+    given = {name: value for name, value in extras.items() if value is not None}
+    options = _options(asked.options or _NO_OPTIONS)
+    return _encoded(kind, {"model": asked.model, **fields, **options, **stream, **given})
+
+
+def _encoded(kind: Kind, fields: Json) -> Question:
+    body = msgspec.json.encode(fields)
+    return Question(kind, read_request(kind, body), body)
+
+
+def _options(options: Options) -> Json:
+    fields = msgspec.structs.asdict(options)
+    fields["repetition_penalty"] = fields.pop("repeat_penalty")
+    limit = fields.pop("num_predict")
+    fields["max_tokens"] = limit if limit and limit > 0 else None
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _chat_fields(asked: GenerationFields) -> Json:
+    fields: Json = {}
+    if asked.format == "json":
+        fields["response_format"] = {"type": "json_object"}
+    elif isinstance(asked.format, dict):
+        described = {"name": "answer", "schema": asked.format, "strict": True}
+        fields["response_format"] = {"type": "json_schema", "json_schema": described}
+    if asked.think is not None:
+        fields |= _thinking(asked.think)
+    if asked.logprobs:
+        fields |= {"logprobs": True, "top_logprobs": asked.top_logprobs or 0}
+    return fields
+
+
+def _thinking(think: bool | str) -> Json:
+    """Models that can be told to think are told by their template, or by how much."""
+    if isinstance(think, str):
+        return {"reasoning_effort": think}
+    return {"chat_template_kwargs": {"enable_thinking": think}}
+
+
+def _messages(messages: list[ChatMessage]) -> list[Json]:
+    """Ollama's calls have no ids: those that answer them do so in order, or by the tool's name."""
+    numbered = _Calls()
+    return [_message(message, numbered) for message in messages]
+
+
+def _message(message: ChatMessage, calls: "_Calls") -> Json:
+    plain: Json = {"role": message.role, "content": message.content or ""}
+    if message.role == "tool":
+        plain["tool_call_id"] = message.tool_call_id or calls.answered(message.tool_name)
+    if message.tool_calls:
+        plain["tool_calls"] = [calls.call(call) for call in message.tool_calls]
+    if message.images:
+        text = [{"type": "text", "text": message.content}] if message.content else []
+        plain["content"] = [*text, *map(_picture, message.images)]
+    return plain
+
+
+class _Calls:
+    def __init__(self) -> None:
+        self._open: list[tuple[str, str]] = []
+        self._count = 0
+
+    def call(self, call: ToolCall) -> Json:
+        self._count += 1
+        call_id = call.id or f"call_{self._count}"
+        self._open.append((call_id, call.function.name))
+        arguments = msgspec.json.encode(call.function.arguments).decode()
+        return {
+            "id": call_id,
+            "type": "function",
+            "function": {"name": call.function.name, "arguments": arguments},
+        }
+
+    def answered(self, tool_name: str | None) -> str:
+        """The id of the oldest open call, of this tool where it is named."""
+        for at, (call_id, name) in enumerate(self._open):
+            if tool_name in (None, name):
+                del self._open[at]
+                return call_id
+        return f"call_{self._count}"
+
+
+def _picture(image: str) -> Json:
+    kind = next((kind for begin, kind in _PICTURES.items() if image.startswith(begin)), "jpeg")
+    url = image if image.startswith(("data:", "http:", "https:")) else f"data:image/{kind};base64,{image}"
+    return {"type": "image_url", "image_url": {"url": url}}

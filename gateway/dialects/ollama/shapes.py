@@ -1,0 +1,94 @@
+"""The shapes of Ollama's requests, checked as they are parsed. Fields that we do not act on are let pass."""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from gateway.openai import STOPS_MAX, TOOLS_MAX, Extras, ModelName, ProviderPreferences, StopString
+
+Image = Annotated[str, Meta(min_length=1)]
+Format = Literal["", "json"] | dict[str, Any]
+
+
+class Function(Struct, frozen=True):
+    name: Annotated[str, Meta(min_length=1, max_length=256)]
+    arguments: dict[str, Any] = {}
+
+
+class ToolCall(Struct, frozen=True):
+    function: Function
+    id: str | None = None
+
+
+class ChatMessage(Struct, frozen=True):
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str | None = None
+    images: list[Image] | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_name: str | None = None
+    tool_call_id: str | None = None
+
+
+class Options(Struct, frozen=True):
+    """Those that every backend knows; -1 and -2 for `num_predict` mean no limit."""
+
+    num_predict: Annotated[int, Meta(ge=-2, le=10_000_000)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=2**31)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    stop: StopString | Annotated[list[StopString], Meta(max_length=STOPS_MAX)] | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    repeat_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+
+
+class GenerationFields(Struct, frozen=True, kw_only=True):
+    """What chats and completions have in common. Answers are streamed unless `stream` is false."""
+
+    model: ModelName
+    stream: bool | None = None
+    format: Format | None = None
+    options: Options | None = None
+    think: bool | Literal["low", "medium", "high"] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    millrace: Extras | None = None
+    provider: ProviderPreferences | None = None
+
+    @property
+    def is_stream(self) -> bool:
+        return self.stream is not False
+
+
+class ChatBody(GenerationFields, frozen=True, kw_only=True):
+    """POST /api/chat."""
+
+    messages: Annotated[list[ChatMessage], Meta(max_length=10_000)] = []
+    tools: Annotated[list[dict[str, Any]], Meta(max_length=TOOLS_MAX)] | None = None
+
+
+class GenerateBody(GenerationFields, frozen=True, kw_only=True):
+    """POST /api/generate. A `raw` prompt goes to the model without the chat's template around it."""
+
+    prompt: str = ""
+    suffix: str | None = None
+    system: str | None = None
+    images: list[Image] | None = None
+    raw: bool | None = None
+
+
+class EmbedBody(Struct, frozen=True, kw_only=True):
+    """POST /api/embed."""
+
+    model: ModelName
+    input: str | list[str]
+    dimensions: Annotated[int, Meta(ge=1, le=2**20)] | None = None
+
+
+class EmbeddingsBody(Struct, frozen=True, kw_only=True):
+    """POST /api/embeddings, the older way: one text, one vector."""
+
+    model: ModelName
+    prompt: str

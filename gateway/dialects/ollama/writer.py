@@ -1,0 +1,109 @@
+"""An answer becomes Ollama's: one JSON object, or one a line."""
+
+import time
+from abc import abstractmethod
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from gateway.dialects.base import Question
+from gateway.dialects.chat_writer import ChatWriter
+from gateway.dialects.ollama.errors import error_body, error_event
+from gateway.dialects.pieces import Piece, Said, ToolCall, Usage
+from gateway.errors import ApiError
+from gateway.lanes.tokens import estimate_prompt
+
+Json = dict[str, Any]
+
+
+class _LineWriter(ChatWriter):
+    """Calls of tools are told whole, at the end: Ollama has their arguments as objects."""
+
+    def __init__(self, question: Question, _: str, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        super().__init__(is_stream=question.request.is_stream)
+        self.content_type = "application/x-ndjson" if self._is_stream else "application/json"
+        self._question = question
+        self._clock = clock
+        self._began_ns = clock()
+        self._first_ns: int | None = None
+
+    def _take(self, piece: Piece) -> bytes:
+        if self._first_ns is None:
+            self._first_ns = self._clock()
+        return super()._take(piece)
+
+    def _events(self, piece: Piece) -> bytes:
+        if not (piece.text or piece.reasoning or piece.refusal):
+            return b""
+        some = Said(piece.text, piece.reasoning, piece.refusal, logprobs=list(piece.logprobs))
+        return self._line(some, is_done=False)
+
+    def _last_events(self) -> bytes:
+        calls = self._line(Said(calls=self.said.calls), is_done=False) if self.said.calls else b""
+        return calls + self._line(Said(), is_done=True)
+
+    def _whole(self) -> bytes:
+        return self._line(self.said, is_done=True).rstrip()
+
+    def _error_event(self, error: ApiError) -> bytes:
+        return error_event(error)
+
+    def _error_body(self, error: ApiError) -> bytes:
+        return error_body(error)
+
+    def _line(self, said: Said, *, is_done: bool) -> bytes:
+        now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+        line = {"model": self._question.request.model, "created_at": now, **self._answer(said)}
+        if said.logprobs:
+            line["logprobs"] = said.logprobs
+        line["done"] = is_done
+        return msgspec.json.encode(line | (self._figures() if is_done else {})) + b"\n"
+
+    @abstractmethod
+    def _answer(self, said: Said) -> Json:
+        """What was said, under the names that the route has for it."""
+
+    def _figures(self) -> Json:
+        """Durations are nanoseconds. When the model began to write is told from its first words."""
+        usage = self.said.usage or Usage(prompt=estimate_prompt(self._question.request))
+        now_ns = self._clock()
+        first_ns = self._first_ns or now_ns
+        return {
+            "done_reason": "length" if self.said.finish == "length" else "stop",
+            "total_duration": now_ns - self._began_ns,
+            "load_duration": 0,
+            "prompt_eval_count": usage.prompt,
+            "prompt_eval_duration": first_ns - self._began_ns,
+            "eval_count": usage.completion,
+            "eval_duration": now_ns - first_ns,
+        }
+
+
+class ChatLineWriter(_LineWriter):
+    """POST /api/chat."""
+
+    def _answer(self, said: Said) -> Json:
+        message: Json = {"role": "assistant", "content": said.text + said.refusal}
+        if said.reasoning:
+            message["thinking"] = said.reasoning
+        if said.calls:
+            message["tool_calls"] = [_call(call, at) for at, call in enumerate(said.calls)]
+        return {"message": message}
+
+
+class GenerateLineWriter(_LineWriter):
+    """POST /api/generate."""
+
+    def _answer(self, said: Said) -> Json:
+        return {"response": said.text + said.refusal} | ({"thinking": said.reasoning} if said.reasoning else {})
+
+
+def _call(call: ToolCall, index: int) -> Json:
+    try:
+        arguments = msgspec.json.decode(call.arguments or "{}")
+    except (msgspec.DecodeError, RecursionError):
+        arguments = None
+    given = arguments if isinstance(arguments, dict) else {"arguments": call.arguments}
+    return {"id": call.id, "function": {"index": index, "name": call.name, "arguments": given}}

@@ -1,0 +1,119 @@
+"""The response object, and the items of its output."""
+
+import time
+from typing import Any
+
+import msgspec
+
+from gateway.dialects.pieces import Said, Usage
+from gateway.dialects.responses.shapes import ResponsesRequest, TextFormat, Tool
+from gateway.errors import ApiError
+
+Json = dict[str, Any]
+
+_INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
+
+
+def response_id(request_id: str) -> str:
+    return f"resp_{request_id}"
+
+
+def item_id(kind: str, request_id: str, place: int | str) -> str:
+    """Item ids tell their response's, so that a reference to one is found without a list of them all."""
+    return f"{kind}_{request_id}_{place}"
+
+
+def response_of_item(item: str) -> str | None:
+    """The id of the response that an item belongs to; None for an item that is not ours."""
+    kind, _, rest = item.partition("_")
+    request_id, _, place = rest.rpartition("_")
+    return response_id(request_id) if kind in ("msg", "fc", "rs") and request_id and place else None
+
+
+def begun(asked: ResponsesRequest, request_id: str, *, is_stored: bool) -> Json:
+    """The response before anything was said."""
+    chosen = (asked.text and asked.text.format) or TextFormat()
+    return {
+        "id": response_id(request_id),
+        "object": "response",
+        "created_at": int(time.time()),
+        "status": "in_progress",
+        "background": False,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": asked.instructions,
+        "max_output_tokens": asked.max_output_tokens,
+        "max_tool_calls": asked.max_tool_calls,
+        "model": asked.model,
+        "output": [],
+        "parallel_tool_calls": asked.parallel_tool_calls is not False,
+        "previous_response_id": asked.previous_response_id,
+        "prompt_cache_key": asked.prompt_cache_key,
+        "reasoning": {"effort": asked.reasoning and asked.reasoning.effort, "summary": None},
+        "safety_identifier": asked.safety_identifier,
+        "service_tier": "default",
+        "store": is_stored,
+        "temperature": 1.0 if asked.temperature is None else asked.temperature,
+        "text": {"format": _format(chosen)},
+        "tool_choice": asked.tool_choice or "auto",
+        "tools": [_tool(tool) for tool in asked.tools or ()],
+        "top_logprobs": asked.top_logprobs or 0,
+        "top_p": 1.0 if asked.top_p is None else asked.top_p,
+        # What does not fit is refused, whatever was wished.
+        "truncation": "disabled",
+        "metadata": asked.metadata or {},
+        **({} if asked.user is None else {"user": asked.user}),
+    }
+
+
+def ended(response: Json, said: Said, output: list[Json]) -> Json:
+    """The response with all that was said."""
+    reason = _INCOMPLETE.get(said.finish or "")
+    done: Json = {"status": "incomplete", "incomplete_details": {"reason": reason}}
+    if reason is None:
+        done = {"status": "completed", "completed_at": int(time.time())}
+    return response | done | {"output": output, "usage": _usage(said.usage or Usage())}
+
+
+def failed(response: Json, error: ApiError, output: list[Json]) -> Json:
+    code = "rate_limit_exceeded" if error.status == 429 else "server_error"
+    return response | {"status": "failed", "error": {"code": code, "message": error.message}, "output": output}
+
+
+def logprobs_of(entries: list[Json] | tuple[Json, ...]) -> list[Json]:
+    return [_logprob(entry) | {"top_logprobs": [_logprob(top) for top in _tops(entry)]} for entry in entries]
+
+
+def _tops(entry: Json) -> list[Json]:
+    tops = entry.get("top_logprobs")
+    return [top for top in tops if isinstance(top, dict)] if isinstance(tops, list) else []
+
+
+def _logprob(entry: Json) -> Json:
+    return {
+        "token": entry.get("token") or "",
+        "logprob": entry.get("logprob") or 0.0,
+        "bytes": entry.get("bytes") or [],
+    }
+
+
+def _usage(usage: Usage) -> Json:
+    return {
+        "input_tokens": usage.prompt,
+        "input_tokens_details": {"cached_tokens": usage.cached, "cache_write_tokens": 0},
+        "output_tokens": usage.completion,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning},
+        "total_tokens": usage.prompt + usage.completion,
+    }
+
+
+def _tool(tool: Tool) -> Json:
+    described = {name: value for name, value in msgspec.structs.asdict(tool).items() if value is not None}
+    return {"parameters": None, "strict": tool.strict is not False} | described
+
+
+def _format(chosen: TextFormat) -> Json:
+    if chosen.type != "json_schema":
+        return {"type": chosen.type}
+    format_ = {name: value for name, value in msgspec.structs.asdict(chosen).items() if value is not None}
+    return {"name": "answer", "strict": False} | format_

@@ -1,0 +1,136 @@
+"""A small HTTP/1.1 client for the traffic itself: kept-alive connections, one timer, no redirects, no parsing."""
+
+import asyncio
+import ssl
+from functools import lru_cache
+
+from gateway.http.origin import Origin
+from gateway.http.upstream import Connection, Receiver
+
+CONNECT_S = 5.0
+# Common servers let an idle connection go after five seconds; one that is let go just when it is used costs a
+# request, so ours go first.
+IDLE_S = 4.0
+IDLE_MAX = 256
+LOOK_EVERY_S = 0.2
+
+
+class Unreachable(Exception):
+    """No connection: nothing was sent."""
+
+
+class NoRoom(Exception):
+    """As many connections are open to this backend as there may be."""
+
+
+class Client:
+    """Owns every connection to every backend, and the timer that ends what takes too long."""
+
+    def __init__(self, connections_max: int = 1024, tls: ssl.SSLContext | None = None) -> None:
+        """`connections_max` is for each origin; `tls` is for those who trust more than the system does."""
+        self._connections_max = connections_max
+        self._tls = tls
+        self._idle: dict[Origin, list[Connection]] = {}
+        self._open: set[Connection] = set()
+        self._counts: dict[Origin, int] = {}
+        self._looking: asyncio.TimerHandle | None = None
+
+    async def ask(
+        self, origin: Origin, parts: list[bytes], receiver: Receiver, *, is_fresh: bool = False
+    ) -> Connection:
+        """Send a request; returns once it is on its way. Raises Unreachable and NoRoom."""
+        if not is_fresh and (idle := self.ask_idle(origin, parts, receiver)):
+            return idle
+        connection = await self._connect(origin)
+        connection.ask(parts, receiver)
+        return connection
+
+    def ask_idle(self, origin: Origin, parts: list[bytes], receiver: Receiver) -> Connection | None:
+        """Send a request over a connection that is idle; nothing is done where there is none."""
+        connection = self._take_idle(origin)
+        if connection:
+            connection.ask(parts, receiver)
+        return connection
+
+    async def close(self) -> None:
+        """End every connection. Answers that are under way are cut off."""
+        if self._looking:
+            self._looking.cancel()
+            self._looking = None
+        for connection in tuple(self._open):
+            connection.abort()
+        await asyncio.sleep(0)  # the transports' own last step
+
+    def _take_idle(self, origin: Origin) -> Connection | None:
+        idle = self._idle.get(origin)
+        while idle:
+            connection = idle.pop()  # the newest: those below it go when few are needed
+            if connection.is_usable:
+                return connection
+        return None
+
+    async def _connect(self, origin: Origin) -> Connection:
+        if self._counts.get(origin, 0) >= self._connections_max:
+            raise NoRoom(f"all {self._connections_max} connections are in use")
+        loop = asyncio.get_running_loop()
+        connection = Connection(self, origin)
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                if origin.socket_path:
+                    await loop.create_unix_connection(lambda: connection, origin.socket_path)
+                else:
+                    tls = (self._tls or _trust()) if origin.is_tls else None
+                    await loop.create_connection(lambda: connection, origin.host, origin.port, ssl=tls)
+        except (OSError, TimeoutError, UnicodeError) as error:
+            raise Unreachable(type(error).__name__) from None
+        return connection
+
+    # What connections tell.
+
+    def note_open(self, connection: Connection) -> None:
+        self._open.add(connection)
+        self._counts[connection.origin] = self._counts.get(connection.origin, 0) + 1
+        if self._looking is None:
+            self._look_again()
+
+    def note_lost(self, connection: Connection) -> None:
+        self._open.discard(connection)
+        left = self._counts.get(connection.origin, 1) - 1
+        if left > 0:
+            self._counts[connection.origin] = left
+        else:
+            self._counts.pop(connection.origin, None)
+            self._idle.pop(connection.origin, None)
+
+    def take_back(self, connection: Connection) -> None:
+        idle = self._idle.setdefault(connection.origin, [])
+        if len(idle) >= IDLE_MAX:
+            connection.abort()
+            return
+        connection.idle_since_s = asyncio.get_running_loop().time()
+        idle.append(connection)
+
+    def _look_again(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._looking = loop.call_later(LOOK_EVERY_S, self._look_at_clock)
+
+    def _look_at_clock(self) -> None:
+        """One timer for all: a timer for each wait would cost more than what it watches."""
+        now_s = asyncio.get_running_loop().time()
+        for connection in tuple(self._open):
+            connection.look_at_clock(now_s)
+        for idle in self._idle.values():
+            # Ordered by when they became idle.
+            while idle and now_s - idle[0].idle_since_s > IDLE_S:
+                idle.pop(0).abort()
+        self._looking = None
+        if self._open:
+            self._look_again()
+
+
+@lru_cache(maxsize=1)
+def _trust() -> ssl.SSLContext:
+    """Whom the system trusts."""
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context

@@ -1,0 +1,180 @@
+"""One request on a hot route and its answer, as they stand on a connection."""
+
+import asyncio
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+
+from gateway.dialects.base import Route
+from gateway.errors import ApiError, to_api_error
+from gateway.identity.caller import Caller
+from gateway.request_ids import HEADER, new_request_id
+
+if TYPE_CHECKING:
+    from gateway.http.hot import HotProtocol
+
+Headers = list[tuple[bytes, bytes]]
+
+# Up to this an answer that is no stream is sent at once, with its length.
+COLLECTED_BYTES_MAX = 2**20
+# What the kernel is handed without a copy.
+_LARGE_BYTES = 64 * 2**10
+# A proxy that kept or gathered a stream's events would show them all at its end.
+_STREAM_HEADERS = b"cache-control: no-cache\r\nx-accel-buffering: no\r\n"
+
+
+class Exchange:
+    """Takes a request's body, then an answer: `begin`, writes, and `finish` or `break_off`; or `refuse` alone.
+
+    On its connection it stands where uvicorn has its own cycles, and has those of their attributes that the rest
+    of the protocol reads.
+    """
+
+    message_event = asyncio.Event()  # set by uvicorn when a connection is lost; nobody waits for it here
+
+    # How each begins; said here, because one is made for every request.
+    caller: Caller | None = None
+    problem: Exception | None = None
+    is_whole = False
+    expects_word = False
+    task: asyncio.Task[None] | None = None
+    disconnected = False
+    response_complete = False
+    is_stream = False
+    _taken_bytes = 0
+    _status = 200
+    _parts_bytes = 0
+    _has_begun = False
+    _has_sent = False
+
+    def __init__(self, protocol: "HotProtocol", route: Route, *, keep_alive: bool, is_chunkable: bool) -> None:
+        self.id = new_request_id()
+        self.route = route
+        self.keep_alive = keep_alive
+        self._protocol = protocol
+        self._is_chunkable = is_chunkable
+        self._taken: list[bytes] = []
+        self._headers: Headers = []
+        self._parts: list[bytes] = []
+
+    # The request.
+
+    def take(self, data: bytes) -> int:
+        """The next bytes of the body; returns how many there are now."""
+        self._taken.append(data)
+        self._taken_bytes += len(data)
+        return self._taken_bytes
+
+    def drop(self) -> None:
+        """Nobody will read the body."""
+        self._taken.clear()
+
+    @property
+    def raw(self) -> bytes:
+        return self._taken[0] if len(self._taken) == 1 else b"".join(self._taken)
+
+    # The answer.
+
+    def begin(self, status: int, headers: Headers, *, is_stream: bool) -> None:
+        """The head; it leaves with the first bytes of the body. The request's id is among the headers."""
+        self._has_begun = True
+        self._status = status
+        self._headers = headers
+        self.is_stream = is_stream
+
+    def write(self, data: bytes) -> None:
+        if self.disconnected or not data:
+            return
+        if self._has_sent:
+            self._protocol.transport.write(self._framed(data))
+        elif self.is_stream or self._parts_bytes + len(data) > COLLECTED_BYTES_MAX:
+            self._send_head()
+            for part in (*self._parts, data):
+                self._protocol.transport.write(self._framed(part))
+            self._parts.clear()
+        else:
+            self._parts.append(data)
+            self._parts_bytes += len(data)
+
+    @property
+    def is_full(self) -> bool:
+        return self._protocol.flow.write_paused
+
+    async def drain(self) -> None:
+        await self._protocol.flow.drain()
+
+    def finish(self) -> None:
+        """The answer is whole."""
+        if self.disconnected:
+            return
+        if self._has_sent:
+            if self._is_chunkable:
+                self._protocol.transport.write(b"0\r\n\r\n")
+        else:
+            self._send_whole()
+        self._end()
+
+    def break_off(self, error: ApiError) -> None:
+        """No more will come: a stream ends with an error event, anything else with a status or a reset."""
+        if self.is_stream:
+            self.write(self.route.error_event(error))
+            self.finish()
+        elif self._has_sent:
+            self._protocol.transport.abort()
+        else:
+            self._refuse(error)
+
+    def refuse(self, error: Exception) -> None:
+        """An error in place of an answer, or at the end of one that has begun."""
+        if self._has_begun:
+            self.break_off(to_api_error(error))
+        else:
+            self._refuse(to_api_error(error))
+
+    def _refuse(self, error: ApiError) -> None:
+        self._parts = [self.route.error_body(error)]
+        self._status = error.status
+        self._headers = [(b"content-type", b"application/json"), (HEADER, self.id.encode()), *error.headers]
+        self.is_stream = False
+        self.finish()
+
+    def _send_head(self) -> None:
+        self._has_sent = True
+        framing = _STREAM_HEADERS if self.is_stream else b""
+        if self._is_chunkable:
+            framing += b"transfer-encoding: chunked\r\n"
+        else:
+            self.keep_alive = False
+        self._protocol.transport.write(self._head(framing))
+
+    def _send_whole(self) -> None:
+        self._has_sent = True
+        content = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        framing = b"content-length: %d\r\n" % len(content)
+        head = self._head(_STREAM_HEADERS + framing if self.is_stream else framing)
+        if len(content) < _LARGE_BYTES:
+            self._protocol.transport.write(head + content)
+        else:
+            self._protocol.transport.writelines((head, content))
+
+    def _head(self, framing: bytes) -> bytes:
+        headers = self._headers + self._protocol.server_state.default_headers
+        if not (self.keep_alive and self.is_whole):
+            self.keep_alive = False
+            framing += b"connection: close\r\n"
+        lines = b"%b: %b\r\n" * len(headers) % tuple(chain.from_iterable(headers))
+        return b"%b%b%b\r\n" % (STATUS_LINE[self._status], lines, framing)
+
+    def _framed(self, data: bytes) -> bytes:
+        return b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunkable else data
+
+    def _end(self) -> None:
+        self.response_complete = True
+        # The connection keeps its last exchange for as long as it is idle.
+        self._taken, self._parts = [], []
+        self._protocol.note_answered(self)
+
+    async def run_asgi(self, app: Any) -> None:
+        """uvicorn starts its cycles so; these are started by their protocol."""
+        raise NotImplementedError

@@ -1,0 +1,294 @@
+"""The routes that carry the traffic, taken from the socket without becoming ASGI; all others are uvicorn's."""
+
+from asyncio import Transport
+from collections.abc import Mapping
+from typing import Any
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from gateway.dialects.base import Route
+from gateway.errors import BodyTooLarge, GatewayError, KeyInvalid, RequestInvalid
+from gateway.http.connections import BoundedProtocol
+from gateway.http.desk import Desk
+from gateway.http.exchange import Exchange
+from gateway.http.repeated import RepeatedHead
+
+BODY_S = 30.0
+
+_NO_KEY = "No API key was given. Send 'Authorization: Bearer YOUR_KEY'."
+
+
+class HotProtocol(BoundedProtocol):
+    """A connection on which hot requests and others may follow each other."""
+
+    desk: Desk
+
+    # The request that is being read, and the one whose turn it is to be answered.
+    _reading: Exchange | None = None
+    _answering: Exchange | None = None
+    _answering_asgi: RequestResponseCycle | None = None
+    _body_due_s: float | None = None
+    # The parser has seen the end of a message, and nothing of a next one.
+    _is_between = False
+    _repeated: RepeatedHead[tuple[Route, str]]
+
+    @classmethod
+    def serving(cls, desk: Desk) -> type["HotProtocol"]:
+        """The class that uvicorn makes its connections of."""
+        return type(cls.__name__, (cls,), {"desk": desk})
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+        self._repeated = RepeatedHead()
+        super().connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_between and _is_free(self.cycle) and (body := self._repeated.body_in(data)):
+            self._repeat(body)
+            return
+        super().data_received(data)
+        if self._is_between:
+            self._learn_head(data)
+
+    def _repeat(self, body: bytes) -> None:
+        """A request whose head the parser has taken before: it need not see it again."""
+        assert self._repeated.meaning
+        route, token = self._repeated.meaning
+        self._unset_keepalive_if_required()
+        self._waiting_since_s = None
+        exchange = Exchange(self, route, keep_alive=True, is_chunkable=True)
+        exchange.is_whole = True
+        self.cycle = self._answering = exchange  # type: ignore[assignment]
+        if exchange.take(body) > self.desk.body_bytes_max:
+            exchange.problem = self._too_large()
+        else:
+            self._look_up(exchange, token)
+        self._go_on(exchange)
+
+    def _learn_head(self, data: bytes) -> None:
+        """Where that was one hot request as most are, the next one may begin with the same head."""
+        exchange = self._answering
+        if exchange is None or exchange.caller is None or not (exchange.keep_alive and exchange.is_whole):
+            return
+        if not exchange.expects_word and exchange.raw and data.endswith(exchange.raw):
+            self._repeated.learn(data, (exchange.route, _token(self._fields)))
+
+    # What the parser calls.
+
+    def on_message_begin(self) -> None:
+        """What ASGI wants besides is made when the request turns out to be for it."""
+        self._is_between = False
+        self.url = b""
+        self.expect_100_continue = False
+        self.headers = []
+        self._reading = None
+
+    def on_body(self, body: bytes) -> None:
+        exchange = self._reading
+        if exchange is None:
+            super().on_body(body)
+            return
+        self._kept_bytes = 0
+        if exchange.problem is None and exchange.take(body) > self.desk.body_bytes_max:
+            self._blame(exchange, self._too_large())
+
+    def on_message_complete(self) -> None:
+        if self._is_offer:
+            return
+        self._check_trailers()
+        self._is_between = True
+        exchange, self._reading = self._reading, None
+        if exchange is None:
+            super().on_message_complete()
+            return
+        exchange.is_whole = True
+        self._body_due_s = None
+        if exchange is self._answering:
+            self._go_on(exchange)
+
+    def _begin_request(self) -> None:
+        route = self._route() if self._method == b"POST" else None
+        if route is None:
+            self._begin_asgi()
+            return
+        is_chunkable = self._version != "1.0"
+        keep_alive = is_chunkable and self.parser.should_keep_alive()
+        exchange = Exchange(self, route, keep_alive=keep_alive, is_chunkable=is_chunkable)
+        exchange.expects_word = self.expect_100_continue
+        self._reading = exchange
+        self._look_at_head(exchange)
+        before, self.cycle = self.cycle, exchange  # type: ignore[assignment]
+        if _is_free(before):
+            self._take_turn(exchange)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((exchange, self.app))  # type: ignore[arg-type]
+
+    def _route(self) -> Route | None:
+        if route := self.desk.routes.get(self.url):
+            return route
+        path = httptools.parse_url(self.url).path
+        return self.desk.routes.get(path)
+
+    def _begin_asgi(self) -> None:
+        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        HttpToolsProtocol.on_message_begin(self)
+        self.url, self.headers, self.expect_100_continue = url, headers, expects
+        self.scope["headers"] = headers
+        HttpToolsProtocol.on_headers_complete(self)
+
+    def _look_at_head(self, exchange: Exchange) -> None:
+        """Who is asking, and whether so large a body is taken at all."""
+        fields = self._fields
+        length = fields.get(b"content-length", b"")
+        if length and int(length) > self.desk.body_bytes_max:
+            exchange.problem = self._too_large()
+        elif fields.get(b"content-encoding", b"identity").lower() != b"identity":
+            exchange.problem = RequestInvalid("Content-Encoding: send the body as it is, not compressed.")
+        elif not (token := _token(fields)):
+            exchange.problem = KeyInvalid(_NO_KEY)
+        else:
+            self._look_up(exchange, token)
+
+    def _look_up(self, exchange: Exchange, token: str) -> None:
+        exchange.caller = self.desk.known(token)
+        if exchange.caller is None:
+            self._start(exchange, self._identify(exchange, token))
+
+    def _too_large(self) -> GatewayError:
+        text = f"The body is larger than {self.desk.body_bytes_max} bytes, this gateway's limit. Send less text."
+        return BodyTooLarge(text)
+
+    async def _identify(self, exchange: Exchange, token: str) -> None:
+        """Until it is known whose it is, no more of the request is read than has come."""
+        self.flow.pause_reading()
+        try:
+            exchange.caller = await self.desk.identify(token, self.client[0] if self.client else "")
+        except Exception as error:  # noqa: BLE001 - the request's edge
+            exchange.problem = error
+        finally:
+            self._ended(exchange)
+        if not self.transport.is_closing():
+            if not self.pipeline:
+                self.flow.resume_reading()
+            if exchange is self._answering:
+                self._go_on(exchange)
+
+    # Whose turn it is.
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        """Called for the next of several requests that were sent at once."""
+        if isinstance(cycle, Exchange):
+            self._take_turn(cycle)
+        else:
+            self._answering_asgi = cycle
+            super()._start_asgi_task(cycle, app)
+
+    def _take_turn(self, exchange: Exchange) -> None:
+        self._answering = exchange
+        # What is sent ahead of its turn is not read meanwhile, and so not waited for.
+        self._body_due_s = None if exchange.is_whole else self.loop.time() + BODY_S
+        if exchange.expects_word and not exchange.is_whole and not exchange.problem:
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._go_on(exchange)
+
+    def _go_on(self, exchange: Exchange) -> None:
+        """Whatever can be done now for the request whose turn it is."""
+        if exchange.response_complete or exchange.task:
+            return
+        if exchange.problem:
+            exchange.refuse(exchange.problem)
+        elif exchange.is_whole:
+            self._start(exchange, self._answer(exchange))
+
+    def _blame(self, exchange: Exchange, problem: GatewayError) -> None:
+        exchange.problem = problem
+        exchange.drop()
+        if exchange is self._answering:
+            self._go_on(exchange)
+
+    def _refuse(self, error: GatewayError) -> None:
+        """A body that is no HTTP is its own request's fault, which may have others before it."""
+        if self._reading:
+            self._problem = error
+            self._blame(self._reading, error)
+        else:
+            super()._refuse(error)
+
+    def _start(self, exchange: Exchange, work: Any) -> None:
+        exchange.task = self.loop.create_task(work)
+        self.tasks.add(exchange.task)
+
+    def _ended(self, exchange: Exchange) -> None:
+        if exchange.task:
+            self.tasks.discard(exchange.task)
+            exchange.task = None
+
+    async def _answer(self, exchange: Exchange) -> None:
+        try:
+            await self.desk.answer(exchange)
+        finally:
+            self._ended(exchange)
+            if not exchange.response_complete and not exchange.disconnected:
+                self.transport.abort()  # cut off: what was sent must not look whole
+
+    def note_answered(self, exchange: Exchange) -> None:
+        """Its last byte is written."""
+        if not exchange.is_whole:
+            self._end_reading(exchange.problem)
+        elif not exchange.keep_alive:
+            self.transport.close()
+        self.server_state.total_requests += 1
+        self._waiting_since_s = self.loop.time()
+        if self.transport.is_closing():
+            return
+        if self.flow.read_paused:
+            self.flow.resume_reading()
+        if self.pipeline:
+            self._waiting_since_s = None
+            self._start_asgi_task(*self.pipeline.pop())
+
+    # The connection.
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._answering_asgi:  # uvicorn tells the last request alone, which may be waiting behind this one
+            self._answering_asgi.disconnected = True
+            self._answering_asgi.message_event.set()
+        waiting = [cycle for cycle, _ in self.pipeline]
+        for exchange in (self._answering, self._reading, *waiting):
+            if isinstance(exchange, Exchange):
+                exchange.disconnected = True
+                if exchange.task and not exchange.response_complete:
+                    exchange.task.cancel()
+
+    def shutdown(self) -> None:
+        """A request that is not whole yet is not waited for."""
+        if self._reading:
+            self.transport.close()
+        else:
+            super().shutdown()
+
+    def _due_s(self) -> float | None:
+        return super()._due_s() or self._body_due_s
+
+    def _give_up(self) -> None:
+        exchange = self._reading
+        if exchange and exchange is self._answering and not exchange.response_complete:
+            self._body_due_s = None
+            self._blame(exchange, RequestInvalid(f"The body did not arrive within {BODY_S:.0f} s."))
+        else:
+            super()._give_up()
+
+
+def _token(fields: Mapping[bytes, bytes]) -> str:
+    """The bearer token, or what Anthropic's clients send in its place; empty when there is none."""
+    given = fields.get(b"authorization", b"")
+    if given[:7].lower() == b"bearer ":
+        return given[7:].strip().decode("latin-1")
+    return fields.get(b"x-api-key", b"").strip().decode("latin-1")
+
+
+def _is_free(before: RequestResponseCycle | None) -> bool:
+    """Whether nobody is being answered; before the first request there is no cycle."""
+    return before is None or before.response_complete

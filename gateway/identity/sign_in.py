@@ -1,0 +1,141 @@
+"""Whom the identity provider's word lets in: known by subject, by verified address, or new where allowed."""
+
+import hashlib
+import re
+import time
+from collections.abc import Callable
+from typing import Any, get_args
+
+from sqlalchemy import select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from gateway.errors import Conflict
+from gateway.identity import audit, people
+from gateway.identity.audit import Actor
+from gateway.identity.oidc import Claims
+from gateway.identity.people import Person
+from gateway.identity.provider_answers import LoginRefused
+from gateway.identity.tables import person_table
+from gateway.settings.base import Role
+from gateway.settings.identity import IdentitySettings
+
+# What stands for nobody when it comes from outside is left out of ids and names.
+_NOT_IN_ID = re.compile("[^A-Za-z0-9._@-]")
+_STRONGEST_FIRST: tuple[Role, ...] = ("admin", "seller", "member")
+
+
+def sign_in(write: Callable[[], Session], settings: IdentitySettings, claims: Claims, address: str) -> Person:
+    """The person that these claims are of; their role as the provider has it now.
+
+    Raises:
+        LoginRefused: nobody here, or not by these rules.
+    """
+    _refuse_foreign_domain(settings, claims)
+    try:
+        with write() as session, session.begin():
+            person = _find(session, claims, address) or _create(session, settings, claims, address)
+            return _with_role(session, settings, claims, person, address)
+    except IntegrityError:
+        raise LoginRefused("Somebody signed in as the same person at the same moment. Try again.") from None
+
+
+def role_of(settings: IdentitySettings, claims: Claims) -> Role | None:
+    """The strongest role that the provider's claim gives; a member where it gives none, None where none is set."""
+    if not settings.oidc_roles:
+        return None
+    claim = claims.values.get(settings.oidc_role_claim)
+    values = claim if isinstance(claim, list) else [claim]
+    given = {
+        settings.oidc_roles[value] for value in values if isinstance(value, str) and value in settings.oidc_roles
+    }
+    assert set(_STRONGEST_FIRST) == set(get_args(Role)), "every role has its place"
+    return next((role for role in _STRONGEST_FIRST if role in given), "member")
+
+
+def _refuse_foreign_domain(settings: IdentitySettings, claims: Claims) -> None:
+    allowed = {domain.lower() for domain in settings.oidc_allowed_domains}
+    if allowed and (claims.email is None or claims.email.rpartition("@")[2] not in allowed):
+        raise LoginRefused(
+            "This gateway lets in only verified addresses of certain domains; yours is none of them."
+        )
+
+
+def _find(session: Session, claims: Claims, address: str) -> Person | None:
+    column = person_table.c
+    same = (column.issuer == claims.issuer) & (column.subject == claims.subject)
+    found = session.execute(select(column.user_id, column.removed_ns).where(same)).one_or_none()
+    if found is not None:
+        if found.removed_ns is not None:
+            raise LoginRefused("You were removed from this gateway; its admin can let you in again.")
+        return people.present(session, found.user_id)
+    return _find_by_email(session, claims, address)
+
+
+def _find_by_email(session: Session, claims: Claims, address: str) -> Person | None:
+    """Whoever an admin added under this address, and who has not signed in yet, is recognized from now on."""
+    if claims.email is None:
+        return None
+    column = person_table.c
+    same = (column.email == claims.email) & column.subject.is_(None) & column.removed_ns.is_(None)
+    found = session.scalars(select(column.user_id).where(same)).all()
+    if len(found) != 1:
+        return None
+    link = {"issuer": claims.issuer, "subject": claims.subject}
+    session.execute(update(person_table).where(column.user_id == found[0]).values(link))
+    person = people.present(session, found[0])
+    _record(session, "person.link", person, address, link)
+    return person
+
+
+def _create(session: Session, settings: IdentitySettings, claims: Claims, address: str) -> Person:
+    if not settings.oidc_auto_create:
+        known_as = claims.email or claims.subject
+        raise LoginRefused(
+            f"Nobody here is known as {known_as}; ask an admin to add you with this e-mail address."
+        )
+    organization = people.organization_named(session, settings.oidc_organization)
+    made = Person(
+        _free_id(session, claims),
+        organization.organization_id,
+        _shown(claims.name) or claims.email or claims.subject[: people.NAME_MAX],
+        claims.email,
+        "member",
+        time.time_ns(),
+    )
+    people.insert(session, made, Actor("identity provider", address))
+    link = {"issuer": claims.issuer, "subject": claims.subject}
+    session.execute(update(person_table).where(person_table.c.user_id == made.user_id).values(link))
+    return made
+
+
+def _free_id(session: Session, claims: Claims) -> str:
+    """A readable account id that is nobody's: somebody else's is never taken over."""
+    told_apart = hashlib.sha256(f"{claims.issuer}\n{claims.subject}".encode()).hexdigest()[:12]
+    wanted = _NOT_IN_ID.sub("-", claims.email or "")[:60]
+    taken = session.execute(select(person_table.c.user_id).where(person_table.c.user_id == wanted)).first()
+    return wanted if wanted and not taken else f"{wanted or 'person'}-{told_apart}"
+
+
+def _with_role(
+    session: Session, settings: IdentitySettings, claims: Claims, person: Person, address: str
+) -> Person:
+    role = role_of(settings, claims)
+    if role is None or role == person.role:
+        return person
+    try:
+        return people.change_role(session, person.user_id, role, Actor("identity provider", address))
+    except Conflict:
+        # The last admin of the house stays one, whatever the provider thinks.
+        return person
+
+
+def _record(session: Session, action: str, person: Person, address: str, after: dict[str, Any]) -> None:
+    by = Actor("identity provider", address)
+    target = f"person:{person.user_id}"
+    audit.record(session, by, action, target, organization_id=person.organization_id, after=after)
+
+
+def _shown(name: str | None) -> str | None:
+    shown = "".join(c for c in name or "" if c.isprintable()).strip()
+    return shown[: people.NAME_MAX] or None

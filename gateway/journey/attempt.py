@@ -1,0 +1,23 @@
+"""One try at one backend, up to the first bytes of its answer."""
+
+from gateway.errors import LaneBusy, LaneFailed
+from gateway.lanes.base import Answer, Call, Offer
+from gateway.routing.dispatch import Dispatch
+from gateway.services import Services
+
+
+async def begin(services: Services, call: Call, offer: Offer, dispatch: Dispatch) -> Answer:
+    """Routing is told how it went so far, and is to be told how it ends."""
+    try:
+        answer = await services.lanes[offer.lane].open(call, offer)
+    except LaneBusy as error:
+        dispatch.left(error.retry_after_s)
+        raise
+    except LaneFailed:
+        dispatch.failed()
+        raise
+    except BaseException:
+        dispatch.left()  # an error of the request's own says nothing against the backend
+        raise
+    dispatch.first_byte()
+    return answer

@@ -1,0 +1,119 @@
+"""Going on with a stream that its backend broke off, at another backend and from the text so far.
+
+Only for requests that ask for it: another model, or the same with other chances, goes on where the first one
+stopped. Never across costs: both backends are free of charge. Never with tools, schemas, log-probabilities or
+several choices, where half an answer cannot be gone on with.
+"""
+
+import structlog
+from msgspec import structs
+
+from cluster.errors import GenerationError
+from gateway.errors import GatewayError, LaneFailed
+from gateway.journey.attempt import begin
+from gateway.journey.joint import Joined, Told, next_call
+from gateway.journey.trip import Trip
+from gateway.journey.turn import move_turn
+from gateway.lanes.base import Answer, Call, Meter, Offer, Out
+from gateway.lanes.features import HINTS
+from gateway.openai import GENERATES, ChatRequest, CompletionRequest
+from gateway.services import Services
+
+log = structlog.get_logger(__name__)
+
+_TIMES_MAX = 2
+
+
+def continues(call: Call) -> bool:
+    """Whether a broken stream of this call is gone on with; for nearly all, one look says that it is not."""
+    extras = call.request.millrace
+    return extras is not None and extras.continue_on_failure and _can_be_joined(call)
+
+
+async def send_on(services: Services, trip: Trip, answer: Answer, out: Out) -> None:
+    """Send an answer as its body does; what breaks off goes on elsewhere. `answer.meter` has the sum in the end.
+
+    Raises what the last backend broke off with.
+    """
+    told = Told(out)
+    writer: Out = told
+    part = answer
+    failed: set[str] = set()
+    while True:
+        try:
+            await part.body.send(writer)
+            return
+        except (LaneFailed, GenerationError) as error:
+            failed.add(trip.offer.label if trip.offer else "")
+            more = await _rest(services, trip, told, failed)
+            if more is None:
+                raise
+            backend = trip.offer.label if trip.offer else ""
+            log.warning("answer broke off", request_id=trip.call.id, reason=str(error), continued_on=backend)
+        finally:
+            if part is not answer:
+                await part.body.close()
+                _add(answer.meter, part.meter)
+        told.note(f"continued on {backend}")
+        part, writer = more, Joined(told)
+
+
+async def _rest(services: Services, trip: Trip, told: Told, failed: set[str]) -> Answer | None:
+    if trip.dispatch:
+        trip.dispatch.failed()
+    if len(failed) > _TIMES_MAX or not told.can_go_on:
+        return None
+    return await _open_elsewhere(services, trip, next_call(trip.call, told), failed)
+
+
+async def _open_elsewhere(services: Services, trip: Trip, call: Call, failed: set[str]) -> Answer | None:
+    """The first bytes of the rest; None when nobody can go on."""
+    decision = services.router.decide(trip.caller, call)
+    for candidate in decision.candidates:
+        offer = candidate.offer
+        if offer.label in failed or not _may_go_on(trip, offer):
+            continue
+        move_turn(services, trip, offer)
+        dispatch = services.router.began(offer.label, decision, offer)
+        try:
+            answer = await begin(services, call, offer, dispatch)
+        except (GatewayError, GenerationError) as error:
+            log.warning("not continued", request_id=call.id, lane=offer.label, reason=str(error))
+            services.metrics.continuations.labels(offer.lane, "failed").inc()
+            failed.add(offer.label)
+            continue
+        trip.offer, trip.dispatch = offer, dispatch
+        # What the request log says; the caller has had its headers.
+        trip.decision = structs.replace(trip.decision, said=f"{trip.decision.reason}; continued on {offer.label}")
+        services.metrics.continuations.labels(offer.lane, "begun").inc()
+        return answer
+    return None
+
+
+def _add(sum_: Meter, part: Meter) -> None:
+    """The part's prompt was the first one's, and what had been said."""
+    sum_.completion_tokens += part.completion_tokens
+    sum_.compute_ns += part.compute_ns
+    sum_.is_complete = part.is_complete
+    if part.source == "estimate":
+        sum_.source = "estimate"
+
+
+def _may_go_on(trip: Trip, offer: Offer) -> bool:
+    """Whether it takes up a text, and costs what the first one did: nothing."""
+    takes_up = offer.continues or trip.call.kind == "completion"
+    return takes_up and offer.price is None and trip.offer is not None and trip.offer.price is None
+
+
+def _can_be_joined(call: Call) -> bool:
+    request = call.request
+    if call.kind not in GENERATES or not request.is_stream or call.features.keys() - HINTS:
+        return False
+    generation = call.generation
+    if (generation.n or 1) > 1 or generation.alternatives >= 0:
+        return False
+    return isinstance(generation, ChatRequest) or _is_one_text(generation)
+
+
+def _is_one_text(request: CompletionRequest) -> bool:
+    return isinstance(request.prompt, str) and not request.echo

@@ -1,0 +1,19 @@
+"""Whether an answer is there already, or on its way to somebody who asked the same."""
+
+from gateway.cache.answers import Found
+from gateway.journey.trip import Trip
+from gateway.lanes.base import Answer
+from gateway.routing.need import privacy_of
+from gateway.services import Services
+
+
+async def recall(services: Services, trip: Trip) -> Answer | None:
+    """An answer that needs nobody's work; without one the trip may have the lead for others who ask the same."""
+    found = await services.answers.find(trip.call, trip.caller, privacy_of(trip.call, trip.caller))
+    if not isinstance(found, Found):
+        trip.lead = found
+        return None
+    trip.found = found.source
+    trip.first_byte_s = trip.elapsed_s
+    services.metrics.cache_hits.labels(found.source).inc()
+    return found.answer

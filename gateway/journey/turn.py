@@ -1,0 +1,123 @@
+"""Waiting for a free slot at a backend that has a known number of them, and looking round meanwhile."""
+
+import time
+
+from msgspec import structs
+
+from gateway.errors import QueueFull
+from gateway.journey.trip import Trip
+from gateway.lanes.base import Offer
+from gateway.queueing.turns import Wish
+from gateway.routing.decision import Candidate, Decision
+from gateway.services import Services
+
+# Decisions can send a request from one line to another so often; then it goes where it may, line or not.
+_LINES_MAX = 8
+
+
+async def take_turn(services: Services, trip: Trip) -> None:
+    """Until the best candidate has a slot for the request, which may be another one by then.
+
+    Nobody waits where there is room. Raises QueueFull when the wait would be too long everywhere.
+    """
+    until_s: float | None = None
+    for _ in range(_LINES_MAX):
+        if not trip.decision.candidates:
+            return
+        best = trip.decision.candidates[0]
+        if _take_at_once(services, trip, best.offer):
+            return
+        began_s = time.monotonic()
+        until_s = began_s + _patience_s(services, trip) if until_s is None else until_s
+        try:
+            has_turn = await _wait(services, trip, best, until_s - began_s)
+        except QueueFull:
+            if not _go_elsewhere(services, trip):
+                raise
+            return
+        finally:
+            services.metrics.queue_seconds.observe(time.monotonic() - began_s)
+        if has_turn and _still_serves(services, trip, best.offer):
+            return
+
+
+def _take_at_once(services: Services, trip: Trip, offer: Offer) -> bool:
+    """Whether the request may go there now; with known slots it has taken one."""
+    if offer.slots is None:
+        return True
+    label = offer.label
+    if not services.turns.try_take(label, offer.slots):
+        return False
+    trip.turn = label
+    return True
+
+
+async def _wait(services: Services, trip: Trip, best: Candidate, patience_s: float) -> bool:
+    """In the line of that backend. False when another decision has become better; the trip has it then."""
+    offer, predicted = best.offer, best.predicted
+    caller, record = trip.caller, services.health.of(offer.label)
+    request_s = max(0.0, predicted.time_s - predicted.wait_s)
+    wish = Wish(caller.key_id, caller.priority, patience_s, request_s)
+
+    def is_better_elsewhere(ahead: int) -> bool:
+        waiting, record.waiting = record.waiting, ahead
+        decision = services.router.explain(caller, trip.call)
+        record.waiting = waiting
+        if not _leads_elsewhere(services, decision, offer):
+            return False
+        trip.decision = decision
+        return True
+
+    record.waiting += 1
+    try:
+        return await services.turns.take(offer.label, offer.slots or 1, wish, is_better_elsewhere)
+    finally:
+        record.waiting -= 1
+
+
+def _leads_elsewhere(services: Services, decision: Decision, here: Offer) -> bool:
+    """Whether to leave the line: something else is better and has room, or nothing is to be had here any more."""
+    label = here.label
+    if not any(candidate.offer.label == label for candidate in decision.candidates):
+        return True
+    best = decision.candidates[0].offer
+    return best.label != label and (best.slots is None or services.turns.has_room(best.label, best.slots))
+
+
+def _still_serves(services: Services, trip: Trip, offer: Offer) -> bool:
+    """The turn has come. Things have changed meanwhile: what is sent there goes by the present decision."""
+    label = trip.turn = offer.label
+    record = services.health.of(label)
+    waiting, record.waiting = record.waiting, 0  # those behind are no wait for this one
+    decision = services.router.decide(trip.caller, trip.call)
+    record.waiting = waiting
+    mine = [candidate for candidate in decision.candidates if candidate.offer.label == label]
+    others = [candidate for candidate in decision.candidates if candidate.offer.label != label]
+    trip.decision = structs.replace(decision, candidates=(*mine, *others))
+    if not mine:
+        services.turns.leave(label)
+        trip.turn = None
+    return bool(mine)
+
+
+def _go_elsewhere(services: Services, trip: Trip) -> bool:
+    """The next best that has room, where the best has none for longer than the request may wait."""
+    candidates = trip.decision.candidates
+    for at, candidate in enumerate(candidates):
+        if _take_at_once(services, trip, candidate.offer):
+            trip.decision = structs.replace(trip.decision, candidates=candidates[at:])
+            return True
+    return False
+
+
+def _patience_s(services: Services, trip: Trip) -> float:
+    extras = trip.call.request.millrace
+    return (extras and extras.deadline_s) or services.settings.routing.queue_s
+
+
+def move_turn(services: Services, trip: Trip, offer: Offer) -> None:
+    """Another backend takes over: with a slot there where one is free, and at once anyway."""
+    if trip.turn is not None:
+        services.turns.leave(trip.turn)
+        trip.turn = None
+    _take_at_once(services, trip, offer)

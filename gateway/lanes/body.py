@@ -1,0 +1,67 @@
+"""An answer's bytes on their way to whoever asked: where they go, and what has them."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Protocol
+
+
+class Out(Protocol):
+    """Where bytes go. One event loop writes; nothing blocks."""
+
+    def write(self, data: bytes) -> None: ...
+
+    @property
+    def is_full(self) -> bool:
+        """The reader lags: await `drain` before writing much more."""
+
+    async def drain(self) -> None:
+        """Returns when there is room again, or nobody reads any more."""
+
+
+class Body(Protocol):
+    """The rest of an answer that has begun. Whoever has it sends it once, or not, and closes it in the end."""
+
+    async def send(self, out: Out) -> None:
+        """Write everything, then return.
+
+        Raises LaneFailed and GenerationError when it breaks off. Cancelled, it stops the upstream's work at once.
+        """
+
+    async def close(self) -> None:
+        """Stop the upstream's work, if it has not ended."""
+
+
+class GeneratorBody:
+    """The body of a lane that makes its bytes itself. The generator must be a `begun` one."""
+
+    def __init__(self, chunks: AsyncGenerator[bytes]) -> None:
+        self._chunks = chunks
+
+    async def send(self, out: Out) -> None:
+        async with aclosing(self._chunks) as chunks:
+            async for chunk in chunks:
+                out.write(chunk)
+                if out.is_full:
+                    await out.drain()
+
+    async def close(self) -> None:
+        await self._chunks.aclose()
+
+
+class BytesBody:
+    """A body that is there as a whole."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    async def send(self, out: Out) -> None:
+        out.write(self._content)
+
+    async def close(self) -> None:
+        pass
+
+
+async def begun(body: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    """A generator past its first, empty yield: one that never began would not run its `finally` when closed."""
+    await anext(body)
+    return body

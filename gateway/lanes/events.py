@@ -1,0 +1,174 @@
+"""Reading an answer on its way: whether it is whole and what it used, with as little looking as will do.
+
+Nearly every event of a stream is text alone. Such events are passed on after a few searches for the words that
+matter, and are parsed only if the backend turns out not to have counted them.
+"""
+
+import re
+from typing import Any, Protocol
+
+import orjson
+
+from gateway.errors import LaneFailed
+from gateway.http.events import DONE, EVENT_BYTES_MAX
+from gateway.lanes.base import Call, Meter
+from gateway.lanes.kept import Kept, data_of
+from gateway.lanes.tokens import read_usage
+
+_CHOICES_MAX = 10_000
+_ENDS = (b"\n\n", b"\n\r\n")
+_BETWEEN_EVENTS = re.compile(rb"(?<=\n\n)|(?<=\n\r\n)")
+_USED = (b'"usage":{', b'"usage": {')
+
+
+class Reader(Protocol):
+    """Looks at an answer's bytes on their way."""
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Take the next bytes; returns what the caller gets now. Raises LaneFailed for what is no answer."""
+
+    def end(self) -> bytes:
+        """The upstream closed its answer: what was still held back."""
+
+    @property
+    def refusal(self) -> Any:
+        """What the backend says went wrong, where that came in place of an answer."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the answer came to its own end, or says itself why not."""
+
+    def fill(self, meter: Meter, call: Call) -> None:
+        """The answer has ended or was cut: say what it used."""
+
+
+class StreamReader:
+    """Passes a stream on in whole events, without the usage event unless the caller asked for one.
+
+    A backend's own count of tokens is believed. Without one every event with text in it is about one token, or,
+    with `is_paid`, the delivered text itself is what is charged for.
+    """
+
+    def __init__(self, call: Call, *, is_paid: bool = False) -> None:
+        request = call.generation
+        self.refusal: Any = None
+        self._error: Any = None
+        self._passes_usage = request.wants_usage
+        self._is_paid = is_paid
+        # Several choices end one by one, which only a look at every event can follow.
+        self._reads_all = (request.n or 1) > 1 or not isinstance(getattr(request, "prompt", ""), str)
+        self._held = b""
+        self._kept = Kept(is_paid)
+        self._usage = Meter()
+        self._unfinished: set[int] = set()
+        self._has_finished = False
+        self._is_done = False
+        self._has_ended = False
+
+    def feed(self, chunk: bytes) -> bytes:
+        if self._held or not chunk.endswith(_ENDS):
+            chunk = self._whole_events(chunk)
+        is_first = not self._kept.has_any
+        self._kept.add(chunk)
+        # Written out, because this is done for every event of every stream.
+        if (
+            b'"usage":{' in chunk
+            or b'"usage": {' in chunk
+            or b"[DONE]" in chunk
+            or b'"error"' in chunk
+            or b'"finish_reason":"' in chunk
+            or b'"finish_reason": "' in chunk
+            or self._reads_all
+        ):
+            passed = self._read(chunk)
+            if is_first and self._error:
+                self.refusal = self._first_error(chunk)
+            return passed
+        return chunk
+
+    def end(self) -> bytes:
+        """Servers that stop without the last empty line meant it."""
+        self._has_ended = True
+        last, self._held = self._held, b""
+        return self._read(last) if last else b""
+
+    @property
+    def is_whole(self) -> bool:
+        return self._is_complete or bool(self._error)
+
+    @property
+    def _is_complete(self) -> bool:
+        # Some servers end without [DONE]: a stream is whole as well when every choice that began has finished.
+        is_finished = self._has_ended and self._has_finished and not self._unfinished
+        return (self._is_done or is_finished) and not self._error
+
+    def fill(self, meter: Meter, call: Call) -> None:
+        meter.is_complete = self._is_complete
+        if self._usage.source == "upstream":
+            meter.take(self._usage)
+        elif tokens := self._kept.tokens():
+            meter.completion_tokens = tokens
+            meter.prompt_tokens = call.prompt_tokens
+        elif not self._is_paid:
+            meter.prompt_tokens = call.prompt_tokens
+
+    def _whole_events(self, chunk: bytes) -> bytes:
+        """What is complete of what was held and what came; the rest is held."""
+        chunk = self._held + chunk
+        cut = max(chunk.rfind(end) + len(end) if end in chunk else 0 for end in _ENDS)
+        self._held = chunk[cut:]
+        if len(self._held) > EVENT_BYTES_MAX:
+            raise LaneFailed(f"sent an event longer than {EVENT_BYTES_MAX} bytes")
+        return chunk[:cut]
+
+    def _read(self, chunk: bytes) -> bytes:
+        """Look at each event; returns the chunk, less what is not for the caller."""
+        if any(word in chunk for word in _USED) and not self._passes_usage:
+            events = _BETWEEN_EVENTS.split(chunk)
+            return b"".join(event for event in events if not self._is_only_usage(event))
+        for data in data_of(chunk):
+            self._note(data)
+        return chunk
+
+    def _is_only_usage(self, event: bytes) -> bool:
+        """Whether an event says what was used and nothing else; notes what it says."""
+        said = [self._note(data) for data in data_of(event)]
+        return bool(said) and all(
+            isinstance(one, dict) and bool(one.get("usage")) and not one.get("choices") for one in said
+        )
+
+    def _note(self, data: bytes) -> Any:
+        if data == DONE:
+            self._is_done = True
+            return None
+        try:
+            event = orjson.loads(data)
+        except orjson.JSONDecodeError:
+            return None
+        if not isinstance(event, dict):
+            return None
+        self._error = self._error or event.get("error")
+        read_usage(event, self._usage)
+        choices = event.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
+            self._follow(choice)
+        return event
+
+    def _first_error(self, chunk: bytes) -> Any:
+        """The error that the first event of a stream is."""
+        first = next(iter(data_of(chunk)), b"")
+        try:
+            content = orjson.loads(first)
+        except orjson.JSONDecodeError:
+            return None
+        return content.get("error") if isinstance(content, dict) else None
+
+    def _follow(self, choice: Any) -> None:
+        index = choice.get("index", 0) if isinstance(choice, dict) else None
+        if not isinstance(index, int):
+            return
+        if choice.get("finish_reason"):
+            self._unfinished.discard(index)
+            self._has_finished = True
+        elif len(self._unfinished) < _CHOICES_MAX and self._reads_all:
+            self._unfinished.add(index)

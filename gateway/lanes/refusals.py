@@ -1,0 +1,75 @@
+"""What a backend's error means: whom it blames, and whether another backend may do better."""
+
+import math
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, NoReturn
+
+import orjson
+
+from gateway.errors import LaneBrokeOff, LaneBusy, LaneFailed, LaneLimited, LaneTimeout, RequestInvalid
+
+_RETRY_AFTER_S_MAX = 86_400
+_SAID_CHARS = 500
+# Statuses that say something of the backend, not of the request: another candidate may do better.
+_BACKEND_TO_BLAME = frozenset((401, 403, 404, 405, 408, 429))
+# The cloud worker's words for a provider that had the request and did not answer it properly.
+_PERHAPS_WORKED_ON = frozenset(("provider_broke_off", "provider_garbled"))
+
+
+def is_failure(status: int) -> bool:
+    """Whether a status is the backend's failure: all that neither answer nor blame the request. 0 is none yet."""
+    return status not in (0, 200) and (not 400 <= status < 500 or status in _BACKEND_TO_BLAME)
+
+
+def failure_of(name: str, status: int, content: bytes, retry_after: bytes | None) -> LaneFailed:
+    """What an error answer means for the journey."""
+    said, code = _words(content)
+    message = f"{name} answered {status}" + (f": {said}" if said else "")
+    retry_after_s = _retry_after_s(retry_after.decode("latin-1") if retry_after else None)
+    if status == 429:
+        return LaneLimited(message, code=code, retry_after_s=retry_after_s)
+    if status == 503 and retry_after_s is not None:
+        return LaneBusy(message, code=code, retry_after_s=retry_after_s)
+    if status in (408, 504):
+        return LaneTimeout(message, code=code)
+    return LaneBrokeOff(message, code=code) if code in _PERHAPS_WORKED_ON else LaneFailed(message, code=code)
+
+
+def raise_error(name: str, error: Any) -> NoReturn:
+    """An error in place of an answer, under status 200. Raises RequestInvalid where it blames the request."""
+    said = error.get("message") if isinstance(error, dict) else error
+    said = said[:_SAID_CHARS] if isinstance(said, str) else "an error without words"
+    code, kind = (error.get("code"), error.get("type")) if isinstance(error, dict) else (None, None)
+    is_refusal = isinstance(code, int) and 400 <= code < 500 and not is_failure(code)
+    word = code if isinstance(code, str) else None
+    if is_refusal or kind == "invalid_request_error":
+        raise RequestInvalid(said, code=word)
+    raise LaneFailed(f"{name} answered with an error: {said}", code=word)
+
+
+def _words(content: bytes) -> tuple[str | None, str | None]:
+    """The message and the code of an error body in OpenAI's shape."""
+    try:
+        error = orjson.loads(content).get("error")
+    except (orjson.JSONDecodeError, AttributeError):
+        return None, None
+    said, code = (error.get("message"), error.get("code")) if isinstance(error, dict) else (None, None)
+    return (
+        said[:_SAID_CHARS] if isinstance(said, str) else None,
+        code if isinstance(code, str) else None,
+    )
+
+
+def _retry_after_s(said: str | None) -> int | None:
+    """The header's seconds, or the seconds until its date; None when it says nothing that makes sense."""
+    if said is None:
+        return None
+    try:
+        wait_s = float(said)
+    except ValueError:
+        try:
+            wait_s = (parsedate_to_datetime(said) - datetime.now(UTC)).total_seconds()
+        except (ValueError, TypeError):
+            return None
+    return math.ceil(min(max(wait_s, 1), _RETRY_AFTER_S_MAX)) if math.isfinite(wait_s) else None

@@ -1,0 +1,59 @@
+"""A caller's body as a backend should have it: single fields exchanged, every other byte as it came."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from gateway.errors import RequestInvalid
+from gateway.lanes.base import Call
+from gateway.openai import GENERATES, with_model
+
+# What is said to us and nobody else; some servers refuse fields that they do not know.
+OURS = ("millrace", "provider")
+_ASKING_USAGE = b'{"stream_options":{"include_usage":true},'
+
+_top_level = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def for_backend(call: Call, served_as: str | None) -> bytes:
+    """The body under the model's name there. A stream is asked for its usage. Raises RequestInvalid."""
+    request, raw = call.request, call.raw
+    if call.content_type != "application/json":
+        return with_model(raw, served_as) if served_as is not None and served_as != request.model else raw
+    asks_usage = call.kind in GENERATES and request.is_stream and not call.generation.wants_usage
+    is_renamed = served_as is not None and served_as != request.model
+    if not is_renamed and request.millrace is None and request.provider is None:
+        if not asks_usage:
+            return raw
+        start = raw.find(b"{") + 1
+        if b'"stream_options"' not in raw and start:
+            return _ASKING_USAGE + raw[start:]
+    changes: dict[str, Any] = {}
+    if asks_usage:
+        changes["stream_options"] = {"include_usage": True}
+    if is_renamed:
+        changes["model"] = served_as
+    return with_fields(call, changes, without=OURS)
+
+
+def with_fields(call: Call, changes: Mapping[str, Any], *, without: Iterable[str] = ()) -> bytes:
+    """The body with top-level fields replaced or left out; objects are merged into what is there.
+
+    Values that stay are passed on as they stand, however deep they are. Raises RequestInvalid.
+    """
+    try:
+        fields = _top_level.decode(call.raw)
+        for name in without:
+            fields.pop(name, None)
+        for name, value in changes.items():
+            fields[name] = msgspec.Raw(msgspec.json.encode(_merged(fields.get(name), value)))
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise RequestInvalid(f"The body cannot be passed on: {error}", code="invalid_json") from None
+    return msgspec.json.encode(fields)
+
+
+def _merged(before: msgspec.Raw | None, value: Any) -> Any:
+    if before is None or not isinstance(value, dict):
+        return value
+    return (msgspec.json.decode(before, type=dict[str, Any] | None) or {}) | value

@@ -1,0 +1,61 @@
+"""A backend as a call sees it: where it is, what is said to it, and how long it may take."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from gateway.errors import LaneFailed
+from gateway.http.client import Client
+from gateway.http.origin import Origin, split_url
+from gateway.lanes.base import Call
+from gateway.openai import PATHS, Kind
+
+_HEADS_MAX = 64
+# Two pieces of memory are sent without being joined from here on.
+_LARGE_BYTES = 64 * 2**10
+
+
+class Upstream(Struct, frozen=True):
+    """Where to send a call, and how patient to be, in seconds.
+
+    `is_paid`: what is worked on is charged for, so nothing is asked twice that may have been heard the first time,
+    and the delivered text is kept for the charge.
+    """
+
+    name: str
+    client: Client
+    base_url: str
+    headers: dict[str, str] = {}
+    first_byte_s: float = 300.0
+    silence_s: float = 120.0
+    total_s: float = 3600.0
+    is_paid: bool = False
+    socket_path: str = ""
+    _heads: dict[tuple[Kind, str], tuple[Origin, bytes]] = {}
+
+    def request(self, call: Call, body: bytes) -> tuple[Origin, list[bytes]]:
+        """Where a call goes, and what is sent there. Raises LaneFailed."""
+        origin, head = self._head_for(call)
+        head = b"%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (head, call.id.encode(), len(body))
+        return origin, [head + body] if len(body) < _LARGE_BYTES else [head, body]
+
+    def _head_for(self, call: Call) -> tuple[Origin, bytes]:
+        """How all requests of its kind to there begin."""
+        name = (call.kind, call.content_type)
+        found = self._heads.get(name)
+        if found is None:
+            origin, base_path = split_url(self.base_url, self.socket_path)
+            head = _head(origin, base_path + PATHS[call.kind], call.content_type, self.headers)
+            found = self._heads[name] = (origin, head)
+            if len(self._heads) > _HEADS_MAX:  # a form names a boundary of its own in each request
+                self._heads.clear()
+        return found
+
+
+def _head(origin: Origin, path: str, content_type: str, more: Mapping[str, str]) -> bytes:
+    """Raises LaneFailed for a header that would be two."""
+    headers = {"host": origin.authority, "content-type": content_type, "accept-encoding": "identity", **more}
+    lines = [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+    if any("\r" in line or "\n" in line for line in lines):
+        raise LaneFailed("a header or path of this backend has a line break in it")
+    return "\r\n".join(lines).encode("latin-1", "replace") + b"\r\n"

@@ -1,0 +1,132 @@
+"""Limits in Redis: one call reports and draws for many counters. Imported only where Redis is set."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+
+import msgspec
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from gateway.limits.central_script import REPLY_FIELDS, SCRIPT
+from gateway.limits.counters import CounterKey
+from gateway.limits.leased import Grant, LeasedCounter, Order, begins
+
+# A message that was missed costs a second, no more: slices that nobody uses come back by themselves.
+_LISTEN_S = 5.0
+
+
+class CentralUnavailable(Exception):
+    """Redis did not answer, or not in time."""
+
+
+class Central:
+    """One process's connection to what all processes share. Every call takes `timeout_s` at most."""
+
+    def __init__(self, url: str, prefix: str, timeout_s: float, lease_s: float) -> None:
+        self.process = secrets.token_hex(8)
+        self._prefix = prefix
+        self._timeout_s = timeout_s
+        self._lease_ms = int(1000 * lease_s)
+        self._redis: Redis = Redis.from_url(
+            url,
+            socket_timeout=timeout_s,
+            socket_connect_timeout=timeout_s,
+            # Whoever is not answered goes on without; the next try is a tenth of a second away.
+            retry=Retry(NoBackoff(), 0),
+            max_connections=4,
+            protocol=2,
+        )
+        self._script = self._redis.register_script(SCRIPT)
+
+    def name(self, key: CounterKey) -> str:
+        """The counter's name there; the braces keep all of them on one shard."""
+        return f"{{{self._prefix}}}:limit:{key.measure}:{key.span or 'now'}:{key.scope}:{key.model or ''}"
+
+    async def exchange(
+        self, orders: Sequence[tuple[LeasedCounter, Order]], wall_s: float
+    ) -> tuple[int, list[Grant]]:
+        """How many processes there are, and the answer to each order. Raises CentralUnavailable."""
+        names = [f"{{{self._prefix}}}:processes", *(counter.name for counter, _ in orders)]
+        arguments: list[str | int] = [self.process, self._lease_ms]
+        for counter, order in orders:
+            arguments += _arguments(counter, order, wall_s)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                reply = [int(number) for number in await self._script(names, arguments)]
+        except (RedisError, OSError, TimeoutError) as error:
+            raise CentralUnavailable(type(error).__name__) from error
+        starts = range(1, len(reply), REPLY_FIELDS)
+        return reply[0], [_grant(reply[start : start + REPLY_FIELDS]) for start in starts]
+
+    async def recall(self, names: Sequence[str]) -> None:
+        """Ask the other processes for what they do not use of these counters. Raises CentralUnavailable."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._redis.publish(self._channel, msgspec.json.encode([self.process, *names]))
+        except (RedisError, OSError, TimeoutError) as error:
+            raise CentralUnavailable(type(error).__name__) from error
+
+    async def recalled(self) -> AsyncGenerator[list[str]]:
+        """Names of counters of which another process needs what we do not use. Raises CentralUnavailable."""
+        listener = self._redis.pubsub(ignore_subscribe_messages=True)
+        try:
+            async with aclosing(listener):
+                await listener.subscribe(self._channel)
+                while True:
+                    message = await listener.get_message(timeout=_LISTEN_S)
+                    if message is None:
+                        await listener.ping()
+                        continue
+                    if message["type"] != "message":
+                        continue
+                    sender, *names = msgspec.json.decode(message["data"], type=list[str])
+                    if sender != self.process:
+                        yield names
+        except (RedisError, OSError, TimeoutError, msgspec.MsgspecError) as error:
+            raise CentralUnavailable(type(error).__name__) from error
+
+    async def close(self) -> None:
+        await self._redis.aclose()
+        await self._redis.connection_pool.disconnect(inuse_connections=True)
+
+    @property
+    def _channel(self) -> str:
+        return f"{{{self._prefix}}}:recall"
+
+
+def _arguments(counter: LeasedCounter, order: Order, wall_s: float) -> list[str | int]:
+    kind = "s" if counter.key.span is None else "m" if counter.key.span == "minute" else "c"
+    return [
+        order.amount,
+        kind,
+        *begins(counter, wall_s),
+        order.taken,
+        order.untaken,
+        order.taken_before,
+        order.untaken_before,
+        order.held,
+        order.idle,
+        order.need,
+        order.least,
+        order.ahead,
+        order.books,
+    ]
+
+
+def _grant(fields: list[int]) -> Grant:
+    known, granted, available, elsewhere, lost, lease_ms, age_ms, room_ms, ended_ms = fields
+    return Grant(
+        is_known=bool(known),
+        granted=granted,
+        available=available,
+        elsewhere=elsewhere,
+        is_lost=bool(lost),
+        lease_s=lease_ms / 1000,
+        age_s=age_ms / 1000,
+        room_s=room_ms / 1000,
+        ended_s=ended_ms / 1000,
+    )

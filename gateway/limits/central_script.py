@@ -1,0 +1,197 @@
+"""What Redis does, in one step, when a process reports and draws: the rules of limits that several share.
+
+A counter is a hash. `u` is what was used in the window that begins at `w` (days, months); `b:SECOND` what was used
+in that second (minutes). `l:PROCESS` is that process's lease, as `amount idle taken untaken expiry`: what it may
+still use or has reserved for requests under way; the part of it that no request needs; the sums of all that it
+ever reported as used, and as not used after all, so that a report that comes twice counts once; its end, in ms.
+
+An ended lease goes on counting while its process may have used it: a minute longer for minutes, and to the
+window's end for days and months unless the books say what was really used. Places come back at once. So, whatever
+dies, at any moment
+
+    used + leases <= limit
+
+For each counter the process says: limit; kind (s: places, m: minutes, c: calendar); four begins of windows; taken
+and untaken, as they are, then as they were acknowledged; held; idle; need, least, ahead; books. It is told:
+whether the counter is known; granted (below 0: taken back); available; idle elsewhere; whether its lease was lost;
+ms until the lease ends; ms since the window began; ms until there may be room; ms since the oldest ended lease
+ended. The first number of all is how many processes there are.
+"""
+
+REPLY_FIELDS = 9
+
+SCRIPT = """
+local owner, lease_ms = ARGV[1], tonumber(ARGV[2])
+local clock = redis.call('TIME')
+local second = tonumber(clock[1])
+local now = second * 1000 + math.floor(tonumber(clock[2]) / 1000)
+local SPAN, FOREVER = 60, 9007199254740000
+
+local function text(number) return string.format('%.0f', number) end
+
+redis.call('ZADD', KEYS[1], now, owner)
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - 10000)
+redis.call('EXPIRE', KEYS[1], 60)
+local processes = redis.call('ZCARD', KEYS[1])
+
+local function read(key)
+  local raw = redis.call('HGETALL', key)
+  local have = {used = 0, buckets = {}, leases = {}, known = #raw > 0}
+  for i = 1, #raw, 2 do
+    local field, value = raw[i], raw[i + 1]
+    local head = string.sub(field, 1, 2)
+    if field == 'u' then have.used = tonumber(value)
+    elseif field == 'w' then have.window = tonumber(value)
+    elseif head == 'b:' then have.buckets[tonumber(string.sub(field, 3))] = tonumber(value)
+    else
+      local amount, idle, taken, untaken, ends = string.match(value, '^(%S+) (%S+) (%S+) (%S+) (%S+)$')
+      have.leases[string.sub(field, 3)] = {
+        amount = tonumber(amount), idle = tonumber(idle), taken = tonumber(taken),
+        untaken = tonumber(untaken), ends = tonumber(ends)}
+    end
+  end
+  return have
+end
+
+local function enter_window(key, have, begins)
+  local from, till = begins[1], begins[4]
+  for i = 1, 3 do
+    if begins[i] <= second and second < begins[i + 1] then from, till = begins[i], begins[i + 1] end
+  end
+  if have.window and have.window ~= from then
+    redis.call('DEL', key)
+    have.used, have.leases = 0, {}
+  end
+  redis.call('HSET', key, 'w', text(from))
+  have.window = from
+  return till
+end
+
+local function age_buckets(key, have)
+  have.used = 0
+  for at, amount in pairs(have.buckets) do
+    if at < second - SPAN then
+      redis.call('HDEL', key, 'b:' .. text(at))
+      have.buckets[at] = nil
+    else have.used = have.used + amount end
+  end
+end
+
+-- What others have: sums over their leases, and how long ago the oldest of the ended ones ended.
+local function others(key, have, grace)
+  local leased, idle, ended = 0, 0, 0
+  for name, lease in pairs(have.leases) do
+    if name ~= owner then
+      if lease.ends + grace <= now then redis.call('HDEL', key, 'l:' .. name)
+      else
+        leased = leased + lease.amount
+        if lease.ends > now then idle = idle + lease.idle else ended = math.max(ended, now - lease.ends) end
+      end
+    end
+  end
+  return leased, idle, ended
+end
+
+-- The books know what was really used; whoever has not been heard of since has nothing any more.
+local function trust(key, have, books)
+  have.used = math.max(have.used, books)
+  redis.call('HSET', key, 'u', text(have.used))
+  for name, lease in pairs(have.leases) do
+    if name ~= owner and lease.ends <= now then
+      redis.call('HDEL', key, 'l:' .. name)
+      have.leases[name] = nil
+    end
+  end
+end
+
+local function give_back(key, have, amount)
+  for at = second - SPAN, second do
+    local had = have.buckets[at]
+    if had and amount > 0 then
+      local part = math.min(had, amount)
+      amount, have.used = amount - part, have.used - part
+      have.buckets[at] = had - part
+      redis.call('HSET', key, 'b:' .. text(at), text(had - part))
+    end
+  end
+end
+
+local function use(key, have, kind, amount)
+  if amount == 0 or kind == 's' then return end
+  if kind == 'm' and amount < 0 then return give_back(key, have, -amount) end
+  have.used = math.max(0, have.used + amount)
+  if kind == 'c' then redis.call('HSET', key, 'u', text(have.used))
+  else
+    have.buckets[second] = (have.buckets[second] or 0) + amount
+    redis.call('HSET', key, 'b:' .. text(second), text(have.buckets[second]))
+  end
+end
+
+local function room_ms(have, kind, till, lacking)
+  if kind == 'c' then return till * 1000 - now end
+  if kind == 'm' then
+    for at = second - SPAN, second do
+      lacking = lacking - (have.buckets[at] or 0)
+      if lacking <= 0 then return (at + SPAN + 1) * 1000 - now end
+    end
+  end
+  return 1000
+end
+
+local function serve(key, base)
+  local function given(i) return tonumber(ARGV[base + i]) end
+  local limit, kind = given(1), ARGV[base + 2]
+  local taken, untaken, taken_before, untaken_before = given(7), given(8), given(9), given(10)
+  local held, idle, need, least, ahead, books = given(11), given(12), given(13), given(14), given(15), given(16)
+  local have = read(key)
+  if kind == 'c' and not have.known and books < 0 then return {0, 0, 0, 0, 1, lease_ms, 0, 0, 0} end
+  local grace, till, age = 0, FOREVER, FOREVER
+  if kind == 'm' then
+    grace = (SPAN + 1) * 1000
+    age_buckets(key, have)
+  elseif kind == 'c' then
+    grace = FOREVER
+    till = enter_window(key, have, {given(3), given(4), given(5), given(6)})
+    age = now - have.window * 1000
+    if books >= 0 then trust(key, have, books) end
+  end
+  local mine = have.leases[owner]
+  if mine and mine.ends + grace <= now then mine = nil end
+  use(key, have, kind, taken - (mine and mine.taken or taken_before))
+  use(key, have, kind, (mine and mine.untaken or untaken_before) - untaken)
+  if not mine then idle = 0 end
+  local leased, elsewhere, ended = others(key, have, grace)
+  local available = limit - have.used - leased - held - idle
+  -- More is out than there is: the limit was lowered, or processes went on alone. It is taken back: from what is
+  -- idle now, and from what requests give back that are under way.
+  local cut = math.max(0, -available)
+  idle, available = math.max(0, idle - cut), math.max(0, available)
+  local granted, wait = 0, 0
+  if need > 0 then
+    if available >= least then granted = math.min(need, available)
+    else wait = room_ms(have, kind, till, least - available) end
+  end
+  local ends = math.min(now + lease_ms, till < FOREVER and till * 1000 or FOREVER)
+  if wait == 0 and available > granted and ahead > 0 then
+    granted = granted + math.min(ahead, math.floor((available - granted) / (2 * processes)))
+  end
+  local amount = held + idle + granted
+  if amount > 0 then
+    local lease = table.concat({text(amount), text(idle + granted), text(taken), text(untaken), text(ends)}, ' ')
+    redis.call('HSET', key, 'l:' .. owner, lease)
+  else redis.call('HDEL', key, 'l:' .. owner) end
+  local keep = lease_ms + grace
+  if kind == 'c' then keep = till * 1000 - now + 86400000 end
+  redis.call('PEXPIRE', key, text(keep + 1000))
+  local is_lost = mine and 0 or 1
+  return {1, granted - cut, available - granted, elsewhere, is_lost, ends - now, age, wait, ended}
+end
+
+local replies = {processes}
+for i = 2, #KEYS do
+  for _, number in ipairs(serve(KEYS[i], 2 + (i - 2) * 16)) do
+    replies[#replies + 1] = string.format('%.0f', number)
+  end
+end
+return replies
+"""

@@ -1,0 +1,190 @@
+"""What a limit has left: counters that one event loop owns.
+
+Every counter has the same numbers, which the hot path reads and changes in place. `left` is what may still be
+taken without asking anybody; `held` is reserved by requests under way; `taken` is used up for good. Tokens and
+money are held while their request runs and count when it ends, at what they came to; a request counts when it
+enters; a place (concurrency) is only ever held. The numbers are true until `ends_s`: then `roll` comes first.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+from gateway.limits.quotas import Measure, Quota, Span
+from gateway.limits.windows import MINUTE_S, window
+
+# A second counts until no moment of it is within the last 60 seconds: the present one and 60 before it.
+_SECONDS = MINUTE_S + 1
+
+
+SOON_S = 1.0
+"""When to ask again where only the end of another request makes room."""
+_LEAST_S = 0.001
+
+
+class CounterKey(NamedTuple):
+    """What is counted, whatever its limit is."""
+
+    scope: str
+    measure: Measure
+    span: Span | None
+    model: str | None
+
+    @classmethod
+    def of(cls, quota: Quota) -> "CounterKey":
+        return cls(quota.scope, quota.measure, quota.span, quota.model)
+
+
+class Counter(ABC):
+    """What all counters share; a subclass knows its window. Times are seconds of its owner's clock."""
+
+    __slots__ = ("amount", "ends_s", "held", "key", "left", "taken")
+
+    def __init__(self, key: CounterKey, amount: int, ends_s: float) -> None:
+        self.key = key
+        self.amount = amount
+        self.left = amount
+        self.held = 0
+        self.taken = 0
+        self.ends_s = ends_s
+
+    @property
+    def visible(self) -> int:
+        """What its owner is told is left; `left` is what this process may take of it now."""
+        return self.left
+
+    def set_amount(self, amount: int) -> None:
+        """The limit was changed while it counts; `left` below nothing grows back as what was used ages."""
+        self.left += amount - self.amount
+        self.amount = amount
+
+    @abstractmethod
+    def roll(self, now_s: float) -> None:
+        """Come into the window of `now_s`, which is at or past `ends_s`."""
+
+    @abstractmethod
+    def untake(self, amount: int, entered_s: float, now_s: float) -> None:
+        """What was taken at `entered_s` was not used after all; no effect once it has aged out."""
+
+    @abstractmethod
+    def room_s(self, amount: int, now_s: float) -> float:
+        """Seconds until so much is left if nobody else takes it, where time alone makes room; more than 0."""
+
+    @abstractmethod
+    def is_blank(self, now_s: float) -> bool:
+        """Whether a new counter would say the same."""
+
+
+class SlotCounter(Counter):
+    """Requests at a time; what was taken of it is held."""
+
+    __slots__ = ()
+
+    def __init__(self, key: CounterKey, amount: int) -> None:
+        super().__init__(key, amount, math.inf)
+
+    def roll(self, now_s: float) -> None:
+        """It has no window."""
+
+    def untake(self, amount: int, entered_s: float, now_s: float) -> None:
+        """Nothing is taken of it for good."""
+
+    def room_s(self, amount: int, now_s: float) -> float:  # noqa: ARG002 - nobody knows when a request ends
+        return SOON_S
+
+    def is_blank(self, now_s: float) -> bool:  # noqa: ARG002
+        return not self.held
+
+
+class SlidingCounter(Counter):
+    """Never more than the amount in any 60 seconds: what was taken in each of the last seconds is remembered.
+
+    `taken` is of the present second alone; `_past` is the sum of the others. What was taken at the begin of a
+    second counts for up to a second longer than it must, never shorter.
+    """
+
+    __slots__ = ("_past", "_ring", "_second")
+
+    def __init__(self, key: CounterKey, amount: int, now_s: float) -> None:
+        self._second = int(now_s)
+        self._ring = [0] * _SECONDS
+        self._past = 0
+        super().__init__(key, amount, self._second + 1)
+
+    def roll(self, now_s: float) -> None:
+        second = int(now_s)
+        self._ring[self._second % _SECONDS] = self.taken
+        self._past += self.taken
+        self.taken = 0
+        for bygone in range(self._second + 1, min(second, self._second + _SECONDS) + 1):
+            self._past -= self._ring[bygone % _SECONDS]
+            self._ring[bygone % _SECONDS] = 0
+        self._second = second
+        self.ends_s = second + 1
+        self.left = self.amount - self.held - self._past
+
+    def untake(self, amount: int, entered_s: float, now_s: float) -> None:
+        if now_s >= self.ends_s:
+            self.roll(now_s)
+        second = int(entered_s)
+        if second >= self._second:
+            self.taken -= amount
+            self.left += amount
+        elif second > self._second - _SECONDS:
+            self._ring[second % _SECONDS] -= amount
+            self._past -= amount
+            self.left += amount
+
+    def room_s(self, amount: int, now_s: float) -> float:
+        freed = self.left
+        for second in range(self._second - _SECONDS + 1, self._second + 1):
+            freed += self._ring[second % _SECONDS] if second < self._second else self.taken
+            if freed >= amount:
+                return max(_LEAST_S, second + _SECONDS - now_s)
+        return SOON_S
+
+    def is_blank(self, now_s: float) -> bool:
+        return not self.held and now_s >= self._second + _SECONDS
+
+
+class CalendarCounter(Counter):
+    """A day's or a month's amount, whole again at its end."""
+
+    __slots__ = ("_begin_s", "_span")
+
+    def __init__(self, key: CounterKey, span: Span, amount: int, now_s: float) -> None:
+        self._span: Span = span
+        self._begin_s, end_s = window(span, now_s)
+        super().__init__(key, amount, end_s)
+
+    @property
+    def begin_s(self) -> int:
+        return self._begin_s
+
+    def roll(self, now_s: float) -> None:
+        self._begin_s, self.ends_s = window(self._span, now_s)
+        self.taken = 0
+        self.left = self.amount - self.held
+
+    def untake(self, amount: int, entered_s: float, now_s: float) -> None:
+        if now_s >= self.ends_s:
+            self.roll(now_s)
+        if entered_s >= self._begin_s:
+            self.taken -= amount
+            self.left += amount
+
+    def room_s(self, amount: int, now_s: float) -> float:  # noqa: ARG002 - all of it comes back at once
+        return max(_LEAST_S, self.ends_s - now_s)
+
+    def is_blank(self, now_s: float) -> bool:
+        return not self.held and (now_s >= self.ends_s or not self.taken)
+
+
+def counter_for(quota: Quota, now_s: float) -> Counter:
+    """A counter that has counted nothing yet."""
+    key = CounterKey.of(quota)
+    if quota.measure == "concurrency" or quota.span is None:
+        return SlotCounter(key, quota.amount)
+    if quota.span == "minute":
+        return SlidingCounter(key, quota.amount, now_s)
+    return CalendarCounter(key, quota.span, quota.amount, now_s)

@@ -1,0 +1,297 @@
+"""A counter whose limit several processes share: what this one holds of it, and what it asks for next. No I/O."""
+
+import math
+from dataclasses import dataclass
+
+from gateway.limits.counters import SOON_S, Counter, CounterKey
+from gateway.limits.quotas import Quota
+from gateway.limits.windows import DAY_S, MINUTE_S, boundaries, window
+
+# What no request has asked for within this time goes back.
+IDLE_S = 1.0
+# A refusal stands for so long without asking again, so that a crowd that is refused costs nothing.
+REFUSED_S = 0.05
+# Others have so long to give back what they do not use, before a request is refused.
+RECALL_S = 0.1
+# Where one process lacks what another has, nothing is drawn ahead for so long.
+MODEST_S = 1.0
+# No more than this part of a limit is drawn ahead.
+_AHEAD_PART = 20
+
+
+# A process whose lease on a day's or month's limit ended so long ago is asked for no more: the books know better.
+MISSING_S = 5.0
+# Books that do not answer are left alone for so long.
+UNREADABLE_S = 1.0
+_AT_LEAST_S = {"minute": MINUTE_S, "day": DAY_S, "month": 28 * DAY_S}
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a process reports of one counter, and wants. `left` is its own note of what it had then."""
+
+    amount: int
+    taken: int
+    untaken: int
+    taken_before: int
+    untaken_before: int
+    held: int
+    idle: int
+    need: int
+    least: int
+    ahead: int
+    books: int
+    left: int
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The answer. `elsewhere` is what others hold and do not use; `ended_s` how long ago the oldest lease ended of
+    which nothing was heard since."""
+
+    is_known: bool
+    granted: int
+    available: int
+    elsewhere: int
+    is_lost: bool
+    lease_s: float
+    age_s: float
+    room_s: float
+    ended_s: float
+
+
+class LeasedCounter(Counter):
+    """`left` is a slice of the common limit, good until `ends_s`, and is drawn anew in the background.
+
+    While nobody answers for the limit (`is_alone`), requests, tokens and places go on with this process's share of
+    it, counted by full UTC minutes, days and months; money does not.
+    """
+
+    __slots__ = (
+        "_active_s",
+        "_available",
+        "_before",
+        "_held_before",
+        "_is_unknown",
+        "_least",
+        "_modest_s",
+        "_need",
+        "_pace",
+        "_processes",
+        "_refused_s",
+        "_renew_s",
+        "_room_s",
+        "_since_s",
+        "_taken_before",
+        "_unreadable_s",
+        "_untaken",
+        "_untaken_before",
+        "_wall_ahead_s",
+        "books",
+        "is_alone",
+        "is_recalled",
+        "name",
+        "recalling_s",
+        "wants_books",
+    )
+
+    def __init__(self, quota: Quota, name: str) -> None:
+        super().__init__(CounterKey.of(quota), quota.amount, -math.inf)
+        self.name = name
+        self.left = 0
+        self.is_alone = False
+        self.is_recalled = False
+        self.wants_books = False
+        self.books = -1
+        self._processes = 1
+        self.recalling_s: float | None = None
+        self._taken_before = self._untaken = self._untaken_before = 0
+        self._wall_ahead_s = 0.0
+        self._is_unknown = False
+        self._available = quota.amount
+        self._need = self._least = 0
+        self._pace = self._before = self._held_before = 0
+        self._active_s = self._renew_s = self._refused_s = -math.inf
+        self._since_s = self._unreadable_s = self._modest_s = -math.inf
+        self._room_s = SOON_S
+
+    @property
+    def visible(self) -> int:
+        return max(0, self.left) + max(0, self._available)
+
+    def set_amount(self, amount: int) -> None:
+        """Those who share it are told with the next order."""
+        self._available += amount - self.amount
+        self.amount = amount
+
+    def roll(self, now_s: float) -> None:
+        """The lease has ended, or the window in which this process is on its own."""
+        if self.is_alone:
+            self._go_on_alone(now_s, self._share - self.held)
+        else:
+            self.left = min(0, self.left)
+
+    def untake(self, amount: int, entered_s: float, now_s: float) -> None:
+        since_s = now_s - MINUTE_S if self.key.span == "minute" else self._since_s
+        if entered_s >= since_s:
+            self._untaken += amount
+            self.left += amount
+
+    def room_s(self, amount: int, now_s: float) -> float:  # noqa: ARG002 - as they say who know the others
+        if self.is_alone:
+            return max(SOON_S, self.ends_s - now_s) if self.key.span else SOON_S
+        return self._room_s
+
+    def is_blank(self, now_s: float) -> bool:
+        return not self.held and self.left <= 0 and self.is_told and now_s >= self.ends_s
+
+    def ask(self, amount: int) -> None:
+        """Somebody waits for so much."""
+        self._least = min(self._least, amount) if self._need else amount
+        self._need += amount
+
+    def is_refused(self, now_s: float) -> bool:
+        """Whether those who know said a moment ago that there is nothing."""
+        return now_s < self._refused_s
+
+    def is_unreadable(self, now_s: float) -> bool:
+        """Whether nobody could say a moment ago what was used of it before."""
+        return now_s < self._unreadable_s
+
+    def miss_books(self, now_s: float) -> None:
+        """The books were asked for what they know, and did not answer."""
+        self._is_unknown = False
+        self._unreadable_s = now_s + UNREADABLE_S
+
+    def go_alone(self, now_s: float, wall_s: float, processes: int) -> None:
+        """Nobody answers: go on with the last known share of what was left, and of each window after this one."""
+        if self.is_alone or self.key.measure == "spend":
+            return
+        self.is_alone = True
+        self._processes = processes
+        self._wall_ahead_s = wall_s - now_s
+        known = max(0, self.left) + max(0, self._available) // self._processes
+        left = min(self._share, known) if self._is_fresh(now_s) else self._share - self.held
+        self._go_on_alone(now_s, left)
+
+    def order(self, now_s: float) -> Order | None:
+        """What there is to say; None where silence is as good."""
+        if now_s >= self.ends_s and not self.is_alone:
+            self.roll(now_s)
+        self._keep_pace(now_s)
+        if now_s < self._unreadable_s or (self._is_unknown and self.books < 0):
+            self._need = self._least = 0
+            return None
+        if self.is_recalled or self.recalling_s is not None:
+            self._modest_s = now_s + MODEST_S
+        ahead = 0
+        if now_s >= self._modest_s:
+            ahead = min(self.amount // _AHEAD_PART, max(4 * self._pace, self._least))
+        returns = self.is_recalled or now_s >= self._active_s + IDLE_S
+        if not self._is_due(now_s, ahead, returns):
+            return None
+        if returns and not self.is_alone:
+            self.left = min(0, self.left)
+        idle = 0 if self.is_alone else max(0, self.left)
+        order = Order(
+            amount=self.amount,
+            taken=self.taken,
+            untaken=self._untaken,
+            taken_before=self._taken_before,
+            untaken_before=self._untaken_before,
+            held=self.held,
+            idle=idle,
+            # Who waits finds what is here too little, and uses it with what comes.
+            need=max(1, self._need - idle) if self._need else 0,
+            least=max(1, self._least - idle),
+            ahead=0 if returns else max(0, ahead - idle),
+            books=self.books,
+            left=self.left,
+        )
+        self._need = self._least = 0
+        self.is_recalled = False
+        return order
+
+    def accept(self, order: Order, grant: Grant, sent_s: float, now_s: float) -> None:
+        """The answer to an order that was sent at `sent_s`."""
+        self.books = -1
+        self._is_unknown = not grant.is_known
+        is_missing = self.key.span != "minute" and grant.ended_s >= MISSING_S
+        self.wants_books = self._is_unknown or is_missing
+        if self._is_unknown:
+            return
+        # A slice whose lease was lost, or that this process gave itself, is no part of the limit any more.
+        kept = 0 if self.is_alone or grant.is_lost else order.idle
+        self.left += grant.granted + kept - order.left
+        self._before = self.left
+        self.is_alone = False
+        self._taken_before, self._untaken_before = order.taken, order.untaken
+        self._available = grant.available
+        self._held_before = order.held
+        self.ends_s = sent_s + grant.lease_s
+        self._renew_s = sent_s
+        self._since_s = now_s - grant.age_s
+        if order.need:
+            self._answer(order, grant, now_s)
+
+    def _answer(self, order: Order, grant: Grant, now_s: float) -> None:
+        """Served, or refused at once, or worth asking those for it who have it and do not need it."""
+        if grant.granted >= order.least > 0:
+            self.recalling_s = None
+            return
+        self._room_s = grant.room_s
+        is_elsewhere = grant.available + grant.elsewhere >= order.least
+        if is_elsewhere and self.recalling_s is None:
+            self.recalling_s = now_s
+        if not is_elsewhere or now_s >= (self.recalling_s or now_s) + RECALL_S:
+            self.recalling_s = None
+            self._refused_s = now_s + REFUSED_S
+
+    def _is_due(self, now_s: float, ahead: int, returns: bool) -> bool:
+        has_lease = self.left > 0 or self.held
+        return bool(
+            self._need
+            or self.books >= 0
+            or self.is_alone
+            or not self.is_told
+            # What came back from requests that ended is worth knowing elsewhere.
+            or self.held < self._held_before
+            or (returns and self.left > 0)
+            or (has_lease and now_s >= self._renew_s + (self.ends_s - self._renew_s) / 3)
+            or (ahead and self.left < ahead // 2)
+        )
+
+    def _keep_pace(self, now_s: float) -> None:
+        """What requests took since the last look; a burst is remembered for a few looks."""
+        used = self._before - self.left
+        if used > 0 or self._need:
+            self._active_s = now_s
+        self._pace = max(used, self._pace // 2)
+        self._before = self.left
+
+    @property
+    def is_told(self) -> bool:
+        return self.taken == self._taken_before and self._untaken == self._untaken_before
+
+    @property
+    def _share(self) -> int:
+        return max(1, self.amount // self._processes) if self.amount else 0
+
+    def _is_fresh(self, now_s: float) -> bool:
+        """Whether what was last heard of is of this window."""
+        if self.key.span is None:
+            return False
+        since_s = self._renew_s if self.key.span == "minute" else self._since_s
+        return now_s < since_s + _AT_LEAST_S[self.key.span]
+
+    def _go_on_alone(self, now_s: float, left: int) -> None:
+        self.left = left
+        if self.key.span is None:
+            self.ends_s = math.inf
+        else:
+            self.ends_s = window(self.key.span, now_s + self._wall_ahead_s)[1] - self._wall_ahead_s
+
+
+def begins(counter: LeasedCounter, wall_s: float) -> tuple[int, int, int, int]:
+    """Where the windows of this counter begin, for those who have another clock."""
+    return boundaries(counter.key.span, wall_s) if counter.key.span in ("day", "month") else (0, 0, 0, 0)

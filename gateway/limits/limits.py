@@ -1,0 +1,95 @@
+"""The limits of a request's key, person and organization, all at once; `gateway.limits` begins here."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from gateway.errors import RateLimited
+from gateway.identity.caller import Caller
+from gateway.limits.counters import Counter
+from gateway.limits.plans import Plan, Plans, Shortage, shortages
+from gateway.limits.quotas import Measure, Quota
+from gateway.limits.refusals import refusal
+from gateway.limits.ticket import Ticket
+
+# Draws are short and bounded; this is for a crowd that keeps taking what one waiter drew.
+_PATIENCE_S = 3.0
+_SWEEP_EVERY_S = 600.0
+
+
+class Source(Protocol):
+    """Where counters come from, and who fills those that are empty."""
+
+    clock: Callable[[], float]
+
+    def counter(self, quota: Quota) -> Counter:
+        """The one counter of this quota, with the quota's amount."""
+        ...
+
+    async def refill(self, short: list[Shortage]) -> RateLimited | None:
+        """Try to have more left of these: None when asking again is worth it, else why not."""
+        ...
+
+    def sweep(self) -> bool:
+        """Forget counters that say nothing; whether there were any."""
+        ...
+
+
+class Limits:
+    """Who may enter. Owned by one event loop; never waits while what this process has drawn lasts."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._clock = source.clock
+        self.plans = Plans(source.counter)
+        self.refusals: dict[Measure, int] = {"requests": 0, "tokens": 0, "concurrency": 0, "spend": 0}
+        """How many requests were refused, by the measure of the limit they met."""
+
+    async def enter(self, caller: Caller, model: str, tokens: int) -> Ticket:
+        """Reserve a request, a place and so many tokens for this caller; `Ticket.leave` must follow.
+
+        Raises:
+            RateLimited: a limit is reached.
+        """
+        plan = self.plans.of(caller, model)
+        now_s = self._clock()
+        if not plan.take(tokens, now_s):
+            await self._refill(lambda: plan.take(tokens, self._clock()), lambda now_s: plan.short(tokens, now_s))
+        return Ticket(plan, tokens, now_s, self._clock, self)
+
+    async def keep_small(self) -> None:
+        """Forget what nobody needs any more, now and then, for ever."""
+        while True:
+            await asyncio.sleep(_SWEEP_EVERY_S)
+            if self._source.sweep():
+                self.plans.forget()
+
+    async def take_spend(self, plan: Plan, amount_nano: int) -> None:
+        """Raises BudgetExceeded, BudgetUnavailable."""
+        if not plan.take_spend(amount_nano, self._clock()):
+            await self._refill(
+                lambda: plan.take_spend(amount_nano, self._clock()),
+                lambda now_s: shortages(plan.spend, amount_nano, now_s),
+            )
+
+    async def _refill(self, take: Callable[[], bool], short: Callable[[float], list[Shortage]]) -> None:
+        """Until it can be taken; whoever waits longest is not first, but everybody's wait is bounded."""
+        gives_up_s = time.monotonic() + _PATIENCE_S
+        while True:
+            now_s = self._clock()
+            lacking = short(now_s)
+            hopeless = next(((have, need) for have, need in lacking if need > have.amount), None)
+            if hopeless:
+                self._refuse(refusal(*hopeless, 0.0), hopeless[0])
+            if lacking:
+                error = await self._source.refill(lacking)
+                if error or time.monotonic() > gives_up_s:
+                    counter, need = lacking[0]
+                    self._refuse(error or refusal(counter, need, counter.room_s(need, now_s)), counter)
+            if take():
+                return
+
+    def _refuse(self, error: RateLimited, counter: Counter) -> None:
+        self.refusals[counter.key.measure] += 1
+        raise error

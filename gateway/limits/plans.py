@@ -1,0 +1,131 @@
+"""Which counters one request goes through: all of them at once, or none."""
+
+from collections.abc import Callable, Iterable
+
+from gateway.identity.caller import Caller
+from gateway.limits.counters import Counter
+from gateway.limits.quotas import Quota
+
+# So many keys' plans are remembered; past it all are forgotten and made again as they are needed.
+PLANS_MAX = 16_384
+
+Shortage = tuple[Counter, int]
+"""A counter, and how much of it is needed."""
+
+
+class Plan:
+    """The counters of one key's requests for one model, by what a request takes of them."""
+
+    __slots__ = ("counted", "requests", "slots", "spend", "tokens")
+
+    def __init__(self, counters: Iterable[Counter]) -> None:
+        by_measure: dict[str, list[Counter]] = {"requests": [], "tokens": [], "concurrency": [], "spend": []}
+        for counter in counters:
+            by_measure[counter.key.measure].append(counter)
+        self.requests = tuple(by_measure["requests"])
+        self.tokens = tuple(by_measure["tokens"])
+        self.slots = tuple(by_measure["concurrency"])
+        self.spend = tuple(by_measure["spend"])
+        self.counted = self.requests + self.slots
+        """Those of which each request takes one."""
+
+    def take(self, tokens: int, now_s: float) -> bool:
+        """One request, one place and so many tokens, of every counter; False, and nothing taken, where one is
+        short."""
+        for counter in self.counted:
+            if now_s >= counter.ends_s:
+                counter.roll(now_s)
+            if counter.left < 1:
+                return False
+        for counter in self.tokens:
+            if now_s >= counter.ends_s:
+                counter.roll(now_s)
+            if counter.left < tokens:
+                return False
+        for counter in self.requests:
+            counter.left -= 1
+            counter.taken += 1
+        for counter in self.slots:
+            counter.left -= 1
+            counter.held += 1
+        for counter in self.tokens:
+            counter.left -= tokens
+            counter.held += tokens
+        return True
+
+    def take_spend(self, amount_nano: int, now_s: float) -> bool:
+        if shortages(self.spend, amount_nano, now_s):
+            return False
+        for counter in self.spend:
+            counter.left -= amount_nano
+            counter.held += amount_nano
+        return True
+
+    def short(self, tokens: int, now_s: float) -> list[Shortage]:
+        """The counters for which `take` refuses."""
+        return shortages(self.counted, 1, now_s) + shortages(self.tokens, tokens, now_s)
+
+
+def shortages(counters: tuple[Counter, ...], amount: int, now_s: float) -> list[Shortage]:
+    short: list[Shortage] = []
+    for counter in counters:
+        if now_s >= counter.ends_s:
+            counter.roll(now_s)
+        if counter.left < amount:
+            short.append((counter, amount))
+    return short
+
+
+NO_PLAN = Plan(())
+
+
+class _KeyPlans:
+    """One key's plans: one for each model that a limit names, and one for all others."""
+
+    __slots__ = ("by_model", "general", "quotas")
+
+    def __init__(self, quotas: tuple[Quota, ...], counter: Callable[[Quota], Counter]) -> None:
+        self.quotas = quotas
+        counters = [(quota.model, counter(quota)) for quota in _least(quotas)]
+        self.general = Plan(have for model, have in counters if model is None)
+        self.by_model = {
+            name: Plan(have for model, have in counters if model in (None, name))
+            for name in {model for model, _ in counters if model is not None}
+        }
+
+
+class Plans:
+    """Each key's plans, made when it is first seen and whenever its limits were changed."""
+
+    def __init__(self, counter: Callable[[Quota], Counter]) -> None:
+        self._counter = counter
+        self._by_key: dict[str, _KeyPlans] = {}
+
+    def of(self, caller: Caller, model: str) -> Plan:
+        plans = self._by_key.get(caller.key_id)
+        if plans is None or plans.quotas is not caller.quotas:
+            plans = self._look_again(caller, plans)
+        return plans.by_model.get(model, plans.general) if plans.by_model else plans.general
+
+    def _look_again(self, caller: Caller, known: _KeyPlans | None) -> _KeyPlans:
+        if known is not None and known.quotas == caller.quotas:
+            known.quotas = caller.quotas
+            return known
+        if len(self._by_key) >= PLANS_MAX:
+            self._by_key.clear()
+        plans = self._by_key[caller.key_id] = _KeyPlans(caller.quotas, self._counter)
+        return plans
+
+    def forget(self) -> None:
+        """Counters were dropped: whoever comes is given the present ones."""
+        self._by_key.clear()
+
+
+def _least(quotas: tuple[Quota, ...]) -> list[Quota]:
+    """Of several limits on the same thing, the lowest."""
+    least: dict[tuple[str, str, str | None, str | None], Quota] = {}
+    for quota in quotas:
+        name = (quota.scope, quota.measure, quota.span, quota.model)
+        if name not in least or quota.amount < least[name].amount:
+            least[name] = quota
+    return list(least.values())

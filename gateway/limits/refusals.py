@@ -1,0 +1,57 @@
+"""A limit that is reached, in the words that its caller reads."""
+
+import math
+
+from gateway.errors import BudgetExceeded, BudgetUnavailable, RateLimited
+from gateway.limits.counters import Counter, CounterKey
+from gateway.limits.headers import headers_of
+
+_NANO_PER_USD = 10**9
+_UNKNOWN_S = 5
+
+
+def refusal(counter: Counter, amount: int, room_s: float) -> RateLimited:
+    """Why a request that needs so much is not served; there may be room again after `room_s`."""
+    limit, whose = in_words(counter.key, counter.amount), _whose(counter.key)
+    if amount > counter.amount:
+        asked = _quantity(counter.key, amount)
+        message = f"The request may take {asked}, more than the whole limit of {limit} for {whose}."
+        if counter.key.measure in ("tokens", "spend"):
+            message += " Ask for less: a shorter prompt, or a lower max_tokens."
+        return _kind(counter.key)(message, None)
+    retry_after_s = max(1, math.ceil(room_s))
+    message = f"The limit of {limit} for {whose} is reached. Try again in {retry_after_s} s."
+    error = _kind(counter.key)(message, retry_after_s)
+    error.headers = tuple(headers_of(counter, retry_after_s))
+    return error
+
+
+def unknown_budget(counter: Counter) -> BudgetUnavailable:
+    limit, whose = in_words(counter.key, counter.amount), _whose(counter.key)
+    message = (
+        f"What is left of the limit of {limit} for {whose} cannot be looked up just now, so nothing is spent."
+    )
+    return BudgetUnavailable(f"{message} Own machines serve on; try again in {_UNKNOWN_S} s.", _UNKNOWN_S)
+
+
+def in_words(key: CounterKey, amount: int) -> str:
+    """As in `60 requests a minute`."""
+    if key.measure == "concurrency":
+        return f"{amount} requests at a time"
+    return f"{_quantity(key, amount)} a {key.span}"
+
+
+def _quantity(key: CounterKey, amount: int) -> str:
+    if key.measure == "spend":
+        return f"{amount // _NANO_PER_USD}.{amount % _NANO_PER_USD:09d}".rstrip("0").rstrip(".") + " USD"
+    return f"{amount} {key.measure}"
+
+
+def _whose(key: CounterKey) -> str:
+    kind, _, name = key.scope.partition(":")
+    owner = "this key" if kind == "key" else f"the {kind} '{name}'"
+    return f"{owner} and the model '{key.model}'" if key.model else owner
+
+
+def _kind(key: CounterKey) -> type[RateLimited]:
+    return BudgetExceeded if key.measure == "spend" else RateLimited

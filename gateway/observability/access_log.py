@@ -1,0 +1,77 @@
+"""One line of JSON for every request, written by the batch: ids, counts and times, never a word of a prompt."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import TextIO
+
+from msgspec import Struct
+from msgspec.json import Encoder
+
+from cluster.nodes.process import log_sink
+from gateway.records.clerk import Booked
+from gateway.records.ended import Ended
+
+
+class Line(Struct, omit_defaults=True):
+    """A finished request. `started` is when it came, in UTC; an answer has no `error`."""
+
+    event: str
+    started: str
+    request_id: str
+    key: str
+    user: str
+    kind: str
+    model: str
+    lane: str
+    backend: str
+    status: int
+    outcome: str
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    duration_ms: int
+    ttft_ms: int | None = None
+    charge_nano: int = 0
+    error: str = ""
+
+
+class AccessLog:
+    """Writes to where our log lines go; a witness of the bookkeeper's batches."""
+
+    def __init__(self, sink: TextIO | None = None) -> None:
+        self._sink = sink or log_sink()
+        self._encoder = Encoder()
+
+    def write(self, batch: Iterable[Booked]) -> None:
+        """All lines of a batch in one write."""
+        lines = [_line(ended) for ended, _ in batch]
+        self._sink.write(self._encoder.encode_lines(lines).decode())
+        self._sink.flush()
+
+
+def _line(ended: Ended) -> Line:
+    usage = ended.settlement.usage
+    return Line(
+        "request",
+        _utc(usage.started_ns),
+        usage.request_id,
+        ended.key_prefix,
+        usage.user_id,
+        ended.kind,
+        usage.model,
+        usage.lane,
+        ended.backend,
+        ended.status,
+        usage.outcome,
+        usage.prompt_tokens,
+        usage.cached_tokens,
+        usage.completion_tokens,
+        usage.duration_ms,
+        usage.ttft_ms,
+        ended.settlement.charge_nano,
+        ended.problem.encode(errors="replace").decode(),
+    )
+
+
+def _utc(time_ns: int) -> str:
+    return datetime.fromtimestamp(time_ns / 1e9, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

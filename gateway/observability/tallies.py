@@ -1,0 +1,128 @@
+"""Counts, levels and spreads as plain numbers: cheap to add to, made into Prometheus samples at the scrape.
+
+One event loop adds to most of them. Where threads do, too, a count may miss one in many: these are for watching,
+the books are for reckoning.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, TypeAlias
+
+Labels: TypeAlias = tuple[str, ...]
+Sample: TypeAlias = tuple[str, Labels, tuple[str, ...], float]
+"""Suffix of the name, label names, label values, value."""
+
+# A label whose values callers choose must not fill the memory.
+_SERIES_MAX = 2_000
+_OTHER = "other"
+
+
+class Count:
+    """One series that only grows."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value: float = 0
+
+    def inc(self, amount: float = 1) -> None:
+        self.value += amount
+
+
+class Spread:
+    """One series of observations, counted by the least bound that they do not pass."""
+
+    __slots__ = ("_bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self._bounds, value)] += 1
+        self.total += value
+
+
+class Counter:
+    """Counts by the values of its labels."""
+
+    kind: Literal["counter"] = "counter"
+
+    def __init__(self, name: str, text: str, labels: Labels = ()) -> None:
+        self.name, self.text, self._labels = name, text, labels
+        self._series: dict[Labels, Count] = {} if labels else {(): Count()}
+
+    def labels(self, *values: str) -> Count:
+        series = self._series.get(values)
+        if series is None:
+            series = self._series.setdefault(_bounded(values, len(self._series)), Count())
+        return series
+
+    def inc(self, amount: float = 1) -> None:
+        """Of one without labels."""
+        self._series[()].inc(amount)
+
+    def samples(self) -> Iterator[Sample]:
+        for values, series in list(self._series.items()):
+            yield "_total", self._labels, values, series.value
+
+
+class Histogram:
+    """Spreads by the values of its labels."""
+
+    kind: Literal["histogram"] = "histogram"
+
+    def __init__(self, name: str, text: str, bounds: Sequence[float], labels: Labels = ()) -> None:
+        self.name, self.text, self._bounds, self._labels = name, text, bounds, labels
+        self._series: dict[Labels, Spread] = {} if labels else {(): Spread(bounds)}
+
+    def labels(self, *values: str) -> Spread:
+        series = self._series.get(values)
+        if series is None:
+            series = self._series.setdefault(_bounded(values, len(self._series)), Spread(self._bounds))
+        return series
+
+    def observe(self, value: float) -> None:
+        """Of one without labels."""
+        self._series[()].observe(value)
+
+    def samples(self) -> Iterator[Sample]:
+        names = (*self._labels, "le")
+        for values, series in list(self._series.items()):
+            below = 0
+            for bound, count in zip((*map(_bound_text, self._bounds), "+Inf"), list(series.counts), strict=True):
+                below += count
+                yield "_bucket", names, (*values, bound), below
+            yield "_count", self._labels, values, below
+            yield "_sum", self._labels, values, series.total
+
+
+class Gauge:
+    """A level: what was set last, or what `read` says at the scrape; by labels where there are some."""
+
+    kind: Literal["gauge"] = "gauge"
+
+    def __init__(self, name: str, text: str, labels: Labels = ()) -> None:
+        self.name, self.text, self._labels = name, text, labels
+        self._levels: dict[Labels, float] = {} if labels else {(): 0.0}
+        self.read: Callable[[], dict[Labels, float]] | None = None
+
+    def set(self, value: float, *values: str) -> None:
+        self._levels[_bounded(values, len(self._levels))] = value
+
+    def samples(self) -> Iterator[Sample]:
+        levels = self.read() if self.read else dict(self._levels)
+        for values, value in levels.items():
+            yield "", self._labels, values, value
+
+
+Instrument: TypeAlias = Counter | Histogram | Gauge
+
+
+def _bounded(values: Labels, series: int) -> Labels:
+    return values if series < _SERIES_MAX else (_OTHER,) * len(values)
+
+
+def _bound_text(bound: float) -> str:
+    return str(float(bound))

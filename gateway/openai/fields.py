@@ -1,0 +1,69 @@
+"""Fields that every kind of request has, and the bounds of what fields hold."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from gateway.settings.base import LaneName, Privacy
+
+# Far beyond any model; a larger number is a mistake or an attack.
+TOKENS_MAX = 10_000_000
+INPUTS_MAX = 2048
+STOPS_MAX = 16
+BIASES_MAX = 1024
+TOOLS_MAX = 1024
+
+TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+PositiveTokens = Annotated[int, Meta(ge=1, le=TOKENS_MAX)]
+StopString = Annotated[str, Meta(min_length=1, max_length=1000)]
+ModelName = Annotated[str, Meta(min_length=1, max_length=256, pattern="^[^\\x00-\\x1f\\x7f]+$")]
+
+
+class Extras(Struct, frozen=True, forbid_unknown_fields=True):
+    """The optional `millrace` object of a request.
+
+    `continue_on_failure` allows an answer that a foreign backend broke off to be taken up by another one from its
+    text, which is not what the first would have said; never with tools or a schema. `deadline_s` is when the
+    caller gives up waiting for the first token.
+    """
+
+    lane: LaneName | None = None
+    privacy: Privacy | None = None
+    continue_on_failure: bool = False
+    deadline_s: Annotated[float, Meta(gt=0, le=86_400)] | None = None
+    cache: bool | None = None
+
+
+class MaxPrice(Struct, frozen=True):
+    """USD per million tokens, as a number or a decimal string."""
+
+    prompt: str | float | int | None = None
+    completion: str | float | int | None = None
+
+
+class ProviderPreferences(Struct, frozen=True):
+    """The `provider` object as OpenRouter names it. Names are backends' or providers' names, or lanes'."""
+
+    order: list[str] | None = None
+    only: list[str] | None = None
+    ignore: list[str] | None = None
+    sort: Literal["price", "throughput", "latency"] | None = None
+    max_price: MaxPrice | None = None
+    quantizations: list[str] | None = None
+    data_collection: Literal["allow", "deny"] | None = None
+    allow_fallbacks: bool | None = None
+    require_parameters: bool | None = None
+
+
+class RequestFields(Struct, frozen=True, kw_only=True):
+    """What routing and the books read of a request, whatever it asks for."""
+
+    model: ModelName
+    stream: bool | None = None
+    user: str | None = None
+    millrace: Extras | None = None
+    provider: ProviderPreferences | None = None
+
+    @property
+    def is_stream(self) -> bool:
+        return bool(self.stream)

@@ -1,0 +1,50 @@
+"""What can be asked for, and where OpenAI-compatible servers answer it."""
+
+from typing import Literal, get_args
+
+Kind = Literal[
+    "chat",
+    "completion",
+    "embedding",
+    "rerank",
+    "moderation",
+    "image",
+    "image_edit",
+    "image_variation",
+    "speech",
+    "transcription",
+    "translation",
+]
+
+KINDS: frozenset[Kind] = frozenset(get_args(Kind))
+GENERATES: frozenset[Kind] = frozenset(("chat", "completion"))
+
+PATHS: dict[Kind, str] = {
+    "chat": "/chat/completions",
+    "completion": "/completions",
+    "embedding": "/embeddings",
+    "rerank": "/rerank",
+    "moderation": "/moderations",
+    "image": "/images/generations",
+    "image_edit": "/images/edits",
+    "image_variation": "/images/variations",
+    "speech": "/audio/speech",
+    "transcription": "/audio/transcriptions",
+    "translation": "/audio/translations",
+}
+"""Behind a base URL that ends in /v1."""
+
+DOES: dict[Kind, str] = {
+    "chat": "chat",
+    "completion": "complete text",
+    "embedding": "embed",
+    "rerank": "rerank",
+    "moderation": "moderate",
+    "image": "make pictures",
+    "image_edit": "edit pictures",
+    "image_variation": "vary pictures",
+    "speech": "speak",
+    "transcription": "transcribe",
+    "translation": "translate speech",
+}
+"""What a model that takes such requests can do, in words for those who ask it for something else."""

@@ -1,0 +1,108 @@
+"""/admin/pool: who is in the pool and how they are; taken in, taken out, left alone, looked for."""
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+
+from gateway.api.authority import Authority, Operator
+from gateway.api.fields import Body, Named
+from gateway.errors import NotFound, RequestInvalid
+from gateway.lanes.pool import PoolLane
+from gateway.pool.announced import announced
+from gateway.pool.kinds.catalogue import KINDS_OF_BACKEND
+from gateway.pool.scanning import HOSTS_MAX, PORTS_MAX, Found, places, scan
+from gateway.settings.pool import PoolBackend
+
+_MODELS_SHOWN = 50
+
+router = APIRouter(prefix="/admin/pool")
+
+
+class ScanQuestion(Body):
+    """Where to look. `public` admits hosts outside of private networks; `add` takes in what is found."""
+
+    hosts: list[Annotated[str, Field(min_length=1, max_length=253)]] = Field(default=[], max_length=HOSTS_MAX)
+    ports: list[Annotated[int, Field(ge=1, le=65535)]] = Field(default=[], max_length=PORTS_MAX)
+    mdns: bool = False
+    public: bool = False
+    add: bool = False
+
+
+@router.get("")
+async def list_backends(authority: Operator) -> list[dict[str, Any]]:
+    """Every backend with its state, models and queue; without its key."""
+    return [backend.as_data() for backend in _lane(authority).pool.backends()]
+
+
+@router.post("/backends")
+async def add_backend(authority: Operator, backend: PoolBackend) -> dict[str, Any]:
+    """Into the pool, now and after a restart; answers when it has been asked once."""
+    added = await _lane(authority).pool.add(backend)
+    await _write_down(authority, "pool.add", backend.name)
+    return added.as_data()
+
+
+@router.post("/backends/{name}/remove")
+async def remove_backend(authority: Operator, name: Named) -> dict[str, Any]:
+    """Out at once; requests that run there go on."""
+    await _lane(authority).pool.remove(name)
+    await _write_down(authority, "pool.remove", name)
+    return {"removed": name}
+
+
+@router.post("/backends/{name}/drain")
+async def drain_backend(
+    authority: Operator, name: Named, undo: Annotated[bool, Query()] = False
+) -> dict[str, Any]:
+    """No new requests, across restarts; or some again."""
+    backend = await _lane(authority).pool.drain(name, draining=not undo)
+    await _write_down(authority, "pool.undrain" if undo else "pool.drain", name)
+    return backend.as_data()
+
+
+@router.post("/scan")
+async def scan_hosts(authority: Operator, question: ScanQuestion) -> dict[str, Any]:
+    """Servers of models at those hosts, or announced in this network, each with the entry that would add it."""
+    if not question.hosts and not question.mdns:
+        raise RequestInvalid("hosts: name hosts to look at, or set mdns", param="hosts")
+    lane = _lane(authority)
+    wanted = await places(question.hosts, question.ports, public=question.public) if question.hosts else []
+    if question.mdns:
+        wanted = list(dict.fromkeys([*wanted, *await announced()]))
+    target = ", ".join(question.hosts[:5]) or "mdns"
+    await _write_down(authority, "pool.scan", target)
+    found = await scan(lane.probes, wanted)
+    return {"looked_at": len(wanted), "found": [await _found(authority, lane, one, question) for one in found]}
+
+
+async def _found(authority: Authority, lane: PoolLane, found: Found, question: ScanQuestion) -> dict[str, Any]:
+    """One server; those that are in the pool already are not added again."""
+    here = next((b for b in lane.pool.backends() if b.settings.base_url == found.entry.base_url), None)
+    is_added = False
+    if question.add and here is None:
+        await lane.pool.add(found.entry)
+        await _write_down(authority, "pool.add", found.entry.name)
+        is_added = True
+    return {
+        "kind": found.kind,
+        "title": KINDS_OF_BACKEND[found.kind].title,
+        "base_url": found.entry.base_url,
+        "models": list(found.models[:_MODELS_SHOWN]),
+        "note": found.note,
+        "in_pool_as": here.settings.name if here else found.entry.name if is_added else None,
+        "added": is_added,
+        "entry": found.entry.model_dump(mode="json", exclude_defaults=True),
+    }
+
+
+def _lane(authority: Authority) -> PoolLane:
+    lane = authority.services.lanes.get("pool")
+    if not isinstance(lane, PoolLane):
+        raise NotFound("This gateway has no pool lane.")
+    return lane
+
+
+async def _write_down(authority: Authority, action: str, target: str) -> None:
+    await asyncio.to_thread(authority.directory.audit.add, authority.actor, action, f"backend:{target}"[:200])

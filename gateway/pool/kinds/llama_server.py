@@ -1,0 +1,115 @@
+"""llama-server of llama.cpp, as of b4000 and later: /v1/models, /props, /slots, /metrics.
+
+One model, or in router mode all of its cache, of which `status` says what is loaded. While a model is loading
+every endpoint answers 503. /metrics is written only with --metrics.
+
+Newer ones may be set to sleep when idle. /props, /models and /metrics leave them asleep; /slots wakes them and is
+therefore asked of older ones alone, which have no `is_sleeping`.
+"""
+
+from pathlib import PurePosixPath, PureWindowsPath
+
+from msgspec import Struct
+
+from gateway.lanes.features import Feature
+from gateway.pool.asking import Asker
+from gateway.pool.gauges import count, read_gauges
+from gateway.pool.kinds.base import ListedModel, positive, read_list
+from gateway.pool.report import LANGUAGE, BackendReport, Listing, ModelReport, abilities
+
+_RUNNING = "llamacpp:requests_processing"
+_WAITING = "llamacpp:requests_deferred"
+
+
+class _Generation(Struct, frozen=True):
+    n_ctx: int | None = None
+
+
+class _Modalities(Struct, frozen=True):
+    vision: bool = False
+    audio: bool = False
+
+
+class _TemplateCaps(Struct, frozen=True):
+    supports_tools: bool | None = None
+
+
+class _Props(Struct, frozen=True):
+    total_slots: int | None = None
+    default_generation_settings: _Generation | None = None
+    model_ftype: str | None = None
+    modalities: _Modalities | None = None
+    chat_template_caps: _TemplateCaps | None = None
+    is_sleeping: bool | None = None
+
+    @property
+    def features(self) -> frozenset[Feature]:
+        """Older versions tell neither; without a word on it, it may be able to."""
+        tools = self.chat_template_caps.supports_tools if self.chat_template_caps else None
+        modalities = self.modalities or _Modalities(vision=True, audio=True)
+        return abilities(tools=tools is not False, vision=modalities.vision, audio=modalities.audio)
+
+
+class _Slot(Struct, frozen=True):
+    is_processing: bool = False
+
+
+class LlamaServerReader:
+    async def read(self, asker: Asker) -> BackendReport:
+        listed = read_list(await asker.models())
+        props = (await asker.get("/props")).read(_Props) or _Props()
+        running, queued = await _load(asker, may_sleep=props.is_sleeping is not None)
+        listing = Listing()
+        for entry in listed:
+            listing.take(_report(entry, props))
+        return BackendReport(
+            tuple(listing.models.values()), positive(props.total_slots), running, queued, warnings=listing.warnings
+        )
+
+
+async def _load(asker: Asker, *, may_sleep: bool) -> tuple[int | None, int | None]:
+    """Requests being worked on and waiting, each None where it is not told."""
+    metrics = await asker.get("/metrics")
+    gauges = read_gauges(metrics.body, (_RUNNING, _WAITING)) if metrics.status == 200 else {}
+    running = count(gauges, _RUNNING)
+    if running is None and not may_sleep and (slots := (await asker.get("/slots")).read(list[_Slot])) is not None:
+        running = sum(slot.is_processing for slot in slots)
+    return running, count(gauges, _WAITING)
+
+
+def _report(entry: ListedModel, props: _Props) -> ModelReport:
+    meta, status = entry.meta, entry.status
+    context = positive(meta.n_ctx) if meta else None
+    if context is None and props.default_generation_settings:
+        context = positive(props.default_generation_settings.n_ctx)
+    failed = status is not None and status.failed
+    return ModelReport(
+        name=entry.id,
+        kinds=LANGUAGE,
+        features=_features(entry, props),
+        context_tokens=context,
+        quantization=(meta.ftype if meta else None) or props.model_ftype,
+        is_resident=not props.is_sleeping if status is None else status.value == "loaded",
+        load_bytes=meta.size if meta else None,
+        aliases=_aliases(entry),
+        state="down" if failed else "ready",
+        note="could not be loaded there; see llama-server's log" if failed else "",
+    )
+
+
+def _features(entry: ListedModel, props: _Props) -> frozenset[Feature]:
+    if entry.architecture is None:
+        return props.features
+    takes = entry.architecture.input_modalities
+    seen = abilities(tools=True, vision="image" in takes, audio="audio" in takes)
+    return seen & props.features if props.total_slots else seen
+
+
+def _aliases(entry: ListedModel) -> tuple[str, ...]:
+    """Its own, and the file's name where it goes by a whole path."""
+    names = set(entry.aliases or ())
+    if "/" in entry.id or "\\" in entry.id:
+        path = PureWindowsPath(entry.id) if "\\" in entry.id else PurePosixPath(entry.id)
+        if path.suffix == ".gguf":
+            names.add(path.stem)
+    return tuple(sorted(names - {entry.id}))

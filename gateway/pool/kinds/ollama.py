@@ -1,0 +1,124 @@
+"""Ollama, as of its versions 0.6 to 0.12: /api/tags, /api/ps and /api/show.
+
+Lists what is on disk; whatever is asked for is loaded. /api/ps says what is in memory, with the context that it
+was loaded with: what is longer is cut without a word, so that is the context we believe. How many requests it
+works on at once (OLLAMA_NUM_PARALLEL) is published nowhere. Models with a `remote_host` are not computed there.
+"""
+
+import asyncio
+import re
+from typing import Any
+
+from msgspec import Struct
+
+from gateway.lanes.features import Feature
+from gateway.openai import Kind
+from gateway.pool.asking import LIST_BYTES_MAX, Asker, explain
+from gateway.pool.kinds.base import positive
+from gateway.pool.report import LANGUAGE, BackendReport, Listing, ModelReport, ProbeFailed, abilities, kinds_of
+
+_SHOWN_PER_PROBE = 16
+_AT_ONCE = 4
+_NUM_CTX = re.compile(r"^num_ctx\s+(\d{1,9})\s*$", re.MULTILINE)
+
+
+class _Details(Struct, frozen=True):
+    quantization_level: str | None = None
+
+
+class _Tag(Struct, frozen=True):
+    name: str
+    digest: str = ""
+    size: int | None = None
+    details: _Details | None = None
+    remote_host: str | None = None
+
+
+class _Tags(Struct, frozen=True):
+    models: list[_Tag] | None
+
+
+class _Loaded(Struct, frozen=True):
+    name: str
+    context_length: int | None = None
+
+
+class _Running(Struct, frozen=True):
+    models: list[_Loaded] | None
+
+
+class _Show(Struct, frozen=True):
+    capabilities: list[str] | None = None
+    parameters: str | None = None
+    model_info: dict[str, Any] | None = None
+
+    @property
+    def context_tokens(self) -> int | None:
+        """As the model's file sets it, else as long as the model was trained for."""
+        if found := _NUM_CTX.search(self.parameters or ""):
+            return positive(int(found[1]))
+        named = (value for name, value in (self.model_info or {}).items() if name.endswith(".context_length"))
+        return next((positive(value) for value in named if isinstance(value, int)), None)
+
+
+class OllamaReader:
+    """Remembers what /api/show said: it is long, and stays true as long as the digest does."""
+
+    def __init__(self) -> None:
+        self._shown: dict[tuple[str, str], _Show] = {}
+
+    async def read(self, asker: Asker) -> BackendReport:
+        reply = await asker.get("/api/tags", LIST_BYTES_MAX)
+        tags = reply.read(_Tags)
+        if tags is None:
+            raise explain(reply)
+        running = (await asker.get("/api/ps")).read(_Running)
+        loaded = {one.name: one for one in (running.models or ())} if running else None
+        await self._show_new(asker, tags.models or [])
+        listing = Listing()
+        for tag in tags.models or ():
+            listing.take(self._report(tag, loaded))
+        return BackendReport(tuple(listing.models.values()), warnings=listing.warnings)
+
+    async def _show_new(self, asker: Asker, tags: list[_Tag]) -> None:
+        """Ask about models not seen before, some at each probe."""
+        present = {(tag.name, tag.digest) for tag in tags}
+        self._shown = {key: shown for key, shown in self._shown.items() if key in present}
+        new = [key for tag in tags if (key := (tag.name, tag.digest)) not in self._shown][:_SHOWN_PER_PROBE]
+        for start in range(0, len(new), _AT_ONCE):
+            await asyncio.gather(*(self._show(asker, key) for key in new[start : start + _AT_ONCE]))
+
+    async def _show(self, asker: Asker, key: tuple[str, str]) -> None:
+        try:
+            shown = (await asker.post("/api/show", {"model": key[0]})).read(_Show)
+        except ProbeFailed:
+            return  # Asked again at the next probe; until then nobody knows what it can.
+        self._shown[key] = shown or _Show()
+
+    def _report(self, tag: _Tag, loaded: dict[str, _Loaded] | None) -> ModelReport:
+        """`loaded` is None where the server does not say what is in memory."""
+        shown = self._shown.get((tag.name, tag.digest)) or _Show()
+        here = (loaded or {}).get(tag.name)
+        return ModelReport(
+            name=tag.name,
+            kinds=_kinds(shown.capabilities),
+            features=_features(shown.capabilities),
+            context_tokens=(positive(here.context_length) if here else None) or shown.context_tokens,
+            quantization=tag.details.quantization_level if tag.details else None,
+            is_resident=loaded is None or here is not None or tag.remote_host is not None,
+            load_bytes=tag.size,
+            aliases=(tag.name.removesuffix(":latest"),) if tag.name.endswith(":latest") else (),
+            is_remote=bool(tag.remote_host),
+        )
+
+
+def _kinds(can: list[str] | None) -> frozenset[Kind]:
+    """Models that generate are taken for embeddings, too."""
+    return LANGUAGE if can is None else kinds_of(generates="completion" in can, embeds=True)
+
+
+def _features(can: list[str] | None) -> frozenset[Feature]:
+    if can is None:
+        return abilities(tools=True, vision=True)
+    features = abilities(tools="tools" in can, vision="vision" in can, audio="audio" in can)
+    return features if "insert" in can else features - {"suffix"}

@@ -1,0 +1,163 @@
+"""Who is in the pool: those of the settings and those added since, each with the task that asks it."""
+
+import asyncio
+import contextlib
+import contextvars
+from dataclasses import dataclass
+
+import structlog
+
+from gateway.errors import NotFound, RequestInvalid
+from gateway.http.client import Client
+from gateway.lanes.base import Offer
+from gateway.pool.backend import Backend, Origin
+from gateway.pool.probing import Prober
+from gateway.pool.stored import PoolStore
+from gateway.settings.pool import PoolBackend, PoolSettings
+
+log = structlog.get_logger(__name__)
+
+BACKENDS_MAX = 256
+
+
+@dataclass(slots=True)
+class _Member:
+    backend: Backend
+    prober: Prober
+    task: asyncio.Task[None] | None = None
+
+
+class Pool:
+    """Changed on one event loop. Without a `store` what is added is forgotten at the end."""
+
+    def __init__(self, settings: PoolSettings, client: Client, store: PoolStore | None = None) -> None:
+        self._settings = settings
+        self._client = client
+        self._store = store
+        self._members: dict[str, _Member] = {}
+        for backend in settings.backends:
+            self._members[backend.name] = self._member(backend, "settings")
+
+    async def start(self) -> None:
+        """Returns when every backend has been asked once, or has had the time to answer."""
+        if self._store:
+            added, drained = await asyncio.to_thread(self._store.read)
+            self._restore(added, drained)
+        for member in self._members.values():
+            self._watch(member)
+        waiting = [asyncio.create_task(m.prober.asked_once.wait()) for m in self._members.values()]
+        if waiting:
+            _, late = await asyncio.wait(waiting, timeout=self._settings.probe_timeout_s)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    async def stop(self) -> None:
+        tasks = [member.task for member in self._members.values() if member.task]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def backends(self) -> list[Backend]:
+        return [member.backend for member in self._members.values()]
+
+    def models(self) -> list[str]:
+        """Every name that callers may use, aliases included."""
+        return sorted({name for member in self._members.values() for name in member.backend.names})
+
+    def offers(self, model: str) -> list[Offer]:
+        found = (member.backend.offer(model) for member in self._members.values())
+        return [offer for offer in found if offer is not None]
+
+    def find(self, name: str) -> Backend:
+        """Raises NotFound."""
+        return self._find(name).backend
+
+    def get(self, name: str) -> Backend | None:
+        member = self._members.get(name)
+        return member.backend if member else None
+
+    def doubt(self, name: str) -> None:
+        """A request failed there: it is asked soon. One that has gone is no matter."""
+        if member := self._members.get(name):
+            member.prober.doubt()
+
+    def loaded(self, offer: Offer, seconds: float) -> None:
+        """A model that was not loaded has begun to answer after so long: what else is loaded is asked soon."""
+        if member := self._members.get(offer.backend):
+            member.backend.loaded(offer.served_as or offer.model, seconds)
+            member.prober.doubt()
+
+    async def add(self, backend: PoolBackend) -> Backend:
+        """From now on, and after a restart. Returns when it has been asked once. Raises RequestInvalid."""
+        if backend.name in self._members:
+            raise RequestInvalid(
+                f"name: there is a backend {backend.name} already; remove it first, or choose another name",
+                param="name",
+            )
+        if len(self._members) >= BACKENDS_MAX:
+            raise RequestInvalid(f"The pool has {BACKENDS_MAX} backends, which is all it takes.", param="name")
+        member = self._member(backend, "added")
+        self._members[backend.name] = member
+        self._watch(member)
+        await self._keep()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.probe_timeout_s):
+                await member.prober.asked_once.wait()
+        return member.backend
+
+    async def remove(self, name: str) -> None:
+        """Out at once; requests that run there go on. Raises NotFound, RequestInvalid for one of the settings."""
+        member = self._find(name)
+        if member.backend.origin == "settings":
+            raise RequestInvalid(
+                f"name: {name} comes from the settings (pool.backends); take it out there, or drain it",
+                param="name",
+            )
+        del self._members[name]
+        if member.task:
+            member.task.cancel()
+            await asyncio.gather(member.task, return_exceptions=True)
+        await self._keep()
+
+    async def drain(self, name: str, *, draining: bool) -> Backend:
+        """Raises NotFound."""
+        backend = self.find(name)
+        backend.drain(draining=draining)
+        await self._keep()
+        return backend
+
+    def _find(self, name: str) -> _Member:
+        member = self._members.get(name)
+        if member is None:
+            raise NotFound(f"There is no pool backend {name!r}; `millrace pool list` shows those there are.")
+        return member
+
+    def _member(self, settings: PoolBackend, origin: Origin) -> _Member:
+        backend = Backend(settings, self._settings.aliases, origin)
+        return _Member(backend, Prober(backend, self._settings, self._client))
+
+    def _watch(self, member: _Member) -> None:
+        name = member.backend.settings.name
+        # It outlives the request that added it, and does not log under that request's id.
+        context = contextvars.Context()
+        member.task = asyncio.create_task(member.prober.run(), name=f"pool probe {name}", context=context)
+
+    def _restore(self, added: list[PoolBackend], drained: set[str]) -> None:
+        for backend in added[:BACKENDS_MAX]:
+            if backend.name in self._members:
+                log.warning(
+                    "pool backend not restored", backend=backend.name, reason="the settings have one so named"
+                )
+                continue
+            self._members[backend.name] = self._member(backend, "added")
+        for name in drained & self._members.keys():
+            self._members[name].backend.drain(draining=True)
+
+    async def _keep(self) -> None:
+        if self._store is None:
+            return
+        backends = self.backends()
+        added = [backend.settings for backend in backends if backend.origin == "added"]
+        drained = [backend.settings.name for backend in backends if backend.is_draining]
+        await asyncio.to_thread(self._store.write, added, drained)

@@ -1,0 +1,161 @@
+"""Looking for servers of models, on request only and only where it is admitted: a few ports of some hosts."""
+
+import asyncio
+import contextlib
+import ipaddress
+import re
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gateway.errors import RequestInvalid
+from gateway.http.client import Client
+from gateway.pool.asking import Asker
+from gateway.pool.kinds.catalogue import KINDS_OF_BACKEND, PORTS
+from gateway.pool.recognition import recognise
+from gateway.pool.report import ProbeFailed
+from gateway.settings.pool import BackendKind, PoolBackend
+
+HOSTS_MAX = 64
+ADDRESSES_MAX = 256
+PORTS_MAX = 64
+# What is looked at while somebody waits for the answer.
+PLACES_MAX = 4096
+
+_CONNECT_S = 0.7
+_ASK_S = 3.0
+_AT_ONCE = 128
+_RESOLVE_S = 3.0
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._@-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A server that answers, and the entry that would take it into the pool."""
+
+    kind: BackendKind
+    entry: PoolBackend
+    models: tuple[str, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where to look."""
+
+    host: str
+    port: int
+
+    @property
+    def base_url(self) -> str:
+        return f"http://[{self.host}]:{self.port}/v1" if ":" in self.host else f"http://{self.host}:{self.port}/v1"
+
+
+async def places(hosts: Iterable[str], ports: Iterable[int], *, public: bool) -> list[Place]:
+    """Every host with every port. Raises RequestInvalid for what is no host, is too much, or is not admitted."""
+    wanted = list(dict.fromkeys(hosts))
+    if not 0 < len(wanted) <= HOSTS_MAX:
+        raise RequestInvalid(f"hosts: name 1 to {HOSTS_MAX} hosts or networks", param="hosts")
+    addresses = [address for host in wanted for address in await _addresses(host, public=public)]
+    if len(addresses) > ADDRESSES_MAX:
+        raise RequestInvalid(
+            f"hosts: {len(addresses)} addresses are more than {ADDRESSES_MAX}; scan smaller networks",
+            param="hosts",
+        )
+    chosen = list(dict.fromkeys(ports)) or list(PORTS)
+    found = [Place(address, port) for address in dict.fromkeys(addresses) for port in chosen]
+    if len(found) > PLACES_MAX:
+        text = f"ports: {len(found)} ports of all hosts together are more than {PLACES_MAX}; scan in parts"
+        raise RequestInvalid(text, param="ports")
+    return found
+
+
+async def _addresses(host: str, *, public: bool) -> list[str]:
+    """The host itself, or every address of a network in CIDR notation."""
+    with contextlib.suppress(ValueError):
+        network = ipaddress.ip_network(host, strict=False)
+        if network.num_addresses > ADDRESSES_MAX:
+            raise RequestInvalid(
+                f"hosts: {host} has {network.num_addresses} addresses; at most {ADDRESSES_MAX} go at once",
+                param="hosts",
+            )
+        found = [str(address) for address in network.hosts()] or [str(network.network_address)]
+        for address in (found[0], found[-1]):
+            _admit(host, address, public=public)
+        return found
+    for address in await _resolve(host):
+        _admit(host, address, public=public)
+    return [host]
+
+
+async def _resolve(host: str) -> list[str]:
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(_RESOLVE_S):
+            entries = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, TimeoutError, UnicodeError):
+        raise RequestInvalid(f"hosts: {host[:100]!r} is not known to the resolver", param="hosts") from None
+    return [str(entry[4][0]) for entry in entries]
+
+
+def _admit(host: str, address: str, *, public: bool) -> None:
+    """Own networks alone: a gateway is no tool for looking into other people's, or into a cloud's metadata."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    if found.is_multicast or found.is_unspecified or (found.is_reserved and not found.is_loopback):
+        raise RequestInvalid(f"hosts: {host} is no address of a machine", param="hosts")
+    if not public and (found.is_global or (found.is_link_local and found.version == 4)):
+        raise RequestInvalid(
+            f"hosts: {host} is not of a private network; with `public` (--public) it is scanned all the same",
+            param="hosts",
+        )
+
+
+async def scan(client: Client, wanted: Iterable[Place]) -> list[Found]:
+    """Those that answer like a server of models, in the order in which they were asked for."""
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def look(place: Place) -> Found | None:
+        async with gate:
+            return await _look(client, place)
+
+    found = await asyncio.gather(*(look(place) for place in wanted))
+    return [one for one in found if one]
+
+
+async def _look(client: Client, place: Place) -> Found | None:
+    if not await _listens(place):
+        return None
+    asker = Asker(client, place.base_url, {}, _ASK_S)
+    try:
+        async with asyncio.timeout(_ASK_S * 2):
+            kind = await recognise(asker)
+    except (ProbeFailed, TimeoutError):
+        return None
+    models, note = await _models(asker, kind)
+    label = _NOT_IN_NAMES.sub("-", f"{kind}-{place.host}-{place.port}")[:80]
+    entry = PoolBackend(name=label, base_url=place.base_url, kind=kind)
+    return Found(kind, entry, models, note)
+
+
+async def _listens(place: Place) -> bool:
+    try:
+        async with asyncio.timeout(_CONNECT_S):
+            _, writer = await asyncio.open_connection(place.host, place.port)
+    except (OSError, TimeoutError, UnicodeError):
+        return False
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return True
+
+
+async def _models(asker: Asker, kind: BackendKind) -> tuple[tuple[str, ...], str]:
+    """What it would offer, and why nothing where it says so."""
+    try:
+        async with asyncio.timeout(_ASK_S * 2):
+            report = await KINDS_OF_BACKEND[kind].reader().read(asker)
+    except ProbeFailed as failure:
+        return (), failure.note
+    except TimeoutError:
+        return (), "takes too long to say what it has"
+    return tuple(model.name for model in report.models), ""

@@ -1,0 +1,152 @@
+"""Waiting for a free slot of a backend: in a fair order, for a bounded time, in a bounded room."""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from gateway.errors import QueueFull
+from gateway.queueing.order import FairOrder
+
+WAITING_MAX = 1000
+WAITING_OF_KEY_MAX = 200
+# How often whoever waits looks whether something else has become better.
+LOOK_EVERY_S = 1.0
+_LINES_MAX = 4096
+
+Look: TypeAlias = Callable[[int], bool]
+
+
+@dataclass(slots=True)
+class _Line:
+    """One backend: how many are served, who waits, and how many of those who waited had their turn."""
+
+    slots: int
+    serving: int = 0
+    called: int = 0
+    waiting: FairOrder[asyncio.Future[None]] = field(default_factory=FairOrder)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Who wants a turn: fairness is between keys, a lower priority number goes first, and waiting has an end.
+
+    `request_s` is about how long one request keeps a slot; it tells those who are sent away when to come back.
+    """
+
+    key: str
+    priority: int
+    patience_s: float
+    request_s: float = 10.0
+
+
+class Turns:
+    """The slots of every backend that has a known number of them. One event loop owns it."""
+
+    def __init__(
+        self,
+        waiting_max: int = WAITING_MAX,
+        waiting_of_key_max: int = WAITING_OF_KEY_MAX,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._waiting_max = waiting_max
+        self._waiting_of_key_max = waiting_of_key_max
+        self._clock = clock
+        self._lines: dict[str, _Line] = {}
+
+    def waiting(self, label: str) -> int:
+        line = self._lines.get(label)
+        return len(line.waiting) if line else 0
+
+    @property
+    def all_waiting(self) -> int:
+        return sum(len(line.waiting) for line in self._lines.values())
+
+    @property
+    def serving(self) -> int:
+        """Slots that are taken."""
+        return sum(line.serving for line in self._lines.values())
+
+    def has_room(self, label: str, slots: int) -> bool:
+        """Whether a turn could be had at once."""
+        line = self._lines.get(label)
+        return line is None or (line.serving < slots and not len(line.waiting))
+
+    def try_take(self, label: str, slots: int) -> bool:
+        """Take a free slot, where there is one and nobody waits for it. Whoever takes one gives it back."""
+        line = self._lines.get(label)
+        if line is None:
+            line = self._line(label, slots)
+        line.slots = slots
+        if line.serving >= slots or len(line.waiting):
+            return False
+        line.serving += 1
+        return True
+
+    async def take(self, label: str, slots: int, wish: Wish, look: Look | None = None) -> bool:
+        """Wait for a turn. Whoever takes one gives it back.
+
+        `look` is asked every now and then, with about how many are still ahead: when it says so, the wait ends
+        without a turn, and False is returned.
+
+        Raises QueueFull at once when the room is full, and when the patience ends.
+        """
+        if self.try_take(label, slots):
+            return True
+        line = self._lines[label]
+        self._check_room(label, line, wish)
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        place = line.waiting.ahead(wish.priority) + line.called
+        until_s = self._clock() + wish.patience_s
+        line.waiting.add(turn, wish.key, wish.priority, until_s)
+        try:
+            while (rest_s := until_s - self._clock()) > 0:
+                await asyncio.wait((turn,), timeout=min(rest_s, LOOK_EVERY_S) if look else rest_s)
+                if turn.done():
+                    return True
+                if look and look(max(0, place - line.called)):
+                    return self._withdraw(line, turn, wish)
+        except BaseException:
+            if self._withdraw(line, turn, wish):
+                self.leave(label)
+            raise
+        if self._withdraw(line, turn, wish):
+            return True
+        text = f"{label} had no free slot within {wish.patience_s:.0f} s"
+        raise QueueFull(text, _come_back_s(line, wish))
+
+    def leave(self, label: str) -> None:
+        """Give a slot back: whoever is next has it."""
+        line = self._lines[label]
+        line.serving -= 1
+        while line.serving < line.slots and (turn := line.waiting.pop()) is not None:
+            if not turn.done():
+                line.serving += 1
+                line.called += 1
+                turn.set_result(None)
+
+    def _check_room(self, label: str, line: _Line, wish: Wish) -> None:
+        is_full = len(line.waiting) >= self._waiting_max
+        if is_full or line.waiting.of_key(wish.key) >= self._waiting_of_key_max:
+            whose = "" if is_full else " of this key"
+            text = f"{label} is busy, and as many requests{whose} wait for it as may. Try again later."
+            raise QueueFull(text, _come_back_s(line, wish))
+
+    def _withdraw(self, line: _Line, turn: "asyncio.Future[None]", wish: Wish) -> bool:
+        """Wait no longer; True when the turn has come in this very moment."""
+        return not line.waiting.remove(turn, wish.key, wish.priority) and turn.done()
+
+    def _line(self, label: str, slots: int) -> _Line:
+        if len(self._lines) >= _LINES_MAX:
+            # Backends come and go: those that nobody uses are forgotten.
+            self._lines = {name: line for name, line in self._lines.items() if line.serving or len(line.waiting)}
+        line = self._lines[label] = _Line(slots)
+        return line
+
+
+def _come_back_s(line: _Line, wish: Wish) -> int:
+    """When a slot should be free for somebody who comes last."""
+    wait_s = (line.waiting.ahead(wish.priority) + 1) * wish.request_s / max(1, line.slots)
+    return max(1, min(600, math.ceil(wait_s)))

@@ -1,0 +1,199 @@
+"""The thread that books what ended requests leave, in batches, and hands each to whoever writes it down."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+import structlog
+
+from accounting.errors import BooksUnavailable
+from gateway.observability.metrics import Metrics
+from gateway.records.ended import Ended
+from gateway.records.settler import Settled, Settler
+from gateway.records.spool import Settlement, Spool
+
+log = structlog.get_logger(__name__)
+
+BATCH_MAX = 500
+# How long an ended request waits for others to be booked with.
+BATCH_WAIT_S = 0.2
+# More wait only where the books hang. Then each further request is put on disk before its caller's next turn.
+WAITING_MAX = 50_000
+# Between tries, doubling: a database that restarts is back within them.
+_PAUSES_S = (0.5, 1.0, 2.0, 4.0, 0.0)
+# Beyond so many waiting, a batch goes to the spool after one try.
+_PATIENT_MAX = 4096
+_REPLAY_EVERY_S = 30.0
+
+
+class Booked(NamedTuple):
+    """An ended request with the event that ended it; None where the books have not taken it, or had before."""
+
+    ended: Ended
+    event_seq: int | None
+
+
+class Clerk:
+    """Settles batch after batch. What the books do not take goes to the spool, which is replayed now and then.
+
+    `witness` is told of every batch after it was booked or put on disk; it must not raise.
+    """
+
+    def __init__(
+        self, settler: Settler, spool: Spool, metrics: Metrics, witness: Callable[[list[Booked]], None]
+    ) -> None:
+        self._settler = settler
+        self._spool = spool
+        self._metrics = metrics
+        self._witness = witness
+        self._waiting: deque[Ended] = deque()
+        self._busy_with: list[Ended] = []
+        self._is_urgent = False
+        self._changed = threading.Condition()
+        self._stopping = threading.Event()
+        self._abandoned = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="clerk", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def add(self, ended: Ended) -> None:
+        """Take a request that has ended. Waits for the disk only where far too many wait already."""
+        if self._abandoned.is_set() or len(self._waiting) >= WAITING_MAX:
+            self._keep([ended.settlement])
+            return
+        self._waiting.append(ended)
+        # What was delivered for money is booked at once: a crash within the wait would give it away.
+        is_urgent = ended.settlement.hold is not None
+        # The thread is only woken for what may end its wait, not for each request that joins a batch.
+        if is_urgent or len(self._waiting) in (1, BATCH_MAX):
+            with self._changed:
+                self._is_urgent |= is_urgent
+                self._changed.notify()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting) + len(self._busy_with)
+
+    def stop(self, timeout_s: float) -> None:
+        """Book what waits. What is not booked in time is on disk afterwards, and so is all that comes later."""
+        self._stopping.set()
+        with self._changed:
+            self._changed.notify()
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        self._abandoned.set()
+        # Booked or not, nobody knows: booking it again under its key finds out.
+        left = [*self._busy_with, *self._waiting]
+        self._waiting.clear()
+        self._keep([ended.settlement for ended in left])
+
+    def _run(self) -> None:
+        replay_at_s = 0.0
+        while not self._abandoned.is_set():
+            batch = self._next_batch(replay_at_s)
+            if batch:
+                self._guarded(self._book, batch)
+            elif self._stopping.is_set():
+                return
+            if time.monotonic() >= replay_at_s and not self._stopping.is_set():
+                self._guarded(self._replay)
+                replay_at_s = time.monotonic() + _REPLAY_EVERY_S
+
+    def _guarded(self, work: Callable[..., None], *arguments: list[Ended]) -> None:
+        """The thread's edge: it outlives whatever one batch or a broken disk does to it."""
+        try:
+            work(*arguments)
+        except Exception:
+            log.exception("requests not settled")
+        self._busy_with = []
+
+    def _next_batch(self, until_s: float) -> list[Ended]:
+        """Wait for requests, then a moment for company, and take up to a batch of them."""
+        with self._changed:
+            patience_s = max(0.0, until_s - time.monotonic())
+            self._changed.wait_for(lambda: self._waiting or self._stopping.is_set(), timeout=patience_s)
+            if self._waiting:
+                self._changed.wait_for(self._must_go, timeout=BATCH_WAIT_S)
+        self._is_urgent = False
+        # Noted before they leave the queue: a stop that comes just now must not miss them.
+        self._busy_with = batch = list(islice(self._waiting, BATCH_MAX))
+        for _ in batch:
+            self._waiting.popleft()
+        return batch
+
+    def _must_go(self) -> bool:
+        return self._is_urgent or len(self._waiting) >= BATCH_MAX or self._stopping.is_set()
+
+    def _book(self, batch: list[Ended]) -> None:
+        settled = self._settle([ended.settlement for ended in batch])
+        if self._abandoned.is_set():
+            return
+        self._busy_with = []
+        charged_nano = 0
+        booked = []
+        for ended, each in zip(batch, settled, strict=True):
+            event_seq = each if isinstance(each, int) else None
+            if event_seq is not None:
+                charged_nano += ended.settlement.charge_nano
+            booked.append(Booked(ended, event_seq))
+        self._metrics.charged_nano.inc(charged_nano)
+        self._witness(booked)
+
+    def _settle(self, settlements: list[Settlement]) -> list[Settled]:
+        """Book, try again what the books were away for, put the rest on disk."""
+        settled = self._settler.settle(settlements)
+        for pause_s in _PAUSES_S:
+            left = [number for number, each in enumerate(settled) if isinstance(each, BooksUnavailable)]
+            if not left or not pause_s or len(self._waiting) > _PATIENT_MAX or self._stopping.wait(pause_s):
+                break
+            log.warning("books unavailable", requests=len(left), reason=str(settled[left[0]]))
+            again = self._settler.settle([settlements[number] for number in left])
+            for number, each in zip(left, again, strict=True):
+                settled[number] = each
+        if not self._abandoned.is_set():
+            self._tell_failures(settlements, settled)
+        return settled
+
+    def _tell_failures(self, settlements: Sequence[Settlement], settled: Sequence[Settled]) -> None:
+        away = []
+        for settlement, each in zip(settlements, settled, strict=True):
+            if isinstance(each, BooksUnavailable):
+                away.append(settlement)
+            elif isinstance(each, Exception):
+                _log_lost(settlement, each)
+        self._keep(away)
+
+    def _keep(self, settlements: Sequence[Settlement]) -> None:
+        if settlements:
+            self._metrics.spooled_settlements.inc(len(settlements))
+            self._spool.add_all(settlements)
+
+    def _replay(self) -> None:
+        """Empty the spool into the books: what an outage left, and what the last process left."""
+        spooled = self._spool.read()
+        for start in range(0, len(spooled), BATCH_MAX):
+            some = spooled[start : start + BATCH_MAX]
+            settled = self._settler.settle([entry.settlement for entry in some])
+            lines = set()
+            for entry, each in zip(some, settled, strict=True):
+                if isinstance(each, BooksUnavailable):
+                    continue
+                lines.add(entry.line)
+                if isinstance(each, Exception):
+                    _log_lost(entry.settlement, each)
+                elif each is not None:
+                    self._metrics.charged_nano.inc(entry.settlement.charge_nano)
+            if not lines or self._stopping.is_set():
+                self._spool.remove(lines)
+                return
+            self._spool.remove(lines)
+            log.info("spooled requests booked", count=len(lines))
+
+
+def _log_lost(settlement: Settlement, error: Exception) -> None:
+    request_id, charge_nano = settlement.usage.request_id, settlement.charge_nano
+    log.error("request not booked", request_id=request_id, charge_nano=charge_nano, reason=str(error))

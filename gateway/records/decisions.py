@@ -1,0 +1,86 @@
+"""A routing decision as one line of the request log: its numbers only, made into words when somebody looks.
+
+Packing costs a twentieth of what the words do, and thousands are packed for one that is read.
+"""
+
+from typing import Any
+
+import msgspec
+
+from gateway.lanes.base import Offer
+from gateway.routing.decision import Candidate, Decision, Rejection
+from gateway.routing.policy import Objection
+from gateway.routing.prediction import Prediction
+from gateway.routing.rates import Load
+
+# The best and the first: nobody needs the fortieth to see why the first led.
+_CANDIDATES_MAX = 8
+_REJECTIONS_MAX = 16
+_PER_S = 10**6
+
+_encode = msgspec.json.Encoder().encode
+
+
+def pack(decision: Decision) -> str:
+    """Times in whole microseconds, the failure share in parts per million."""
+    candidates = [_pack_candidate(each) for each in decision.candidates[:_CANDIDATES_MAX]]
+    rejections = [
+        (each.offer.lane, each.offer.backend, each.offer.model, each.objection.check, each.objection.values)
+        for each in decision.rejections[:_REJECTIONS_MAX]
+    ]
+    return _encode((decision.said, candidates, rejections)).decode()
+
+
+def unpack(text: str) -> dict[str, Any]:
+    """The decision as `Decision.as_data` gives it. Rows of earlier versions hold that themselves."""
+    packed = msgspec.json.decode(text)
+    if isinstance(packed, dict):
+        return packed
+    said, candidates, rejections = packed
+    return Decision(
+        tuple(_unpack_candidate(*each) for each in candidates),
+        tuple(
+            Rejection(Offer(lane, backend, model), Objection(check, tuple(values)))
+            for lane, backend, model, check, values in rejections
+        ),
+        said,
+    ).as_data()
+
+
+def _pack_candidate(candidate: Candidate) -> tuple[str | int, ...]:
+    offer, predicted = candidate.offer, candidate.predicted
+    load = predicted.load
+    return (
+        offer.lane,
+        offer.backend,
+        offer.model,
+        int(predicted.first_token_s * _PER_S),
+        int(predicted.wait_s * _PER_S),
+        int(predicted.load_s * _PER_S),
+        int(predicted.token_s * _PER_S),
+        int(predicted.failure_share * _PER_S),
+        predicted.tokens,
+        predicted.nano,
+        predicted.cost_nano,
+        load.prompt_tokens,
+        load.matched_tokens,
+        load.beside,
+    )
+
+
+def _unpack_candidate(lane: Any, backend: str, model: str, *numbers: int) -> Candidate:
+    first_token, wait, loading, token, failure, tokens, nano, cost_nano, prompt, matched, beside = numbers
+    return Candidate(
+        Offer(lane, backend, model),
+        Prediction(
+            first_token / _PER_S,
+            wait / _PER_S,
+            loading / _PER_S,
+            token / _PER_S,
+            tokens,
+            nano,
+            failure / _PER_S,
+            cost_nano,
+            Load(prompt, matched, 0, beside, None, is_resident=True, is_stream=True),
+        ),
+    )

@@ -1,0 +1,120 @@
+"""What is left of a request when it is over: what the books, the request log and the access log need, and no more.
+
+Neither the prompt nor the answer is among it, so that what waits to be written holds no bodies in memory.
+"""
+
+from msgspec import Struct
+
+from accounting.money import MAX_TOKENS, charge
+from accounting.postings import MAX_TEXT, UsageRecord
+from accounting.rules import CloudBill
+from gateway.journey.trip import NO_LANE, Ending, Trip
+from gateway.lanes.base import Meter, Offer
+from gateway.openai import Kind
+from gateway.records.spool import Settlement
+from gateway.routing.decision import Decision
+
+# No request keeps more machines busy all its time.
+_STAGES_MAX = 1024
+
+
+class Ended(Struct, frozen=True, gc=False):
+    """One request that is over. `problem` is empty for an answer."""
+
+    settlement: Settlement
+    kind: Kind
+    backend: str
+    decision: Decision
+    status: int
+    problem: str
+    key_prefix: str
+    is_stream: bool
+    traceparent: str = ""
+
+
+def end(trip: Trip, meter: Meter, ending: Ending) -> Ended:
+    """Take from a trip what outlives it. Raises LedgerError for what no book can hold."""
+    offer, call = trip.offer, trip.call
+    return Ended(
+        _settlement(trip, meter, ending),
+        call.kind,
+        offer.backend if offer else trip.lane,
+        trip.decision,
+        ending.status,
+        ending.problem,
+        trip.caller.key_prefix,
+        call.request.is_stream,
+        getattr(trip, "traceparent", ""),
+    )
+
+
+def _settlement(trip: Trip, meter: Meter, ending: Ending) -> Settlement:
+    """Capture what a provider delivered, else release; without a hold only the usage row."""
+    usage = _usage(trip, meter, ending)
+    price = trip.offer.price if trip.offer else None
+    # Nothing delivered, nothing charged: not even the prompt. And own machines charge nothing.
+    if trip.hold is None or price is None or not usage.completion_tokens:
+        return Settlement(usage, trip.hold)
+    tokens = (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
+    cost_nano = charge(price.price_for(usage.prompt_tokens), *tokens)
+    return Settlement(usage, trip.hold, CloudBill(price.provider, cost_nano, cost_nano, price.version))
+
+
+def _usage(trip: Trip, meter: Meter, ending: Ending) -> UsageRecord:
+    offer, caller = trip.offer, trip.caller
+    duration_s = trip.elapsed_s
+    prompt_tokens, cached_tokens, completion_tokens = _counts(meter)
+    return UsageRecord(
+        trip.call.id,
+        caller.user_id,
+        caller.department,
+        caller.key_id,
+        _storable(trip.call.request.model),
+        trip.lane,
+        _provider(offer),
+        prompt_tokens,
+        cached_tokens,
+        completion_tokens,
+        meter.source,
+        ending.outcome,
+        trip.started_ns,
+        int(1000 * duration_s),
+        None if trip.first_byte_s is None else int(1000 * trip.first_byte_s),
+        0,
+        0,
+        _compute_nano(offer, meter, ending, duration_s),
+    )
+
+
+def _counts(meter: Meter) -> tuple[int, int, int]:
+    """Prompt, cached and completion tokens, as far as any request can have them: some upstreams count nonsense."""
+    prompt, cached, completion = meter.prompt_tokens, meter.cached_tokens, meter.completion_tokens
+    if 0 <= cached <= prompt <= MAX_TOKENS and 0 <= completion <= MAX_TOKENS:
+        return prompt, cached, completion
+    prompt = _between(0, prompt, MAX_TOKENS)
+    return prompt, _between(0, cached, prompt), _between(0, completion, MAX_TOKENS)
+
+
+def _provider(offer: Offer | None) -> str:
+    if offer is None:
+        return NO_LANE
+    return offer.price.provider if offer.price else offer.backend
+
+
+def _compute_nano(offer: Offer | None, meter: Meter, ending: Ending, duration_s: float) -> int:
+    duration_ns = int(duration_s * 1e9)
+    if offer and offer.lane == "pool" and ending.outcome in ("complete", "interrupted"):
+        # A backend that is not ours does not say how busy it was: the time it took stands for it.
+        return duration_ns
+    return _between(0, meter.compute_ns, duration_ns * _STAGES_MAX)
+
+
+def _between(least: int, number: int, most: int) -> int:
+    return max(least, min(number, most))
+
+
+def _storable(model: str) -> str:
+    """The name that a caller gave a model, as far as a row may hold it."""
+    if len(model) <= MAX_TEXT and model.isascii() and "\0" not in model:
+        return model
+    return model[:MAX_TEXT].replace("\0", "").encode(errors="replace").decode()

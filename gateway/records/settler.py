@@ -1,0 +1,188 @@
+"""Books how requests ended, many at once: what own machines did as one event, each hold by itself, late ones too.
+
+Belongs to one thread. Everything here has its key: settling again what was settled finds it booked.
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Protocol, TypeAlias, TypeVar
+
+import structlog
+from sqlalchemy.orm import Session
+
+from accounting import rules
+from accounting.balances import balance
+from accounting.chart import user_paid
+from accounting.errors import (
+    AlreadyResolved,
+    BooksUnavailable,
+    DatabaseFailing,
+    HoldExpired,
+    HoldNotFound,
+    IdempotencyConflict,
+    InsufficientCredit,
+    LedgerError,
+    UsageBooked,
+)
+from accounting.holds import Holds
+from accounting.leases import Leases
+from accounting.poster import Poster
+from accounting.postings import MAX_USAGES, Posted, UsageRecord
+from accounting.reaper import lease_tip
+from accounting.rules import CloudBill, Hold
+from gateway.records.spool import Settlement
+
+log = structlog.get_logger(__name__)
+
+ANSWER_TIMEOUT_S = 30.0
+
+Settled: TypeAlias = int | LedgerError | None
+"""The event that ended a request; why it is not booked; None where an earlier try had booked it."""
+
+
+T = TypeVar("T")
+
+
+class Read(Protocol):
+    def __call__(self, query: Callable[[Session], T], /) -> T: ...
+
+
+class Settler:
+    """Waits for the books' answers; `read` gives a query a session, and raises DatabaseFailing where it cannot."""
+
+    def __init__(self, poster: Poster, leases: Leases, read: Read) -> None:
+        self._poster = poster
+        self._leases = leases
+        self._holds = Holds(poster)
+        self._read = read
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        """Book every settlement, and say of each what became of it. BooksUnavailable ones may be sent again."""
+        # All holds are under way before the first is waited for: they share the writer's groups.
+        started = [self._start(each) if each.hold else None for each in settlements]
+        free = iter(self._record([each.usage for each in settlements if each.hold is None]))
+        return [
+            next(free) if start is None else self._finish(each, start)
+            for each, start in zip(settlements, started, strict=True)
+        ]
+
+    def _record(self, usages: Sequence[UsageRecord]) -> list[Settled]:
+        """Book requests that cost no money: compute units of own machines, or nothing at all."""
+        settled: list[Settled] = []
+        for start in range(0, len(usages), MAX_USAGES):
+            settled += self._record_together(usages[start : start + MAX_USAGES])
+        return settled
+
+    def _record_together(self, usages: Sequence[UsageRecord]) -> list[Settled]:
+        """As one event; without those that are booked already; by halves where one spoils it for the others."""
+        if not usages:
+            return []
+        try:
+            posted = _posted(self._poster.submit(rules.local_uses(usages)))
+        except UsageBooked as known:
+            rest = [usage for usage in usages if usage.request_id not in known.request_ids]
+            booked = iter(self._record_together(rest))
+            return [None if usage.request_id in known.request_ids else next(booked) for usage in usages]
+        except BooksUnavailable as error:
+            return [error] * len(usages)
+        except LedgerError as error:
+            if len(usages) == 1:
+                return [error]
+            half = len(usages) // 2
+            return self._record_together(usages[:half]) + self._record_together(usages[half:])
+        return [posted.event_seq] * len(usages)
+
+    def _start(self, settlement: Settlement) -> "Future[Posted | None] | Future[Posted] | LedgerError":
+        held, bill, usage = settlement.hold, settlement.bill, settlement.usage
+        assert held
+        try:
+            if held.lease:
+                return self._leases.capture(held, bill, usage)
+            if bill is None:
+                return self._holds.release(held, usage)
+            return self._holds.capture(held, bill, usage)
+        except LedgerError as error:
+            return error
+
+    def _finish(
+        self, settlement: Settlement, started: "Future[Posted | None] | Future[Posted] | LedgerError"
+    ) -> Settled:
+        held = settlement.hold
+        assert held
+        try:
+            posted = _answer(started)
+            return posted.event_seq if posted else None
+        except (IdempotencyConflict, UsageBooked):
+            # The only other event with this key or usage row is a late capture: of an earlier try.
+            return None
+        except HoldExpired:
+            log.warning("hold settled late", request_id=held.request_id)
+        except LedgerError as error:
+            return error
+        try:
+            settle = self._settle_owed if held.lease else self._settle_late
+            return settle(held, settlement.bill, settlement.usage)
+        except UsageBooked:
+            return None
+        except LedgerError as error:
+            return error
+
+    def _settle_owed(self, held: Hold, bill: CloudBill | None, usage: UsageRecord) -> Settled:
+        """The lease is gone, with this gateway's last life or to the reaper: as `_settle_late`.
+
+        What a lease of a life that ended still puts aside pays first, and is free then.
+        """
+        if bill is not None and bill.charge_nano > held.amount_nano:
+            bill = replace(bill, charge_nano=held.amount_nano)
+        last_held = replace(held, pending_seq=self._read(lambda session: lease_tip(session, held.pending_seq)))
+        name, user_id = f"last-{held.request_id}", held.user_id
+        last = rules.lease(name, last_held, [(bill, usage)], user_id=user_id, amount_nano=0, expires_ns=0)
+        try:
+            return _posted(self._poster.submit(last)).event_seq
+        except (HoldExpired, AlreadyResolved, HoldNotFound):
+            log.warning("request settled after its lease", request_id=held.request_id)
+        if bill is None:
+            return self._record([usage])[0]
+        try:
+            return self._capture_owed(held, bill, usage, self._available_nano(user_id))
+        except InsufficientCredit:
+            # Another request took them in between.
+            return self._capture_owed(held, bill, usage, 0)
+
+    def _capture_owed(self, held: Hold, bill: CloudBill, usage: UsageRecord, covered_nano: int) -> int:
+        posting = rules.owed_capture(held, bill, usage, covered_nano=covered_nano)
+        return _posted(self._poster.submit(posting)).event_seq
+
+    def _available_nano(self, user_id: str) -> int:
+        return max(0, self._read(lambda session: balance(session, user_paid(user_id))).available_nano)
+
+    def _settle_late(self, held: Hold, bill: CloudBill | None, usage: UsageRecord) -> Settled:
+        """The reaper was faster: charge what credits there are, the user owes the rest."""
+        if bill is None:
+            return self._record([usage])[0]
+        available_nano = self._available_nano(held.user_id)
+        try:
+            try:
+                return _posted(self._holds.capture_late(held, bill, usage, covered_nano=available_nano)).event_seq
+            except InsufficientCredit:
+                # Another request took them in between.
+                return _posted(self._holds.capture_late(held, bill, usage)).event_seq
+        except HoldExpired:
+            log.error("too late to charge", request_id=held.request_id, charge_nano=bill.charge_nano)
+            return self._record([usage])[0]
+
+
+def _posted(future: "Future[Posted]") -> Posted:
+    posted = _answer(future)
+    assert posted
+    return posted
+
+
+def _answer(future: "Future[Posted | None] | Future[Posted] | LedgerError") -> Posted | None:
+    if isinstance(future, LedgerError):
+        raise future
+    try:
+        return future.result(ANSWER_TIMEOUT_S)
+    except TimeoutError:
+        raise DatabaseFailing("the books did not answer in time") from None

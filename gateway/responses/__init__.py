@@ -1,0 +1,1 @@
+"""Responses that their callers asked us to keep."""

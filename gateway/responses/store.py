@@ -1,0 +1,182 @@
+"""Keeps responses for a while: found at once, written behind the answers' backs by a thread of its own."""
+
+import asyncio
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+from sqlalchemy import Row, delete, select
+from sqlalchemy.orm import Session
+
+from gateway.errors import NotFound, RequestInvalid
+from gateway.identity.caller import Caller
+from gateway.responses.pruning import prune
+from gateway.responses.tables import response_table
+from gateway.settings.responses import ResponsesSettings
+
+log = structlog.get_logger(__name__)
+
+QUEUE_MAX = 2000
+QUEUE_BYTES_MAX = 128 * 2**20
+RESPONSE_BYTES_MAX = 16 * 2**20
+CHAIN_MAX = 500
+CHAIN_BYTES_MAX = 32 * 2**20
+PRUNE_EVERY_S = 600.0
+
+_KEEP = ResponsesSettings()
+_PRIVACY = {"public": 0, "internal": 1, "private": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResponse:
+    """`input` and `answer` are JSON text: the items that were sent, and the response object."""
+
+    id: str
+    owner: str
+    previous_id: str | None
+    created_ns: int
+    input: str
+    answer: str
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.input) + len(self.answer)
+
+
+@dataclass(frozen=True, slots=True)
+class _Removal:
+    id: str
+    size_bytes: int = 0
+
+
+def owner_of(caller: Caller) -> str:
+    """Whose responses a caller may see: those of the same person in the same organization."""
+    return f"{caller.organization_id}/{caller.user_id}"
+
+
+class ResponseStore:
+    """Stores, finds and forgets. What is not written yet is found all the same."""
+
+    def __init__(
+        self, read: Callable[[], Session], write: Callable[[], Session], keep: ResponsesSettings = _KEEP
+    ) -> None:
+        self._read = read
+        self._write = write
+        self._keep = keep
+        self._jobs: queue.Queue[StoredResponse | _Removal | None] = queue.Queue(QUEUE_MAX)
+        self._lock = threading.Lock()
+        self._waiting: dict[str, StoredResponse | _Removal] = {}
+        self._waiting_bytes = 0
+        self._thread = threading.Thread(target=self._run, name="stored responses", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """Writes what is waiting, as far as that takes no longer than `timeout_s`."""
+        try:
+            self._jobs.put(None, timeout=timeout_s)
+        except queue.Full:
+            log.error("stored responses not written to their end", waiting=self._jobs.qsize())
+        else:
+            self._thread.join(timeout_s)
+
+    def keeps(self, caller: Caller) -> bool:
+        """Whether this caller's responses may be stored."""
+        return self._keep.store and _PRIVACY[caller.privacy] <= _PRIVACY[self._keep.privacy_max]
+
+    def add(self, response: StoredResponse) -> None:
+        """Never waits and never raises; one that finds no room is not stored, and said to be lost."""
+        if response.size_bytes > RESPONSE_BYTES_MAX or not self._put(response):
+            log.warning("response not stored", response_id=response.id, size_bytes=response.size_bytes)
+
+    async def find(self, owner: str, response_id: str) -> StoredResponse:
+        """Raises NotFound, also for what belongs to somebody else."""
+        return await asyncio.to_thread(self._find, owner, response_id)
+
+    async def chain(self, owner: str, response_id: str) -> list[StoredResponse]:
+        """A response and those before it, the oldest first. Raises NotFound and RequestInvalid."""
+        return await asyncio.to_thread(self._chain, owner, response_id)
+
+    async def remove(self, owner: str, response_id: str) -> None:
+        """Raises NotFound."""
+        await asyncio.to_thread(self._find, owner, response_id)
+        if not self._put(_Removal(response_id)):
+            raise RequestInvalid("Too much waits to be written just now; try again in a second.")
+
+    def _put(self, job: StoredResponse | _Removal) -> bool:
+        with self._lock:
+            if self._waiting_bytes + job.size_bytes > QUEUE_BYTES_MAX:
+                return False
+            try:
+                self._jobs.put_nowait(job)
+            except queue.Full:
+                return False
+            self._waiting[job.id] = job
+            self._waiting_bytes += job.size_bytes
+            return True
+
+    def _find(self, owner: str, response_id: str) -> StoredResponse:
+        found = self._waiting.get(response_id) or self._written(response_id)
+        if isinstance(found, StoredResponse) and found.owner == owner:
+            return found
+        raise NotFound(f"There is no stored response {response_id[:80]!r}.")
+
+    def _written(self, response_id: str) -> StoredResponse | None:
+        with self._read() as session:
+            row = session.execute(select(response_table).where(response_table.c.id == response_id)).one_or_none()
+        return _of_row(row) if row else None
+
+    def _chain(self, owner: str, response_id: str) -> list[StoredResponse]:
+        chain: list[StoredResponse] = []
+        next_id: str | None = response_id
+        size_bytes = 0
+        while next_id:
+            chain.append(self._find(owner, next_id))
+            next_id = chain[-1].previous_id
+            size_bytes += chain[-1].size_bytes
+            if len(chain) > CHAIN_MAX or size_bytes > CHAIN_BYTES_MAX:
+                text = "previous_response_id: the conversation is too long to go on; begin a new one"
+                raise RequestInvalid(text, param="previous_response_id", code="conversation_too_long")
+        return chain[::-1]
+
+    def _run(self) -> None:
+        prune_at_s = 0.0
+        while True:
+            try:
+                job = self._jobs.get(timeout=max(0.0, prune_at_s - time.monotonic()))
+            except queue.Empty:
+                prune(self._write, self._keep)
+                prune_at_s = time.monotonic() + PRUNE_EVERY_S
+                continue
+            if job is None:
+                return
+            self._carry_out(job)
+            with self._lock:
+                self._waiting_bytes -= job.size_bytes
+                if self._waiting.get(job.id) is job:
+                    del self._waiting[job.id]
+
+    def _carry_out(self, job: StoredResponse | _Removal) -> None:
+        """The thread's edge: whatever happens must not end it."""
+        try:
+            with self._write() as session, session.begin():
+                if isinstance(job, StoredResponse):
+                    session.execute(response_table.insert(), [_to_row(job)])
+                else:
+                    session.execute(delete(response_table).where(response_table.c.id == job.id))
+        except Exception as error:  # noqa: BLE001
+            log.error("response not stored", response_id=job.id, reason=str(error.__cause__ or error))
+
+
+def _to_row(response: StoredResponse) -> dict[str, object]:
+    row: dict[str, object] = {name: getattr(response, name) for name in StoredResponse.__slots__}
+    return row | {"size_bytes": response.size_bytes}
+
+
+def _of_row(row: Row[tuple[object, ...]]) -> StoredResponse:
+    values = dict(row._mapping)
+    return StoredResponse(**{name: values[name] for name in StoredResponse.__slots__})

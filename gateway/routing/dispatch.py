@@ -1,0 +1,129 @@
+"""One request at one backend: what it waits for, and what its times teach about the backend."""
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from gateway.lanes.base import Offer
+from gateway.routing.accuracy import Accuracy
+from gateway.routing.decision import Candidate
+from gateway.routing.health import Health
+from gateway.routing.lengths import OutputLengths
+from gateway.routing.prediction import Facts, Prediction
+from gateway.routing.prefixes import PrefixIndex
+
+
+class Memory(Struct, frozen=True):
+    """What is remembered of answers across backends."""
+
+    accuracy: Accuracy
+    lengths: OutputLengths
+    prefixes: PrefixIndex
+
+
+class Dispatch(Struct):
+    """Begun by Router.began; ends with exactly one of succeeded, failed or left. Those after it do nothing.
+
+    Without a `chosen` candidate nothing was predicted, and nothing is learned but how it ended.
+    """
+
+    label: str
+    clock: Callable[[], float]
+    record: Health
+    memory: Memory
+    chosen: Candidate | None = None
+    key_id: str = ""
+    began_s: float = 0.0
+    first_s: float | None = None
+    pending_tokens: int = 0
+    """Of its prompt, until its answer begins."""
+    teaches: bool = False
+    has_ended: bool = False
+
+    def begin(self) -> None:
+        self.began_s = now_s = self.clock()
+        self.record.began(now_s)
+        if self.chosen and self.chosen.predicted.load.is_stream:
+            # An answer that comes as a whole does not show when its prompt is through, and is not counted.
+            load = self.chosen.predicted.load
+            self.pending_tokens = max(1, load.prompt_tokens - load.matched_tokens)
+            self.record.pending_tokens += self.pending_tokens
+
+    def first_byte(self, seconds: float | None = None) -> None:
+        """The answer has begun, by our own clock or after `seconds` at this backend."""
+        if self.has_ended or self.first_s is not None:
+            return
+        now_s = self.clock()
+        self.first_s = first_s = now_s - self.began_s if seconds is None else seconds
+        record, chosen = self.record, self.chosen
+        self._is_through()
+        record.breaker.succeeded()
+        record.speaking += 1
+        if record.speaking > record.spoke_most:
+            record.spoke_most = record.speaking
+        if chosen and chosen.facts and chosen.predicted.load.is_stream and chosen.facts.rates.is_due(now_s):
+            self.teaches = True
+            predicted = chosen.predicted
+            self.memory.accuracy.add(
+                self.label, chosen.offer.lane, "first_token", predicted.first_token_s, first_s
+            )
+            chosen.facts.rates.saw_first_token(predicted.load, first_s)
+
+    def succeeded(self, tokens: int = 0, cached_tokens: int | None = None) -> None:
+        """The answer was whole; counts are the meter's. `cached_tokens` is for backends that are known to tell."""
+        if self._ends():
+            now_s, chosen = self.clock(), self.chosen
+            self.record.succeeded(now_s)
+            if chosen is None or chosen.facts is None:
+                return
+            is_stream = chosen.predicted.load.is_stream
+            if self.teaches or (not is_stream and chosen.facts.rates.is_due(now_s)):
+                self._learn(chosen, chosen.facts, now_s - self.began_s, tokens, cached_tokens)
+
+    def failed(self, retry_after_s: float | None = None) -> None:
+        """The backend did not answer, or broke off."""
+        if self._ends():
+            self.record.failed(self.clock(), retry_after_s)
+
+    def left(self, retry_after_s: float | None = None) -> None:
+        """The caller hung up, the request was to blame, or the backend was only busy: no verdict on it."""
+        if self._ends():
+            self.record.left(self.clock(), retry_after_s)
+
+    def _ends(self) -> bool:
+        if self.has_ended:
+            return False
+        self.has_ended = True
+        self._is_through()
+        self.record.speaking -= self.first_s is not None
+        return True
+
+    def _is_through(self) -> None:
+        self.record.pending_tokens -= self.pending_tokens
+        self.pending_tokens = 0
+
+    def _learn(
+        self, chosen: Candidate, facts: Facts, duration_s: float, tokens: int, cached_tokens: int | None
+    ) -> None:
+        load, memory, rates = chosen.predicted.load, self.memory, facts.rates
+        memory.lengths.observe(self.key_id, chosen.offer.model, tokens)
+        if cached_tokens is not None and load.matched_tokens:
+            memory.prefixes.learn_size(self.label, load.matched_tokens, cached_tokens)
+        first_s = self.first_s if load.is_stream else None
+        if tokens > 1:
+            self._compare(chosen.predicted, chosen.offer, duration_s, first_s, tokens)
+        if not load.is_resident:
+            rates.regret_s, rates.loading_since_s = 0.0, None
+        else:
+            beside = (load.beside + self.record.in_flight) / 2
+            rates.saw_end(load, beside, first_s, duration_s, tokens)
+
+    def _compare(
+        self, predicted: Prediction, offer: Offer, duration_s: float, first_s: float | None, tokens: int
+    ) -> None:
+        if first_s is None:
+            expected_s = predicted.first_token_s + tokens * predicted.token_s
+            self.memory.accuracy.add(self.label, offer.lane, "request", expected_s, duration_s)
+        else:
+            token_s = (duration_s - first_s) / (tokens - 1)
+            self.memory.accuracy.add(self.label, offer.lane, "token", predicted.token_s, token_s)

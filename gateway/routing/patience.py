@@ -1,0 +1,70 @@
+"""How long backends mostly take to begin, and how many requests may be asked of a second one: for hedging."""
+
+from collections import OrderedDict
+from typing import TypeAlias
+
+from gateway.lanes.base import Offer
+
+# After so many answers it is known how long a backend mostly takes; the last ones count.
+_SEEN_MIN = 20
+_SEEN_MAX = 64
+_RENEW_EVERY = 8
+_MOSTLY = 0.95
+# Nobody is hurt by less, and a second request is not worth it.
+_LEAST_S = 0.05
+_BACKENDS_MAX = 2048
+# Of all requests that could be, so many are asked of a second backend.
+_SHARE = 0.05
+_SAVED_MAX = 5.0
+
+_Key: TypeAlias = tuple[str, str, bool]
+
+
+class FirstBytes:
+    """The last times to the first byte of one model at one backend, and their 95th percentile."""
+
+    __slots__ = ("_at", "_seen", "mostly_s")
+
+    def __init__(self) -> None:
+        self._seen: list[float] = []
+        self._at = 0
+        self.mostly_s: float | None = None
+
+    def add(self, seconds: float) -> None:
+        if len(self._seen) < _SEEN_MAX:
+            self._seen.append(seconds)
+        else:
+            self._seen[self._at % _SEEN_MAX] = seconds
+        self._at += 1
+        if self._at >= _SEEN_MIN and not self._at % _RENEW_EVERY:
+            ordered = sorted(self._seen)
+            self.mostly_s = max(_LEAST_S, ordered[int(_MOSTLY * len(ordered))])
+
+
+class Patience:
+    """When to ask a second backend. One event loop owns it.
+
+    Streams and whole answers are told apart: the one begins with its first word, the other with its last.
+    """
+
+    def __init__(self) -> None:
+        self._times: OrderedDict[_Key, FirstBytes] = OrderedDict()
+        self._saved = 1.0
+
+    def of(self, offer: Offer, *, is_stream: bool) -> FirstBytes:
+        """What is known of the offer; a further request could be asked of a second backend."""
+        self._saved = min(_SAVED_MAX, self._saved + _SHARE)
+        key = offer.label, offer.model, is_stream
+        times = self._times.get(key)
+        if times is None:
+            times = self._times[key] = FirstBytes()
+            if len(self._times) > _BACKENDS_MAX:
+                self._times.popitem(last=False)
+        return times
+
+    def spend(self) -> bool:
+        """Whether one more request may be asked of a second backend now."""
+        if self._saved < 1:
+            return False
+        self._saved -= 1
+        return True

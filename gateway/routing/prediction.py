@@ -1,0 +1,113 @@
+"""What an offer would take for a request, in seconds and nano-dollars, and the one number to rank it by. Pure.
+
+    first token = wait + (prompt - cached) x seconds per prompt token + overhead + loading where needed
+    time        = first token + expected answer x seconds per token at this load
+    cost        = dollars + late_weight x max(0, first token x (1 + its usual error) - target)
+                + failure_weight x risk + speed_weight x time
+
+`risk` is the probability of a failure beyond the one that every backend has. `speed_weight` is small: it tells
+machines of one's own apart, and a token's delay is not paid for unless its owner says what a second is worth.
+"""
+
+from msgspec import Struct
+
+from accounting.money import MAX_TOKENS
+from gateway.lanes.base import Offer
+from gateway.routing.health import Health
+from gateway.routing.need import Need
+from gateway.routing.policy import price_nano
+from gateway.routing.rates import STARTING_S, Load, Rates
+from gateway.settings import RoutingSettings
+
+# Failures up to this share are weather: they tell no backend from another.
+_USUAL_RISK = 0.02
+_LEAST_WEIGHT = 0.001
+
+
+class Facts(Struct, frozen=True, gc=False):
+    """One offer with its backend's record at this moment. A Struct, as thousands are made each second."""
+
+    offer: Offer
+    health: Health
+    rates: Rates
+    failure_share: float
+    matched_tokens: int = 0
+    now_s: float = 0.0
+
+
+class Prediction(Struct, frozen=True, gc=False):
+    """The formula's terms. `nano` is what the caller would be charged, `cost_nano` what is compared."""
+
+    first_token_s: float
+    wait_s: float
+    load_s: float
+    token_s: float
+    tokens: int
+    nano: int
+    failure_share: float
+    cost_nano: int
+    load: Load
+
+    @property
+    def time_s(self) -> float:
+        return self.first_token_s + self.tokens * self.token_s
+
+
+def predict(need: Need, facts: Facts, weights: RoutingSettings) -> Prediction:
+    """Never fails, and never less for a busier backend."""
+    offer, rates = facts.offer, facts.rates
+    load = load_on(need, facts)
+    load_s = 0.0 if load.is_resident else loading_s(facts)
+    first_token_s, wait_s, token_s = rates.predict(load)
+    first_token_s += load_s
+    nano = price_nano(offer, need) if offer.price else 0
+    # Each wait that a loaded model would have spared others counts for loading it.
+    begin_s = first_token_s - min(load_s, rates.regret_s) if load_s else first_token_s
+    cost = weights.speed_nano_per_s * (begin_s + need.expected_tokens * token_s)
+    if offer.weight != 1.0:
+        cost /= max(_LEAST_WEIGHT, offer.weight)
+    late_s = begin_s * (1 + rates.spread) - weights.target_s
+    if late_s > 0:
+        cost += weights.time_nano_per_s * late_s
+    if facts.failure_share > _USUAL_RISK:
+        cost += weights.failure_nano * (facts.failure_share - _USUAL_RISK)
+    return Prediction(
+        first_token_s,
+        wait_s,
+        load_s,
+        token_s,
+        need.expected_tokens,
+        nano,
+        facts.failure_share,
+        nano + int(cost),
+        load,
+    )
+
+
+def load_on(need: Need, facts: Facts) -> Load:
+    """What would stand before the request: by our own count, or by the backend's where that is more."""
+    offer, health = facts.offer, facts.health
+    beside = health.in_flight
+    if offer.running is not None or offer.queued is not None:
+        beside = max(beside, (offer.running or 0) + (offer.queued or 0))
+    beside += health.waiting
+    prompt_tokens, matched_tokens = need.prompt_tokens, facts.matched_tokens
+    if prompt_tokens > MAX_TOKENS:
+        prompt_tokens = MAX_TOKENS
+    return Load(
+        prompt_tokens,
+        matched_tokens if matched_tokens < prompt_tokens else prompt_tokens,
+        health.pending_tokens,
+        beside,
+        offer.slots or health.spoke_most or None,
+        offer.is_resident and offer.state == "ready",
+        need.is_stream,
+    )
+
+
+def loading_s(facts: Facts) -> float:
+    """Until the model is there; less for those who come while it is being loaded."""
+    offer = facts.offer
+    whole_s = offer.load_s or (STARTING_S if offer.state == "starting" else 0.0)
+    since_s = facts.rates.loading_since_s
+    return whole_s if since_s is None else max(0.0, whole_s - (facts.now_s - since_s))

@@ -1,0 +1,196 @@
+"""What a model takes at one backend, learned from its answers: seconds to the first token and for each next one.
+
+first token = overhead (network, template) + new prompt tokens x seconds + known ones x seconds + wait
+wait        = the longer one of: prompts that were sent before it; requests before it, until a slot is free
+each token  = base + part for every request that is being answered
+"""
+
+from msgspec import Struct
+
+from gateway.lanes.base import Offer
+from gateway.routing.fit import SETTLED, Fit
+from gateway.settings import LaneName
+
+_ALPHA = 0.1
+# A backend that is still being started, where nobody says how long that takes.
+STARTING_S = 10.0
+_TOLD_PROMPT_TOKENS = 512
+_USUAL_ANSWER_TOKENS = 256
+
+# Until seen at work: overhead in seconds, seconds per prompt token, seconds per token of the answer.
+_ASSUMED: dict[LaneName, tuple[float, float, float]] = {
+    "cluster": (0.15, 1 / 400, 0.06),
+    "pool": (0.1, 1 / 1500, 0.03),
+    "cloud": (0.6, 1 / 20_000, 0.015),
+}
+_ASSUMED_BATCH_SHARE = 0.05
+# Where a backend does not say how many requests it answers at once: how much of the wait is believed that there
+# would be with as many slots as were seen in use. Providers have room for everybody.
+_ASSUMED_SERIAL: dict[LaneName, float] = {"cluster": 0.2, "pool": 0.2, "cloud": 0.001}
+# How far first tokens are off what was predicted, as a share.
+_ASSUMED_SPREAD = 0.2
+_LEAST_S = 0.001
+# A backend that was not chosen so many times in a row may no longer be what it was.
+_OLD_AFTER = 200
+# What a token that the backend was sent before costs beside a new one: some have left its cache since.
+_ASSUMED_KNOWN_SHARE = 0.1
+# Once rates have settled, a busy backend's answers are looked at so often: learning from one takes 20 us.
+_LOOK_EVERY_S = 0.01
+_STRIDE_MAX = 256
+
+
+class Load(Struct, frozen=True, gc=False):
+    """What stood before a request when it was sent.
+
+    `slots` are the requests that the backend answers at once: by its own word, or as many as were seen to be; None
+    where nothing is known. `beside` are all other requests there, `pending_tokens` those prompts' that have no
+    answer yet.
+    """
+
+    prompt_tokens: int
+    matched_tokens: int
+    pending_tokens: int
+    beside: int
+    slots: int | None
+    is_resident: bool
+    is_stream: bool
+
+
+class Rates:
+    """One model's at one backend. `spread` is by what share its first tokens come off their time.
+
+    `regret_s` and `loading_since_s` are of a model that is not loaded there.
+    """
+
+    __slots__ = (
+        "_looked_s",
+        "_passed",
+        "_stride",
+        "each",
+        "first",
+        "loading_since_s",
+        "passed_over",
+        "regret_s",
+        "service_s",
+        "slots",
+        "spread",
+        "told",
+    )
+
+    def __init__(self, offer: Offer) -> None:
+        self.slots = offer.slots
+        self.told = (offer.first_token_s, offer.token_s)
+        overhead_s, prompt_s, token_s = _assumed(offer)
+        serial = 1.0 if offer.slots else _ASSUMED_SERIAL[offer.lane]
+        self.first = Fit((overhead_s, prompt_s, _ASSUMED_KNOWN_SHARE * prompt_s, serial))
+        self.each = Fit((token_s * (1 - _ASSUMED_BATCH_SHARE), token_s * _ASSUMED_BATCH_SHARE))
+        self.service_s = overhead_s + _USUAL_ANSWER_TOKENS * token_s
+        self.spread = _ASSUMED_SPREAD
+        self.passed_over = 0
+        self.regret_s = 0.0
+        self.loading_since_s: float | None = None
+        self._passed = 0
+        self._stride = 1
+        self._looked_s = 0.0
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether to learn from one more answer: from each until rates have settled, and where they are few.
+
+        Else from every so many'th, which takes slow and fast ones as they come; the first after a pause would not.
+        """
+        self._passed += 1
+        since_s = now_s - self._looked_s
+        if self._passed < self._stride and since_s < 4 * _LOOK_EVERY_S:
+            return False
+        if since_s > _LOOK_EVERY_S:
+            self._stride = max(1, self._stride // 2)
+        elif self.first.seen > SETTLED and since_s < _LOOK_EVERY_S / 2:
+            self._stride = min(_STRIDE_MAX, 2 * self._passed)
+        self._passed = 0
+        self._looked_s = now_s
+        return True
+
+    def was_passed_over(self) -> None:
+        """Another one was better by what is known: which may be old. Slowly it gets another chance."""
+        self.passed_over += 1
+        if self.passed_over % _OLD_AFTER == 0:
+            self.first.fade()
+            self.each.fade()
+
+    def holds_for(self, offer: Offer) -> bool:
+        """Whether this was learned of the same backend as it is now: a new plan, other slots, are another one."""
+        return self.slots == offer.slots and self.told == (offer.first_token_s, offer.token_s)
+
+    def predict(self, load: Load) -> tuple[float, float, float]:
+        """Seconds to the first token, how many of them are spent waiting, and seconds for each further token.
+
+        Never less for more load. In one piece, since it runs for every candidate of every request.
+        """
+        overhead_s, prompt_s, known_s, serial = self.first.rates
+        known, beside, slots = load.matched_tokens, load.beside, load.slots
+        if slots is None:
+            queue_s = beside * self.service_s
+            together = beside + 1
+        else:
+            queue_s = (beside - slots + 1) * self.service_s / slots if beside >= slots else 0.0
+            together = slots if beside >= slots else beside + 1
+        wait_s = prompt_s * load.pending_tokens
+        if serial * queue_s > wait_s:
+            wait_s = serial * queue_s
+        own_s = overhead_s + prompt_s * (load.prompt_tokens - known) + known_s * known
+        base_s, each_s = self.each.rates
+        return own_s + wait_s, wait_s, base_s + each_s * together
+
+    def saw_first_token(self, load: Load, seconds: float) -> None:
+        if not load.is_resident:
+            return
+        expected_s, _, _ = self.predict(load)
+        error_share = abs(seconds - expected_s) / max(seconds, expected_s, _LEAST_S)
+        self.spread += _ALPHA * (error_share - self.spread)
+        self.first.observe(self._causes(load), seconds)
+
+    def saw_end(self, load: Load, beside: float, first_s: float | None, duration_s: float, tokens: int) -> None:
+        """`beside` is how many others there were on average. Without `first_s` the answer came as a whole."""
+        if first_s is None:
+            # What of the time was before the first token is not seen: what is left by the known speed.
+            _, _, token_s = self.predict(load)
+            self.saw_first_token(load, max(0.0, duration_s - tokens * token_s))
+            first_s, _, _ = self.predict(load)
+        spoken_s = duration_s - first_s
+        if tokens > 1 and spoken_s > 0:
+            self.each.observe((1.0, _together(beside, load.slots)), spoken_s / (tokens - 1))
+        service_s = max(0.0, spoken_s) + self._own_s(load)
+        self.service_s += _ALPHA * (service_s - self.service_s)
+
+    def _own_s(self, load: Load) -> float:
+        """From its turn to its first token."""
+        overhead_s, prompt_s, known_s, _ = self.first.rates
+        known = load.matched_tokens
+        return overhead_s + prompt_s * (load.prompt_tokens - known) + known_s * known
+
+    def _queue_s(self, load: Load) -> float:
+        """Service time before it: until enough slots are free; all of it where nobody knows how many there are."""
+        if load.slots is None:
+            return load.beside * self.service_s
+        return max(0, load.beside - load.slots + 1) * self.service_s / load.slots
+
+    def _causes(self, load: Load) -> tuple[float, float, float, float]:
+        """What a time is explained by. Of the two waits it is the one that is longer by all that is known."""
+        known, queue_s = load.matched_tokens, self._queue_s(load)
+        new = load.prompt_tokens - known
+        _, prompt_s, _, serial = self.first.rates
+        if serial * queue_s > prompt_s * load.pending_tokens:
+            return 1.0, new, known, queue_s
+        return 1.0, new + load.pending_tokens, known, 0.0
+
+
+def _together(beside: float, slots: int | None) -> float:
+    return beside + 1 if slots is None else min(beside + 1, slots)
+
+
+def _assumed(offer: Offer) -> tuple[float, float, float]:
+    """What the backend's plan foretells, or what its lane is taken for."""
+    overhead_s, prompt_s, token_s = _ASSUMED[offer.lane]
+    if offer.first_token_s:
+        overhead_s, prompt_s = 0.1 * offer.first_token_s, 0.9 * offer.first_token_s / _TOLD_PROMPT_TOKENS
+    return overhead_s, prompt_s, offer.token_s or token_s

@@ -1,0 +1,78 @@
+"""What may and can answer, worked out once for requests that are alike.
+
+Rules, features and lanes are the same for nearly every request of a key: only how long a prompt is, and how the
+backends are doing, is asked anew each time.
+"""
+
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct, structs
+
+from gateway.identity.caller import Caller
+from gateway.lanes.base import Offer
+from gateway.routing.decision import Rejection, sift
+from gateway.routing.health import Health, LaneHealth
+from gateway.routing.need import NO_PREFERENCES, Need
+from gateway.routing.policy import Ceiling, context_needed
+from gateway.routing.rates import Rates
+
+# Records of backends and models that were not used for long are forgotten; nobody holds on to them for longer.
+_LASTS_S = 1.0
+_REMEMBERED = 4096
+_NO_BOUND = 2**62
+
+
+class Known(Struct, frozen=True):
+    """An offer with the record of its backend, and what the model takes there."""
+
+    offer: Offer
+    health: Health
+    rates: Rates
+
+
+class Shortlist(Struct, frozen=True):
+    """What passed every rule and what did not. `context_tokens` is the least of those that passed."""
+
+    caller: Caller
+    offers: Sequence[Offer]
+    passed: Sequence[Known]
+    rejections: Sequence[Rejection]
+    ceiling: Ceiling | None
+    context_tokens: int
+    until_s: float
+
+
+class Shortlists:
+    """Bounded. One is made anew with every change of an offer or of a key's rights, and within a second anyway."""
+
+    def __init__(self, health: LaneHealth, ceiling_of: Callable[[Caller, str], Ceiling | None]) -> None:
+        self._health = health
+        self._ceiling_of = ceiling_of
+        self._by_need: dict[tuple[object, ...], Shortlist] = {}
+
+    def of(self, need: Need, caller: Caller, offers: Sequence[Offer], now_s: float) -> Shortlist:
+        """As `sift` would find it now."""
+        if not offers or need.preferences is not NO_PREFERENCES:
+            return self._make(need, caller, offers, now_s)
+        name = (caller.key_id, need.model, need.features, need.kind, need.privacy, need.lane)
+        found = self._by_need.get(name)
+        if found is None or found.caller is not caller or now_s >= found.until_s or found.offers != offers:
+            if len(self._by_need) >= _REMEMBERED:
+                self._by_need.clear()
+            any_length = structs.replace(need, prompt_tokens=0, output_tokens=0)
+            found = self._by_need[name] = self._make(any_length, caller, offers, now_s)
+        if context_needed(need) > found.context_tokens:
+            return self._make(need, caller, offers, now_s)
+        return found
+
+    def known(self, offers: Sequence[Offer]) -> list[Known]:
+        """Offers with what is known of them."""
+        records = [(offer, self._health.of(offer.label)) for offer in offers]
+        return [Known(offer, record, record.rates_of(offer)) for offer, record in records]
+
+    def _make(self, need: Need, caller: Caller, offers: Sequence[Offer], now_s: float) -> Shortlist:
+        passed, rejections = sift(need, caller, offers)
+        contexts = [offer.context_tokens for offer in passed if offer.context_tokens is not None]
+        ceiling = self._ceiling_of(caller, need.model)
+        least_tokens = min(contexts, default=_NO_BOUND)
+        return Shortlist(caller, offers, self.known(passed), rejections, ceiling, least_tokens, now_s + _LASTS_S)

@@ -1,0 +1,96 @@
+"""Who may come in: sign-in through an identity provider, and how often a wrong key may be tried."""
+
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+from gateway.settings.base import Role, Section, WholePath
+
+SECRET_BYTES_MIN = 32
+HOW_TO_MAKE_ONE = "`openssl rand -hex 32` makes one"
+
+
+class IdentitySettings(Section):
+    secret: SecretStr | None = Field(
+        None, description="What keys are hashed with; the same for all gateways of one database."
+    )
+    secret_file: WholePath | None = Field(
+        None, description="File with that secret, mode 0600; without either the data folder has one of its own."
+    )
+    wrong_keys_per_minute: int = Field(
+        60, ge=1, description="Wrong keys that one address may send in a minute; more get a 429."
+    )
+    session_hours: int = Field(
+        12, ge=1, le=24 * 30, description="How long a sign-in to the console lasts, in hours."
+    )
+    public_url: str | None = Field(
+        None, description="The gateway's address as browsers see it, where a proxy stands before it."
+    )
+    oidc_issuer: str | None = Field(None, description="OpenID Connect provider; without one only keys sign in.")
+    oidc_client_id: str = Field("", description="This gateway's client id at the provider.")
+    oidc_client_secret: SecretStr | None = Field(None, description="Its client secret; public clients have none.")
+    oidc_client_secret_file: WholePath | None = Field(
+        None, description="File with the client secret, instead of the secret itself."
+    )
+    oidc_scopes: tuple[str, ...] = Field(
+        ("openid", "email", "profile"), description="Scopes asked for; openid is always among them."
+    )
+    oidc_allowed_domains: tuple[str, ...] = Field(
+        (), description="Domains of verified e-mail addresses that may sign in; empty for all."
+    )
+    oidc_auto_create: bool = Field(False, description="Whether an unknown person who signs in becomes a member.")
+    oidc_organization: str = Field("home", description="Name of the organization that such a person joins.")
+    oidc_role_claim: str = Field("groups", description="Claim of the ID token that oidc_roles looks at.")
+    oidc_roles: dict[str, Role] = Field(
+        {},
+        description="Role by value of that claim; where any is set, each sign-in sets the person's role.",
+        examples=['{"millrace-admins": "admin"}'],
+    )
+
+    @field_validator("public_url")
+    @classmethod
+    def _is_an_address(cls, text: str | None) -> str | None:
+        if text is not None and not text.startswith(("https://", "http://")):
+            raise ValueError("an address that begins with https:// or http://")
+        return text
+
+    @field_validator("secret")
+    @classmethod
+    def _is_long_enough(cls, secret: SecretStr | None) -> SecretStr | None:
+        if secret is not None and len(secret.get_secret_value().encode()) < SECRET_BYTES_MIN:
+            raise ValueError(f"fewer than {SECRET_BYTES_MIN} bytes; {HOW_TO_MAKE_ONE}")
+        return secret
+
+    @model_validator(mode="after")
+    def _has_one_secret(self) -> Self:
+        if self.secret is not None and self.secret_file is not None:
+            raise ValueError("secret and secret_file: set one of the two")
+        return self
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if self.oidc_issuer is None:
+            return self
+        if not _is_safe(self.oidc_issuer):
+            raise ValueError("oidc_issuer: an https:// address without query; http:// is for this machine alone")
+        if not self.oidc_client_id:
+            raise ValueError("oidc_client_id: the provider knows this gateway by one; set it beside oidc_issuer")
+        if self.oidc_client_secret and self.oidc_client_secret_file:
+            raise ValueError("oidc_client_secret and oidc_client_secret_file: set one of the two")
+        return self
+
+    def client_secret(self) -> str | None:
+        """Read anew for each use, so that a changed file needs no restart. Raises OSError."""
+        if self.oidc_client_secret_file is not None:
+            return Path(self.oidc_client_secret_file).read_text().strip()
+        return self.oidc_client_secret.get_secret_value() if self.oidc_client_secret else None
+
+
+def _is_safe(issuer: str) -> bool:
+    if "?" in issuer or "#" in issuer:
+        return False
+    local = ("http://127.0.0.1", "http://localhost", "http://[::1]")
+    return issuer.startswith("https://") or any(
+        issuer == a or issuer.startswith((a + ":", a + "/")) for a in local
+    )

@@ -1,0 +1,31 @@
+"""What several gateways share: Redis."""
+
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, SecretStr
+
+from gateway.settings.base import Section
+
+
+def _is_redis_url(url: SecretStr) -> SecretStr:
+    """The message leaves the URL out, for it may hold a password."""
+    try:
+        scheme = urlsplit(url.get_secret_value()).scheme
+    except ValueError:
+        scheme = ""
+    if scheme not in ("redis", "rediss", "unix"):
+        raise ValueError("a Redis URL begins with redis://, rediss:// or unix://")
+    return url
+
+
+class RedisSettings(Section):
+    url: Annotated[SecretStr, AfterValidator(_is_redis_url)] | None = Field(
+        None, description="Redis that several gateways share limits through; without one this gateway is alone."
+    )
+    prefix: str = Field(
+        "millrace", pattern=r"^[\w.-]+$", description="What the names of all our keys in Redis begin with."
+    )
+    timeout_s: float = Field(
+        0.25, gt=0, le=5, description="Patience for an answer of Redis, in seconds; then limits go on without it."
+    )

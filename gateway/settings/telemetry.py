@@ -1,0 +1,14 @@
+"""Whether and where traces and metrics in OpenTelemetry's GenAI conventions go."""
+
+from pydantic import Field
+
+from gateway.settings.base import Section
+
+
+class TelemetrySettings(Section):
+    otlp_endpoint: str | None = Field(
+        None,
+        pattern="^https?://",
+        description="Base URL of an OTLP/HTTP collector (http://localhost:4318); without one nothing is sent.",
+    )
+    service_name: str = Field("millrace", description="What this gateway is called in traces.")

@@ -1,0 +1,91 @@
+"""Anthropic's own client, as it is."""
+
+import json
+from collections.abc import Iterator
+
+import anthropic
+import pytest
+
+from tests.clients.conftest import Served
+from tests.fakes.whole_api import FILLED, MODEL, TEXT
+
+TOOL: anthropic.types.ToolParam = {
+    "name": "weather",
+    "description": "The weather in a city.",
+    "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}},
+}
+USER: anthropic.types.MessageParam = {"role": "user", "content": "How is the weather in Paris?"}
+
+
+@pytest.fixture
+def client(served: Served) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(
+        base_url=served.gateway.root,
+        api_key=served.gateway.api_key,
+        max_retries=0,
+        http_client=anthropic.DefaultHttpxClient(trust_env=False),
+    ) as client:
+        yield client
+
+
+def test_a_message_whole_and_streamed(client: anthropic.Anthropic) -> None:
+    message = client.messages.create(model=MODEL, max_tokens=64, system="Be brief.", messages=[USER])
+    assert [block.text for block in message.content if block.type == "text"] == [TEXT]
+    assert (message.stop_reason, message.usage.output_tokens) == ("end_turn", 6)
+    assert (message.usage.input_tokens, message.usage.cache_read_input_tokens) == (10, 2)
+    with client.messages.stream(model=MODEL, max_tokens=64, messages=[USER]) as stream:
+        assert "".join(stream.text_stream) == TEXT
+        assert stream.get_final_message().usage.output_tokens == 6
+
+
+def test_tools_are_called_and_answered(client: anthropic.Anthropic, served: Served) -> None:
+    tools = [TOOL, TOOL | {"name": "time"}]
+    with client.messages.stream(model=MODEL, max_tokens=64, messages=[USER], tools=tools) as stream:
+        message = stream.get_final_message()
+    calls = [block for block in message.content if block.type == "tool_use"]
+    assert [(call.name, call.input) for call in calls] == [("weather", FILLED), ("time", FILLED)]
+    assert message.stop_reason == "tool_use"
+    results: list[anthropic.types.ToolResultBlockParam] = [
+        {"type": "tool_result", "tool_use_id": call.id, "content": "sunny"} for call in calls
+    ]
+    history: list[anthropic.types.MessageParam] = [
+        USER,
+        {"role": "assistant", "content": message.content},
+        {"role": "user", "content": results},
+    ]
+    answer = client.messages.create(model=MODEL, max_tokens=64, messages=history, tools=tools)
+    assert [block.text for block in answer.content if block.type == "text"] == ["It is sunny and sunny."]
+    sent = served.backend.last(MODEL).body["messages"]
+    assert [message["role"] for message in sent] == ["user", "assistant", "tool", "tool"]
+
+
+def test_pictures_are_seen(client: anthropic.Anthropic) -> None:
+    picture: anthropic.types.ImageBlockParam = {
+        "type": "image",
+        "source": {"type": "base64", "media_type": "image/png", "data": "aGFsbG8="},
+    }
+    asked: anthropic.types.MessageParam = {"role": "user", "content": [picture, {"type": "text", "text": "What?"}]}
+    message = client.messages.create(model=MODEL, max_tokens=64, messages=[asked])
+    assert message.content[0].type == "text"
+    assert message.content[0].text == "I see 1 pictures."
+
+
+def test_tokens_are_counted(client: anthropic.Anthropic) -> None:
+    few = client.messages.count_tokens(model=MODEL, messages=[USER])
+    more = client.messages.count_tokens(model=MODEL, messages=[USER], tools=[TOOL], system="Be brief.")
+    assert 0 < few.input_tokens < more.input_tokens
+
+
+def test_errors_are_the_clients_own(client: anthropic.Anthropic, served: Served) -> None:
+    with pytest.raises(anthropic.NotFoundError) as missing:
+        client.messages.create(model="none", max_tokens=1, messages=[USER])
+    assert isinstance(missing.value.body, dict)
+    assert missing.value.body["error"]["type"] == "not_found_error"
+    with pytest.raises(anthropic.BadRequestError, match=r"tools\[0\]"):
+        hosted: anthropic.types.WebSearchTool20250305Param = {"type": "web_search_20250305", "name": "web_search"}
+        client.messages.create(model=MODEL, max_tokens=1, messages=[USER], tools=[hosted])
+    with pytest.raises(anthropic.AuthenticationError):
+        client.with_options(api_key="mr-wrong").messages.count_tokens(model=MODEL, messages=[USER])
+    refused = served.gateway.http().post("/v1/messages", json={"model": MODEL, "messages": [USER]})
+    assert refused.status_code == 400
+    assert "max_tokens" in json.loads(refused.content)["error"]["message"]

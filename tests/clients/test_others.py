@@ -1,0 +1,78 @@
+"""Other people's clients: langchain and llm, as they are."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from langchain_core.messages import HumanMessage, ToolMessage
+from langchain_core.tools import tool
+from langchain_openai import ChatOpenAI
+from pydantic import BaseModel, SecretStr
+
+from tests.clients.conftest import Served
+from tests.fakes.whole_api import FILLED, MODEL, TEXT
+
+
+class Weather(BaseModel):
+    """The weather in a city."""
+
+    city: str
+    degrees: int
+
+
+@tool
+def weather(city: str) -> str:
+    """The weather in a city."""
+    return f"sunny in {city}"
+
+
+@pytest.fixture(params=[False, True], ids=["chat", "responses"])
+def chat(served: Served, request: pytest.FixtureRequest) -> Iterator[ChatOpenAI]:
+    with httpx.Client(trust_env=False) as direct:
+        yield ChatOpenAI(
+            model=MODEL,
+            base_url=served.gateway.base_url,
+            api_key=SecretStr(served.gateway.api_key),
+            max_retries=0,
+            use_responses_api=request.param,
+            http_client=direct,
+        )
+
+
+def test_langchain_invokes_and_streams(chat: ChatOpenAI) -> None:
+    assert chat.invoke("Hi").text == TEXT
+    assert "".join(part.text for part in chat.stream("Hi")) == TEXT
+
+
+def test_langchain_calls_tools(chat: ChatOpenAI) -> None:
+    able = chat.bind_tools([weather])
+    question = HumanMessage("How is the weather in Paris?")
+    called = able.invoke([question])
+    call = called.tool_calls[0]
+    assert (call["name"], call["args"]) == ("weather", FILLED)
+    told = able.invoke([question, called, ToolMessage("sunny", tool_call_id=call["id"])])
+    assert told.text == "It is sunny."
+
+
+def test_langchain_fills_schemas(chat: ChatOpenAI) -> None:
+    assert chat.with_structured_output(Weather).invoke("Hi") == Weather.model_validate(FILLED)
+
+
+def test_llm_answers_from_the_command_line(served: Served, tmp_path: Path) -> None:
+    model = {"model_id": "mill", "model_name": MODEL, "api_base": served.gateway.base_url, "api_key_name": "mill"}
+    (tmp_path / "extra-openai-models.yaml").write_text(json.dumps([model]))
+    (tmp_path / "keys.json").write_text(json.dumps({"mill": served.gateway.api_key}))
+    for more in ((), ("--no-stream",)):
+        done = subprocess.run(
+            [sys.executable, "-m", "llm", "-m", "mill", "Hi", *more],
+            env={"LLM_USER_PATH": str(tmp_path), "PATH": "", "HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.stdout.strip() == TEXT, done.stderr

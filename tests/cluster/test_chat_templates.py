@@ -1,0 +1,114 @@
+"""Chat templates: tools and calls as transformers renders them, and what a template tells of its model."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from cluster.errors import RequestInvalid
+from cluster.generation import ChatPrompt
+from cluster.models.chat_format import ToolFormat, read_format
+from cluster.models.chat_template import ChatTemplate, read_folder_template
+from tests.clusters import DEMO_MODEL
+
+TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "title": "<é>"}}}]
+
+
+def calling(arguments: str, call_id: str = "call_123", content: str | None = None) -> list[dict[str, Any]]:
+    function = {"name": "weather", "arguments": arguments}
+    return [
+        {"role": "user", "content": "Hi"},
+        {
+            "role": "assistant",
+            "content": content,
+            "tool_calls": [{"id": call_id, "type": "function", "function": function}],
+        },
+        {"role": "tool", "tool_call_id": call_id, "content": "sunny"},
+    ]
+
+
+def render(source: str, messages: list[dict[str, Any]], **options: Any) -> str:
+    return ChatTemplate(source, {"bos_token": "<s>"}).render(ChatPrompt(messages, TOOLS, options))
+
+
+def test_tools_are_rendered_as_transformers_does() -> None:
+    source = (
+        "{{ bos_token }}{% for tool in tools %}{{ tool | tojson(indent=2) }}{% endfor %}"
+        "{% for message in messages %}{% generation %}{{ message.content }}{% endgeneration %}"
+        "{% for call in message.tool_calls or [] %}"
+        "{{ call.function.arguments | tojson(sort_keys=true) }}{% endfor %}"
+        "{% endfor %}{% if add_generation_prompt %}A:{% endif %}{{ mood }}{{ documents is none }}"
+    )
+    messages = calling('{"b": "<i>", "a": 1}', content="")
+    objects = json.loads(json.dumps(messages))
+    objects[1]["tool_calls"][0]["function"]["arguments"] = {"b": "<i>", "a": 1}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(DEMO_MODEL / "tokenizer.json"), bos_token="<s>")
+    expected = tokenizer.apply_chat_template(
+        objects, tools=TOOLS, chat_template=source, tokenize=False, add_generation_prompt=True, mood="calm"
+    )
+    assert render(source, messages, mood="calm") == expected
+
+
+def test_calls_are_rendered_whatever_the_template_expects() -> None:
+    """Arguments as objects or as text, content that is none or text, ids of nine letters."""
+    arguments = '{"city": "Rome"}'
+    loop = "{% for call in messages[1].tool_calls %}%s{% endfor %}{{ tools | length }}"
+    plain = loop.replace("%s", "{{ '!' + call.function.arguments }}")
+    assert render(plain, calling(arguments)) == f"!{arguments}1"
+    needs_text = loop.replace("%s", "{{ messages[1].content + call.function.arguments.city }}")
+    assert render(needs_text, calling(arguments)) == "Rome1"
+    asks_for_none = "{% if messages[1].content is none %}none{% endif %}{{ tools | length }}"
+    assert render(asks_for_none, calling(arguments)) == "none1"
+    ids = "[TOOL_CALLS]{{ messages[1].tool_calls[0].id }} {{ messages[2].tool_call_id }}{% if tools %}{% endif %}"
+    mark, first, second = render(ids, calling(arguments)).replace("]", "] ").split()
+    assert (mark, first, len(first), first.isalnum()) == ("[TOOL_CALLS]", second, 9, True)
+    assert render(ids, calling(arguments, "a1B2c3d4e")) == "[TOOL_CALLS]a1B2c3d4e a1B2c3d4e"
+    with pytest.raises(RequestInvalid, match="no attribute 'nothing'"):
+        render("{{ tools.nothing.at_all }}", calling("no json"))
+
+
+def test_a_template_without_tools_refuses_them() -> None:
+    with pytest.raises(RequestInvalid) as caught:
+        render("{{ messages[0].content }}", calling("{}"))
+    assert caught.value.param == "tools"
+
+
+def test_options_reach_the_template_and_nothing_else(tmp_path: Path) -> None:
+    source = "{{ messages | length }}{{ enable_thinking }}{{ self is defined }}{{ tools is none }}"
+    options = {"enable_thinking": False, "messages": [], "self": 1, "tools": 3, "add_generation_prompt": 2}
+    said = ChatTemplate(source, {}).render(ChatPrompt(calling("{}"), options=options))
+    assert said.startswith("3False")
+    assert said.endswith("True")
+    templates = [
+        {"name": "default", "template": "plain"},
+        {"name": "tool_use", "template": "<tool_call>{{ tools | length }}"},
+    ]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": templates}))
+    named = read_folder_template(tmp_path)
+    assert named
+    assert named.format.tools == "hermes"
+    assert named.render(ChatPrompt(calling("{}"))) == "plain"
+    assert named.render(ChatPrompt(calling("{}"), TOOLS)) == "<tool_call>1"
+
+
+@pytest.mark.parametrize(
+    ("template", "tools", "thought"),
+    [
+        ("{% if tools %}<tool_call>{{ x }}</tool_call>", "hermes", None),
+        ("{% if tools %}<tool_call> <think>\n</think>", "hermes", ("<think>", "</think>")),
+        ("{{ '<|python_tag|>' }} Environment: ipython", "llama", None),
+        ("[AVAILABLE_TOOLS] [TOOL_CALLS] [{", "mistral", None),
+        ("[TOOL_CALLS]{{ name }}[ARGS]{{ arguments }} [THINK] [/THINK]", "mistral_named", ("[THINK]", "[/THINK]")),
+        ("<\uff5ctool\u2581calls\u2581begin\uff5c>...```json", "deepseek_fenced", None),
+        ("<\uff5ctool\u2581calls\u2581begin\uff5c>...", "deepseek", None),
+        ("<|start|>assistant<|channel|>analysis<|message|></think>", "harmony", None),
+        ("<tool_call><function={{ name }}><parameter=x>", None, None),
+        ("answer with JSON that has name and arguments", "json", None),
+    ],
+)
+def test_templates_tell_their_formats(template: str, tools: ToolFormat | None, thought: Any) -> None:
+    form = read_format(template, takes_tools=True)
+    assert (form.tools, form.thought) == (tools, thought)
+    assert read_format(template, takes_tools=False).tools == ("harmony" if tools == "harmony" else None)

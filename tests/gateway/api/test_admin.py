@@ -1,0 +1,183 @@
+"""/admin: who may do what to whom, what is refused and how it is said, and that all of it is written down."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.identity.audit import Filter
+from tests.gateway.api.conftest import Serve, Served
+
+pytestmark = pytest.mark.anyio
+
+PATHS = (
+    ("GET", "/admin/organizations"),
+    ("POST", "/admin/organizations"),
+    ("GET", "/admin/people"),
+    ("DELETE", "/admin/people/owner"),
+    ("GET", "/admin/keys"),
+    ("POST", "/admin/keys"),
+    ("GET", "/admin/quotas"),
+    ("GET", "/admin/audit"),
+    ("GET", "/admin/machines"),
+    ("POST", "/admin/tokens"),
+)
+
+
+async def made(client: httpx.AsyncClient, method: str, path: str, **body: Any) -> Any:
+    answer = await client.request(method, path, json=body or None)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def test_an_organization_is_set_up_and_each_step_is_in_the_log_once(serve: Serve) -> None:
+    async with serve() as served, served.machine as machine:
+        await made(machine, "POST", "/admin/organizations", id="lab", name="Vision lab")
+        await made(machine, "POST", "/admin/people", user="bob", organization="lab", role="admin")
+        key = await made(machine, "POST", "/admin/keys", name="k", user="bob", models=["a"], may_administer=True)
+        quota = {"scope": "organization:lab", "measure": "spend", "span": "month", "amount": "5.00"}
+        assert await made(machine, "PUT", "/admin/quotas", **quota) == quota | {"model": None}
+        async with served.bearer(key["api_key"]) as bob:
+            me = await made(bob, "GET", "/admin/me")
+            assert (me["person"]["role"], me["quotas"]) == ("admin", [quota | {"model": None}])
+            await made(bob, "POST", "/admin/people", user="cyd")
+            assert {person["user_id"] for person in await made(bob, "GET", "/admin/people")} == {"bob", "cyd"}
+            rotated = await made(bob, "POST", f"/admin/keys/{key['prefix']}/rotate", grace_s=0)
+            assert (await bob.get("/admin/me")).status_code == 401
+        async with served.bearer(rotated["api_key"]) as bob:
+            assert (await made(bob, "GET", "/admin/me/keys"))[0]["key_id"] == key["key_id"]
+            assert await made(bob, "GET", "/admin/me/usage") == []
+            changed = await made(bob, "PATCH", f"/admin/keys/{key['key_id']}", priority=10)
+            assert (changed["priority"], changed["models"]) == (10, ["a"])
+            await made(bob, "DELETE", "/admin/people/cyd")
+            log = await made(bob, "GET", "/admin/audit?limit=3")
+            assert [entry["action"] for entry in log["entries"]] == ["person.remove", "key.change", "key.rotate"]
+            rest = await made(bob, "GET", f"/admin/audit?before={log['next']}")
+        steps = ["person.add", "quota.set", "key.create", "person.add", "organization.add"]
+        assert [entry["action"] for entry in rest["entries"]] == steps
+        assert {entry["actor"] for entry in log["entries"]} == {"person:bob"}
+        assert {entry["address"] for entry in log["entries"]} == {"10.0.0.1"}
+        query = "/admin/audit?actor=machine&since=2020-01-01T00:00:00Z&until=9999-01-01T00:00:00Z"
+        assert len((await made(machine, "GET", query))["entries"]) == 4
+        await made(machine, "POST", "/admin/tokens")
+        assert (await made(machine, "GET", "/admin/audit?limit=1"))["entries"][0]["action"] == "token.create"
+
+
+async def test_members_sellers_and_keys_that_may_not_are_refused(serve: Serve) -> None:
+    async with serve() as served:
+        people = served.services.directory.people
+        for role in ("member", "seller"):
+            people.add(role, role=role)
+        plain = served.services.keys.create("plain", ("cluster",))
+        before = len(served.services.directory.audit.entries(Filter()))
+        for token in (served.key_of("member"), served.key_of("seller"), plain):
+            async with served.bearer(token) as client:
+                statuses = {(await client.request(method, path, json={})).status_code for method, path in PATHS}
+                assert statuses == {403}
+                assert (await client.get("/admin/me")).status_code == 200
+        async with served.client() as nobody:
+            answers = [await nobody.request(method, path) for method, path in PATHS]
+        assert {answer.status_code for answer in answers} == {401}
+        # The two keys made here, and nothing by those who were refused.
+        assert len(served.services.directory.audit.entries(Filter())) == before + 2
+
+
+async def test_an_admin_of_one_organization_reaches_no_other(serve: Serve) -> None:
+    async with serve() as served:
+        people = served.services.directory.people
+        people.add_organization("lab")
+        people.add("bob", organization="lab", role="admin")
+        people.add("cyd", organization="lab")
+        token = served.key_of("bob", models=("a",))
+        async with served.bearer(token) as bob:
+            assert [one["organization_id"] for one in await made(bob, "GET", "/admin/organizations")] == ["lab"]
+            for method, path, body, status in (
+                ("GET", "/admin/people?organization=home", None, 404),
+                ("POST", "/admin/people", {"user": "x", "organization": "home", "role": "admin"}, 404),
+                ("PATCH", "/admin/people/owner", {"role": "member"}, 404),
+                ("DELETE", "/admin/people/owner", None, 404),
+                ("POST", "/admin/keys", {"name": "k", "user": "owner"}, 404),
+                ("PUT", "/admin/quotas", _quota("person:owner"), 404),
+                ("PUT", "/admin/quotas", _quota("organization:lab"), 403),
+                ("GET", "/admin/audit?organization=home", None, 404),
+                ("POST", "/admin/organizations", {"id": "own"}, 403),
+                ("GET", "/admin/machines", None, 403),
+                ("POST", "/admin/keys", {"name": "k", "user": "cyd"}, 403),
+                ("POST", "/admin/keys", {"name": "k", "user": "cyd", "lanes": ["cloud"], "models": ["a"]}, 403),
+                ("PUT", "/admin/quotas", _quota("person:cyd"), 200),
+                ("POST", "/admin/keys", {"name": "k", "user": "cyd", "lanes": ["cluster"], "models": ["a"]}, 200),
+            ):
+                answer = await bob.request(method, path, json=body)
+                assert answer.status_code == status, (method, path, body, answer.text)
+        assert people.person("owner").role == "admin"
+
+
+def _quota(scope: str) -> dict[str, str]:
+    return {"scope": scope, "measure": "requests", "span": "minute", "amount": "60"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "param"),
+    [
+        ("POST", "/admin/people", {"user": "a", "rank": 1}, "rank"),
+        ("POST", "/admin/people", {"user": "a b"}, "user"),
+        ("POST", "/admin/people", {"user": "a", "role": "king"}, "role"),
+        ("POST", "/admin/people", {"user": "a", "email": "x"}, "email"),
+        ("POST", "/admin/people", {"user": "a", "name": "\x07"}, "name"),
+        ("POST", "/admin/people", {"user": "a\x00"}, "user"),
+        ("POST", "/admin/people", {}, "user"),
+        ("POST", "/admin/organizations", {"id": "x" * 81}, "id"),
+        ("POST", "/admin/keys", {"name": "k", "user": "owner", "lanes": []}, "lanes"),
+        ("POST", "/admin/keys", {"name": "k", "user": "owner", "lanes": ["moon"]}, "lanes.0"),
+        ("POST", "/admin/keys", {"name": "k", "user": "owner", "department": "a:b"}, "department"),
+        ("POST", "/admin/keys", {"name": "k", "user": "owner", "expires_in_s": 0}, "expires_in_s"),
+        ("POST", "/admin/keys", {"name": "k", "user": "owner", "regions": ["e u"]}, "regions.0"),
+        ("PUT", "/admin/quotas", _quota("owner"), "scope"),
+        ("PUT", "/admin/quotas", _quota("person:owner") | {"amount": "1.5"}, "amount"),
+        ("PUT", "/admin/quotas", _quota("person:owner") | {"amount": 5}, "amount"),
+        ("PUT", "/admin/quotas", _quota("person:owner") | {"span": "week"}, "span"),
+        ("GET", "/admin/audit?limit=0", None, "limit"),
+        ("GET", "/admin/audit?before=9223372036854775808", None, "before"),
+        ("GET", "/admin/audit?since=yesterday", None, "since"),
+        ("GET", "/admin/audit?actor=%00", None, "actor"),
+        ("DELETE", "/admin/people/%00", None, "user"),
+    ],
+)
+async def test_bad_input_is_refused_with_its_field(
+    serve: Serve, method: str, path: str, body: Any, param: str
+) -> None:
+    async with serve() as served, served.machine as machine:
+        answer = await machine.request(method, path, json=body)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
+
+
+async def test_who_and_what_is_not_there_is_404_and_what_must_stay_409(serve: Serve) -> None:
+    async with serve() as served, served.machine as machine:
+        for method, path, body, status in (
+            ("PATCH", "/admin/people/nobody", {"role": "admin"}, 404),
+            ("DELETE", "/admin/people/nobody/sessions", None, 404),
+            ("POST", "/admin/people", {"user": "a", "organization": "none"}, 404),
+            ("DELETE", "/admin/keys/none", None, 404),
+            ("POST", "/admin/keys/none/rotate", {}, 404),
+            ("DELETE", "/admin/quotas?scope=person:owner&measure=requests&span=day", None, 404),
+            ("DELETE", "/admin/people/owner", None, 409),
+            ("PATCH", "/admin/people/owner", {"role": "seller"}, 409),
+            ("POST", "/admin/people", {"user": "owner"}, 409),
+            ("POST", "/admin/organizations", {"id": "home"}, 409),
+        ):
+            answer = await machine.request(method, path, json=body)
+            assert answer.status_code == status, (method, path, answer.text)
+        assert served.services.directory.audit.entries(Filter()) == []
+
+
+async def test_guessing_keys_is_slowed_down(serve: Serve) -> None:
+    async with serve(wrong_keys_per_minute=2) as served:
+        statuses = [await _tried(served, f"mr-{number}", "10.0.0.1") for number in range(3)]
+        assert statuses == [(401, None), (401, None), (429, "30")]
+        assert await _tried(served, served.key_of("owner"), "10.0.0.2") == (200, None)
+
+
+async def _tried(served: Served, token: str, address: str) -> tuple[int, str | None]:
+    async with served.bearer(token, address) as client:
+        answer = await client.get("/admin/me")
+    return answer.status_code, answer.headers.get("retry-after")

@@ -1,0 +1,52 @@
+"""Whom an identity provider's word makes somebody, on both databases."""
+
+from typing import Any
+
+import pytest
+
+from gateway.identity.audit import Filter
+from gateway.identity.directory import Directory
+from gateway.identity.oidc import Claims
+from gateway.identity.people import Person
+from gateway.identity.provider_answers import LoginRefused
+from gateway.identity.sign_in import role_of, sign_in
+from gateway.settings import IdentitySettings
+
+RULES = IdentitySettings(oidc_auto_create=True, oidc_roles={"ops": "admin", "sales": "seller"})
+
+
+def claims(subject: str = "s1", email: str | None = "ann@example.org", **values: Any) -> Claims:
+    return Claims("https://id.example.org", subject, email, None, values)
+
+
+def test_who_is_new_is_somebody_from_now_on(directory: Directory) -> None:
+    def signed_in(claims: Claims) -> Person:
+        return sign_in(directory.write, RULES, claims, "10.0.0.1")
+
+    ann = signed_in(claims(groups=["ops"]))
+    assert (ann.user_id, ann.role, ann.organization_id) == ("ann@example.org", "admin", "home")
+    assert signed_in(claims(email="other@example.org", groups="sales")).role == "seller"
+    assert signed_in(claims()).role == "member"
+    # An address that another subject has already is no way to become them.
+    assert signed_in(claims("s2")).user_id not in (ann.user_id, "owner")
+    assert signed_in(claims("s3", None)).user_id.startswith("person-")
+    actions = [entry.action for entry in reversed(directory.audit.entries(Filter(target=f"person:{ann.user_id}")))]
+    assert actions == ["person.add", "person.role", "person.role", "person.role"]
+    directory.people.remove(ann.user_id)
+    with pytest.raises(LoginRefused, match="removed"):
+        signed_in(claims())
+
+
+def test_the_last_admin_stays_one_whatever_the_provider_says(directory: Directory) -> None:
+    directory.people.add("boss", email="b@x.org", role="admin")
+    directory.people.set_role("owner", "member")
+    assert sign_in(directory.write, RULES, claims(email="b@x.org"), "").role == "admin"
+
+
+@pytest.mark.parametrize(
+    ("groups", "role"),
+    [(["sales", "ops"], "admin"), ("sales", "seller"), ([], "member"), (None, "member"), ({"ops": 1}, "member")],
+)
+def test_the_strongest_role_that_is_given_counts(groups: Any, role: str) -> None:
+    assert role_of(RULES, claims(groups=groups)) == role
+    assert role_of(IdentitySettings(), claims(groups=groups)) is None

@@ -1,0 +1,152 @@
+"""Whatever happens, in whatever order: every enter has its leave, every hold is settled, nothing stays behind."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accounting.rules import Hold
+from gateway.journey.trip import Trip
+from gateway.limits.limits import Limits
+from gateway.limits.ticket import Ticket
+from gateway.records.bookkeeping import Bookkeeper
+from gateway.records.books import Books
+from gateway.routing.breaker import Breaker
+from gateway.settings import RoutingSettings
+from tests.gateway.http.edges import DONE, SSE, Edge, Writer, backend, chunk, said, until, whole
+from tests.gateway.journey.roads import ANSWER, left, receive, road, send, with_paid_lane
+
+pytestmark = pytest.mark.anyio
+
+REQUESTS = 150
+
+
+class Chaos:
+    """Does what it likes with each request."""
+
+    def __init__(self, seed: int) -> None:
+        self._chance = random.Random(seed)
+
+    async def __call__(self, body: bytes, writer: Writer) -> None:
+        chance, is_stream = self._chance, b'"stream": true' in body
+        what = chance.choice(("good", "good", "good", "500", "429", "cut", "reset", "silent", "slow"))
+        if what in ("silent", "slow"):
+            await asyncio.sleep(30 if what == "silent" else chance.random() / 5)
+        if what == "reset":
+            writer.transport.abort()
+        elif what in ("500", "429"):
+            writer.write(whole(b"{}", what.encode() + b" No", b"retry-after: 1\r\n" if what == "429" else b""))
+        elif not is_stream:
+            writer.write(whole(ANSWER)[: 80 if what == "cut" else None])
+        else:
+            writer.write(SSE + chunk(said("one ")))
+            await asyncio.sleep(chance.random() / 50)
+            if what != "cut":
+                writer.write(chunk(said("two", "stop")) + chunk(DONE) + b"0\r\n\r\n")
+        if what == "cut":
+            writer.close()
+
+
+@contextmanager
+def counted() -> Iterator[Counter[str]]:
+    """How often limits were entered and left, and by its request's id how often a hold was placed and settled."""
+    counts: Counter[str] = Counter()
+    enter, leave, hold, settle = Limits.enter, Ticket.leave, Books.hold, Bookkeeper.settle
+
+    async def entering(self: Limits, *given: Any) -> Ticket:
+        ticket = await enter(self, *given)
+        counts["tickets"] += 1
+        return ticket
+
+    def leaving(self: Ticket, *given: Any, **named: Any) -> None:
+        counts["tickets"] -= 1
+        leave(self, *given, **named)
+
+    async def holding(self: Books, request_id: str, *given: Any) -> Hold:
+        placed = await hold(self, request_id, *given)
+        counts["holds"] += 1
+        counts[request_id] += 1
+        return placed
+
+    def settling(self: Bookkeeper, trip: Trip, *given: Any) -> None:
+        counts["settled"] += 1
+        if trip.hold:
+            counts[trip.hold.request_id] -= 1
+        settle(self, trip, *given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Limits, "enter", entering)
+        patch.setattr(Ticket, "leave", leaving)
+        patch.setattr(Books, "hold", holding)
+        patch.setattr(Bookkeeper, "settle", settling)
+        yield counts
+
+
+@asynccontextmanager
+async def chaotic(tmp_path: Path, seed: int) -> AsyncIterator[Edge]:
+    patience = {"first_byte_s": 0.4, "silence_s": 0.4, "total_s": 2.0}
+    routing = RoutingSettings(queue_s=0.5)
+    async with (
+        backend(Chaos(seed)) as one,
+        backend(Chaos(seed + 1)) as two,
+        backend(Chaos(seed + 2)) as paid,
+        road(
+            tmp_path,
+            one.base_url,
+            two.base_url,
+            backend={"slots": 4, "kind": "vllm"},
+            pool=patience,
+            routing=routing,
+        ) as running,
+        with_paid_lane(running, paid.base_url, "paid") as other,
+    ):
+        yield other
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_nothing_stays_behind(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+
+    async def one(running: Edge) -> None:
+        await asyncio.sleep(chance.random() * 1.5)
+        fields: dict[str, Any] = {"stream": chance.random() < 0.5, "model": chance.choice(("m", "m", "paid"))}
+        if chance.random() < 0.4:
+            fields["temperature"] = 0
+        if chance.random() < 0.3:
+            fields["millrace"] = {"continue_on_failure": True}
+        connection = await send(running, **fields)
+        if chance.random() < 0.35:
+            await asyncio.sleep(chance.random() / 3)
+            connection[1].close()
+        else:
+            answered = await receive(connection, 15)
+            assert answered.status in (200, 429, 502, 503, 504), answered.content
+
+    async with chaotic(tmp_path, seed) as running:
+        with counted() as counts:
+            healing = asyncio.create_task(_heal(running))
+            await asyncio.gather(*(one(running) for _ in range(REQUESTS)))
+            healing.cancel()
+            await until(lambda: left(running) == 0, 3)
+        placed, settled = counts.pop("holds"), counts.pop("settled")
+        assert placed > REQUESTS // 10
+        assert settled >= REQUESTS // 2  # who hangs up early enough is never asked what it wanted
+        assert not any(counts.values()), +counts
+        # What a lease has free goes back when nobody has asked for a while.
+        async with asyncio.timeout(20):
+            while (await running.services.books.balance("owner")).held_nano:
+                await asyncio.sleep(0.2)
+
+
+async def _heal(running: Edge) -> None:
+    """Nobody is spared because it failed before: the breakers have tests of their own."""
+    health = running.services.health
+    while True:
+        await asyncio.sleep(0.02)
+        for label in health.labels():
+            health.of(label).breaker = Breaker()

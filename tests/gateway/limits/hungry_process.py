@@ -1,0 +1,45 @@
+"""A gateway process that takes all it can of its caller's limits, for tests: run with a Redis URL and a count.
+
+Each line that it reads is a step: take what a crowd of that count is given and write `served N`; have all of it
+end; end in good order.
+"""
+
+import asyncio
+import sys
+
+from gateway.errors import RateLimited
+from gateway.limits.central import Central
+from gateway.limits.leases import LeaseSource
+from gateway.limits.limits import Limits
+from gateway.limits.ticket import Ticket
+from tests.gateway.limits.callers import caller, quota
+
+LIMIT = 60
+WHO = caller(quota("requests", LIMIT, "day"), quota("concurrency", 200), quota("tokens", 100 * LIMIT))
+LEASE_S = 1.5
+
+
+async def _enter(limits: Limits) -> Ticket | None:
+    try:
+        return await limits.enter(WHO, "m", 100)
+    except RateLimited:
+        return None
+
+
+async def main(url: str, count: int) -> None:
+    source = LeaseSource(Central(url, "test", 5.0, LEASE_S), lambda key, since_s: 0)
+    source.start()
+    limits = Limits(source)
+    print("ready", flush=True)  # noqa: T201
+    await asyncio.to_thread(sys.stdin.readline)
+    tickets = await asyncio.gather(*(_enter(limits) for _ in range(count)))
+    print("served", sum(ticket is not None for ticket in tickets), flush=True)  # noqa: T201
+    await asyncio.to_thread(sys.stdin.readline)
+    for ticket in tickets:
+        if ticket:
+            ticket.leave(100, 0)
+    await source.stop()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], int(sys.argv[2])))

@@ -1,0 +1,36 @@
+"""Limits as the gateway opens them: from its settings, and with its database."""
+
+import pytest
+from pydantic import SecretStr, ValidationError
+
+from gateway.database import open_engine, read_sessions
+from gateway.errors import RateLimited
+from gateway.limits.opening import open_limits
+from gateway.settings import RedisSettings
+from tests.gateway.limits.callers import caller, quota
+from tests.redis_server import RedisServer
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+async def test_limits_hold_with_and_without_redis(dsn: str, redis_server: RedisServer, is_shared: bool) -> None:
+    settings = RedisSettings(url=SecretStr(redis_server.url) if is_shared else None, timeout_s=5)
+    engine = open_engine(dsn)
+    who = caller(quota("requests", 1, "day"), quota("spend", 10, "month"))
+    for served in (True, False):
+        # The second time is after a restart: what is not in the books is known to Redis alone.
+        async with open_limits(settings, read_sessions(engine)) as limits:
+            if served or not is_shared:
+                ticket = await limits.enter(who, "m", 0)
+                await ticket.reserve_spend(10)
+                ticket.leave(5, 10)
+            with pytest.raises(RateLimited):
+                await limits.enter(who, "m", 0)
+    engine.dispose()
+
+
+def test_a_url_that_is_none_is_refused_without_being_repeated() -> None:
+    with pytest.raises(ValidationError, match="begins with redis://") as refused:
+        RedisSettings(url=SecretStr("http://:secret@redis"))
+    assert "secret" not in str(refused.value)

@@ -1,0 +1,53 @@
+"""What the books know of a limit, on both databases."""
+
+import time
+from typing import Any
+
+import pytest
+
+from accounting import rules
+from gateway.database import open_engine, read_sessions
+from gateway.limits.counters import CounterKey
+from gateway.limits.quotas import Measure
+from gateway.limits.restoring import used_since
+from tests.accounting.books import Books, usage
+
+NOW_S = int(time.time())
+ROWS: list[dict[str, Any]] = [
+    {"key_id": "k1", "model": "big"},
+    {"key_id": "k1", "model": "small"},
+    {"key_id": "k2", "model": "small"},
+    {"key_id": "k1", "model": "small", "started_ns": (NOW_S - 100) * 10**9},
+    {"key_id": "k1", "model": "small", "outcome": "refused", "prompt_tokens": 0, "completion_tokens": 0},
+]
+
+
+@pytest.mark.parametrize(
+    ("scope", "measure", "model", "used"),
+    [
+        ("key:k1", "requests", None, 2),
+        ("key:k1", "tokens", None, 60),
+        ("key:k1", "requests", "big", 1),
+        ("person:owner", "requests", None, 3),
+        ("organization:home", "requests", None, 3),
+        ("organization:other", "requests", None, 0),
+        ("key:nobody", "tokens", None, 0),
+        ("key:k1", "spend", None, 0),
+    ],
+)
+def test_use_is_summed_by_scope_and_model(
+    dsn: str, scope: str, measure: Measure, model: str | None, used: int
+) -> None:
+    engine = open_engine(dsn)
+    with Books(engine) as books:
+        for number, changes in enumerate(ROWS):
+            fields: dict[str, Any] = {
+                "prompt_tokens": 10,
+                "completion_tokens": 20,
+                "cached_tokens": 0,
+                "started_ns": NOW_S * 10**9,
+            }
+            books.post(rules.local_use(usage(f"r{number}", user_id="owner", **(fields | changes))))
+    read = used_since(read_sessions(engine))
+    assert read(CounterKey(scope, measure, "day", model), NOW_S - 50) == used
+    engine.dispose()

@@ -1,0 +1,269 @@
+"""Limits that several gateways share: each here has a source of its own, and all have the same real Redis."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+from gateway.errors import BudgetExceeded, BudgetUnavailable, RateLimited
+from gateway.identity.caller import Caller
+from gateway.limits.central import Central
+from gateway.limits.counters import CounterKey
+from gateway.limits.leased import MISSING_S
+from gateway.limits.leases import LeaseSource
+from gateway.limits.limits import Limits
+from gateway.limits.local import Reader
+from gateway.limits.quotas import Quota
+from gateway.limits.ticket import Ticket
+from tests.gateway.limits.callers import caller, quota
+from tests.redis_server import RedisServer
+
+pytestmark = pytest.mark.anyio
+
+LEASE_S = 1.5
+# A machine that has other things to do answers late, and must not look like one that is down.
+TIMEOUT_S = 2.0
+
+
+class Gateway:
+    def __init__(self, source: LeaseSource) -> None:
+        self.source = source
+        self.limits = Limits(source)
+
+    async def enter(self, who: Caller, tokens: int = 0) -> Ticket | None:
+        try:
+            return await self.limits.enter(who, "m", tokens)
+        except RateLimited:
+            return None
+
+
+@asynccontextmanager
+async def gateways(
+    server: RedisServer, count: int, read: Reader | None = None, timeout_s: float = TIMEOUT_S
+) -> AsyncGenerator[list[Gateway]]:
+    async with AsyncExitStack() as stack:
+        opened = []
+        for _ in range(count):
+            source = LeaseSource(Central(server.url, "test", timeout_s, LEASE_S), read)
+            source.start()
+            stack.push_async_callback(source.stop)
+            opened.append(Gateway(source))
+        yield opened
+
+
+async def eventually(holds: Callable[[], Awaitable[bool]], within_s: float = 10.0) -> None:
+    deadline_s = time.monotonic() + within_s
+    while not await holds():
+        assert time.monotonic() < deadline_s
+        await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        quota("requests", 50),
+        quota("requests", 50, "day"),
+        quota("tokens", 5000),
+        quota("tokens", 5000, "month"),
+        quota("concurrency", 50),
+    ],
+    ids=lambda limit: f"{limit.measure}-{limit.span}",
+)
+@pytest.mark.parametrize("count", [1, 3])
+async def test_a_crowd_gets_exactly_the_limit(redis_server: RedisServer, count: int, limit: Quota) -> None:
+    who = caller(limit)
+    async with gateways(redis_server, count) as opened:
+        # Some slices lie about, drawn ahead where nobody will need them.
+        for gateway in opened:
+            ticket = await gateway.enter(who, 100)
+            assert ticket
+            ticket.leave(0, 0)
+        entered = await asyncio.gather(*(opened[i % count].enter(who, 100) for i in range(200)))
+        assert sum(ticket is not None for ticket in entered) == 50
+        for ticket in entered:
+            if ticket:
+                ticket.leave(0, 0)
+        # All failed: everything is there again.
+        await asyncio.sleep(0.4)
+        entered = await asyncio.gather(*(opened[0].enter(who, 100) for i in range(60)))
+        assert sum(ticket is not None for ticket in entered) == 50
+
+
+async def test_the_way_in_does_not_wait_while_a_slice_lasts(redis_server: RedisServer) -> None:
+    who = caller(quota("requests", 10_000), quota("tokens", 1_000_000), quota("concurrency", 100))
+    async with gateways(redis_server, 1) as (gateway,):
+        ticket = await gateway.enter(who, 100)
+        assert ticket
+        redis_server.pause()
+        try:
+            entering = gateway.limits.enter(who, "m", 100)
+            with pytest.raises(StopIteration):  # It ran to its end without once giving the loop back.
+                entering.send(None)
+        finally:
+            redis_server.resume()
+        ticket.leave(10, 0)
+
+
+async def test_what_was_used_stays_used_and_the_rest_comes_back(redis_server: RedisServer) -> None:
+    who = caller(quota("tokens", 1000, "day"), quota("spend", 1000, "month"))
+    async with gateways(redis_server, 2) as (one, other):
+        ticket = await one.enter(who, 900)
+        assert ticket
+        await ticket.reserve_spend(900)
+        assert not await other.enter(who, 200)
+        ticket.leave(300, 100)
+        await asyncio.sleep(0.5)
+        ticket = await other.enter(who, 700)
+        assert ticket
+        await ticket.reserve_spend(900)
+        assert not await one.enter(who, 1)
+        with pytest.raises(BudgetExceeded):
+            await ticket.reserve_spend(1)
+
+
+async def test_a_process_that_ends_gives_back_and_one_that_dies_does_so_when_its_lease_ends(
+    redis_server: RedisServer,
+) -> None:
+    who = caller(quota("concurrency", 10))
+    async with gateways(redis_server, 1) as (survivor,):
+        async with gateways(redis_server, 1) as (orderly,):
+            assert await orderly.enter(who)
+        assert len(await _enter_all(survivor, who, 10)) == 9
+
+
+async def test_a_dead_process_has_its_lease_no_longer_than_it_lasts(redis_server: RedisServer) -> None:
+    spent = {"requests": 7, "spend": 300}
+    who = caller(quota("concurrency", 10), quota("requests", 100, "day"), quota("spend", 1000, "month"))
+
+    def read(key: CounterKey, since_s: int) -> int:
+        return spent[key.measure]
+
+    async with gateways(redis_server, 1, read) as (survivor,):
+        dead = LeaseSource(Central(redis_server.url, "test", TIMEOUT_S, LEASE_S), read)
+        dead.start()
+        for _ in range(6):
+            ticket = await Limits(dead).enter(who, "m", 0)
+            await ticket.reserve_spend(100)
+        await asyncio.sleep(0.3)  # The requests are reported; the money is under way.
+        for task in dead._tasks:
+            task.cancel()
+        await asyncio.gather(*dead._tasks, return_exceptions=True)
+        await dead._central.close()
+        ticket = await survivor.limits.enter(who, "m", 0)
+        with pytest.raises(BudgetExceeded):
+            await ticket.reserve_spend(101)
+        spent["spend"] = 500  # Two of the six were booked.
+
+        async def all_is_back() -> bool:
+            try:
+                await ticket.reserve_spend(500)
+            except BudgetExceeded:
+                return False
+            return True
+
+        before = await _enter_all(survivor, who, 9)
+        assert len(before) == 3  # Six of the ten places are the dead one's, and one is the ticket's.
+        await asyncio.sleep(LEASE_S)
+        assert len(await _enter_all(survivor, who, 9)) == 6
+        await eventually(all_is_back, LEASE_S + MISSING_S + 5)
+        with pytest.raises(BudgetExceeded):
+            await ticket.reserve_spend(1)
+
+
+@pytest.mark.parametrize("failure", ["killed", "hangs"])
+async def test_without_redis_requests_go_on_money_does_not_and_all_is_well_again(
+    redis_server: RedisServer, failure: str
+) -> None:
+    who = caller(quota("requests", 1000, "day"), quota("concurrency", 10), quota("spend", 10**6, "month"))
+    async with gateways(redis_server, 2, lambda key, since_s: 0, timeout_s=0.5) as (one, other):
+        ticket = await one.limits.enter(who, "m", 0)
+        await ticket.reserve_spend(1)
+        other_ticket = await other.limits.enter(who, "m", 0)
+        other_ticket.leave(0, 0)
+        await asyncio.sleep(0.3)
+        if failure == "killed":
+            redis_server.kill()
+        else:
+            redis_server.pause()
+        await asyncio.sleep(LEASE_S + 1.0)  # Slices have ended.
+        began_s = time.monotonic()
+        # Half of the places: the other process has the other half.
+        assert len(await _enter_all(one, who, 10)) == 4
+        with pytest.raises(BudgetUnavailable):
+            await ticket.reserve_spend(1)
+        assert time.monotonic() - began_s < 0.4  # Nobody waited for Redis.
+        if failure == "killed":
+            redis_server.start()
+        else:
+            redis_server.resume()
+
+        async def spends() -> bool:
+            try:
+                await ticket.reserve_spend(1)
+            except BudgetUnavailable:
+                return False
+            return True
+
+        await eventually(spends)
+
+        async def is_shared() -> bool:
+            entered = await _enter_all(other, who, 10)
+            for each in entered:
+                each.leave(0, 0)
+            return not other.source.is_down and len(entered) == 5
+
+        await eventually(is_shared)
+
+
+async def test_a_gateway_starts_without_redis(redis_server: RedisServer) -> None:
+    redis_server.kill()
+    who = caller(quota("requests", 3), quota("spend", 10, "day"))
+    async with gateways(redis_server, 1) as (gateway,):
+        assert len(await _enter_all(gateway, who, 5)) == 3
+        await asyncio.sleep(0.5)
+        redis_server.start()
+
+        async def is_up() -> bool:
+            return not gateway.source.is_down
+
+        await eventually(is_up)
+        # What was served meanwhile counts.
+        assert not await gateway.enter(who)
+
+
+async def test_when_redis_forgets_the_books_remember(redis_server: RedisServer) -> None:
+    who = caller(quota("spend", 100, "month"), quota("requests", 50, "day"))
+    async with gateways(redis_server, 1, lambda key, since_s: 40) as (gateway,):
+        ticket = await gateway.limits.enter(who, "m", 0)
+        await ticket.reserve_spend(60)
+        ticket.leave(1, 60)
+        await asyncio.sleep(0.3)
+        with redis_server.client() as client:
+            client.flushall()
+        await asyncio.sleep(0.3)
+        assert len(await _enter_all(gateway, who, 20)) <= 10
+        ticket = await gateway.limits.enter(caller(quota("spend", 100, "month"), key_id="b"), "m", 0)
+        with pytest.raises(BudgetExceeded):
+            await ticket.reserve_spend(61)
+
+
+async def _enter_all(gateway: Gateway, who: Caller, count: int) -> list[Ticket]:
+    entered = await asyncio.gather(*(gateway.enter(who) for _ in range(count)))
+    return [ticket for ticket in entered if ticket]
+
+
+async def test_a_minute_is_any_sixty_seconds_for_all_of_them(redis_server: RedisServer) -> None:
+    limit = quota("requests", 5)
+    async with gateways(redis_server, 1) as (gateway,):
+        counter = gateway.source.counter(limit)
+        with redis_server.client() as client:
+            second = int(client.time()[0])
+            client.hset(counter.name, f"b:{second - 58}", 4)
+            client.hset(counter.name, f"b:{second - 20}", 1)
+        with pytest.raises(RateLimited) as refused:
+            await gateway.limits.enter(caller(limit), "m", 0)
+        assert refused.value.retry_after_s in (2, 3)
+        await asyncio.sleep(refused.value.retry_after_s)
+        assert len(await _enter_all(gateway, caller(limit), 9)) == 4

@@ -1,0 +1,353 @@
+"""Two gateways with one PostgreSQL and one Redis: keys, limits and credits are one, whatever dies."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import openai
+import pytest
+from openai.types import Batch
+
+from accounting.health import findings
+from gateway.database import open_engine, read_sessions
+from tests import crowds
+from tests.accounting.books import Books
+from tests.crowds import (
+    DEAR,
+    DEAR_HELD_NANO,
+    DEAR_NANO,
+    FREE,
+    PAID,
+    PAID_NANO,
+    ask,
+    crowd,
+    new_key,
+    usd,
+)
+from tests.databases import Databases
+from tests.fakes.counting_provider import CountingProvider, counting_provider
+from tests.gateways import Gateway, running_gateway, until
+from tests.redis_server import RedisServer
+
+CROWD = 200
+SECRET = "one secret for every gateway of this database"
+
+
+@dataclass
+class House:
+    """What all gateways share, and those that run."""
+
+    provider: CountingProvider
+    redis: RedisServer
+    dsn: str
+    folder: Path
+    gateways: list[Gateway]
+
+    @contextmanager
+    def another(self, name: str) -> Iterator[Gateway]:
+        """One more, once it has found its backend."""
+        with running_gateway(self.folder / name, model=None, settings=self.settings()) as gateway:
+            until(lambda: ask(gateway, gateway.api_key, FREE).status == 200 or None)
+            yield gateway
+
+    def settings(self) -> dict[str, str]:
+        return crowds.settings(
+            self.provider,
+            self.folder,
+            DATABASE__DSN=self.dsn,
+            REDIS__URL=self.redis.url,
+            IDENTITY__SECRET=SECRET,
+            LOG__ACCESS="off",
+        )
+
+    def findings(self) -> list[str]:
+        """What is wrong with the books, looked at in every way there is."""
+        engine = open_engine(self.dsn)
+        with read_sessions(engine)() as session:
+            found = [finding.rule for finding in findings(session, time.time_ns())]
+        engine.dispose()
+        return found
+
+    def credit(self, user: str, amount_nano: int) -> None:
+        engine = open_engine(self.dsn)
+        with Books(engine) as books:
+            books.now_ns = time.time_ns()
+            books.credit(user, amount_nano)
+        engine.dispose()
+
+
+@pytest.fixture(scope="module")
+def house(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    folder = tmp_path_factory.mktemp("house")
+    redis = RedisServer()
+    with ExitStack() as stack:
+        provider = stack.enter_context(counting_provider())
+        dsn = stack.enter_context(databases.database("postgresql", migrated=False))
+        stack.callback(redis.close)
+        redis.start()
+        house = House(provider, redis, dsn, folder, [])
+        # At the same moment, on a database without tables.
+        with ThreadPoolExecutor() as starting:
+            begun = [starting.submit(stack.enter_context, house.another(name)) for name in ("one", "two")]
+            house.gateways += [each.result() for each in begun]
+        house.credit("rich", 10**9)
+        house.credit("poor", 12 * DEAR_NANO)
+        yield house
+
+
+def test_a_key_of_one_is_a_key_of_the_other(house: House) -> None:
+    one, two = house.gateways
+    key = new_key(one, "ann")
+    assert ask(two, key, FREE).status == 200
+    assert ask(one, two.api_key, FREE).status == 200
+
+
+def test_a_gateway_with_another_secret_does_not_start(house: House) -> None:
+    """Its keys would be known nowhere else, and theirs not here."""
+    command = [sys.executable, "-m", "gateway", "up", "--port", "0", "--data-dir", str(house.folder / "stranger")]
+    environment = os.environ | {"MILLRACE_DATABASE__DSN": house.dsn}
+    stranger = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert stranger.returncode == 1
+    assert "identity.secret_file" in stranger.stderr
+
+
+def test_a_batch_runs_where_its_file_is(house: House) -> None:
+    """Whichever gateway is asked to begin it and to say how far it is; its files stay where they are."""
+    one, two = house.gateways
+    key = new_key(one, "ann")
+    here, there = one.openai(key), two.openai(key)
+    body = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": crowds.question(FREE)}
+    file = here.files.create(file=("in.jsonl", json.dumps(body).encode()), purpose="batch")
+    batch = there.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
+    ended = until(lambda: _ended(there, batch.id))
+    assert ended.output_file_id
+    with pytest.raises(openai.ConflictError, match="lies with another gateway"):
+        there.files.content(ended.output_file_id)
+    answer = json.loads(here.files.content(ended.output_file_id).text)
+    assert answer["response"]["status_code"] == 200
+
+
+def test_a_crowd_at_both_is_served_what_one_limit_allows(house: House) -> None:
+    limits = [
+        {"measure": "requests", "amount": "40", "span": "minute"},
+        {"measure": "tokens", "amount": "100000", "span": "day"},
+    ]
+    key = new_key(house.gateways[0], "requests", limits)
+    replies = asyncio.run(crowd(house.gateways, key, CROWD, FREE))
+    assert replies.statuses() == {200: 40, 429: CROWD - 40}
+    assert all("40 requests a minute" in reply.message for reply in replies.refused)
+
+
+def test_places_are_those_of_both(house: House) -> None:
+    key = new_key(house.gateways[0], "places", [{"measure": "concurrency", "amount": "9"}])
+    house.provider.hold()
+    replies = asyncio.run(_while_held(house, key))
+    assert house.provider.at_once_most == 9
+    assert replies.served == 9
+    assert {reply.status for reply in replies.refused} == {429}
+
+
+async def _while_held(house: House, key: str) -> crowds.Replies:
+    """Answers leave a second after as many as may be are under way."""
+    asking = asyncio.create_task(crowd(house.gateways, key, CROWD, FREE))
+    async with asyncio.timeout(30):
+        while not asking.done() and house.provider.at_once < 9:
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(1.0)
+    house.provider.release()
+    return await asking
+
+
+def _ended(client: openai.OpenAI, batch_id: str) -> Batch | None:
+    batch = client.batches.retrieve(batch_id)
+    return batch if batch.completed_at else None
+
+
+@pytest.mark.parametrize("pays", ["budget", "credits"])
+def test_money_is_spent_once_and_to_the_last_request(house: House, pays: str) -> None:
+    n = 12
+    limit = {"measure": "spend", "amount": usd(n * DEAR_NANO), "span": "day"}
+    if pays == "budget":
+        key, code = new_key(house.gateways[0], "rich", [limit]), "budget_exceeded"
+    else:
+        key, code = new_key(house.gateways[0], "poor"), "insufficient_credit"
+    replies = asyncio.run(crowd(house.gateways, key, CROWD, DEAR))
+    assert {reply.code for reply in replies.refused} == {code}
+    patience_s = 2.5 if pays == "budget" else 7.0
+    served = replies.served + _take_the_rest(house, key, DEAR, code, patience_s)
+    assert n * DEAR_NANO - DEAR_HELD_NANO < served * DEAR_NANO <= n * DEAR_NANO
+    until(lambda: house.findings() == [] or None)
+
+
+def _take_the_rest(house: House, key: str, model: str, code: str, patience_s: float) -> int:
+    """How many more are served one after the other, until one gateway is refused for longer than the other may
+    keep what it does not use."""
+    served, refused_s = 0, time.monotonic()
+    while time.monotonic() < refused_s + patience_s:
+        reply = ask(house.gateways[0], key, model)
+        if reply.status == 200:
+            served, refused_s = served + 1, time.monotonic()
+        else:
+            assert (reply.status, reply.code) == (402, code)
+            time.sleep(0.3)
+    return served
+
+
+def test_a_gateway_that_is_killed_takes_nothing_along(house: House) -> None:
+    """Places, requests and money: what it served counts, and so do requests that had entered, as nobody can say
+    whether they were answered; their places and their money are free when the leases have ended."""
+    places, budget = 12, 40
+    limits = [
+        {"measure": "concurrency", "amount": str(places)},
+        {"measure": "requests", "amount": str(budget + places), "span": "day"},
+        {"measure": "spend", "amount": usd(budget * PAID_NANO), "span": "day"},
+    ]
+    survivor = house.gateways[0]
+    key = new_key(survivor, "rich", limits)
+    with house.another("doomed") as doomed:
+        before = asyncio.run(crowd([doomed], key, 5, PAID)).served
+        assert before == 5
+        # What has ended is in the books within a moment.
+        time.sleep(0.5)
+        house.provider.hold()
+        replies = asyncio.run(_kill_under_way(house, doomed, key, places))
+    house.provider.release()
+    assert (replies.broken, replies.served) == (places, 0)
+    killed_s = time.monotonic()
+    assert asyncio.run(crowd([survivor], key, 1, PAID)).statuses() == {429: 1}
+    until(lambda: ask(survivor, key, PAID).status == 200 or None)
+    assert time.monotonic() - killed_s < 6
+    assert before + 1 + _until_all_are_served(survivor, key, budget - before - 1) == budget
+    assert house.findings() == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_credits_that_a_killed_gateway_had_put_aside_come_back(house: House) -> None:
+    """After three minutes, all of them, less what its ended requests came to."""
+    n, served, under_way = 20, 5, 4
+    survivor = house.gateways[0]
+    house.credit("lender", n * PAID_NANO)
+    key = new_key(survivor, "lender")
+    with house.another("doomed-2") as doomed:
+        assert asyncio.run(crowd([doomed], key, served, PAID)).served == served
+        time.sleep(0.5)
+        house.provider.hold()
+        asyncio.run(_kill_under_way(house, doomed, key, under_way))
+    house.provider.release()
+    ends_s = time.monotonic() + 240
+    while served < n and time.monotonic() < ends_s:
+        replies = asyncio.run(crowd([survivor], key, min(5, n - served), PAID))
+        served += replies.served
+        assert {reply.code for reply in replies.refused} <= {"insufficient_credit"}
+        if replies.refused:
+            time.sleep(2)
+    assert served == n
+    assert ask(survivor, key, PAID).code == "insufficient_credit"
+    until(lambda: house.findings() == [] or None)
+
+
+async def _kill_under_way(house: House, doomed: Gateway, key: str, places: int) -> crowds.Replies:
+    asking = asyncio.create_task(crowd([doomed], key, places, PAID))
+    async with asyncio.timeout(30):
+        while house.provider.at_once < places:
+            await asyncio.sleep(0.02)
+    doomed.process.kill()
+    return await asking
+
+
+def _until_all_are_served(gateway: Gateway, key: str, count: int) -> int:
+    """The dead gateway's part of the day comes back once the books were read again, five seconds later."""
+    served, ends_s = 0, time.monotonic() + 20
+    while served < count and time.monotonic() < ends_s:
+        replies = asyncio.run(crowd([gateway], key, min(5, count - served), PAID))
+        served += replies.served
+        if replies.refused:
+            time.sleep(0.5)
+    assert ask(gateway, key, PAID).status in (402, 429)
+    return served
+
+
+def test_without_redis_own_machines_serve_and_nothing_is_spent(house: House) -> None:
+    n = 10
+    limits = [
+        {"measure": "requests", "amount": "100000", "span": "minute"},
+        {"measure": "requests", "amount": "1000000", "span": "day"},
+        {"measure": "tokens", "amount": "10000000", "span": "day"},
+        {"measure": "concurrency", "amount": "100"},
+        {"measure": "spend", "amount": usd(n * PAID_NANO), "span": "day"},
+    ]
+    key = new_key(house.gateways[0], "rich", limits)
+    with _always_asking(house, key) as statuses:
+        _lose_redis(house, key, n)
+    assert set(statuses) == {200}
+    assert statuses.total() > 200
+    assert house.findings() == []
+
+
+@contextmanager
+def _always_asking(house: House, key: str) -> Iterator[Counter[int]]:
+    """A crowd at both gateways that wants no money, from the begin of the block to its end; what it was told."""
+    statuses: Counter[int] = Counter()
+    ended = threading.Event()
+
+    def ask_on() -> None:
+        while not ended.is_set():
+            replies = asyncio.run(crowd(house.gateways, key, 20, FREE))
+            statuses.update(replies.statuses() + Counter({0: replies.broken}))
+            ended.wait(0.2)
+
+    asking = threading.Thread(target=ask_on)
+    asking.start()
+    try:
+        yield statuses
+    finally:
+        ended.set()
+        asking.join()
+
+
+def _lose_redis(house: House, key: str, n: int) -> None:
+    """Kill it and start it again, empty; n paid requests are served in all."""
+    served = sum(ask(gateway, key, PAID).status == 200 for gateway in house.gateways for _ in range(2))
+    assert served == 4
+    # Reported ten times a second; what was not counts twice, since this Redis comes back empty: as what the books
+    # know, and as what is reported late. So does what is spent from slices that were drawn before.
+    time.sleep(0.5)
+    house.redis.kill()
+    until_s = time.monotonic() + 4
+    codes, from_slices = set(), 0
+    while time.monotonic() < until_s:
+        for gateway in house.gateways:
+            free, paid = ask(gateway, key, FREE), ask(gateway, key, PAID)
+            assert free.status == 200, free.body
+            from_slices += paid.status == 200
+            codes.add(paid.code)
+    assert codes - {None} == {"budget_unavailable"}
+    for gateway in house.gateways:
+        refused = ask(gateway, key, PAID)
+        assert refused.status == 503
+        assert int(refused.headers["retry-after"]) > 0
+        assert "USD a day for this key" in refused.message
+    house.redis.start()
+    for gateway in house.gateways:
+        served += until(partial(_served_or_waiting, gateway, key))
+    served += _take_the_rest(house, key, PAID, "budget_exceeded", patience_s=3)
+    assert n - from_slices <= served + from_slices <= n
+
+
+def _served_or_waiting(gateway: Gateway, key: str) -> int | None:
+    """1 once it is served again; None while Redis is not found."""
+    reply = ask(gateway, key, PAID)
+    assert (reply.status, reply.code) in ((200, None), (503, "budget_unavailable"))
+    return 1 if reply.status == 200 else None
