@@ -64,10 +64,14 @@ class Roll:
 
     def fail(self, error: LedgerError) -> None:
         """Tell all who wait for it; some may have been told before."""
-        for draw in self.draws:
-            if not draw.future.done():
-                draw.future.set_exception(error)
+        fail_draws(self.draws, error)
         fail_captures(self.captures, error)
+
+
+def fail_draws(draws: Sequence[Draw], error: LedgerError) -> None:
+    for draw in draws:
+        if not draw.future.done():
+            draw.future.set_exception(error)
 
 
 def fail_captures(captures: Sequence[Capture], error: LedgerError) -> None:

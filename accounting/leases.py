@@ -22,7 +22,7 @@ from accounting.errors import (
     PosterStopped,
     UsageBooked,
 )
-from accounting.lease import Capture, Draw, Lease, Roll, fail_captures
+from accounting.lease import Capture, Draw, Lease, Roll, fail_captures, fail_draws
 from accounting.money import checked_nano
 from accounting.poster import Poster
 from accounting.postings import MAX_USAGES, Posted, UsageRecord
@@ -235,8 +235,12 @@ class Leases:
         """Booked or not, nobody knows: the same event is sent again until that is known, nothing else before."""
         with self._lock:
             lease.unanswered = Roll(roll.posting, roll.captures, [], roll.amount_nano, roll.expires_ns)
+            # Who came meanwhile would wait for as long as the books are away.
+            draws, lease.draws = roll.draws + lease.draws, []
+            self._draws -= len(draws) - len(roll.draws)
             self._work = True
-        roll.fail(error)
+        fail_draws(draws, error)
+        fail_captures(roll.captures, error)
 
     def _after_denial(self, lease: Lease, roll: Roll, denial: LedgerError) -> Roll | None:
         """Make of what was denied what may be booked."""

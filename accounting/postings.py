@@ -17,6 +17,8 @@ EventKind = Literal["credit", "hold", "lease", "capture", "late", "owed", "relea
 CountSource = Literal["tokenizer", "upstream", "estimate"]
 Outcome = Literal["complete", "interrupted", "failed", "refused"]
 
+FROM_CACHE = "cache"
+"""The lane of what needed nobody's work: its tokens are those of an earlier answer."""
 MAX_TEXT = 512
 """The longest text, in characters, that an event or a usage row keeps: a key, a model name, a reference."""
 MAX_LEGS = 64

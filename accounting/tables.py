@@ -132,6 +132,9 @@ class Usage(SQLModel, table=True):
 
     __table_args__ = (
         Index("usage_started", "started_ns"),
+        # Limits begin with what their key or person used before the gateway's start.
+        Index("usage_key", "key_id", "started_ns"),
+        Index("usage_user", "user_id", "started_ns"),
         # Ids of later requests sort after earlier ones: what is written together goes to the same pages.
         {"sqlite_strict": True, "sqlite_with_rowid": False},
     )

@@ -89,7 +89,7 @@ async def _settle_free(keeper: Bookkeeper, trip: Trip) -> None:
 
 
 async def _settle_paid(books: Books, keeper: Bookkeeper, trip: Trip) -> None:
-    trip.hold = await books.hold(trip.call.id, "ann", 100_000, 60)
+    trip.hold = await books.hold(trip.call.id, "ann", 100_000)
     keeper.observe(trip, _METER, _DONE)
     keeper.settle(trip, _METER, _DONE)
 

@@ -149,6 +149,10 @@ class Controller:
         ]
         return sorted(states, key=lambda state: (state.record.name, state.node_id))
 
+    def machine(self, name: str) -> NodeId:
+        """The machine of this name or id. Raises MachineUnknown."""
+        return self._authority.machines.find(name)
+
     async def remove_machine(self, name: str) -> NodeId:
         """Put the machine of this name or id out, at once and for good. Raises MachineUnknown, OSError."""
         node_id = self._authority.machines.find(name)

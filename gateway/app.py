@@ -11,6 +11,7 @@ from accounting.prices import CloudPrices, PriceBook
 from cluster.control.owners import Owners
 from cluster.controller import Controller
 from cluster.trust.addresses import Target
+from gateway.afterwork import Afterwork
 from gateway.api.edge import Edge
 from gateway.batches.batches import Batches
 from gateway.batches.runner import Runner as BatchRunner
@@ -88,8 +89,11 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
         )
         stack.push_async_callback(controller.stop)
         lanes = await _open_lanes(settings, folder, controller, stack)
+        afterwork = Afterwork()
+        stack.push_async_callback(afterwork.stop)
         router = Router(lanes, lane_health, settings.routing, settings.policy, report=metrics.foretold)
-        embed = Embedder(router, lanes, settings.cache.semantic_model) if settings.cache.semantic_model else None
+        turns, model = _turns(metrics), settings.cache.semantic_model
+        embed = Embedder(router, lanes, turns, model) if model else None
         keys = Keys(secret, read, write)
         services = Services(
             settings=settings,
@@ -104,8 +108,9 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
             admission=Admission(settings.server.requests_max),
             limits=await stack.enter_async_context(open_limits(settings.redis, read)),
             answers=await stack.enter_async_context(open_answers(settings.cache, settings.redis, embed)),
-            turns=_turns(metrics),
+            turns=turns,
             patience=Patience(),
+            afterwork=afterwork,
             health=lane_health,
             lanes=lanes,
             router=router,

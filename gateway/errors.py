@@ -6,6 +6,7 @@ again by themselves).
 """
 
 from dataclasses import dataclass, field
+from typing import Self
 
 import msgspec
 from sqlalchemy.exc import InterfaceError, OperationalError
@@ -24,13 +25,23 @@ class GatewayError(Exception):
         self.param = param
         self.code = code
 
+    def quoting(self, message: str) -> Self:
+        """With a message for the caller alone, since it has a backend's own words: they may repeat the prompt.
+
+        Logs write `str(error)`, which stays as it was.
+        """
+        self.message = message
+        return self
+
 
 class RequestInvalid(GatewayError):
     """The body is not what the API asks for."""
 
 
 class BodyTooLarge(GatewayError):
-    pass
+    @classmethod
+    def of_request(cls, bytes_max: int) -> "BodyTooLarge":
+        return cls(f"The body is larger than {bytes_max} bytes, this gateway's limit. Send less text.")
 
 
 class HeadersTooLarge(GatewayError):

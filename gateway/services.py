@@ -1,8 +1,10 @@
 """What lives as long as the process, built once and handed to whoever needs it."""
 
-from dataclasses import dataclass
+import asyncio
+from dataclasses import dataclass, field
 
 from cluster.controller import Controller
+from gateway.afterwork import Afterwork
 from gateway.batches.batches import Batches
 from gateway.cache.answers import Answers
 from gateway.identity.directory import Directory
@@ -43,3 +45,6 @@ class Services:
     answers: Answers
     turns: Turns
     patience: Patience
+    afterwork: Afterwork
+    counting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
+    """Prompts whose tokens are only counted, so many at once."""

@@ -77,7 +77,9 @@ async def run(
             memory.settle()
             sys.setswitchinterval(_TURN_S)
             async with _http_server(app, GenerateDesk(services), settings.server, listening) as stopped:
-                starting = asyncio.create_task(_start_cluster(settings, running, nodes, progress))
+                starting = asyncio.create_task(
+                    _start_cluster(settings, running, nodes, progress), name="cluster start"
+                )
                 try:
                     await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
                     if starting.done():
@@ -88,6 +90,8 @@ async def run(
                     starting.cancel()
                     folder.forget_running()
                     log.info("stopping", in_flight=services.admission.in_flight)
+                    # The nodes go next: nobody starts another one.
+                    await asyncio.wait((starting,), timeout=_CANCEL_S)
 
 
 def _listen(server: ServerSettings) -> socket.socket:
@@ -208,6 +212,19 @@ def _for_local_nodes(cluster: Target) -> Target:
     return Target(own_address(ipv6=":" in cluster.host) or _REACHABLE[cluster.host], cluster.port)
 
 
+@asynccontextmanager
+async def _beside(works: list[Coroutine[None, None, object]]) -> AsyncGenerator["asyncio.Future[list[object]]"]:
+    """Work that goes on during the block, and no longer; gives what is done when all of it is."""
+    tasks = [asyncio.create_task(work) for work in works]
+    together = asyncio.gather(*tasks)
+    try:
+        yield together
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(together, *tasks, return_exceptions=True)
+
+
 async def _start_cluster(settings: Settings, running: Running, nodes: LocalNodes, progress: Progress) -> None:
     """Local nodes and the models, up to a ring and an embedder that serve or the reason why there are none."""
     controller, cluster = running.services.controller, settings.cluster
@@ -219,9 +236,10 @@ async def _start_cluster(settings: Settings, running: Running, nodes: LocalNodes
     if cluster.embedding_model:
         reading.append(controller.embeddings.load_model(cluster.embedding_model))
         served.append(controller.embeddings.readiness.wait)
-    models = asyncio.gather(*reading)
-    await nodes.start(_for_local_nodes(running.cluster), [controller.new_token() for _ in range(cluster.nodes)])
-    await models
+    async with _beside(reading) as models:
+        target = _for_local_nodes(running.cluster)
+        await nodes.start(target, [controller.new_token() for _ in range(cluster.nodes)])
+        await models
     if not cluster.nodes:
         return
     for wait in served:

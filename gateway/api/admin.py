@@ -70,26 +70,31 @@ async def list_machines(services: Admin) -> list[dict[str, Any]]:
 @router.post("/machines/{name}/remove")
 async def remove_machine(authority: Operator, name: Named) -> dict[str, Any]:
     """Out at once; its work goes on elsewhere."""
+    controller = authority.services.controller
     try:
-        removed = await authority.services.controller.remove_machine(name)
+        node_id = controller.machine(name)
+        await _write_down(authority, "machine.remove", f"machine:{name}")
+        removed = await controller.remove_machine(node_id)
     except MachineUnknown as error:
         raise NotFound(str(error)) from None
-    await _write_down(authority, "machine.remove", f"machine:{name}")
     return {"removed": removed}
 
 
 @router.post("/machines/{name}/drain")
 async def drain_machine(authority: Operator, name: Named, undo: bool = False) -> dict[str, Any]:
     """Its work moves elsewhere, or it takes part again."""
+    controller = authority.services.controller
     try:
-        drained = await authority.services.controller.drain_machine(name, draining=not undo)
+        node_id = controller.machine(name)
+        await _write_down(authority, "machine.undrain" if undo else "machine.drain", f"machine:{name}")
+        drained = await controller.drain_machine(node_id, draining=not undo)
     except MachineUnknown as error:
         raise NotFound(str(error)) from None
-    await _write_down(authority, "machine.undrain" if undo else "machine.drain", f"machine:{name}")
     return {"drained": drained, "undo": undo}
 
 
 async def _write_down(authority: Authority, action: str, target: str) -> None:
+    """Before it is done: what is done and not written down cannot be found out any more."""
     await asyncio.to_thread(authority.directory.audit.add, authority.actor, action, target)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gateway.identity.caller import Caller
-from gateway.lanes.base import Offer
+from gateway.lanes.base import Lane, Offer
 from gateway.openai import DOES, GENERATES
 from gateway.services import Services
 
@@ -47,22 +47,27 @@ class Entry:
 
 def catalogue(services: Services, caller: Caller) -> list[Entry]:
     """Those that the caller's key may use, by name."""
-    lanes: dict[str, list[str]] = {}
-    for lane in services.lanes.values():
+    lanes: dict[str, list[Lane]] = {}
+    for lane in _lanes(services, caller):
         for name in lane.models():
-            lanes.setdefault(name, []).append(lane.name)
-    return [_entry(services, name, lanes[name]) for name in sorted(lanes) if _may_use(caller, name)]
+            lanes.setdefault(name, []).append(lane)
+    return [_entry(name, lanes[name]) for name in sorted(lanes) if _may_use(caller, name)]
 
 
 def find_entry(services: Services, caller: Caller, name: str) -> Entry | None:
-    lanes = [lane.name for lane in services.lanes.values() if name in lane.models()]
-    return _entry(services, name, lanes) if lanes and _may_use(caller, name) else None
+    """That of one model; None where nobody has it whom the caller's key may use."""
+    lanes = [lane for lane in _lanes(services, caller) if name in lane.models()]
+    return _entry(name, lanes) if lanes and _may_use(caller, name) else None
+
+
+def _lanes(services: Services, caller: Caller) -> list[Lane]:
+    return [lane for name, lane in services.lanes.items() if name in caller.lanes]
 
 
 def _may_use(caller: Caller, name: str) -> bool:
     return caller.models is None or name in caller.models
 
 
-def _entry(services: Services, name: str, lanes: Sequence[str]) -> Entry:
-    offers = [offer for lane in services.lanes.values() if lane.name in lanes for offer in lane.offers(name)]
-    return Entry(name, tuple(lanes), tuple(offers))
+def _entry(name: str, lanes: Sequence[Lane]) -> Entry:
+    offers = (offer for lane in lanes for offer in lane.offers(name))
+    return Entry(name, tuple(lane.name for lane in lanes), tuple(offers))

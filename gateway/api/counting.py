@@ -1,11 +1,45 @@
 """How long a prompt is: exactly where the model's tokenizer is ours, by the books' estimate elsewhere."""
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import orjson
 
 from cluster.errors import GenerationError, ModelError
+from gateway.api.catalogue import find_entry
 from gateway.dialects.base import Question
+from gateway.errors import ModelUnknown, Overloaded
+from gateway.identity.caller import Caller
 from gateway.lanes.tokens import estimate_prompt
 from gateway.services import Services
+
+_PATIENCE_S = 10.0
+
+
+@asynccontextmanager
+async def counting(services: Services, caller: Caller, model: str) -> AsyncIterator[None]:
+    """Room to count in: a place, and one request of the caller's limits, whatever becomes of it.
+
+    Raises ModelUnknown for what the caller may not use, RateLimited and Overloaded.
+    """
+    if find_entry(services, caller, model) is None:
+        raise ModelUnknown(
+            f"The model '{model}' does not exist here. GET /v1/models lists what does.", param="model"
+        )
+    services.admission.enter()
+    try:
+        ticket = await services.limits.enter(caller, model, 0)
+        try:
+            await _take(services.counting)
+            try:
+                yield
+            finally:
+                services.counting.release()
+        finally:
+            ticket.leave(0, 0, is_served=True)
+    finally:
+        services.admission.leave()
 
 
 async def prompt_tokens(services: Services, question: Question) -> int:
@@ -18,3 +52,11 @@ async def prompt_tokens(services: Services, question: Question) -> int:
         except (GenerationError, ModelError):
             pass  # Pictures, or roles that the template does not know: nobody can say exactly.
     return estimate_prompt(question.request)
+
+
+async def _take(turns: asyncio.Semaphore) -> None:
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            await turns.acquire()
+    except TimeoutError:
+        raise Overloaded("Too many prompts are being counted. Try again shortly.") from None

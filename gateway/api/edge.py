@@ -71,10 +71,10 @@ class _BoundedBody:
             async with asyncio.timeout_at(self._due_s):
                 message = await self._receive()
         except TimeoutError:
-            raise _stalled() from None
+            raise RequestInvalid(f"The body did not arrive within {BODY_TIMEOUT_S:.0f} s.") from None
         self._taken_bytes += len(message.get("body", b""))
         if self._taken_bytes > self._bytes_max:
-            raise _too_large(self._bytes_max)
+            raise BodyTooLarge.of_request(self._bytes_max)
         self._is_whole = not message.get("more_body")
         return message
 
@@ -100,29 +100,13 @@ async def read_body(scope: Scope, receive: Receive, bytes_max: int) -> bytes:
     """The whole body. Raises BodyTooLarge without reading more than the bound, RequestInvalid when it stalls."""
     declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
     if declared.isdigit() and int(declared) > bytes_max:
-        raise _too_large(bytes_max)
+        raise BodyTooLarge.of_request(bytes_max)
     parts: list[bytes] = []
-    size_bytes = 0
-    try:
-        async with asyncio.timeout(BODY_TIMEOUT_S):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise RequestInvalid("The connection closed before the body was complete.")
-                part = message.get("body", b"")
-                size_bytes += len(part)
-                if size_bytes > bytes_max:
-                    raise _too_large(bytes_max)
-                parts.append(part)
-                if not message.get("more_body"):
-                    return parts[0] if len(parts) == 1 else b"".join(parts)
-    except TimeoutError:
-        raise _stalled() from None
-
-
-def _stalled() -> RequestInvalid:
-    return RequestInvalid(f"The body did not arrive within {BODY_TIMEOUT_S:.0f} s.")
-
-
-def _too_large(bytes_max: int) -> BodyTooLarge:
-    return BodyTooLarge(f"The body is larger than {bytes_max} bytes, this gateway's limit. Send less text.")
+    bounded = _BoundedBody(receive, bytes_max)
+    while True:
+        message = await bounded()
+        if message["type"] == "http.disconnect":
+            raise RequestInvalid("The connection closed before the body was complete.")
+        parts.append(message.get("body", b""))
+        if not message.get("more_body"):
+            return b"".join(parts)

@@ -41,7 +41,13 @@ class GenerateDesk:
             if route.resolve:
                 question = await route.resolve(self._services.responses, caller, question)
             call = Call(
-                exchange.id, question.kind, question.request, question.raw, caller.user_id, question.content_type
+                exchange.id,
+                question.kind,
+                question.request,
+                question.raw,
+                caller.user_id,
+                question.content_type,
+                exchange.traceparent.decode("latin-1"),
             )
             client: Client = exchange
             if route.writer:

@@ -10,12 +10,13 @@ from accounting.chart import department as department_account
 from accounting.chart import terms_of
 from accounting.errors import AccountUnknown
 from gateway.api.authority import Authority, Manager
+from gateway.api.delegation import refuse_more_than_own
 from gateway.api.fields import Body, Named, Text, Texts, Wanted
 from gateway.api.people import person_of
 from gateway.errors import NotFound, RequestInvalid, RoleForbids
 from gateway.identity.key_rows import KeyRow, KeyTerms
 from gateway.identity.keys import KEY_LASTS_MAX_S, IssuedKey
-from gateway.identity.people import checked_name
+from gateway.identity.people import Person, checked_name
 from gateway.settings.base import LaneName, Privacy
 
 router = APIRouter(prefix="/keys")
@@ -68,11 +69,7 @@ def list_keys(authority: Manager, organization: Wanted = None, user: Wanted = No
 def create_key(authority: Manager, wanted: NewKey) -> dict[str, Any]:
     """The answer holds the key's text, this once."""
     person = person_of(authority, wanted.user)
-    department = wanted.department or person.organization_id
-    try:
-        terms_of(department_account(department))
-    except AccountUnknown:
-        raise RequestInvalid("department: letters, digits and . _ @ -", param="department") from None
+    department = _department_of(authority, wanted.department, person)
     terms = KeyTerms(
         wanted.models,
         wanted.regions,
@@ -114,6 +111,7 @@ def change_key(authority: Manager, key: Named, wanted: ChangedKey) -> dict[str, 
 def rotate_key(authority: Manager, key: Named, wanted: Rotation) -> dict[str, Any]:
     """A new text for the same key; the old one stays valid for the grace time."""
     row = _key_of(authority, key)
+    _refuse_more_than_own(authority, row.terms, row.lanes)
     return _shown_once(authority.services.keys.rotate(row.key_id, wanted.grace_s, authority.actor))
 
 
@@ -133,17 +131,29 @@ def _key_of(authority: Authority, key: str) -> KeyRow:
 
 
 def _refuse_more_than_own(authority: Authority, terms: KeyTerms, lanes: tuple[LaneName, ...]) -> None:
-    """Who administers one organization makes no key that may do more than their own. Raises RoleForbids."""
+    """Whoever administers one organization makes, changes and sees no key that may do more than their own.
+
+    Raises RoleForbids.
+    """
     own = authority.caller
-    if own is None or authority.organization_id is None:
-        return
-    for field, wanted, allowed in (
-        ("lanes", lanes, own.lanes),
-        ("models", terms.models, own.models),
-        ("regions", terms.regions, own.regions),
-    ):
-        if allowed is not None and (wanted is None or not set(wanted) <= allowed):
-            raise RoleForbids(f"{field}: your own key allows {', '.join(sorted(allowed))} alone", param=field)
+    if own is not None and authority.organization_id is not None:
+        refuse_more_than_own(authority.services.keys.row(own.key_id), terms, lanes)
+
+
+def _department_of(authority: Authority, wanted: str | None, person: Person) -> str:
+    """What a key's work is booked on: the organization's own, unless the house says otherwise.
+
+    Raises RequestInvalid, RoleForbids.
+    """
+    department = wanted or person.organization_id
+    try:
+        terms_of(department_account(department))
+    except AccountUnknown:
+        raise RequestInvalid("department: letters, digits and . _ @ -", param="department") from None
+    if authority.organization_id is not None and department != authority.organization_id:
+        text = f"department: your organization's is {authority.organization_id}; admins of the house give others"
+        raise RoleForbids(text, param="department")
+    return department
 
 
 def _expiry(expires_in_s: int | None) -> int | None:

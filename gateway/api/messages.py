@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter, Request
 
-from gateway.api.counting import prompt_tokens
+from gateway.api.counting import counting, prompt_tokens
 from gateway.api.dialect_route import route_class
 from gateway.api.edge import authenticate, read_body
 from gateway.dialects.anthropic.errors import error_body
@@ -15,6 +15,8 @@ router = APIRouter(prefix="/v1/messages", route_class=route_class(error_body))
 @router.post("/count_tokens")
 async def count_tokens(request: Request) -> dict[str, int]:
     services: Services = request.app.state.services
-    await authenticate(services, request.scope)
+    caller = await authenticate(services, request.scope)
     raw = await read_body(request.scope, request.receive, services.settings.server.body_bytes_max)
-    return {"input_tokens": await prompt_tokens(services, read_count(raw))}
+    question = read_count(raw)
+    async with counting(services, caller, question.request.model):
+        return {"input_tokens": await prompt_tokens(services, question)}

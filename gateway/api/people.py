@@ -7,7 +7,8 @@ from fastapi import APIRouter
 
 from gateway.api.authority import Authority, Manager, Operator
 from gateway.api.fields import Body, Named, Text, Wanted
-from gateway.identity.people import Person
+from gateway.errors import Conflict, RoleForbids
+from gateway.identity.people import Organization, Person
 from gateway.settings.base import Role
 
 router = APIRouter()
@@ -54,6 +55,7 @@ def add_person(authority: Manager, wanted: NewPerson) -> dict[str, Any]:
     people = authority.directory.people
     organization = people.organization(wanted.organization or authority.organization_id or "home")
     authority.over(organization.organization_id, f"organization {wanted.organization}")
+    _refuse_what_is_the_house_s(authority, organization, wanted)
     made = people.add(
         wanted.user,
         organization=organization.organization_id,
@@ -88,6 +90,20 @@ def close_sessions(authority: Manager, user: Named) -> dict[str, Any]:
     """Sign somebody out of the console everywhere."""
     person_of(authority, user)
     return {"closed": authority.directory.sessions.close_all(user, authority.actor)}
+
+
+def _refuse_what_is_the_house_s(authority: Authority, organization: Organization, wanted: NewPerson) -> None:
+    """An address decides whom the identity provider's people become, an account whose credits they spend.
+
+    Raises RoleForbids, Conflict.
+    """
+    if authority.organization_id is None:
+        return
+    joined = authority.directory.settings.oidc_organization
+    if wanted.email is not None and joined not in (organization.organization_id, organization.name):
+        raise RoleForbids("email: only admins of the house say whom a sign-in makes somebody", param="email")
+    if authority.directory.people.has_account_of_nobody(wanted.user):
+        raise Conflict(f"user: {wanted.user} has an account in the books; ask an admin of the house", param="user")
 
 
 def person_of(authority: Authority, user: str) -> Person:

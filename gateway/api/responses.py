@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from gateway.api.counting import prompt_tokens
+from gateway.api.counting import counting, prompt_tokens
 from gateway.api.edge import authenticate, read_body
 from gateway.dialects.responses.conversation import resolve
 from gateway.dialects.responses.requests import read_responses
@@ -69,8 +69,10 @@ async def count_input_tokens(request: Request) -> Json:
     services: Services = request.app.state.services
     caller = await authenticate(services, request.scope)
     raw = await read_body(request.scope, request.receive, services.settings.server.body_bytes_max)
-    question = await resolve(services.responses, caller, read_responses(raw))
-    return {"object": "response.input_tokens", "input_tokens": await prompt_tokens(services, question)}
+    asked = read_responses(raw)
+    async with counting(services, caller, asked.request.model):
+        question = await resolve(services.responses, caller, asked)
+        return {"object": "response.input_tokens", "input_tokens": await prompt_tokens(services, question)}
 
 
 async def _find(request: Request, response_id: str) -> StoredResponse:

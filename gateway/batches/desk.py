@@ -25,6 +25,7 @@ POLL_S = 0.25
 GRACE_S = 30.0
 
 _NO_DISK_S = 60.0
+_DEFECT = 500
 # Of all requests that the gateway answers at once, batches leave so many free.
 _LEFT_FREE = 0.5
 
@@ -58,7 +59,7 @@ class Desk:
         return True
 
     async def _make_ready(self, job: Job) -> None:
-        """The next item, read; one that turns out to be no question is answered with the reason."""
+        """The next item, read; one that cannot be read is answered with the reason, whatever that is."""
         while job.ready is None:
             if job.items.is_dry:
                 await asyncio.to_thread(job.items.refill)
@@ -68,10 +69,14 @@ class Desk:
             job.items.take(item)
             try:
                 job.ready = await self._read(job, item, job.callers.all_lanes)
-            except GatewayError as error:
+            except Exception as error:
+                # A line's edge: one must not hold up the others.
                 refused = to_api_error(error)
+                if refused.status == _DEFECT:
+                    log.error("batch request failed", batch=job.batch.id, line=item.line, exc_info=error)
                 reply = Reply(refused.status, job.request_id(item), refused.body())
-                await self._write_down(job, item, reply)
+                if not await self._put_back(job, item, reply):
+                    await self._write_down(job, item, reply)
 
     async def _read(self, job: Job, item: Item, caller: Caller) -> Ready:
         route = route_of(job.batch.endpoint)

@@ -146,11 +146,15 @@ class Job:
         self._abreast = max(1, len(self.asking) - 1)
 
     def write_rest(self, path: Path, body_bytes_max: int) -> None:
-        """Say of every line that has no answer why it will get none. Does I/O."""
+        """Say of every line that has no answer why it will get none. Does I/O.
+
+        Even where its owner has no room left: else the batch could not end.
+        """
         stop = self.stop
         if stop is None or stop.code is None:
             return
         for line, raw in raw_lines(path, body_bytes_max):
             if line not in self.output.done:
                 item, _, _ = read_line(line, raw, body_bytes_max)
-                self.output.add(line, item.custom_id, Reply(code=stop.code, message=stop.message))
+                reply = Reply(code=stop.code, message=stop.message)
+                self.output.add(line, item.custom_id, reply, is_last_word=True)

@@ -38,9 +38,10 @@ class _AppendFile:
         self._descriptor = open_private(self._path, os.O_RDWR)
         self.size_bytes = os.lseek(self._descriptor, 0, os.SEEK_END)
 
-    def append(self, line: bytes) -> None:
-        """Raises OSError and BodyTooLarge, and nothing is written then."""
-        self._shelf.take(self._owner, len(line))
+    def append(self, line: bytes, *, is_last_word: bool = False) -> None:
+        """Raises OSError and BodyTooLarge, and nothing is written then; last words find room in any case."""
+        take = self._shelf.exceed if is_last_word else self._shelf.take
+        take(self._owner, len(line))
         try:
             written = 0
             while written < len(line):
@@ -96,8 +97,11 @@ class Output:
         self.attempts: Counter[int] = Counter()
         self._recover()
 
-    def add(self, line: int, custom_id: str, reply: Reply) -> None:
-        """What became of a line, for good. Raises OSError and BodyTooLarge where there is no room, or no file."""
+    def add(self, line: int, custom_id: str, reply: Reply, *, is_last_word: bool = False) -> None:
+        """What became of a line, for good; a last word says that it will not be asked.
+
+        Raises OSError, and BodyTooLarge where there is no room for what is no last word.
+        """
         content = orjson.dumps(
             {
                 "id": self._batch.line_id(line),
@@ -110,7 +114,7 @@ class Output:
         with self._lock:
             if line in self.done:
                 return
-            (self.answers if reply.is_good else self.errors).append(content)
+            (self.answers if reply.is_good else self.errors).append(content, is_last_word=is_last_word)
             self._count(line, is_good=reply.is_good)
             self._sync_now_and_then()
 

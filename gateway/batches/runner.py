@@ -15,13 +15,14 @@ from gateway.services import Services
 
 log = structlog.get_logger(__name__)
 
+# Each has files open, and in memory the numbers of its lines.
 JOBS_MAX = 32
 # How often the database is asked for what others have begun or cancelled.
 LOOK_EVERY_S = 2.0
 PRUNE_EVERY_S = 600.0
 STOP_S = 5.0
 
-_TROUBLE_S = 60.0
+TROUBLE_S = 60.0
 _EXPIRED = Stop("expired", "batch_expired", "The batch's completion window ended before this was asked.")
 
 
@@ -36,6 +37,8 @@ class Runner:
         self._life = Life(services)
         self._desk = Desk(services, batches.changed.set)
         self._jobs: dict[str, Job] = {}
+        # When those that failed may be taken up again, so that what stays wrong is not tried over and over.
+        self._resting_until_s: dict[str, float] = {}
         self._task: asyncio.Task[None] | None = None
         self._look_s = self._prune_s = 0.0
 
@@ -87,9 +90,11 @@ class Runner:
 
     async def _look(self) -> None:
         """What others have begun or cancelled, what is left of earlier days; and say how far each has come."""
-        for batch in _in_turn(await asyncio.to_thread(self._store.unfinished, self._place)):
+        unfinished = _in_turn(await asyncio.to_thread(self._store.unfinished, self._place))
+        self._end_rests(unfinished)
+        for batch in unfinished:
             job = self._jobs.get(batch.id)
-            if job is None and len(self._jobs) < JOBS_MAX:
+            if job is None and batch.id not in self._resting_until_s and self._may_open(batch):
                 job = self._jobs[batch.id] = Job(batch)
                 self._begin(job, self._life.open(job))
             if job and batch.status == "cancelling" and job.stop is None:
@@ -98,6 +103,16 @@ class Runner:
             if job.phase == "running" and job.counts != job.noted:
                 job.noted = job.counts
                 await asyncio.to_thread(self._store.note_counts, job.batch.id, *job.noted)
+
+    def _may_open(self, batch: Batch) -> bool:
+        """What is to be cancelled ends soon, and needs no more than a place."""
+        mine = sum(job.batch.owner == batch.owner for job in self._jobs.values())
+        return may_open(0 if batch.status == "cancelling" else mine, len(self._jobs))
+
+    def _end_rests(self, unfinished: Iterable[Batch]) -> None:
+        now_s, resting = time.monotonic(), self._resting_until_s
+        there = (batch.id for batch in unfinished)
+        self._resting_until_s = {name: resting[name] for name in there if resting.get(name, 0.0) > now_s}
 
     async def _watch(self, job: Job) -> None:
         """Whether a job has come to its end."""
@@ -121,6 +136,7 @@ class Runner:
         error = None if task.cancelled() else task.exception()
         if error:
             log.error("batch held up", batch=job.batch.id, exc_info=error)
+            self._resting_until_s[job.batch.id] = time.monotonic() + TROUBLE_S
         if error or job.batch.has_ended:
             self._jobs.pop(job.batch.id, None)
             job.close()
@@ -143,8 +159,17 @@ class Runner:
             except Exception:
                 # A job's edge: what is wrong with one keeps no other waiting.
                 log.exception("batch held up", batch=job.batch.id)
-                job.held_until_s = time.monotonic() + _TROUBLE_S
+                job.held_until_s = time.monotonic() + TROUBLE_S
         return False
+
+
+def may_open(mine: int, all_open: int) -> bool:
+    """Whether an owner who has `mine` batches open may have one more: the fewer places are left, the fewer each.
+
+    Open ones stay open until they end, so nobody may take all: alone an owner has six of 32, and every owner has
+    one before the last place is gone.
+    """
+    return (mine + 1) * all_open < JOBS_MAX
 
 
 def _in_turn(batches: Iterable[Batch]) -> list[Batch]:

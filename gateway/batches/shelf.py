@@ -53,6 +53,11 @@ class Shelf:
                 raise BodyTooLarge(text, param="file", code="storage_full")
             self._bytes[folder] += size_bytes
 
+    def exceed(self, owner: str, size_bytes: int) -> None:
+        """Count what is kept whether or not there is room: the last words on a batch, bounded by its lines."""
+        with self._lock:
+            self._bytes[_folder_of(owner)] += size_bytes
+
     def give_back(self, owner: str, size_bytes: int) -> None:
         with self._lock:
             self._bytes[_folder_of(owner)] -= size_bytes

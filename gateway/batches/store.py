@@ -12,6 +12,8 @@ from gateway.batches.batch import CANCELLABLE, ENDS, UNFINISHED, Batch, End, Sta
 from gateway.batches.file import StoredFile
 from gateway.batches.tables import batch_table, file_table
 from gateway.errors import Conflict, NotFound, RateLimited
+from gateway.identity import audit
+from gateway.identity.audit import Actor
 
 # Ended batches of one person that are kept for a while.
 ROWS_PER_PERSON_MAX = 10_000
@@ -77,8 +79,11 @@ class BatchStore:
         with self._read() as session:
             return [_of_row(row) for row in session.execute(query)]
 
-    def cancel(self, owner: str | None, batch_id: str) -> Batch:
-        """The batch, cancelling from now on. Raises NotFound; Conflict for one that has ended."""
+    def cancel(self, owner: str | None, batch_id: str, by: Actor | None = None) -> Batch:
+        """The batch, cancelling from now on; in the audit log where an admin did it.
+
+        Raises NotFound; Conflict for one that has ended.
+        """
         query = select(batch_table).where(_rows.id == batch_id)
         with self._write() as session, session.begin():
             row = session.execute(query if owner is None else query.where(_rows.owner == owner)).one_or_none()
@@ -89,6 +94,8 @@ class BatchStore:
                     raise Conflict(f"A batch that is {row.status} cannot be cancelled.")
                 values = {"status": "cancelling", "cancelling_ns": time.time_ns()}
                 session.execute(update(batch_table).where(_rows.id == batch_id).values(values))
+                if by is not None:
+                    audit.record(session, by, "batch.cancel", f"batch:{batch_id}", after={"owner": row.owner})
             return _of_row(session.execute(query).one())
 
     def move(self, batch_id: str, before: Status, after: Status, **values: Any) -> bool:

@@ -7,7 +7,7 @@ from typing import Literal, Protocol, TypeAlias
 from gateway.cache.fingerprint import Fingerprint, fingerprint, is_deterministic
 from gateway.cache.flight import Flight
 from gateway.cache.keeping import KeptBody
-from gateway.cache.meaning import Meanings
+from gateway.cache.meaning import Meanings, Point
 from gateway.cache.stored import Shelf, StoredAnswer
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Answer, Call, Meter
@@ -50,14 +50,9 @@ class Answers:
         self._shelf = Shelf(settings.entries_max, settings.bytes_max, settings.lasts_s)
         self._remote = remote
         self._embed = embed if settings.semantic_model and self._keeps else None
-        self._meanings = Meanings(settings.similarity_min)
+        self._meanings = Meanings(settings.similarity_min, settings.lasts_s)
         self._flights: dict[bytes, Flight] = {}
         self._is_off = not self._keeps and not self._shares
-
-    @property
-    def under_way(self) -> int:
-        """Answers that others could join."""
-        return len(self._flights)
 
     def applies(self, call: Call) -> bool:
         """Whether anything here could help with the call; costs next to nothing."""
@@ -72,12 +67,12 @@ class Answers:
         """An answer, or the lead: the caller gets one from a lane and shows it here."""
         wants_meaning = self._embed is not None and not call.features
         mark = fingerprint(call, caller, privacy, with_context=wants_meaning)
-        if self._keeps and (kept := await self._kept(mark.exact)):
+        if self._keeps and (kept := await self._kept(mark.exact, privacy)):
             return Found(_as_answer(kept), "hit")
         shares = self._shares and is_deterministic(call)
         if shares and (answer := await self._shared(mark.exact)):
             return Found(answer, "shared")
-        lead = Lead(self, mark, shares=shares)
+        lead = Lead(self, mark, privacy, shares=shares)
         if self._embed is None or mark.context is None:
             return lead
         try:
@@ -101,16 +96,22 @@ class Answers:
 
     async def _similar(self, lead: "Lead", caller: Caller, privacy: Privacy, embed: Embed) -> StoredAnswer | None:
         context = lead.mark.context
-        lead.vector = await embed(caller, privacy, lead.mark.question)
-        if context is None or lead.vector is None:
+        vector = await embed(caller, privacy, lead.mark.question)
+        lead.point = self._meanings.place(vector) if vector else None
+        if context is None or lead.point is None:
             return None
-        key = self._meanings.nearest(context, lead.vector)
-        return await self._kept(key) if key else None
+        key = self._meanings.nearest(context, lead.point)
+        if key is None:
+            return None
+        kept = await self._kept(key, privacy)
+        if kept is None:
+            self._meanings.forget(context, key)
+        return kept
 
-    async def _kept(self, key: bytes) -> StoredAnswer | None:
+    async def _kept(self, key: bytes, privacy: Privacy) -> StoredAnswer | None:
         if kept := self._shelf.get(key):
             return kept
-        if self._remote is None:
+        if self._remote is None or privacy == "private":
             return None
         if kept := await self._remote.get(key):
             self._shelf.put(key, kept)
@@ -119,8 +120,12 @@ class Answers:
     # What leads tell.
 
     def begin(self, key: bytes, flight: Flight) -> bool:
-        """Let others find the flight; False when somebody else leads already, or too many are under way."""
-        if key in self._flights or len(self._flights) >= _FLIGHTS_MAX:
+        """Let others find the flight; False when somebody else leads already, or too many are under way.
+
+        One that nobody may join any more makes way.
+        """
+        other = self._flights.get(key)
+        if (other and other.takes_more) or len(self._flights) >= _FLIGHTS_MAX:
             return False
         self._flights[key] = flight
         return True
@@ -140,22 +145,23 @@ class Answers:
         meter, mark = answer.meter, lead.mark
         kept = StoredAnswer(answer.content_type, body, meter.prompt_tokens, meter.completion_tokens)
         self._shelf.put(mark.exact, kept)
-        if lead.vector and mark.context is not None:
-            self._meanings.add(mark.context, lead.vector, mark.exact)
+        if lead.point and mark.context is not None:
+            self._meanings.add(mark.context, lead.point, mark.exact)
         return kept
 
-    async def keep_for_others(self, key: bytes, kept: StoredAnswer) -> None:
-        """In Redis too, where there is one."""
-        if self._remote:
+    async def keep_for_others(self, key: bytes, kept: StoredAnswer, privacy: Privacy) -> None:
+        """In Redis too, where there is one; what is private stays in this process."""
+        if self._remote and privacy != "private":
             await self._remote.put(key, kept)
 
 
 class Lead:
     """The right and duty to get an answer for all who ask the same meanwhile. Ends with `end`."""
 
-    def __init__(self, answers: Answers, mark: Fingerprint, *, shares: bool) -> None:
+    def __init__(self, answers: Answers, mark: Fingerprint, privacy: Privacy, *, shares: bool) -> None:
         self.mark = mark
-        self.vector: list[float] | None = None
+        self.point: Point | None = None
+        self._privacy = privacy
         self._answers = answers
         self._kept: StoredAnswer | None = None
         self._flight: Flight | None = None
@@ -179,7 +185,7 @@ class Lead:
             self._flight.abandon(has_failed=has_failed)
         kept, self._kept = self._kept, None
         if kept:
-            await self._answers.keep_for_others(self.mark.exact, kept)
+            await self._answers.keep_for_others(self.mark.exact, kept, self._privacy)
 
     def _keep(self, answer: Answer, body: bytes) -> None:
         self._kept = self._answers.keep(self, answer, body)

@@ -3,16 +3,19 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Annotated
 
 import msgspec
 import structlog
 
 from cluster.errors import GenerationError
-from gateway.errors import GatewayError, LaneFailed
+from gateway.errors import GatewayError, LaneBusy, LaneFailed
 from gateway.identity.caller import Caller
-from gateway.lanes.base import Answer, Call, Lane
+from gateway.lanes.base import Answer, Call, Lane, Offer
 from gateway.openai import EmbeddingRequest, Extras
+from gateway.queueing.turns import Turns
 from gateway.request_ids import new_request_id
+from gateway.routing.decision import Decision
 from gateway.routing.router import Router
 from gateway.settings.base import LaneName, Privacy
 
@@ -29,7 +32,7 @@ class _Vector(msgspec.Struct, frozen=True):
 
 
 class _Vectors(msgspec.Struct, frozen=True):
-    data: list[_Vector]
+    data: Annotated[list[_Vector], msgspec.Meta(min_length=1)]
 
 
 _vectors = msgspec.json.Decoder(_Vectors)
@@ -38,12 +41,14 @@ _vectors = msgspec.json.Decoder(_Vectors)
 class Embedder:
     """Asks the best own backend of one embedding model, within the caller's lanes, regions and privacy.
 
-    It is the gateway's own question: it counts against no limit of the caller's, and is charged to nobody.
+    It is the gateway's own question: it counts against no limit of the caller's, and is charged to nobody. It
+    waits in no line: where there is no room there is no vector.
     """
 
-    def __init__(self, router: Router, lanes: Mapping[LaneName, Lane], model: str) -> None:
+    def __init__(self, router: Router, lanes: Mapping[LaneName, Lane], turns: Turns, model: str) -> None:
         self._router = router
         self._lanes = lanes
+        self._turns = turns
         self._model = model
 
     async def __call__(self, caller: Caller, privacy: Privacy, text: str) -> list[float] | None:
@@ -60,13 +65,31 @@ class Embedder:
         raw = msgspec.json.encode({"model": self._model, "input": text})
         call = Call(new_request_id(), "embedding", request, raw, caller.user_id)
         decision = self._router.decide(caller, call)
-        if not decision.candidates:
+        # Another model's vectors, were they a fallback's, mean nothing beside this one's.
+        offers = [candidate.offer for candidate in decision.candidates if candidate.offer.model == self._model]
+        if not offers:
             raise LaneFailed(decision.reason)
-        offer = decision.candidates[0].offer
+        offer = next((offer for offer in offers if self._takes_place(offer)), None)
+        if offer is None:
+            raise LaneBusy("no backend has a free slot for it")
+        try:
+            return await self._ask_at(offer, call, decision)
+        finally:
+            if offer.slots is not None:
+                self._turns.leave(offer.label)
+
+    def _takes_place(self, offer: Offer) -> bool:
+        return offer.slots is None or self._turns.try_take(offer.label, offer.slots)
+
+    async def _ask_at(self, offer: Offer, call: Call, decision: Decision) -> list[float] | None:
         dispatch = self._router.began(offer.label, decision, offer)
         try:
             answer = await self._lanes[offer.lane].open(call, offer)
+            dispatch.first_byte()
             content = await _whole(answer)
+        except LaneBusy as error:
+            dispatch.left(error.retry_after_s)
+            raise
         except LaneFailed:
             dispatch.failed()
             raise

@@ -15,8 +15,6 @@ BYTES_MAX = 4 * 2**20
 # How far the upstream may be ahead of whoever reads slowest.
 _AHEAD_BYTES = 2**20
 
-_STOPPED = LaneBrokeOff("the answer that was shared with others was stopped")
-
 OnWhole: TypeAlias = Callable[[Answer, bytes], None]
 
 
@@ -55,9 +53,15 @@ class Flight:
         if not self._opened.done():
             self.has_failed = has_failed
             self._opened.set_result(None)
-        elif not self.is_over:
-            self._error = _STOPPED
-        self.is_over = True
+            self.is_over = True
+        else:
+            self.stop()
+
+    def stop(self) -> None:
+        """Nobody is to get more of it: whoever reads is told that it broke off, and nobody joins any more."""
+        if not self.is_over:
+            self._error = LaneBrokeOff("the answer that was shared with others was stopped")
+            self._end()
 
     async def follow(self) -> Answer | None:
         """The same answer for somebody else; None when the leader got none, or too much has come."""
@@ -89,13 +93,16 @@ class Flight:
         except Exception as error:  # noqa: BLE001 - a task's edge: every reader raises it again
             self._error = error
         except BaseException:
-            self._error = _STOPPED
+            self.stop()
             raise
         finally:
-            self.is_over = True
-            for reader in self._readers:
-                reader.end()
-            self._stirred.set()
+            self._end()
+
+    def _end(self) -> None:
+        self.is_over = True
+        for reader in self._readers:
+            reader.end()
+        self._stirred.set()
 
     # Where the upstream's answer writes to.
 
@@ -127,7 +134,8 @@ class Flight:
         try:
             await reader.read()
             if self._error is not None:
-                raise self._error
+                # One error for all readers: each raises it with where it was itself, not where all others were.
+                raise self._error.with_traceback(None)
         finally:
             self._readers.remove(reader)
             self._stirred.set()
@@ -201,6 +209,8 @@ class _Leading:
                 task.uncancel()
         finally:
             if not flight.is_over:
+                # At once, so that nobody joins what is only being put away.
+                flight.stop()
                 flying.cancel()
             await asyncio.gather(flying, return_exceptions=True)
 

@@ -1,4 +1,7 @@
-"""Answers that several gateways share, in Redis. It may be away: then nothing is found and nothing is kept."""
+"""Answers that several gateways share, in Redis, as they are. Never those to private requests.
+
+It may be away: then nothing is found and nothing is kept.
+"""
 
 import asyncio
 import time

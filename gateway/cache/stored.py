@@ -29,9 +29,6 @@ class Shelf:
         self._kept: OrderedDict[bytes, tuple[StoredAnswer, float]] = OrderedDict()
         self.size_bytes = 0
 
-    def __len__(self) -> int:
-        return len(self._kept)
-
     def get(self, key: bytes) -> StoredAnswer | None:
         found = self._kept.get(key)
         if found is None:

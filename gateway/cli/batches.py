@@ -44,13 +44,14 @@ def cancel(
 ) -> None:
     """Stop a batch; what it has is kept. Example: millrace batch cancel batch_0192ab"""
     from gateway.batches.store import BatchStore
+    from gateway.cli.directory import BY
     from gateway.cli.store import open_store
     from gateway.errors import GatewayError
 
     settings = settings_from(data_dir)
     with open_store(settings) as (read, write):
         try:
-            stopped = BatchStore(read, write, settings.batches.per_person_max).cancel(None, batch)
+            stopped = BatchStore(read, write, settings.batches.per_person_max).cancel(None, batch, BY)
         except GatewayError as error:
             output.fail(error.message)
     if as_json:

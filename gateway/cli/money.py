@@ -7,6 +7,7 @@ import typer
 
 from gateway.cli import output
 from gateway.cli.serving import AsJson, DataDir, settings_from
+from gateway.settings import Settings
 
 credit = typer.Typer(help="Credits for paid lanes.", no_args_is_help=True)
 
@@ -22,7 +23,7 @@ def add(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Allow so much to be spent on cloud lanes. Example: millrace credit add 5.00"""
+    """Allow somebody to spend so much on cloud lanes. Example: millrace credit add 5.00"""
     from accounting.money import format_usd, parse_usd
     from gateway.cli.directory import BY, open_directory
     from gateway.cli.store import saying_what_is_wrong, with_books
@@ -30,6 +31,7 @@ def add(
     with saying_what_is_wrong():
         amount_nano = parse_usd(amount)
         name = credit_id or uuid.uuid4().hex
+        _refuse_nobody(settings_from(data_dir), user)
         posted = with_books(
             settings_from(data_dir), lambda books: books.credit(name, user, amount_nano, note), make=True
         )
@@ -43,6 +45,19 @@ def add(
         return
     what = "was given this before" if posted.replayed else f"has ${format_usd(amount_nano)} more"
     output.say(f"{user} {what} (event {posted.event_seq})")
+
+
+def _refuse_nobody(settings: Settings, user: str) -> None:
+    """Credits of nobody would be spent by whoever is called so first."""
+    from gateway.cli.store import open_store
+    from gateway.errors import NotFound
+    from gateway.identity.people import People
+
+    with open_store(settings, make=True) as (read, write):
+        try:
+            People(read, write).person(user)
+        except NotFound as error:
+            output.fail(f"--user: {error.message}; `millrace people add {user}` adds them", output.WRONG_USAGE)
 
 
 def balance(

@@ -7,10 +7,15 @@ import orjson
 
 from gateway.dialects.pieces import CallPart, Piece, Usage
 from gateway.dialects.refusals import upstream_error
+from gateway.errors import ApiError
 from gateway.http.events import DONE, EventSplitter
 
 ANSWER_BYTES_MAX = 64 * 2**20
 CALLS_MAX = 1024
+
+TOO_DEEP = ApiError(
+    502, "The backend answered with JSON nested too deep.", "upstream_error", code="upstream_failed"
+)
 
 _JSON_SPACE = b" \t\r\n"
 
@@ -58,7 +63,10 @@ class ChatReader:
             return None
         if event.get("error"):
             return Piece(error=upstream_error(event["error"]))
-        return self._piece(_first_choice(event), _usage(event.get("usage")))
+        try:
+            return self._piece(_first_choice(event), _usage(event.get("usage")))
+        except RecursionError:
+            return Piece(error=TOO_DEEP)
 
     def _piece(self, choice: dict[str, Any], usage: Usage | None) -> Piece:
         said = _mapping(choice.get("delta") or choice.get("message"))
@@ -106,8 +114,11 @@ class _Calls:
 
 
 def _arguments(value: Any) -> str:
-    """Some servers send the object itself instead of its text."""
-    return orjson.dumps(value).decode() if _is_mapping(value) else _text(value)
+    """Some servers send the object itself instead of its text. Raises RecursionError for one that is too deep."""
+    try:
+        return orjson.dumps(value).decode() if _is_mapping(value) else _text(value)
+    except orjson.JSONEncodeError:
+        raise RecursionError from None
 
 
 def _first_choice(event: dict[str, Any]) -> dict[str, Any]:

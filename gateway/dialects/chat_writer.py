@@ -2,11 +2,14 @@
 
 from abc import ABC, abstractmethod
 
-from gateway.dialects.chat_reader import ChatReader
-from gateway.dialects.pieces import Piece, Said
+from gateway.dialects.chat_reader import ANSWER_BYTES_MAX, TOO_DEEP, ChatReader
+from gateway.dialects.pieces import CallPart, Piece, Said
 from gateway.errors import ApiError
 
 _CUT = ApiError(502, "The backend ended in the middle of its answer.", "upstream_error", code="upstream_broke_off")
+_TOO_LARGE = ApiError(
+    502, f"The backend's answer is larger than {ANSWER_BYTES_MAX} bytes.", "upstream_error", code="upstream_failed"
+)
 # A block or item that has been closed cannot be added to, and no server that we know of does so.
 MIXED_CALLS = ApiError(502, "The backend mixed the parts of several tool calls.", "upstream_error")
 
@@ -21,6 +24,7 @@ class ChatWriter(ABC):
         self.broken: ApiError | None = None
         self._is_stream = is_stream
         self._is_over = False
+        self._calls_begun = 0
         self._reader = ChatReader()
 
     def feed(self, chunk: bytes) -> bytes:
@@ -32,8 +36,12 @@ class ChatWriter(ABC):
             return last
         if self.said.finish is None:
             return last + self.fail(_CUT)
+        try:
+            last += self._last_events() if self._is_stream else self._whole()
+        except RecursionError:
+            return last + self.fail(TOO_DEEP)
         self._is_over = True
-        return last + (self._last_events() if self._is_stream else self._whole())
+        return last
 
     def fail(self, error: ApiError) -> bytes:
         if self._is_over:
@@ -46,13 +54,22 @@ class ChatWriter(ABC):
             return b""
         if piece.error:
             return self.fail(piece.error)
-        if not self._is_stream:
-            self.said.add(piece)
-            return b""
-        # A writer sees what was said before the piece, and the piece.
-        written = self._events(piece)
+        try:
+            if self.said.size_bytes + piece.size_bytes > ANSWER_BYTES_MAX:
+                return self.fail(_TOO_LARGE)
+            # A writer sees what was said before the piece, and the piece.
+            written = self._events(piece) if self._is_stream else b""
+        except RecursionError:
+            return self.fail(TOO_DEEP)
         self.said.add(piece)
         return written
+
+    def _begins(self, part: CallPart) -> bool:
+        """Whether this is the next call's first part; one of a call before it cannot be told any more."""
+        if part.number < self._calls_begun:
+            return False
+        self._calls_begun = part.number + 1
+        return True
 
     @abstractmethod
     def _events(self, piece: Piece) -> bytes:

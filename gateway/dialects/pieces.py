@@ -3,6 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+import orjson
+
 from gateway.errors import ApiError
 
 
@@ -40,31 +43,73 @@ class Piece:
     usage: Usage | None = None
     error: ApiError | None = None
 
+    @property
+    def size_bytes(self) -> int:
+        """What remembering it takes. Raises RecursionError for logprobs that are nested too deep."""
+        words = (self.text, self.reasoning, self.refusal, *(part.arguments for part in self.calls))
+        try:
+            logprobs_bytes = len(orjson.dumps(self.logprobs)) if self.logprobs else 0
+        except orjson.JSONEncodeError:
+            raise RecursionError from None
+        return logprobs_bytes + sum(len(word.encode()) for word in words if word)
+
 
 @dataclass(slots=True)
 class ToolCall:
     id: str
     name: str
-    arguments: str = ""
+    parts: list[str] = field(default_factory=list)
+
+    @property
+    def arguments(self) -> str:
+        return "".join(self.parts)
+
+    @property
+    def input(self) -> dict[str, Any]:
+        """The arguments as an object, whatever the model wrote."""
+        text = self.arguments
+        try:
+            given = msgspec.json.decode(text or "{}")
+        except (msgspec.DecodeError, RecursionError):
+            given = None
+        return given if isinstance(given, dict) else {"arguments": text}
 
 
 @dataclass(slots=True)
 class Said:
-    """All of an answer so far."""
+    """All of an answer so far, in parts: long answers come in very many."""
 
-    text: str = ""
-    reasoning: str = ""
-    refusal: str = ""
+    texts: list[str] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
     logprobs: list[dict[str, Any]] = field(default_factory=list)
     finish: str | None = None
     stop: str | None = None
     usage: Usage | None = None
+    size_bytes: int = 0
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+    @property
+    def reasoning(self) -> str:
+        return "".join(self.thoughts)
+
+    @property
+    def refusal(self) -> str:
+        return "".join(self.refusals)
 
     def add(self, piece: Piece) -> None:
-        self.text += piece.text
-        self.reasoning += piece.reasoning
-        self.refusal += piece.refusal
+        self.size_bytes += piece.size_bytes
+        for words, more in (
+            (self.texts, piece.text),
+            (self.thoughts, piece.reasoning),
+            (self.refusals, piece.refusal),
+        ):
+            if more:
+                words.append(more)
         self.logprobs += piece.logprobs
         self.finish = piece.finish or self.finish
         self.stop = piece.stop or self.stop
@@ -72,4 +117,4 @@ class Said:
         for part in piece.calls:
             if part.number == len(self.calls):
                 self.calls.append(ToolCall(part.id, part.name))
-            self.calls[part.number].arguments += part.arguments
+            self.calls[part.number].parts.append(part.arguments)

@@ -32,6 +32,8 @@ class Client:
         self._tls = tls
         self._idle: dict[Origin, list[Connection]] = {}
         self._open: set[Connection] = set()
+        self._being_made: set[Connection] = set()
+        # Of those that are open and those that are being made.
         self._counts: dict[Origin, int] = {}
         self._looking: asyncio.TimerHandle | None = None
 
@@ -70,10 +72,13 @@ class Client:
         return None
 
     async def _connect(self, origin: Origin) -> Connection:
-        if self._counts.get(origin, 0) >= self._connections_max:
+        count = self._counts.get(origin, 0)
+        if count >= self._connections_max:
             raise NoRoom(f"all {self._connections_max} connections are in use")
         loop = asyncio.get_running_loop()
         connection = Connection(self, origin)
+        self._counts[origin] = count + 1
+        self._being_made.add(connection)
         try:
             async with asyncio.timeout(CONNECT_S):
                 if origin.socket_path:
@@ -83,17 +88,21 @@ class Client:
                     await loop.create_connection(lambda: connection, origin.host, origin.port, ssl=tls)
         except (OSError, TimeoutError, UnicodeError) as error:
             raise Unreachable(type(error).__name__) from None
+        finally:
+            if connection in self._being_made:  # it was never open, and nobody will say that it is lost
+                self.note_lost(connection)
         return connection
 
     # What connections tell.
 
     def note_open(self, connection: Connection) -> None:
+        self._being_made.discard(connection)
         self._open.add(connection)
-        self._counts[connection.origin] = self._counts.get(connection.origin, 0) + 1
         if self._looking is None:
             self._look_again()
 
     def note_lost(self, connection: Connection) -> None:
+        self._being_made.discard(connection)
         self._open.discard(connection)
         left = self._counts.get(connection.origin, 1) - 1
         if left > 0:

@@ -38,6 +38,7 @@ class Exchange:
     problem: Exception | None = None
     is_whole = False
     expects_word = False
+    traceparent = b""
     task: asyncio.Task[None] | None = None
     disconnected = False
     response_complete = False

@@ -31,7 +31,7 @@ class HotProtocol(BoundedProtocol):
     _body_due_s: float | None = None
     # The parser has seen the end of a message, and nothing of a next one.
     _is_between = False
-    _repeated: RepeatedHead[tuple[Route, str]]
+    _repeated: RepeatedHead[tuple[Route, str, bytes]]
 
     @classmethod
     def serving(cls, desk: Desk) -> type["HotProtocol"]:
@@ -53,10 +53,11 @@ class HotProtocol(BoundedProtocol):
     def _repeat(self, body: bytes) -> None:
         """A request whose head the parser has taken before: it need not see it again."""
         assert self._repeated.meaning
-        route, token = self._repeated.meaning
+        route, token, traceparent = self._repeated.meaning
         self._unset_keepalive_if_required()
         self._waiting_since_s = None
         exchange = Exchange(self, route, keep_alive=True, is_chunkable=True)
+        exchange.traceparent = traceparent
         exchange.is_whole = True
         self.cycle = self._answering = exchange  # type: ignore[assignment]
         if exchange.take(body) > self.desk.body_bytes_max:
@@ -71,7 +72,7 @@ class HotProtocol(BoundedProtocol):
         if exchange is None or exchange.caller is None or not (exchange.keep_alive and exchange.is_whole):
             return
         if not exchange.expects_word and exchange.raw and data.endswith(exchange.raw):
-            self._repeated.learn(data, (exchange.route, _token(self._fields)))
+            self._repeated.learn(data, (exchange.route, _token(self._fields), exchange.traceparent))
 
     # What the parser calls.
 
@@ -115,6 +116,7 @@ class HotProtocol(BoundedProtocol):
         keep_alive = is_chunkable and self.parser.should_keep_alive()
         exchange = Exchange(self, route, keep_alive=keep_alive, is_chunkable=is_chunkable)
         exchange.expects_word = self.expect_100_continue
+        exchange.traceparent = self._fields.get(b"traceparent", b"")
         self._reading = exchange
         self._look_at_head(exchange)
         before, self.cycle = self.cycle, exchange  # type: ignore[assignment]
@@ -156,8 +158,7 @@ class HotProtocol(BoundedProtocol):
             self._start(exchange, self._identify(exchange, token))
 
     def _too_large(self) -> GatewayError:
-        text = f"The body is larger than {self.desk.body_bytes_max} bytes, this gateway's limit. Send less text."
-        return BodyTooLarge(text)
+        return BodyTooLarge.of_request(self.desk.body_bytes_max)
 
     async def _identify(self, exchange: Exchange, token: str) -> None:
         """Until it is known whose it is, no more of the request is read than has come."""

@@ -58,9 +58,13 @@ class Connection(asyncio.Protocol):
         self.idle_since_s = 0.0
         self._client = client
         self._transport: asyncio.Transport
+        # Pieces of a body are many: the parser puts them there itself.
+        self._parts: list[bytes] = []
+        self.on_body = self._parts.append
         self._parser = httptools.HttpResponseParser(self)
         self._receiver: Receiver | None = None
         self._is_reused = False
+        self._is_paused = False
         self._status = 0
         self._repeated: RepeatedHead[dict[bytes, bytes]] = RepeatedHead()
         self._begin()
@@ -68,7 +72,7 @@ class Connection(asyncio.Protocol):
     def _begin(self) -> None:
         self._headers: dict[bytes, bytes] = {}
         self._header_count = 0
-        self._parts: list[bytes] = []
+        self._parts.clear()
         # What came since the head or the last piece of body: the parser may be keeping all of it.
         self._kept_bytes = 0
         self._has_head = False
@@ -97,9 +101,11 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def pause(self) -> None:
+        self._is_paused = True
         self._transport.pause_reading()
 
     def resume(self) -> None:
+        self._is_paused = False
         if not self._transport.is_closing():
             self._transport.resume_reading()
 
@@ -132,9 +138,18 @@ class Connection(asyncio.Protocol):
             if not self._is_over:
                 self._break("its answer is no HTTP")
                 return
-        if is_first and self._is_kept_alive and self._parts and self._status == HTTPStatus.OK:
-            self._repeated.learn(data, self._headers)
-        self._hand_over()
+        if parts := self._parts:
+            self._kept_bytes = 0
+            body = parts[0] if len(parts) == 1 else b"".join(parts)
+            parts.clear()
+            if is_first and self._is_kept_alive and self._status == HTTPStatus.OK:
+                self._repeated.learn(data, self._headers)
+            if self._receiver:
+                receiver.take(body)
+        if self._is_over:
+            self._finish(None)
+        elif self._kept_bytes > HEAD_BYTES_MAX:
+            self._break(f"its headers are larger than {HEAD_BYTES_MAX} bytes")
 
     def _repeat(self, receiver: Receiver, body: bytes) -> None:
         """A whole answer whose head the parser has taken before: it need not see it again."""
@@ -187,26 +202,12 @@ class Connection(asyncio.Protocol):
             self._has_head = True
             self._receiver.take_head(status, self._headers)
 
-    def on_body(self, body: bytes) -> None:
-        self._kept_bytes = 0
-        self._parts.append(body)
-
     def on_message_complete(self) -> None:
         if self._is_interim:
             self._is_interim = False
             return
         self._is_over = True
         self._is_kept_alive = self._parser.should_keep_alive()
-
-    def _hand_over(self) -> None:
-        parts, receiver = self._parts, self._receiver
-        if parts and receiver:
-            self._parts = []
-            receiver.take(parts[0] if len(parts) == 1 else b"".join(parts))
-        if self._is_over:
-            self._finish(None)
-        elif self._kept_bytes > HEAD_BYTES_MAX:
-            self._break(f"its headers are larger than {HEAD_BYTES_MAX} bytes")
 
     def _break(self, reason: str) -> None:
         self._is_kept_alive = False
@@ -218,6 +219,8 @@ class Connection(asyncio.Protocol):
         if self._is_kept_alive and not self._transport.is_closing():
             self._is_reused = True
             self._begin()
+            if self._is_paused:  # whoever lagged behind this answer does not read the next one
+                self.resume()
             self._client.take_back(self)
         else:
             self._transport.abort()

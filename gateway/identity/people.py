@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sqlalchemy import func, select, update
+from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.orm import Session
 
+from accounting.balances import balances
 from gateway.errors import Conflict, NotFound, RequestInvalid
 from gateway.identity import audit
 from gateway.identity.audit import MACHINE, Actor
@@ -91,6 +92,12 @@ class People:
         with self._read() as session:
             return present(session, user_id)
 
+    def has_account_of_nobody(self, user_id: str) -> bool:
+        """Whether credits are in the books for somebody who was never a person here."""
+        with self._read() as session:
+            known = select(person_table.c.user_id).where(person_table.c.user_id == user_id)
+            return session.execute(known).first() is None and has_account(session, user_id)
+
     def add(
         self,
         user_id: str,
@@ -106,7 +113,7 @@ class People:
         Raises:
             RequestInvalid: no person can be called so.
             NotFound: there is no such organization.
-            Conflict: the person is there.
+            Conflict: the person is there, or somebody else has the address.
         """
         with refusing_what_others_did("somebody added this person"), self._write() as session, session.begin():
             there = organization_named(session, organization).organization_id
@@ -187,6 +194,7 @@ def insert(session: Session, made: Person, by: Actor) -> Person:
     column = person_table.c
     found = session.execute(select(*_COLUMNS).where(column.user_id == made.user_id)).one_or_none()
     before = Person(*found) if found else None
+    _refuse_known_email(session, made)
     if before is None:
         session.execute(person_table.insert().values(asdict(made)))
     elif before.removed_ns is None or before.organization_id != made.organization_id:
@@ -196,6 +204,26 @@ def insert(session: Session, made: Person, by: Actor) -> Person:
         session.execute(_of(made.user_id).values(values))
     _record(session, by, "person.add", f"person:{made.user_id}", made, before)
     return made
+
+
+def has_account(session: Session, user_id: str) -> bool:
+    """Whether the books have anything of somebody called so, who need not be here any more or yet."""
+    return bool(balances(session, f"user:{user_id}:", limit=1))
+
+
+def awaits_sign_in(email: str) -> ColumnElement[bool]:
+    """Whoever is to be recognized by this address when they first come from the identity provider."""
+    column = person_table.c
+    return (column.email == email) & column.subject.is_(None) & column.removed_ns.is_(None)
+
+
+def _refuse_known_email(session: Session, made: Person) -> None:
+    """An address stands for one person alone; the index person_email says so, too. Raises Conflict."""
+    if made.email is None:
+        return
+    others = awaits_sign_in(made.email) & (person_table.c.user_id != made.user_id)
+    if session.execute(select(person_table.c.user_id).where(others)).first():
+        raise Conflict(f"email: somebody else is known as {made.email} already", param="email")
 
 
 def organization_named(session: Session, id_or_name: str) -> Organization:

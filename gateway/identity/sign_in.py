@@ -73,17 +73,20 @@ def _find(session: Session, claims: Claims, address: str) -> Person | None:
 
 
 def _find_by_email(session: Session, claims: Claims, address: str) -> Person | None:
-    """Whoever an admin added under this address, and who has not signed in yet, is recognized from now on."""
+    """Whoever was added under this address, and has not signed in yet, is recognized from now on.
+
+    Who may give addresses is checked where they are given: admins of the house, and those of the organization
+    that such people join anyway.
+    """
     if claims.email is None:
         return None
     column = person_table.c
-    same = (column.email == claims.email) & column.subject.is_(None) & column.removed_ns.is_(None)
-    found = session.scalars(select(column.user_id).where(same)).all()
-    if len(found) != 1:
+    found = session.scalar(select(column.user_id).where(people.awaits_sign_in(claims.email)))
+    if found is None:
         return None
     link = {"issuer": claims.issuer, "subject": claims.subject}
-    session.execute(update(person_table).where(column.user_id == found[0]).values(link))
-    person = people.present(session, found[0])
+    session.execute(update(person_table).where(column.user_id == found).values(link))
+    person = people.present(session, found)
     _record(session, "person.link", person, address, link)
     return person
 
@@ -113,8 +116,9 @@ def _free_id(session: Session, claims: Claims) -> str:
     """A readable account id that is nobody's: somebody else's is never taken over."""
     told_apart = hashlib.sha256(f"{claims.issuer}\n{claims.subject}".encode()).hexdigest()[:12]
     wanted = _NOT_IN_ID.sub("-", claims.email or "")[:60]
-    taken = session.execute(select(person_table.c.user_id).where(person_table.c.user_id == wanted)).first()
-    return wanted if wanted and not taken else f"{wanted or 'person'}-{told_apart}"
+    same = select(person_table.c.user_id).where(person_table.c.user_id == wanted)
+    is_taken = session.execute(same).first() is not None or people.has_account(session, wanted)
+    return wanted if wanted and not is_taken else f"{wanted or 'person'}-{told_apart}"
 
 
 def _with_role(

@@ -3,10 +3,11 @@
 Times are nanoseconds since the epoch. A text that holds a list holds it as JSON; none means all there are.
 """
 
-from sqlalchemy import BigInteger, Index, Integer, Text, UniqueConstraint
+from sqlalchemy import BigInteger, Index, Integer, Text, UniqueConstraint, text
 from sqlmodel import Field, SQLModel
 
-BigInt = BigInteger().with_variant(Integer(), "sqlite")
+# SQLite counts up by itself only what is called INTEGER.
+_COUNTED = BigInteger().with_variant(Integer(), "sqlite")
 
 
 class Organization(SQLModel, table=True):
@@ -16,19 +17,25 @@ class Organization(SQLModel, table=True):
 
     organization_id: str = Field(primary_key=True, sa_type=Text)
     name: str = Field(sa_type=Text)
-    created_ns: int = Field(sa_type=BigInt)
+    created_ns: int = Field(sa_type=BigInteger)
+
+
+_AWAITS_SIGN_IN = text("subject IS NULL AND removed_ns IS NULL")
 
 
 class Person(SQLModel, table=True):
     """`user_id` is the person's account in the books, for ever; who was removed stays as a row.
 
-    `issuer` and `subject` are how an identity provider calls the person that has signed in through it.
+    `issuer` and `subject` are how an identity provider calls the person that has signed in through it; until then
+    the address is what they are recognized by, so no two who wait to sign in have the same.
     """
 
     __table_args__ = (
         UniqueConstraint("issuer", "subject", name="person_subject"),
         Index("person_organization", "organization_id"),
-        Index("person_email", "email"),
+        Index(
+            "person_email", "email", unique=True, sqlite_where=_AWAITS_SIGN_IN, postgresql_where=_AWAITS_SIGN_IN
+        ),
     )
 
     user_id: str = Field(primary_key=True, sa_type=Text)
@@ -38,8 +45,8 @@ class Person(SQLModel, table=True):
     role: str = Field(sa_type=Text)
     issuer: str | None = Field(default=None, sa_type=Text)
     subject: str | None = Field(default=None, sa_type=Text)
-    created_ns: int = Field(sa_type=BigInt)
-    removed_ns: int | None = Field(default=None, sa_type=BigInt)
+    created_ns: int = Field(sa_type=BigInteger)
+    removed_ns: int | None = Field(default=None, sa_type=BigInteger)
 
 
 class KeySecret(SQLModel, table=True):
@@ -74,9 +81,9 @@ class ApiKey(SQLModel, table=True):
     privacy: str = Field(default="public", sa_type=Text)
     priority: int = Field(default=0, sa_type=Integer)
     may_administer: int = Field(default=0, sa_type=Integer)
-    expires_ns: int | None = Field(default=None, sa_type=BigInt)
+    expires_ns: int | None = Field(default=None, sa_type=BigInteger)
     previous_digest: str | None = Field(default=None, sa_type=Text)
-    previous_until_ns: int | None = Field(default=None, sa_type=BigInt)
+    previous_until_ns: int | None = Field(default=None, sa_type=BigInteger)
 
 
 class QuotaRow(SQLModel, table=True):
@@ -88,7 +95,7 @@ class QuotaRow(SQLModel, table=True):
     measure: str = Field(primary_key=True, sa_type=Text)
     span: str = Field(primary_key=True, sa_type=Text)
     model: str = Field(primary_key=True, sa_type=Text)
-    amount: int = Field(sa_type=BigInt)
+    amount: int = Field(sa_type=BigInteger)
 
 
 class ConsoleSession(SQLModel, table=True):
@@ -100,9 +107,9 @@ class ConsoleSession(SQLModel, table=True):
     digest: str = Field(primary_key=True, sa_type=Text)
     user_id: str = Field(sa_type=Text)
     key_id: str | None = Field(default=None, sa_type=Text)
-    created_ns: int = Field(sa_type=BigInt)
-    expires_ns: int = Field(sa_type=BigInt)
-    revoked_ns: int | None = Field(default=None, sa_type=BigInt)
+    created_ns: int = Field(sa_type=BigInteger)
+    expires_ns: int = Field(sa_type=BigInteger)
+    revoked_ns: int | None = Field(default=None, sa_type=BigInteger)
 
 
 class AuditEntry(SQLModel, table=True):
@@ -115,8 +122,8 @@ class AuditEntry(SQLModel, table=True):
         {"sqlite_autoincrement": True},
     )
 
-    seq: int | None = Field(default=None, primary_key=True, sa_type=BigInt)
-    at_ns: int = Field(sa_type=BigInt)
+    seq: int | None = Field(default=None, primary_key=True, sa_type=_COUNTED)
+    at_ns: int = Field(sa_type=BigInteger)
     actor: str = Field(sa_type=Text)
     address: str = Field(sa_type=Text)
     action: str = Field(sa_type=Text)

@@ -12,6 +12,7 @@ from cluster.errors import GenerationError
 from gateway.errors import GatewayError, LaneFailed
 from gateway.journey.attempt import begin
 from gateway.journey.joint import Joined, Told, next_call
+from gateway.journey.opening import enter_for
 from gateway.journey.trip import Trip
 from gateway.journey.turn import move_turn
 from gateway.lanes.base import Answer, Call, Meter, Offer, Out
@@ -74,8 +75,9 @@ async def _open_elsewhere(services: Services, trip: Trip, call: Call, failed: se
         if offer.label in failed or not _may_go_on(trip, offer):
             continue
         move_turn(services, trip, offer)
-        dispatch = services.router.began(offer.label, decision, offer)
         try:
+            await enter_for(services, trip, offer)
+            dispatch = services.router.began(offer.label, decision, offer)
             answer = await begin(services, call, offer, dispatch)
         except (GatewayError, GenerationError) as error:
             log.warning("not continued", request_id=call.id, lane=offer.label, reason=str(error))

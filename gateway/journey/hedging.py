@@ -71,9 +71,10 @@ class _Race:
                 raise
             return self._take(self._second.result())
         finally:
+            # Nothing is waited for from here on: whoever hung up then would leave an answer that nobody closes.
             timer.cancel()
             self._is_on = False
-            await self._stop()
+            self._stop()
 
     def _start(self) -> None:
         """The first one takes longer than it mostly does."""
@@ -128,16 +129,24 @@ class _Race:
         self._services.metrics.hedges.labels("won").inc()
         return begun.answer
 
-    async def _stop(self) -> None:
+    def _stop(self) -> None:
         """Nobody waits for the second one any more."""
         second, self._second = self._second, None
         if second is None:
             return
         self._services.metrics.hedges.labels("lost").inc()
         second.cancel()
-        (begun,) = await asyncio.gather(second, return_exceptions=True)
-        if isinstance(begun, _Begun):
+        self._services.afterwork.begin(self._put_away(second))
+
+    async def _put_away(self, second: "asyncio.Task[_Begun]") -> None:
+        """It may have begun to answer in the very moment in which it was stopped."""
+        await asyncio.wait((second,))
+        if second.cancelled() or second.exception():
+            return
+        begun = second.result()
+        try:
             await begun.answer.body.close()
+        finally:
             begun.dispatch.left()
             if begun.turn:
                 self._services.turns.leave(begun.turn)

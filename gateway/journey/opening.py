@@ -1,18 +1,21 @@
 """Having somebody begin to answer: the best candidate, or whoever takes over from it before the first byte."""
 
 import math
+from collections import deque
 
 import structlog
+from msgspec import structs
 
-from gateway.errors import LaneBrokeOff, LaneFailed
+from accounting.errors import BooksUnavailable, InsufficientCredit
+from gateway.errors import BudgetExceeded, BudgetUnavailable, LaneBrokeOff, LaneFailed, QueueFull, RateLimited
 from gateway.journey.attempt import begin
 from gateway.journey.hedging import open_hedged
 from gateway.journey.nobody import why_nobody
 from gateway.journey.trip import Trip
-from gateway.journey.turn import move_turn
+from gateway.journey.turn import move_turn, take_other_turn
 from gateway.lanes.base import Answer, Offer
 from gateway.limits.admission import hold_nano, place_hold
-from gateway.routing.decision import Decision
+from gateway.routing.decision import Candidate, Decision
 from gateway.services import Services
 
 log = structlog.get_logger(__name__)
@@ -20,30 +23,67 @@ log = structlog.get_logger(__name__)
 # A request that nobody could begin to answer is offered to so many candidates at most.
 ATTEMPTS_MAX = 3
 
+# The caller's money does not cover the candidate, and says nothing against those that charge nothing.
+_NO_MONEY = (BudgetExceeded, BudgetUnavailable, InsufficientCredit, BooksUnavailable)
+# That, or no room within the limits of a model that would have answered in another's place.
+_REFUSED = (RateLimited, *_NO_MONEY)
+
 
 async def open_first(services: Services, trip: Trip) -> Answer:
-    """The best candidate that begins to answer; one that fails before its first byte is replaced by the next."""
+    """The best candidate that begins to answer; one that fails before its first byte is replaced by the next.
+
+    One that the caller's money or limits do not cover is replaced, too, by those that they do cover. Where none of
+    these answers, that is what the caller is told.
+    """
     failure: LaneFailed | None = None
-    for candidate in trip.decision.candidates[:ATTEMPTS_MAX]:
-        offer = candidate.offer
+    refusal: Exception | None = None
+    rest, attempts = deque(trip.decision.candidates), 0
+    while rest and attempts < ATTEMPTS_MAX:
+        offer = rest.popleft().offer
         if trip.hold and hold_nano(trip.call, offer) > trip.hold.amount_nano:
             continue  # what was put aside for a cheaper provider would not cover it
-        if failure:
+        if failure and trip.turn != offer.label:
             move_turn(services, trip, offer)
         trip.offer = offer
         try:
             return await _open(services, trip, offer)
+        except _REFUSED as error:
+            refusal = refusal or error
+            rest = await _others(services, trip, rest, error)
         except LaneFailed as error:
             failure = error
+            attempts += 1
             log.warning("lane failed", request_id=trip.call.id, lane=offer.label, reason=str(error))
             services.metrics.lane_failures.labels(offer.lane).inc()
             if _may_cost_twice(offer, error):
                 break
-    raise failure or why_nobody(trip.call, trip.decision, _wait_s(services, trip.decision))
+    raise refusal or failure or why_nobody(trip.call, trip.decision, _wait_s(services, trip.decision))
+
+
+async def _others(services: Services, trip: Trip, rest: deque[Candidate], refusal: Exception) -> deque[Candidate]:
+    """Those of the rest that the refusal does not concern, with a turn at the first; none where no turn comes."""
+    log.info("not covered", request_id=trip.call.id, lane=trip.lane, reason=str(refusal))
+    if isinstance(refusal, _NO_MONEY):
+        trip.may_pay = False
+    elif trip.offer:
+        trip.refused_models |= {trip.offer.model}
+    trip.decision = structs.replace(trip.decision, candidates=tuple(rest))
+    try:
+        await take_other_turn(services, trip)
+    except QueueFull:
+        return deque()
+    return deque(trip.decision.candidates)
+
+
+async def enter_for(services: Services, trip: Trip, offer: Offer) -> None:
+    """Limits on the model that is to answer hold, too, where that is not the one asked for. Raises RateLimited."""
+    if trip.ticket and trip.ticket.answers_by != offer.model:
+        await services.limits.enter_beside(trip.ticket, trip.caller, offer.model)
 
 
 async def _open(services: Services, trip: Trip, offer: Offer) -> Answer:
-    if offer.price is not None and trip.hold is None:
+    await enter_for(services, trip, offer)
+    if offer.price is not None:
         await _put_aside(services, trip, offer)
     dispatch = trip.dispatch = services.router.began(offer.label, trip.decision, offer)
     if len(trip.decision.candidates) > 1 and offer.price is None and services.settings.routing.hedging:
@@ -55,10 +95,14 @@ async def _open(services: Services, trip: Trip, offer: Offer) -> Answer:
 
 
 async def _put_aside(services: Services, trip: Trip, offer: Offer) -> None:
-    """The most that the call may cost there: within its caller's budgets, then out of the account that pays."""
+    """The most that the call may cost there: within its caller's budgets, then out of the account that pays.
+
+    A hold that was placed for an earlier candidate covers this one.
+    """
     if trip.ticket:
-        await trip.ticket.reserve_spend(hold_nano(trip.call, offer))
-    trip.hold = await place_hold(services.books, trip.caller, trip.call, offer)
+        await trip.ticket.cover(hold_nano(trip.call, offer))
+    if trip.hold is None:
+        trip.hold = await place_hold(services.books, trip.caller, trip.call, offer)
 
 
 def _wait_s(services: Services, decision: Decision) -> int:

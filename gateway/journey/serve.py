@@ -15,6 +15,8 @@ from gateway.journey.settling import refusal, report, settle
 from gateway.journey.trip import Ending, Trip
 from gateway.journey.turn import take_turn
 from gateway.lanes.base import Answer, Call, Meter
+from gateway.limits.admission import choices_of
+from gateway.openai import TaskRequest
 from gateway.services import Services
 
 log = structlog.get_logger(__name__)
@@ -29,6 +31,8 @@ async def serve(services: Services, caller: Caller, call: Call, client: Client) 
     try:
         answer = await _enter(services, trip)
     except BaseException as error:
+        if trip.dispatch:
+            trip.dispatch.left()
         settle(services, trip, Meter(), refusal(error))
         if trip.lead:
             await trip.lead.end(has_failed=isinstance(error, Exception))
@@ -83,5 +87,6 @@ async def _deliver(services: Services, trip: Trip, answer: Answer, client: Clien
 
 
 def _tokens_max(call: Call) -> int:
-    limit = call.request.tokens_limit
-    return call.prompt_tokens + (_OUTPUT_TOKENS if limit is None else limit)
+    request = call.request
+    limit = _OUTPUT_TOKENS if request.tokens_limit is None else request.tokens_limit
+    return call.prompt_tokens + limit * (1 if isinstance(request, TaskRequest) else choices_of(request))

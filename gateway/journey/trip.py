@@ -4,7 +4,7 @@ import time
 
 from msgspec import Struct
 
-from accounting.postings import Outcome
+from accounting.postings import FROM_CACHE, Outcome
 from accounting.rules import Hold
 from gateway.cache.answers import Lead, Source
 from gateway.identity.caller import Caller
@@ -13,7 +13,6 @@ from gateway.limits.ticket import Ticket
 from gateway.routing.decision import Decision
 from gateway.routing.dispatch import Dispatch
 
-FROM_CACHE = "cache"
 NO_LANE = "none"
 UNDECIDED = Decision((), ())
 
@@ -36,6 +35,10 @@ class Trip(Struct):
     """The backend, by its label, of whose known slots it has one."""
     lead: Lead | None = None
     """Others who ask the same wait for its answer."""
+    may_pay: bool = True
+    """Whether its caller's money covers candidates that charge."""
+    refused_models: frozenset[str] = frozenset()
+    """Those in whose own limits there is no room for it."""
     found: Source | None = None
     """Where its answer comes from that needed nobody's work."""
 

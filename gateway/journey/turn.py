@@ -12,16 +12,18 @@ from gateway.routing.decision import Candidate, Decision
 from gateway.services import Services
 
 # Decisions can send a request from one line to another so often; then it goes where it may, line or not.
-_LINES_MAX = 8
+_MOVES_MAX = 8
 
 
 async def take_turn(services: Services, trip: Trip) -> None:
-    """Until the best candidate has a slot for the request, which may be another one by then.
+    """Wait until the trip's first candidate, which may be another one by then, has room for the request.
 
-    Nobody waits where there is room. Raises QueueFull when the wait would be too long everywhere.
+    With known slots `trip.turn` has one of them, but where nobody may answer any more, or the request was sent
+    from line to line too often. When the wait ends without a turn, the next best that has room is taken. Raises
+    QueueFull when none has.
     """
     until_s: float | None = None
-    for _ in range(_LINES_MAX):
+    for _ in range(_MOVES_MAX):
         if not trip.decision.candidates:
             return
         best = trip.decision.candidates[0]
@@ -39,6 +41,27 @@ async def take_turn(services: Services, trip: Trip) -> None:
             services.metrics.queue_seconds.observe(time.monotonic() - began_s)
         if has_turn and _still_serves(services, trip, best.offer):
             return
+
+
+async def take_other_turn(services: Services, trip: Trip) -> None:
+    """What the trip has ruled out is left: a turn at the best of the others, if any. Raises QueueFull."""
+    if trip.turn is not None:
+        services.turns.leave(trip.turn)
+        trip.turn = None
+    trip.decision = _allowed(trip, trip.decision)
+    await take_turn(services, trip)
+
+
+def _allowed(trip: Trip, decision: Decision) -> Decision:
+    """Without what the trip has ruled out: for nearly all that is nothing."""
+    if trip.may_pay and not trip.refused_models:
+        return decision
+    candidates = tuple(
+        candidate
+        for candidate in decision.candidates
+        if (trip.may_pay or candidate.offer.price is None) and candidate.offer.model not in trip.refused_models
+    )
+    return structs.replace(decision, candidates=candidates)
 
 
 def _take_at_once(services: Services, trip: Trip, offer: Offer) -> bool:
@@ -61,7 +84,7 @@ async def _wait(services: Services, trip: Trip, best: Candidate, patience_s: flo
 
     def is_better_elsewhere(ahead: int) -> bool:
         waiting, record.waiting = record.waiting, ahead
-        decision = services.router.explain(caller, trip.call)
+        decision = _allowed(trip, services.router.explain(caller, trip.call))
         record.waiting = waiting
         if not _leads_elsewhere(services, decision, offer):
             return False
@@ -78,8 +101,11 @@ async def _wait(services: Services, trip: Trip, best: Candidate, patience_s: flo
 def _leads_elsewhere(services: Services, decision: Decision, here: Offer) -> bool:
     """Whether to leave the line: something else is better and has room, or nothing is to be had here any more."""
     label = here.label
-    if not any(candidate.offer.label == label for candidate in decision.candidates):
+    present = next((candidate.offer for candidate in decision.candidates if candidate.offer.label == label), None)
+    if present is None:
         return True
+    if present.slots is not None:
+        services.turns.resize(label, present.slots)
     best = decision.candidates[0].offer
     return best.label != label and (best.slots is None or services.turns.has_room(best.label, best.slots))
 
@@ -89,7 +115,7 @@ def _still_serves(services: Services, trip: Trip, offer: Offer) -> bool:
     label = trip.turn = offer.label
     record = services.health.of(label)
     waiting, record.waiting = record.waiting, 0  # those behind are no wait for this one
-    decision = services.router.decide(trip.caller, trip.call)
+    decision = _allowed(trip, services.router.decide(trip.caller, trip.call))
     record.waiting = waiting
     mine = [candidate for candidate in decision.candidates if candidate.offer.label == label]
     others = [candidate for candidate in decision.candidates if candidate.offer.label != label]

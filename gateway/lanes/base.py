@@ -75,6 +75,8 @@ class Call(Struct, frozen=True):
     raw: bytes
     tenant: str = ""
     content_type: str = "application/json"
+    traceparent: str = ""
+    """The caller's span in a trace that it has, as W3C Trace Context writes it."""
     _features: dict[Feature, str] | None = None
     _prompt_tokens: int | None = None
 

@@ -1,6 +1,7 @@
 """What a backend's error means: whom it blames, and whether another backend may do better."""
 
 import math
+import re
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, NoReturn
@@ -11,6 +12,7 @@ from gateway.errors import LaneBrokeOff, LaneBusy, LaneFailed, LaneLimited, Lane
 
 _RETRY_AFTER_S_MAX = 86_400
 _SAID_CHARS = 500
+_CODE = re.compile("[A-Za-z0-9_.-]{1,64}")
 # Statuses that say something of the backend, not of the request: another candidate may do better.
 _BACKEND_TO_BLAME = frozenset((401, 403, 404, 405, 408, 429))
 # The cloud worker's words for a provider that had the request and did not answer it properly.
@@ -25,7 +27,11 @@ def is_failure(status: int) -> bool:
 def failure_of(name: str, status: int, content: bytes, retry_after: bytes | None) -> LaneFailed:
     """What an error answer means for the journey."""
     said, code = _words(content)
-    message = f"{name} answered {status}" + (f": {said}" if said else "")
+    error = _failure(f"{name} answered {status}" + _in_log(code), status, code, retry_after)
+    return error.quoting(f"{name} answered {status}" + (f": {said}" if said else ""))
+
+
+def _failure(message: str, status: int, code: str | None, retry_after: bytes | None) -> LaneFailed:
     retry_after_s = _retry_after_s(retry_after.decode("latin-1") if retry_after else None)
     if status == 429:
         return LaneLimited(message, code=code, retry_after_s=retry_after_s)
@@ -44,8 +50,14 @@ def raise_error(name: str, error: Any) -> NoReturn:
     is_refusal = isinstance(code, int) and 400 <= code < 500 and not is_failure(code)
     word = code if isinstance(code, str) else None
     if is_refusal or kind == "invalid_request_error":
-        raise RequestInvalid(said, code=word)
-    raise LaneFailed(f"{name} answered with an error: {said}", code=word)
+        raise RequestInvalid(f"{name} refused the request" + _in_log(word), code=word).quoting(said)
+    failure = LaneFailed(f"{name} answered with an error" + _in_log(word), code=word)
+    raise failure.quoting(f"{name} answered with an error: {said}")
+
+
+def _in_log(code: str | None) -> str:
+    """A code where it is one: whatever else a backend puts there may be the caller's own text."""
+    return f" ({code})" if code and _CODE.fullmatch(code) else ""
 
 
 def _words(content: bytes) -> tuple[str | None, str | None]:

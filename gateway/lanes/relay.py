@@ -193,17 +193,21 @@ class RelayBody:
     def _pass(self, data: bytes) -> None:
         out = self._out
         if out is None:
-            self._held.append(data)
-            self._held_bytes += len(data)
-            if not self._is_holding:
-                self._wake()
-            if self._held_bytes > HELD_BYTES_MAX:
-                self._pause()
+            self._hold(data)
             return
         out.write(data)
         if out.is_full:
             self._pause()
             self._wake()
+
+    def _hold(self, data: bytes) -> None:
+        """Until somebody takes it."""
+        self._held.append(data)
+        self._held_bytes += len(data)
+        if not self._is_holding:
+            self._wake()
+        if self._held_bytes > HELD_BYTES_MAX:
+            self._pause()
 
     def _check_beginning(self) -> None:
         """Whether this is an answer at all. Raises what it is instead."""

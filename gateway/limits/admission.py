@@ -10,8 +10,6 @@ from gateway.lanes.tokens import tool_tokens_max
 from gateway.openai import ChatRequest, GenerationRequest, TaskRequest
 from gateway.records.books import Books
 
-# An answer that takes longer than this has long been ended by the lanes' own patience.
-HOLD_LASTS_S = 1200.0
 # Every model that no list knows can do this much.
 _OUTPUT_TOKENS = 4096
 # OpenAI's completions stop after so many unless told otherwise.
@@ -73,7 +71,7 @@ async def place_hold(books: Books, caller: Caller, call: Call, offer: Offer) -> 
     amount_nano = hold_nano(call, offer)
     if not amount_nano:
         return None
-    return await books.hold(call.id, caller.user_id, amount_nano, HOLD_LASTS_S)
+    return await books.hold(call.id, caller.user_id, amount_nano)
 
 
 def hold_nano(call: Call, offer: Offer) -> int:

@@ -157,6 +157,8 @@ local function serve(key, base)
   end
   local mine = have.leases[owner]
   if mine and mine.ends + grace <= now then mine = nil end
+  -- The sums only grow: a smaller one is an old report that comes late.
+  if mine then taken, untaken = math.max(taken, mine.taken), math.max(untaken, mine.untaken) end
   use(key, have, kind, taken - (mine and mine.taken or taken_before))
   use(key, have, kind, (mine and mine.untaken or untaken_before) - untaken)
   if not mine then idle = 0 end

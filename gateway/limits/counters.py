@@ -38,7 +38,7 @@ class CounterKey(NamedTuple):
 class Counter(ABC):
     """What all counters share; a subclass knows its window. Times are seconds of its owner's clock."""
 
-    __slots__ = ("amount", "ends_s", "held", "key", "left", "taken")
+    __slots__ = ("amount", "ends_s", "held", "key", "left", "taken", "tickets")
 
     def __init__(self, key: CounterKey, amount: int, ends_s: float) -> None:
         self.key = key
@@ -46,6 +46,8 @@ class Counter(ABC):
         self.left = amount
         self.held = 0
         self.taken = 0
+        self.tickets = 0
+        """Requests under way that may yet take of it: it is not forgotten."""
         self.ends_s = ends_s
 
     @property

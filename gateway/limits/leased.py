@@ -17,8 +17,6 @@ RECALL_S = 0.1
 MODEST_S = 1.0
 # No more than this part of a limit is drawn ahead.
 _AHEAD_PART = 20
-
-
 # A process whose lease on a day's or month's limit ended so long ago is asked for no more: the books know better.
 MISSING_S = 5.0
 # Books that do not answer are left alone for so long.
@@ -72,6 +70,7 @@ class LeasedCounter(Counter):
         "_available",
         "_before",
         "_held_before",
+        "_is_lent",
         "_is_unknown",
         "_least",
         "_modest_s",
@@ -103,11 +102,13 @@ class LeasedCounter(Counter):
         self.is_recalled = False
         self.wants_books = False
         self.books = -1
-        self._processes = 1
         self.recalling_s: float | None = None
+        self._processes = 1
         self._taken_before = self._untaken = self._untaken_before = 0
         self._wall_ahead_s = 0.0
         self._is_unknown = False
+        # Whether those who know may have a lease of this process that is not empty.
+        self._is_lent = False
         self._available = quota.amount
         self._need = self._least = 0
         self._pace = self._before = self._held_before = 0
@@ -143,7 +144,8 @@ class LeasedCounter(Counter):
         return self._room_s
 
     def is_blank(self, now_s: float) -> bool:
-        return not self.held and self.left <= 0 and self.is_told and now_s >= self.ends_s
+        has_nothing = not self.held and self.left <= 0 and not self._is_lent
+        return has_nothing and self.is_told and now_s >= self.ends_s
 
     def ask(self, amount: int) -> None:
         """Somebody waits for so much."""
@@ -210,6 +212,8 @@ class LeasedCounter(Counter):
         )
         self._need = self._least = 0
         self.is_recalled = False
+        # Until it is answered nobody knows what was made of it.
+        self._is_lent = True
         return order
 
     def accept(self, order: Order, grant: Grant, sent_s: float, now_s: float) -> None:
@@ -219,10 +223,12 @@ class LeasedCounter(Counter):
         is_missing = self.key.span != "minute" and grant.ended_s >= MISSING_S
         self.wants_books = self._is_unknown or is_missing
         if self._is_unknown:
+            self._is_lent = False
             return
         # A slice whose lease was lost, or that this process gave itself, is no part of the limit any more.
         kept = 0 if self.is_alone or grant.is_lost else order.idle
         self.left += grant.granted + kept - order.left
+        self._is_lent = order.held + max(0, kept + grant.granted) > 0
         self._before = self.left
         self.is_alone = False
         self._taken_before, self._untaken_before = order.taken, order.untaken
@@ -254,6 +260,7 @@ class LeasedCounter(Counter):
             or self.books >= 0
             or self.is_alone
             or not self.is_told
+            or (self._is_lent and not has_lease)
             # What came back from requests that ended is worth knowing elsewhere.
             or self.held < self._held_before
             or (returns and self.left > 0)

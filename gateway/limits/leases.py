@@ -7,7 +7,6 @@ from contextlib import aclosing
 
 import structlog
 
-from gateway.errors import RateLimited
 from gateway.limits.central import Central, CentralUnavailable
 from gateway.limits.clock import SteadyClock
 from gateway.limits.counters import CounterKey
@@ -15,7 +14,7 @@ from gateway.limits.leased import LeasedCounter, Order
 from gateway.limits.local import Reader, begin_of, longest, read_books
 from gateway.limits.plans import Shortage
 from gateway.limits.quotas import Quota
-from gateway.limits.refusals import unknown_budget
+from gateway.limits.refusals import Refused, unknown_budget
 
 log = structlog.get_logger(__name__)
 
@@ -81,7 +80,7 @@ class LeaseSource:
             counter.set_amount(quota.amount)
         return counter
 
-    async def refill(self, short: list[Shortage]) -> RateLimited | None:
+    async def refill(self, short: list[Shortage]) -> Refused | None:
         """Draw once, together with everybody who waits; refuse what those who know have refused."""
         now_s = self.clock()
         counters = [(counter, need) for counter, need in short if isinstance(counter, LeasedCounter)]
@@ -97,15 +96,15 @@ class LeaseSource:
         if any(counter.recalling_s is not None for counter, _ in counters):
             await asyncio.sleep(_RECALL_PAUSE_S)
         self._wake.set()
-        return await self._wait(counters)
+        await self._wait(counters)
+        return None
 
-    async def _wait(self, counters: list[tuple[LeasedCounter, int]]) -> RateLimited | None:
+    async def _wait(self, counters: list[tuple[LeasedCounter, int]]) -> None:
         """For the books where they must be read first, else for the next round."""
         reading = [task for counter, _ in counters if (task := self._reading.get(counter.key))]
         await asyncio.wait(reading or [self._round], timeout=_ROUND_PATIENCE_S)
-        return None
 
-    def _go_alone(self, counters: list[tuple[LeasedCounter, int]], now_s: float) -> RateLimited | None:
+    def _go_alone(self, counters: list[tuple[LeasedCounter, int]], now_s: float) -> Refused | None:
         for counter, _ in counters:
             if counter.key.measure == "spend":
                 return unknown_budget(counter)
@@ -188,15 +187,20 @@ class LeaseSource:
 
     async def _look_up(self, counter: LeasedCounter) -> None:
         """What the books know of a counter that Redis does not, or of which a process died that had a part."""
-        used: int | None = 0
-        if self._read:
-            used = await read_books(self._read, counter.key, begin_of(counter.key, self._wall()))
-        if used is None:
-            counter.miss_books(self.clock())
-        else:
-            counter.books, counter.wants_books = used, False
-        del self._reading[counter.key]
-        self._wake.set()
+        used = None if self._read else 0
+        try:
+            if self._read:
+                used = await read_books(self._read, counter.key, begin_of(counter.key, self._wall()))
+        except Exception:
+            # The task's edge: whatever it met, those who wait are told, and the next may look again.
+            log.exception("use before the start not read")
+        finally:
+            del self._reading[counter.key]
+            if used is None:
+                counter.miss_books(self.clock())
+            else:
+                counter.books, counter.wants_books = used, False
+            self._wake.set()
 
     async def _listen(self) -> None:
         while True:
@@ -215,10 +219,13 @@ class LeaseSource:
         self._wake.set()
 
     def sweep(self) -> bool:
-        """Forget counters of which this process has nothing; whether there were any."""
+        """Forget counters of which this process has nothing, once Redis knows it; whether there were any."""
         self._wall.correct()
+        if self.is_down:
+            return False
         now_s = self.clock()
-        blank = [have for key, have in self._counters.items() if key not in self._active and have.is_blank(now_s)]
+        quiet = [have for key, have in self._counters.items() if key not in self._active and not have.tickets]
+        blank = [have for have in quiet if have.is_blank(now_s)]
         for counter in blank:
             del self._counters[counter.key]
             del self._by_name[counter.name]

@@ -3,14 +3,13 @@
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import NoReturn, Protocol
 
-from gateway.errors import RateLimited
 from gateway.identity.caller import Caller
 from gateway.limits.counters import Counter
 from gateway.limits.plans import Plan, Plans, Shortage, shortages
 from gateway.limits.quotas import Measure, Quota
-from gateway.limits.refusals import refusal
+from gateway.limits.refusals import Refused, refusal
 from gateway.limits.ticket import Ticket
 
 # Draws are short and bounded; this is for a crowd that keeps taking what one waiter drew.
@@ -27,7 +26,7 @@ class Source(Protocol):
         """The one counter of this quota, with the quota's amount."""
         ...
 
-    async def refill(self, short: list[Shortage]) -> RateLimited | None:
+    async def refill(self, short: list[Shortage]) -> Refused | None:
         """Try to have more left of these: None when asking again is worth it, else why not."""
         ...
 
@@ -52,11 +51,23 @@ class Limits:
         Raises:
             RateLimited: a limit is reached.
         """
-        plan = self.plans.of(caller, model)
+        return await self._enter(self.plans.of(caller, model), tokens, model)
+
+    async def enter_beside(self, ticket: Ticket, caller: Caller, model: str) -> None:
+        """This model is to answer, in place of the one asked for: limits that name it hold as well.
+
+        Raises:
+            RateLimited: one of them is reached.
+        """
+        ticket.put_beside(None)
+        if model != ticket.model:
+            ticket.put_beside(await self._enter(self.plans.beside(caller, model), ticket.tokens, model))
+
+    async def _enter(self, plan: Plan, tokens: int, model: str) -> Ticket:
         now_s = self._clock()
         if not plan.take(tokens, now_s):
             await self._refill(lambda: plan.take(tokens, self._clock()), lambda now_s: plan.short(tokens, now_s))
-        return Ticket(plan, tokens, now_s, self._clock, self)
+        return Ticket(plan, tokens, now_s, self._clock, self, model)
 
     async def keep_small(self) -> None:
         """Forget what nobody needs any more, now and then, for ever."""
@@ -81,15 +92,15 @@ class Limits:
             lacking = short(now_s)
             hopeless = next(((have, need) for have, need in lacking if need > have.amount), None)
             if hopeless:
-                self._refuse(refusal(*hopeless, 0.0), hopeless[0])
+                self._refuse(refusal(*hopeless, 0.0))
             if lacking:
-                error = await self._source.refill(lacking)
-                if error or time.monotonic() > gives_up_s:
+                refused = await self._source.refill(lacking)
+                if refused or time.monotonic() > gives_up_s:
                     counter, need = lacking[0]
-                    self._refuse(error or refusal(counter, need, counter.room_s(need, now_s)), counter)
+                    self._refuse(refused or refusal(counter, need, counter.room_s(need, now_s)))
             if take():
                 return
 
-    def _refuse(self, error: RateLimited, counter: Counter) -> None:
-        self.refusals[counter.key.measure] += 1
-        raise error
+    def _refuse(self, refused: Refused) -> NoReturn:
+        self.refusals[refused.counter.key.measure] += 1
+        raise refused.error

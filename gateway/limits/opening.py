@@ -25,7 +25,9 @@ async def open_limits(settings: RedisSettings, sessions: Callable[[], Session]) 
 
 async def _source(settings: RedisSettings, read: Reader, stack: AsyncExitStack) -> Source:
     if settings.url is None:
-        return LocalSource(read)
+        alone = LocalSource(read)
+        stack.push_async_callback(alone.stop)
+        return alone
     # redis takes a fifth of a second to import, and most gateways are alone.
     from gateway.limits.central import Central
     from gateway.limits.leases import LEASE_S, LeaseSource

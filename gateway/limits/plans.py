@@ -80,18 +80,20 @@ NO_PLAN = Plan(())
 
 
 class _KeyPlans:
-    """One key's plans: one for each model that a limit names, and one for all others."""
+    """One key's plans: one for each model that a limit names, and one for all others.
 
-    __slots__ = ("by_model", "general", "quotas")
+    `of_model` has the limits that name a model alone, without those on all.
+    """
+
+    __slots__ = ("by_model", "general", "of_model", "quotas")
 
     def __init__(self, quotas: tuple[Quota, ...], counter: Callable[[Quota], Counter]) -> None:
         self.quotas = quotas
         counters = [(quota.model, counter(quota)) for quota in _least(quotas)]
         self.general = Plan(have for model, have in counters if model is None)
-        self.by_model = {
-            name: Plan(have for model, have in counters if model in (None, name))
-            for name in {model for model, _ in counters if model is not None}
-        }
+        names = {model for model, _ in counters if model is not None}
+        self.by_model = {name: Plan(have for model, have in counters if model in (None, name)) for name in names}
+        self.of_model = {name: Plan(have for model, have in counters if model == name) for name in names}
 
 
 class Plans:
@@ -106,6 +108,13 @@ class Plans:
         if plans is None or plans.quotas is not caller.quotas:
             plans = self._look_again(caller, plans)
         return plans.by_model.get(model, plans.general) if plans.by_model else plans.general
+
+    def beside(self, caller: Caller, model: str) -> Plan:
+        """What a request goes through in addition to its own plan when this model answers in another's place."""
+        plans = self._by_key.get(caller.key_id)
+        if plans is None or plans.quotas is not caller.quotas:
+            plans = self._look_again(caller, plans)
+        return plans.of_model.get(model, NO_PLAN)
 
     def _look_again(self, caller: Caller, known: _KeyPlans | None) -> _KeyPlans:
         if known is not None and known.quotas == caller.quotas:

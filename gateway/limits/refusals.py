@@ -1,6 +1,7 @@
 """A limit that is reached, in the words that its caller reads."""
 
 import math
+from typing import NamedTuple
 
 from gateway.errors import BudgetExceeded, BudgetUnavailable, RateLimited
 from gateway.limits.counters import Counter, CounterKey
@@ -10,7 +11,14 @@ _NANO_PER_USD = 10**9
 _UNKNOWN_S = 5
 
 
-def refusal(counter: Counter, amount: int, room_s: float) -> RateLimited:
+class Refused(NamedTuple):
+    """The limit that a request met, and what its caller is told."""
+
+    counter: Counter
+    error: RateLimited
+
+
+def refusal(counter: Counter, amount: int, room_s: float) -> Refused:
     """Why a request that needs so much is not served; there may be room again after `room_s`."""
     limit, whose = in_words(counter.key, counter.amount), _whose(counter.key)
     if amount > counter.amount:
@@ -18,20 +26,21 @@ def refusal(counter: Counter, amount: int, room_s: float) -> RateLimited:
         message = f"The request may take {asked}, more than the whole limit of {limit} for {whose}."
         if counter.key.measure in ("tokens", "spend"):
             message += " Ask for less: a shorter prompt, or a lower max_tokens."
-        return _kind(counter.key)(message, None)
+        return Refused(counter, _kind(counter.key)(message, None))
     retry_after_s = max(1, math.ceil(room_s))
     message = f"The limit of {limit} for {whose} is reached. Try again in {retry_after_s} s."
     error = _kind(counter.key)(message, retry_after_s)
     error.headers = tuple(headers_of(counter, retry_after_s))
-    return error
+    return Refused(counter, error)
 
 
-def unknown_budget(counter: Counter) -> BudgetUnavailable:
+def unknown_budget(counter: Counter) -> Refused:
     limit, whose = in_words(counter.key, counter.amount), _whose(counter.key)
     message = (
         f"What is left of the limit of {limit} for {whose} cannot be looked up just now, so nothing is spent."
     )
-    return BudgetUnavailable(f"{message} Own machines serve on; try again in {_UNKNOWN_S} s.", _UNKNOWN_S)
+    message += f" Own machines serve on; try again in {_UNKNOWN_S} s."
+    return Refused(counter, BudgetUnavailable(message, _UNKNOWN_S))
 
 
 def in_words(key: CounterKey, amount: int) -> str:

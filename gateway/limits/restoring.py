@@ -5,6 +5,7 @@ from collections.abc import Callable
 from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.orm import Session
 
+from accounting.postings import FROM_CACHE
 from accounting.tables import usage_table
 from gateway.identity.tables import person_table
 from gateway.limits.counters import CounterKey
@@ -21,6 +22,9 @@ def used_since(sessions: Callable[[], Session]) -> Reader:
         query = select(_sum(key)).where(usage.started_ns >= since_s * _NS_PER_S, _whose(key.scope))
         if key.model is not None:
             query = query.where(usage.model == key.model)
+        if key.measure == "tokens":
+            # What was found needed nobody's work.
+            query = query.where(usage.lane != FROM_CACHE)
         if key.measure == "requests":
             query = query.where(or_(usage.outcome == "complete", usage.completion_tokens > 0))
         with sessions() as session:

@@ -11,6 +11,7 @@ import msgspec
 
 from gateway.errors import RequestInvalid
 from gateway.openai.kinds import PATHS, Kind
+from gateway.openai.part_head import PartHead, read_head
 from gateway.openai.reading import refusal
 from gateway.openai.tasks import FormRequest
 
@@ -19,8 +20,6 @@ FIELD_BYTES_MAX = 64 * 2**10
 _HEAD_BYTES_MAX = 4096
 # What RFC 2046 allows in a boundary, at most 70 of it.
 _BOUNDARY = re.compile(rb"--([0-9A-Za-z'()+_,./:=? -]{0,69}[0-9A-Za-z'()+_,./:=?-])\r\n")
-_NAME = re.compile(rb'(?i:content-disposition):[ \t]*form-data;(?:[^\r\n]*;)?[ \t]*name="([^"\r\n]{1,256})"')
-_FILE = re.compile(rb"(?i);[ \t]*filename\*?=")
 _READ = ("model", "stream", "user", "millrace", "provider")
 
 
@@ -28,9 +27,12 @@ def read_form(raw: bytes) -> tuple[FormRequest, str]:
     """What routing needs of a form, and its content type. Raises RequestInvalid naming the field."""
     boundary = _boundary(raw)
     fields: dict[str, Any] = {}
-    for name, start, end, is_file in _parts(raw, boundary):
-        if is_file or name not in _READ:
+    for head, start, end in _parts(raw, boundary):
+        name = head.name
+        if name not in _READ:
             continue
+        if head.is_file or not head.is_text:
+            raise RequestInvalid(f"{name}: plain text in UTF-8 is expected", param=name, code="invalid_value")
         if name in fields:
             raise RequestInvalid(f"{name}: given twice", param=name, code="invalid_value")
         fields[name] = _value(name, raw[start:end])
@@ -44,8 +46,8 @@ def read_form(raw: bytes) -> tuple[FormRequest, str]:
 def with_model(raw: bytes, model: str) -> bytes:
     """The form for a backend that knows the model by another name."""
     boundary = _boundary(raw)
-    for name, start, end, is_file in _parts(raw, boundary):
-        if name == "model" and not is_file:
+    for head, start, end in _parts(raw, boundary):
+        if head.name == "model":
             return raw[:start] + model.encode() + raw[end:]
     return raw
 
@@ -58,22 +60,24 @@ def _boundary(raw: bytes) -> bytes:
     return found.group(1)
 
 
-def _parts(raw: bytes, boundary: bytes) -> Iterator[tuple[str, int, int, bool]]:
-    """Each part's name, where its content begins and ends, and whether it is a file."""
+def _parts(raw: bytes, boundary: bytes) -> Iterator[tuple[PartHead, int, int]]:
+    """Each part's head, and where its content begins and ends."""
     delimiter = b"\r\n--" + boundary
     at = len(delimiter) - 2
     for _ in range(PARTS_MAX):
         if raw.startswith(b"--", at):
+            if raw[at + 2 :].strip(b"\r\n"):
+                raise RequestInvalid("The form goes on after its end.", code="invalid_form")
             return
+        if not raw.startswith(b"\r\n", at):
+            raise RequestInvalid(
+                "The form has its boundary inside of a part; choose another.", code="invalid_form"
+            )
         head_end = raw.find(b"\r\n\r\n", at, at + _HEAD_BYTES_MAX)
         end = raw.find(delimiter, head_end + 2) if head_end >= 0 else -1
         if end < 0:
             raise RequestInvalid("The form ends in the middle of a part.", code="invalid_form")
-        head = raw[at:head_end]
-        name = _NAME.search(head)
-        if name is None:
-            raise RequestInvalid("The form has a part without a name.", code="invalid_form")
-        yield name.group(1).decode("utf-8", "replace"), head_end + 4, end, _FILE.search(head) is not None
+        yield read_head(raw[at + 2 : head_end]), head_end + 4, end
         at = end + len(delimiter)
     raise RequestInvalid(f"The form has more than {PARTS_MAX} parts.", code="invalid_form")
 

@@ -39,16 +39,19 @@ async def list_backends(authority: Operator) -> list[dict[str, Any]]:
 @router.post("/backends")
 async def add_backend(authority: Operator, backend: PoolBackend) -> dict[str, Any]:
     """Into the pool, now and after a restart; answers when it has been asked once."""
-    added = await _lane(authority).pool.add(backend)
+    pool = _lane(authority).pool
+    pool.refuse_adding(backend)
     await _write_down(authority, "pool.add", backend.name)
-    return added.as_data()
+    return (await pool.add(backend)).as_data()
 
 
 @router.post("/backends/{name}/remove")
 async def remove_backend(authority: Operator, name: Named) -> dict[str, Any]:
     """Out at once; requests that run there go on."""
-    await _lane(authority).pool.remove(name)
+    pool = _lane(authority).pool
+    pool.refuse_removing(name)
     await _write_down(authority, "pool.remove", name)
+    await pool.remove(name)
     return {"removed": name}
 
 
@@ -57,9 +60,10 @@ async def drain_backend(
     authority: Operator, name: Named, undo: Annotated[bool, Query()] = False
 ) -> dict[str, Any]:
     """No new requests, across restarts; or some again."""
-    backend = await _lane(authority).pool.drain(name, draining=not undo)
+    pool = _lane(authority).pool
+    pool.find(name)
     await _write_down(authority, "pool.undrain" if undo else "pool.drain", name)
-    return backend.as_data()
+    return (await pool.drain(name, draining=not undo)).as_data()
 
 
 @router.post("/scan")
@@ -82,8 +86,9 @@ async def _found(authority: Authority, lane: PoolLane, found: Found, question: S
     here = next((b for b in lane.pool.backends() if b.settings.base_url == found.entry.base_url), None)
     is_added = False
     if question.add and here is None:
-        await lane.pool.add(found.entry)
+        lane.pool.refuse_adding(found.entry)
         await _write_down(authority, "pool.add", found.entry.name)
+        await lane.pool.add(found.entry)
         is_added = True
     return {
         "kind": found.kind,
@@ -105,4 +110,5 @@ def _lane(authority: Authority) -> PoolLane:
 
 
 async def _write_down(authority: Authority, action: str, target: str) -> None:
+    """Before it is done: what is done and not written down cannot be found out any more."""
     await asyncio.to_thread(authority.directory.audit.add, authority.actor, action, f"backend:{target}"[:200])

@@ -34,6 +34,7 @@ class Pool:
         self._settings = settings
         self._client = client
         self._store = store
+        self._keeping = asyncio.Lock()
         self._members: dict[str, _Member] = {}
         for backend in settings.backends:
             self._members[backend.name] = self._member(backend, "settings")
@@ -90,6 +91,22 @@ class Pool:
 
     async def add(self, backend: PoolBackend) -> Backend:
         """From now on, and after a restart. Returns when it has been asked once. Raises RequestInvalid."""
+        self.refuse_adding(backend)
+        member = self._member(backend, "added")
+        self._members[backend.name] = member
+        self._watch(member)
+        try:
+            await self._keep()
+        except (RequestInvalid, OSError):
+            await self._take_out(backend.name)
+            raise
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.probe_timeout_s):
+                await member.prober.asked_once.wait()
+        return member.backend
+
+    def refuse_adding(self, backend: PoolBackend) -> None:
+        """Raises RequestInvalid where `add` would."""
         if backend.name in self._members:
             raise RequestInvalid(
                 f"name: there is a backend {backend.name} already; remove it first, or choose another name",
@@ -97,28 +114,20 @@ class Pool:
             )
         if len(self._members) >= BACKENDS_MAX:
             raise RequestInvalid(f"The pool has {BACKENDS_MAX} backends, which is all it takes.", param="name")
-        member = self._member(backend, "added")
-        self._members[backend.name] = member
-        self._watch(member)
-        await self._keep()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._settings.probe_timeout_s):
-                await member.prober.asked_once.wait()
-        return member.backend
 
     async def remove(self, name: str) -> None:
         """Out at once; requests that run there go on. Raises NotFound, RequestInvalid for one of the settings."""
-        member = self._find(name)
-        if member.backend.origin == "settings":
+        self.refuse_removing(name)
+        await self._take_out(name)
+        await self._keep()
+
+    def refuse_removing(self, name: str) -> None:
+        """Raises NotFound and RequestInvalid where `remove` would."""
+        if self.find(name).origin == "settings":
             raise RequestInvalid(
                 f"name: {name} comes from the settings (pool.backends); take it out there, or drain it",
                 param="name",
             )
-        del self._members[name]
-        if member.task:
-            member.task.cancel()
-            await asyncio.gather(member.task, return_exceptions=True)
-        await self._keep()
 
     async def drain(self, name: str, *, draining: bool) -> Backend:
         """Raises NotFound."""
@@ -136,6 +145,12 @@ class Pool:
     def _member(self, settings: PoolBackend, origin: Origin) -> _Member:
         backend = Backend(settings, self._settings.aliases, origin)
         return _Member(backend, Prober(backend, self._settings, self._client))
+
+    async def _take_out(self, name: str) -> None:
+        member = self._members.pop(name, None)
+        if member and member.task:
+            member.task.cancel()
+            await asyncio.gather(member.task, return_exceptions=True)
 
     def _watch(self, member: _Member) -> None:
         name = member.backend.settings.name
@@ -157,7 +172,9 @@ class Pool:
     async def _keep(self) -> None:
         if self._store is None:
             return
-        backends = self.backends()
-        added = [backend.settings for backend in backends if backend.origin == "added"]
-        drained = [backend.settings.name for backend in backends if backend.is_draining]
-        await asyncio.to_thread(self._store.write, added, drained)
+        # Whoever writes last must have seen last.
+        async with self._keeping:
+            backends = self.backends()
+            added = [backend.settings for backend in backends if backend.origin == "added"]
+            drained = [backend.settings.name for backend in backends if backend.is_draining]
+            await asyncio.to_thread(self._store.write, added, drained)

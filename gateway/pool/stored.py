@@ -11,6 +11,7 @@ import structlog
 from msgspec import Struct
 from pydantic import SecretStr, ValidationError
 
+from gateway.errors import RequestInvalid
 from gateway.settings.pool import PoolBackend
 
 log = structlog.get_logger(__name__)
@@ -52,11 +53,17 @@ class PoolStore:
             return [], set()
 
     def write(self, backends: list[PoolBackend], drained: list[str]) -> None:
-        """Raises OSError; what was there before is then still there."""
+        """One at a time: the draft has one name.
+
+        Raises RequestInvalid for more than would be read again, and OSError; what was there is then still there.
+        """
         content = orjson.dumps(
             {"backends": [_as_data(backend) for backend in backends], "drained": drained},
             option=orjson.OPT_INDENT_2,
         )
+        if len(content) > _BYTES_MAX:
+            text = f"models: what was added takes more than {_BYTES_MAX} bytes; list fewer, or remove a backend"
+            raise RequestInvalid(text, param="models", code="invalid_value")
         draft = self._path.with_suffix(".json.new")
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(content)

@@ -2,8 +2,8 @@
 
 Keys take turns by virtual time, as in start-time fair queueing (Goyal, Vin and Cheng 1996): every entry served
 moves its key's clock on by one, and the key whose clock is furthest behind is next. A key that had nothing waiting
-starts at the band's present time, or at its own clock if that is later: nobody saves up turns, and nobody gets
-ahead by leaving the queue and coming back.
+starts at the band's present time, or at its own clock if that is later: nobody saves up turns, and as long as
+anybody waits in the band, nobody gets ahead by leaving and coming back. A band that is empty forgets all clocks.
 """
 
 import heapq

@@ -14,7 +14,7 @@ WAITING_MAX = 1000
 WAITING_OF_KEY_MAX = 200
 # How often whoever waits looks whether something else has become better.
 LOOK_EVERY_S = 1.0
-_LINES_MAX = 4096
+_BACKENDS_MAX = 4096
 
 Look: TypeAlias = Callable[[int], bool]
 
@@ -56,18 +56,9 @@ class Turns:
         self._clock = clock
         self._lines: dict[str, _Line] = {}
 
-    def waiting(self, label: str) -> int:
-        line = self._lines.get(label)
-        return len(line.waiting) if line else 0
-
     @property
     def all_waiting(self) -> int:
         return sum(len(line.waiting) for line in self._lines.values())
-
-    @property
-    def serving(self) -> int:
-        """Slots that are taken."""
-        return sum(line.serving for line in self._lines.values())
 
     def has_room(self, label: str, slots: int) -> bool:
         """Whether a turn could be had at once."""
@@ -79,11 +70,16 @@ class Turns:
         line = self._lines.get(label)
         if line is None:
             line = self._line(label, slots)
-        line.slots = slots
+        _resize(line, slots)
         if line.serving >= slots or len(line.waiting):
             return False
         line.serving += 1
         return True
+
+    def resize(self, label: str, slots: int) -> None:
+        """So many slots it has now; where there are more than before, those who wait have them."""
+        if line := self._lines.get(label):
+            _resize(line, slots)
 
     async def take(self, label: str, slots: int, wish: Wish, look: Look | None = None) -> bool:
         """Wait for a turn. Whoever takes one gives it back.
@@ -121,11 +117,7 @@ class Turns:
         """Give a slot back: whoever is next has it."""
         line = self._lines[label]
         line.serving -= 1
-        while line.serving < line.slots and (turn := line.waiting.pop()) is not None:
-            if not turn.done():
-                line.serving += 1
-                line.called += 1
-                turn.set_result(None)
+        _call(line)
 
     def _check_room(self, label: str, line: _Line, wish: Wish) -> None:
         is_full = len(line.waiting) >= self._waiting_max
@@ -139,11 +131,26 @@ class Turns:
         return not line.waiting.remove(turn, wish.key, wish.priority) and turn.done()
 
     def _line(self, label: str, slots: int) -> _Line:
-        if len(self._lines) >= _LINES_MAX:
+        if len(self._lines) >= _BACKENDS_MAX:
             # Backends come and go: those that nobody uses are forgotten.
             self._lines = {name: line for name, line in self._lines.items() if line.serving or len(line.waiting)}
         line = self._lines[label] = _Line(slots)
         return line
+
+
+def _resize(line: _Line, slots: int) -> None:
+    has_more, line.slots = slots > line.slots, slots
+    if has_more:
+        _call(line)
+
+
+def _call(line: _Line) -> None:
+    """Free slots go to those who are next."""
+    while line.serving < line.slots and (turn := line.waiting.pop()) is not None:
+        if not turn.done():
+            line.serving += 1
+            line.called += 1
+            turn.set_result(None)
 
 
 def _come_back_s(line: _Line, wish: Wish) -> int:

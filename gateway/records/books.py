@@ -78,7 +78,7 @@ class Books:
     def waiting(self) -> int:
         return self._poster.waiting
 
-    async def hold(self, request_id: str, user_id: str, amount_nano: int, lasts_s: float) -> Hold:  # noqa: ARG002
+    async def hold(self, request_id: str, user_id: str, amount_nano: int) -> Hold:
         """Put credits aside, in memory where this process's lease has them; a lease lasts as long as its requests.
 
         Raises InsufficientCredit, AmountInvalid, BooksUnavailable.

@@ -44,7 +44,7 @@ def end(trip: Trip, meter: Meter, ending: Ending) -> Ended:
         ending.problem,
         trip.caller.key_prefix,
         call.request.is_stream,
-        getattr(trip, "traceparent", ""),
+        call.traceparent,
     )
 
 

@@ -91,10 +91,6 @@ class RequestLog:
         if self._thread.is_alive():
             log.error("request log not written to its end", entries=len(self._entries))
 
-    def add(self, entry: RequestEntry) -> None:
-        """As `add_all`."""
-        self.add_all([entry])
-
     def add_all(self, entries: Sequence[RequestEntry]) -> int:
         """Take entries, and return how many there was no room for.
 

@@ -39,7 +39,7 @@ class SpooledSettlement:
 
 
 class Spool:
-    """One JSON line for each settlement, on disk when `add` returns. One process owns the file, on any thread.
+    """One JSON line for each settlement, on disk when `add_all` returns. One process owns the file, on any thread.
 
     A line holds ids, counts and amounts: no prompt, no key, nothing that the books would not hold.
     """
@@ -48,10 +48,6 @@ class Spool:
         self._path = path
         self._bytes_max = bytes_max
         self._writing = threading.Lock()
-
-    def add(self, settlement: Settlement) -> bool:
-        """Keep a settlement; False, and all of it in the log, where the disk or the bound does not allow it."""
-        return self.add_all([settlement])
 
     def add_all(self, settlements: Sequence[Settlement]) -> bool:
         """Keep all of them with one sync; False, and those that are lost in the log, where it is not allowed."""

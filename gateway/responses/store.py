@@ -11,10 +11,12 @@ import structlog
 from sqlalchemy import Row, delete, select
 from sqlalchemy.orm import Session
 
-from gateway.errors import NotFound, RequestInvalid
+from gateway.errors import NotFound, Overloaded, RequestInvalid
 from gateway.identity.caller import Caller
 from gateway.responses.pruning import prune
 from gateway.responses.tables import response_table
+from gateway.routing.need import PRIVACY_RANK
+from gateway.settings.base import Privacy
 from gateway.settings.responses import ResponsesSettings
 
 log = structlog.get_logger(__name__)
@@ -27,23 +29,23 @@ CHAIN_BYTES_MAX = 32 * 2**20
 PRUNE_EVERY_S = 600.0
 
 _KEEP = ResponsesSettings()
-_PRIVACY = {"public": 0, "internal": 1, "private": 2}
 
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """`input` and `answer` are JSON text: the items that were sent, and the response object."""
+    """`input` and `answer` are JSON text: the items that were sent, and the response object.
+
+    `privacy` is the label of the request that led to it: whatever goes on from it has at least that.
+    """
 
     id: str
     owner: str
     previous_id: str | None
+    privacy: Privacy
     created_ns: int
+    size_bytes: int
     input: str
     answer: str
-
-    @property
-    def size_bytes(self) -> int:
-        return len(self.input) + len(self.answer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +86,9 @@ class ResponseStore:
         else:
             self._thread.join(timeout_s)
 
-    def keeps(self, caller: Caller) -> bool:
-        """Whether this caller's responses may be stored."""
-        return self._keep.store and _PRIVACY[caller.privacy] <= _PRIVACY[self._keep.privacy_max]
+    def keeps(self, privacy: Privacy) -> bool:
+        """Whether responses of that label may be stored."""
+        return self._keep.store and PRIVACY_RANK[privacy] <= PRIVACY_RANK[self._keep.privacy_max]
 
     def add(self, response: StoredResponse) -> None:
         """Never waits and never raises; one that finds no room is not stored, and said to be lost."""
@@ -102,10 +104,10 @@ class ResponseStore:
         return await asyncio.to_thread(self._chain, owner, response_id)
 
     async def remove(self, owner: str, response_id: str) -> None:
-        """Raises NotFound."""
+        """Raises NotFound and Overloaded."""
         await asyncio.to_thread(self._find, owner, response_id)
         if not self._put(_Removal(response_id)):
-            raise RequestInvalid("Too much waits to be written just now; try again in a second.")
+            raise Overloaded("Too much waits to be written just now. Try again in a second.")
 
     def _put(self, job: StoredResponse | _Removal) -> bool:
         with self._lock:
@@ -173,8 +175,7 @@ class ResponseStore:
 
 
 def _to_row(response: StoredResponse) -> dict[str, object]:
-    row: dict[str, object] = {name: getattr(response, name) for name in StoredResponse.__slots__}
-    return row | {"size_bytes": response.size_bytes}
+    return {name: getattr(response, name) for name in StoredResponse.__slots__}
 
 
 def _of_row(row: Row[tuple[object, ...]]) -> StoredResponse:

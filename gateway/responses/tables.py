@@ -5,7 +5,7 @@ from sqlmodel import Field, SQLModel
 
 
 class ResponseRecord(SQLModel, table=True):
-    """`owner` is whose it is; nobody else finds it. `input` and `answer` are JSON."""
+    """`owner` is whose it is; nobody else finds it. `privacy` is its label. `input` and `answer` are JSON."""
 
     __tablename__ = "stored_response"
     __table_args__ = (Index("ix_stored_response_owner", "owner", "created_ns"),)
@@ -13,6 +13,7 @@ class ResponseRecord(SQLModel, table=True):
     id: str = Field(sa_column=Column(Text, primary_key=True))
     owner: str = Field(sa_column=Column(Text, nullable=False))
     previous_id: str | None = Field(default=None, sa_column=Column(Text, nullable=True))
+    privacy: str = Field(sa_column=Column(Text, nullable=False))
     created_ns: int = Field(sa_column=Column(BigInteger, nullable=False, index=True))
     size_bytes: int = Field(sa_column=Column(BigInteger, nullable=False))
     input: str = Field(sa_column=Column(Text, nullable=False))

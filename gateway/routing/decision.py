@@ -40,14 +40,6 @@ class Candidate(Struct, frozen=True):
         return self.predicted.time_s
 
     @property
-    def predicted_nano(self) -> int:
-        return self.predicted.nano
-
-    @property
-    def cost_nano(self) -> int:
-        return self.predicted.cost_nano
-
-    @property
     def reason(self) -> str:
         return reasons.of_candidate(self.predicted)
 

@@ -41,14 +41,6 @@ class Health:
     _counted_s: float = 0.0
     _rates: OrderedDict[str, Rates] = field(default_factory=OrderedDict)
 
-    @property
-    def failures_in_row(self) -> int:
-        return self.breaker.failures_in_row
-
-    def is_open(self, now_s: float) -> bool:
-        """Whether requests may go there."""
-        return self.breaker.admits(now_s)
-
     def rates_of(self, offer: Offer) -> Rates:
         """What is known of the offered model there."""
         rates = self._rates.get(offer.model)

@@ -10,7 +10,8 @@ down_revision = "0002"
 branch_labels = None
 depends_on = None
 
-BIG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+# SQLite counts up by itself only what is called INTEGER.
+COUNTED = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
@@ -32,7 +33,7 @@ def _create_people() -> None:
         "organization",
         sa.Column("organization_id", sa.Text, primary_key=True),
         sa.Column("name", sa.Text, nullable=False),
-        sa.Column("created_ns", BIG, nullable=False),
+        sa.Column("created_ns", sa.BigInteger, nullable=False),
         sa.UniqueConstraint("name", name="organization_name"),
     )
     op.create_table(
@@ -46,12 +47,20 @@ def _create_people() -> None:
         sa.Column("role", sa.Text, nullable=False),
         sa.Column("issuer", sa.Text),
         sa.Column("subject", sa.Text),
-        sa.Column("created_ns", BIG, nullable=False),
-        sa.Column("removed_ns", BIG),
+        sa.Column("created_ns", sa.BigInteger, nullable=False),
+        sa.Column("removed_ns", sa.BigInteger),
         sa.UniqueConstraint("issuer", "subject", name="person_subject"),
     )
     op.create_index("person_organization", "person", ["organization_id"])
-    op.create_index("person_email", "person", ["email"])
+    awaits_sign_in = sa.text("subject IS NULL AND removed_ns IS NULL")
+    op.create_index(
+        "person_email",
+        "person",
+        ["email"],
+        unique=True,
+        sqlite_where=awaits_sign_in,
+        postgresql_where=awaits_sign_in,
+    )
 
 
 def _extend_keys() -> None:
@@ -61,9 +70,9 @@ def _extend_keys() -> None:
         sa.Column("privacy", sa.Text, nullable=False, server_default="public"),
         sa.Column("priority", sa.Integer, nullable=False, server_default="0"),
         sa.Column("may_administer", sa.Integer, nullable=False, server_default="0"),
-        sa.Column("expires_ns", BIG),
+        sa.Column("expires_ns", sa.BigInteger),
         sa.Column("previous_digest", sa.Text),
-        sa.Column("previous_until_ns", BIG),
+        sa.Column("previous_until_ns", sa.BigInteger),
     ):
         op.add_column("api_key", column)
     op.create_index("api_key_user", "api_key", ["user_id"])
@@ -74,23 +83,23 @@ def _create_rest() -> None:
     op.create_table(
         "quota",
         *(sa.Column(name, sa.Text, primary_key=True) for name in ("scope", "measure", "span", "model")),
-        sa.Column("amount", BIG, nullable=False),
+        sa.Column("amount", sa.BigInteger, nullable=False),
     )
     op.create_table(
         "console_session",
         sa.Column("digest", sa.Text, primary_key=True),
         sa.Column("user_id", sa.Text, nullable=False),
         sa.Column("key_id", sa.Text),
-        sa.Column("created_ns", BIG, nullable=False),
-        sa.Column("expires_ns", BIG, nullable=False),
-        sa.Column("revoked_ns", BIG),
+        sa.Column("created_ns", sa.BigInteger, nullable=False),
+        sa.Column("expires_ns", sa.BigInteger, nullable=False),
+        sa.Column("revoked_ns", sa.BigInteger),
     )
     op.create_index("console_session_user", "console_session", ["user_id"])
     op.create_index("console_session_expires", "console_session", ["expires_ns"])
     op.create_table(
         "audit_entry",
-        sa.Column("seq", BIG, primary_key=True),
-        sa.Column("at_ns", BIG, nullable=False),
+        sa.Column("seq", COUNTED, primary_key=True),
+        sa.Column("at_ns", sa.BigInteger, nullable=False),
         *(
             sa.Column(name, sa.Text, nullable=False)
             for name in ("actor", "address", "action", "target", "organization_id")

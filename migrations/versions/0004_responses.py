@@ -15,6 +15,7 @@ def upgrade() -> None:
         sa.Column("id", sa.Text, primary_key=True),
         sa.Column("owner", sa.Text, nullable=False),
         sa.Column("previous_id", sa.Text),
+        sa.Column("privacy", sa.Text, nullable=False),
         sa.Column("created_ns", sa.BigInteger, nullable=False),
         sa.Column("size_bytes", sa.BigInteger, nullable=False),
         sa.Column("input", sa.Text, nullable=False),

@@ -19,6 +19,9 @@ def upgrade() -> None:
         _rebuild_usage()
     else:
         _rekey_usage()
+    # What a limit begins with after a start is read by key or person, and must not read a whole month.
+    op.create_index("usage_key", "usage", ["key_id", "started_ns"])
+    op.create_index("usage_user", "usage", ["user_id", "started_ns"])
     # The decision's numbers say it again, at no cost to those whom nobody asks about.
     op.drop_column("request_record", "reason")
 

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
-from accounting.errors import HoldExpired, InsufficientCredit
+from accounting.errors import DatabaseFailing, HoldExpired, InsufficientCredit
 from accounting.journal import Failpoint
 from accounting.lease import LEASE_NS
 from accounting.leases import Leases
@@ -271,6 +271,29 @@ def test_an_event_whose_answer_was_lost_is_neither_repeated_nor_forgotten(engine
         leases.turn(is_closing=True)
         assert books.balance("user:ann:paid").available_nano == 940
         assert books.findings() == []
+
+
+def test_who_comes_while_the_books_are_away_is_told_so_at_once(engine: Engine) -> None:
+    def fail(reached: Failpoint) -> None:
+        if is_away.is_set():
+            raise OperationalError("commit", None, Exception("gone"))
+
+    is_away = threading.Event()
+    with Books(engine, failpoint=fail, attempts_max=1) as books:
+        leases = Leases(books.poster, clock_ns=lambda: START_NS)
+        books.credit("ann", 1000)
+        is_away.set()
+        for number in range(3):
+            asked = leases.hold(f"r{number}", "ann", 100)
+            assert isinstance(asked, Future)
+            assert not leases.turn()
+            assert isinstance(asked.exception(0), DatabaseFailing)
+        assert leases._draws == 0
+        is_away.clear()
+        assert leases.turn()
+        asked = leases.hold("r9", "ann", 1000)
+        assert leases.turn()
+        assert result(asked).amount_nano == 1000
 
 
 def test_a_lease_that_was_reaped_is_nothing_to_its_requests(books: Books) -> None:

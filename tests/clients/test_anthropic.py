@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 
 import anthropic
+import httpx
 import pytest
 
 from tests.clients.conftest import Served
@@ -74,6 +75,28 @@ def test_tokens_are_counted(client: anthropic.Anthropic) -> None:
     few = client.messages.count_tokens(model=MODEL, messages=[USER])
     more = client.messages.count_tokens(model=MODEL, messages=[USER], tools=[TOOL], system="Be brief.")
     assert 0 < few.input_tokens < more.input_tokens
+
+
+def test_counting_is_within_what_a_key_may(served: Served) -> None:
+    """Another lane's models are not there at all, and each count is one of the key's requests."""
+    root, asked = served.gateway.root, {"model": MODEL, "messages": [USER], "input": "Hi"}
+    paths = ("/v1/messages/count_tokens", "/v1/responses/input_tokens")
+    made = [
+        json.loads(served.gateway.cli("key", "create", "count", "--json", *words))
+        for words in (("--lanes", "pool"), ("--lanes", "cluster"), ("--lanes", "pool", "--models", "other"))
+    ]
+    served.gateway.cli("key", "limit", made[0]["key_id"], "requests", "2", "--per", "minute")
+    with httpx.Client(base_url=root, trust_env=False) as client:
+        limited, elsewhere, other = ({"x-api-key": key["api_key"]} for key in made)
+        assert [client.post(path, json=asked, headers=limited).status_code for path in (*paths, *paths)] == [
+            *(200, 200),
+            *(429, 429),
+        ]
+        assert client.post(paths[0], json=asked | {"model": "none"}, headers=limited).status_code == 404
+        for headers in (elsewhere, other):
+            assert [client.post(path, json=asked, headers=headers).status_code for path in paths] == [404, 404]
+        listed = client.get("/v1/models", headers={"authorization": f"Bearer {elsewhere['x-api-key']}"}).json()
+        assert listed["data"] == []
 
 
 def test_errors_are_the_clients_own(client: anthropic.Anthropic, served: Served) -> None:

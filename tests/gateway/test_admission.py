@@ -12,6 +12,7 @@ from accounting.prices import PricedModel
 from gateway.database import open_engine, read_sessions, write_sessions
 from gateway.errors import to_api_error
 from gateway.identity.caller import Caller
+from gateway.journey.serve import _tokens_max
 from gateway.lanes.base import Call, Offer
 from gateway.limits.admission import choices_of, output_bound, place_hold
 from gateway.openai import Kind, read_request
@@ -38,6 +39,13 @@ def chat(**fields: Any) -> Call:
 
 def completion(prompt: Any, **fields: Any) -> Call:
     return call_of("completion", prompt=prompt, **fields)
+
+
+def test_limits_on_tokens_reserve_every_choice() -> None:
+    prompt_tokens = chat().prompt_tokens
+    assert _tokens_max(chat(max_tokens=50)) == prompt_tokens + 50
+    assert _tokens_max(chat(max_tokens=50, n=3)) == prompt_tokens + 150
+    assert _tokens_max(call_of("embedding", input=["a", "b"])) < 50
 
 
 @pytest.fixture

@@ -121,7 +121,7 @@ async def until(check: Callable[[], bool]) -> None:
 
 async def held_by(books: Books, request_id: str = "req_1") -> Hold:
     await books.credit(request_id, "ann", CREDIT, "test")
-    return await books.hold(request_id, "ann", HELD, 60)
+    return await books.hold(request_id, "ann", HELD)
 
 
 @pytest.mark.anyio
@@ -168,7 +168,7 @@ async def test_a_hold_that_nobody_waits_for_any_more_is_given_back(database: Dat
     async with keeping(database, tmp_path) as (books, _):
         await books.credit("c1", "ann", CREDIT, "test")
         database.answers.clear()
-        waiting = asyncio.create_task(books.hold("req_1", "ann", HELD, 60))
+        waiting = asyncio.create_task(books.hold("req_1", "ann", HELD))
         await asyncio.sleep(0.1)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -261,10 +261,10 @@ def test_a_spool_is_bounded_and_survives_a_torn_line(tmp_path: Path) -> None:
     path = tmp_path / "unbooked.jsonl"
     first, second = (Settlement(usage(f"r{n}")) for n in (1, 2))
     spool = Spool(path, bytes_max=1500)
-    assert spool.add(first)
+    assert spool.add_all([first])
     path.write_bytes(path.read_bytes() + b'{"usage": {"requ')
-    assert spool.add(second)
-    while spool.add(second):
+    assert spool.add_all([second])
+    while spool.add_all([second]):
         assert path.stat().st_size <= 1500
     entries = spool.read()
     assert [entry.settlement for entry in entries[:2]] == [first, second]

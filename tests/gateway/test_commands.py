@@ -36,7 +36,7 @@ def test_what_callers_wrote_is_no_markup_and_no_order_to_the_terminal(folder: Pa
     engine = open_engine(f"sqlite:///{folder / 'millrace.db'}")
     log = RequestLog(read_sessions(engine), write_sessions(engine))
     log.start()
-    log.add(entry("r1", model="[/x]", error="\x1b]0;mine\x07[red]\x9b31m\n\u202e"))
+    log.add_all([entry("r1", model="[/x]", error="\x1b]0;mine\x07[red]\x9b31m\n\u202e")])
     until(lambda: log.find("r1"))
     log.stop()
     engine.dispose()

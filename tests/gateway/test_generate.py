@@ -34,7 +34,7 @@ async def test_a_busy_backend_is_not_a_broken_one(
             again = await running.ask(model=model)
             assert (again.status, again.headers["retry-after"]) == (503, retry_after)
             assert len(desk.requests) == 1
-            assert running.services.health.of("pool:first").failures_in_row == 0
+            assert running.services.health.of("pool:first").breaker.failures_in_row == 0
 
 
 async def test_proxies_are_told_not_to_gather_a_stream(tmp_path: Path) -> None:

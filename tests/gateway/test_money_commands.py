@@ -22,9 +22,16 @@ def test_a_payment_with_a_name_is_added_once(tmp_path: Path) -> None:
     assert balance[0]["credits_usd"] == "5.00"
 
 
+def test_credits_are_somebody_s(tmp_path: Path) -> None:
+    refused = millrace(tmp_path, "credit", "add", "1.00", "--user", "ann")
+    assert (refused.exit_code, "millrace people add ann" in refused.stderr) == (2, True)
+    assert millrace(tmp_path, "people", "add", "ann").exit_code == 0
+    assert millrace(tmp_path, "credit", "add", "1.00", "--user", "ann").exit_code == 0
+
+
 @pytest.mark.parametrize(
     "words",
-    [("balance", "--user", "no body"), ("credit", "add", "5", "--user", "a:b"), ("credit", "add", "5e3")],
+    [("balance", "--user", "no body"), ("credit", "add", "5", "--user", "ann"), ("credit", "add", "5e3")],
     ids=" ".join,
 )
 def test_a_mistake_is_one_line_and_wrong_usage(tmp_path: Path, words: tuple[str, ...]) -> None:

@@ -62,10 +62,10 @@ def test_what_cannot_be_written_takes_nothing_else_along(engine: Engine) -> None
         twice,
         entry("good"),
     ):
-        log.add(each)
+        log.add_all([each])
     log.start()
     until(lambda: log.find("good"))
-    log.add(entry("later"))
+    log.add_all([entry("later")])
     log.stop()
     assert {found.request_id: found.model for found in log.newest()} == {
         "nul": "ab",
@@ -87,10 +87,10 @@ def test_an_end_does_not_wait_for_a_writer_that_hangs(monkeypatch: pytest.Monkey
 
     log = RequestLog(session, session)
     log.start()
-    log.add(entry("0"))
+    log.add_all([entry("0")])
     assert hanging.wait(10)
     for number in range(1, 4):
-        log.add(entry(str(number)))
+        log.add_all([entry(str(number))])
     began_s = time.monotonic()
     log.stop(timeout_s=0.5)
     over.set()
@@ -102,9 +102,9 @@ def test_old_requests_and_the_oldest_of_too_many_go(engine: Engine) -> None:
     now_ns = time.time_ns()
     before = RequestLog(read, write)
     for number in range(PRUNED_MAX + 1):
-        before.add(entry(f"old {number}", started_ns=now_ns - 31 * DAY_NS - number))
+        before.add_all([entry(f"old {number}", started_ns=now_ns - 31 * DAY_NS - number)])
     for number in range(5):
-        before.add(entry(f"new {number}", started_ns=now_ns - number * DAY_NS))
+        before.add_all([entry(f"new {number}", started_ns=now_ns - number * DAY_NS)])
     before.start()
     until(lambda: before.find("new 4"))
     before.stop()

@@ -3,6 +3,8 @@
 import asyncio
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 from alembic.config import Config
@@ -10,8 +12,12 @@ from alembic.script import ScriptDirectory
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message
 
+from cluster.nodes.local_nodes import LocalNodes
+from cluster.trust.addresses import Target
 from gateway.database import revisions
 from gateway.http.on_demand import OnDemand
+from gateway.serving import Running, _start_cluster
+from gateway.settings import Settings
 
 # Each is megabytes, and a tenth of a second or so.
 _SPARED = {
@@ -64,6 +70,51 @@ async def test_what_is_made_on_demand_is_made_once_whoever_asks_at_once() -> Non
     sent = await asyncio.gather(*(_ask(app) for _ in range(5)))
     assert len(made) == 1
     assert all(messages[1]["body"] == b"here" for messages in sent)
+
+
+class Slow:
+    """Stands for the services and their controller, whose model would take minutes to load."""
+
+    is_loading: bool | None = None
+
+    def __init__(self) -> None:
+        self._loaded = asyncio.Event()
+
+    @property
+    def controller(self) -> "Slow":
+        return self
+
+    def new_token(self) -> str:
+        return ""
+
+    async def load_model(self, *given: object) -> None:
+        self.is_loading = True
+        try:
+            await self._loaded.wait()
+        finally:
+            self.is_loading = False
+
+    async def wait_ready(self, within_s: float) -> None:
+        raise AssertionError("there is nobody to wait for")
+
+
+class Broken(LocalNodes):
+    """The first process cannot be started, which takes a moment to turn out."""
+
+    async def start(self, controller: Target, tokens: list[str]) -> None:
+        await asyncio.sleep(0.01)
+        raise FileNotFoundError
+
+
+@pytest.mark.anyio
+async def test_nothing_loads_on_when_the_nodes_cannot_start(tmp_path: Path) -> None:
+    cluster: Any = {"model": "m", "nodes": 1}
+    settings = Settings(data_dir=tmp_path, cluster=cluster)
+    slow: Any = Slow()
+    running = Running("", "", Target("127.0.0.1", 1), slow)
+    with pytest.raises(FileNotFoundError):
+        await _start_cluster(settings, running, Broken(1, tmp_path), lambda *_: None)
+    assert slow.is_loading is False
 
 
 async def _ask(app: ASGIApp) -> list[Message]:

@@ -38,6 +38,7 @@ def gateway(provider: CountingProvider, tmp_path_factory: pytest.TempPathFactory
     folder = tmp_path_factory.mktemp("limits")
     settings = crowds.settings(provider, folder)
     with running_gateway(folder / "data", model=None, settings=settings) as gateway:
+        gateway.cli("people", "add", "rich")
         gateway.cli("credit", "add", "1", "--user", "rich")
         until(lambda: ask(gateway, gateway.api_key, FREE).status == 200 or None)
         yield gateway

@@ -41,7 +41,8 @@ class MessageWriter(ChatWriter):
         if text := piece.text + piece.refusal:
             events += self._delta("text", {"type": "text_delta", "text": text})
         for part in piece.calls:
-            events += self._call(part)
+            if not self._is_over:
+                events += self._call(part)
         return b"".join(events)
 
     def _last_events(self) -> bytes:
@@ -93,7 +94,7 @@ class MessageWriter(ChatWriter):
         name = f"call {part.number}"
         events = []
         if self._open != name:
-            if part.number < len(self.said.calls):
+            if not self._begins(part):
                 return [self.fail(MIXED_CALLS)]
             block = {"type": "tool_use", "id": part.id, "name": part.name, "input": {}}
             events += self._start(name, block)
@@ -144,13 +145,7 @@ class MessageWriter(ChatWriter):
 
 
 def _tool_use(call: ToolCall) -> Json:
-    try:
-        arguments = msgspec.json.decode(call.arguments or "{}")
-    except (msgspec.DecodeError, RecursionError):
-        arguments = None
-    # Anthropic's input is an object whatever the model wrote.
-    given = arguments if isinstance(arguments, dict) else {"arguments": call.arguments}
-    return {"type": "tool_use", "id": call.id, "name": call.name, "input": given}
+    return {"type": "tool_use", "id": call.id, "name": call.name, "input": call.input}
 
 
 def _counts(usage: Usage) -> Json:

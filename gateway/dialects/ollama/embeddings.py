@@ -7,7 +7,7 @@ import msgspec
 import orjson
 
 from gateway.dialects.base import Question
-from gateway.dialects.chat_reader import ANSWER_BYTES_MAX
+from gateway.dialects.chat_reader import ANSWER_BYTES_MAX, TOO_DEEP
 from gateway.dialects.ollama.errors import error_body
 from gateway.errors import ApiError
 
@@ -42,12 +42,16 @@ class EmbedWriter:
             tokens = (answer.get("usage") or {}).get("prompt_tokens", 0)
         except (orjson.JSONDecodeError, TypeError, KeyError, AttributeError):
             return self.fail(_NONSENSE)
+        try:
+            return msgspec.json.encode(self._answer(vectors, tokens))
+        except RecursionError:
+            return self.fail(TOO_DEEP)
+
+    def _answer(self, vectors: list[Any], tokens: Any) -> Json:
         if self._is_single:
-            return msgspec.json.encode({"embedding": vectors[0] if vectors else []})
+            return {"embedding": vectors[0] if vectors else []}
         took = {"total_duration": time.monotonic_ns() - self._began_ns, "load_duration": 0}
-        return msgspec.json.encode(
-            {"model": self._model, "embeddings": vectors, **took, "prompt_eval_count": tokens}
-        )
+        return {"model": self._model, "embeddings": vectors, **took, "prompt_eval_count": tokens}
 
     def fail(self, error: ApiError) -> bytes:
         self.broken = error

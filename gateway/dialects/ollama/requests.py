@@ -8,6 +8,7 @@ from gateway.dialects.base import Question
 from gateway.dialects.ollama.shapes import (
     ChatBody,
     ChatMessage,
+    CommonFields,
     EmbedBody,
     EmbeddingsBody,
     GenerateBody,
@@ -59,14 +60,14 @@ def read_generate(raw: bytes) -> Question:
 def read_embed(raw: bytes) -> Question:
     asked = decode(_embed, raw)
     dimensions = {"dimensions": asked.dimensions} if asked.dimensions else {}
-    return _encoded("embedding", {"model": asked.model, "input": asked.input, **dimensions})
+    return _encoded("embedding", asked, {"input": asked.input, **dimensions})
 
 
 def read_embeddings(raw: bytes) -> Question:
     asked = decode(_embeddings, raw)
     if not asked.prompt:
         raise _nothing_asked("prompt")
-    return _encoded("embedding", {"model": asked.model, "input": asked.prompt})
+    return _encoded("embedding", asked, {"input": asked.prompt})
 
 
 def _nothing_asked(field: str) -> RequestInvalid:
@@ -77,14 +78,14 @@ def _nothing_asked(field: str) -> RequestInvalid:
 
 def _question(kind: Kind, asked: GenerationFields, fields: Json) -> Question:
     stream = {"stream": True, "stream_options": {"include_usage": True}} if asked.is_stream else {}
+    options = _options(asked.options or _NO_OPTIONS)
+    return _encoded(kind, asked, {**fields, **options, **stream})
+
+
+def _encoded(kind: Kind, asked: CommonFields, fields: Json) -> Question:
     extras = {"millrace": asked.millrace, "provider": asked.provider}
     given = {name: value for name, value in extras.items() if value is not None}
-    options = _options(asked.options or _NO_OPTIONS)
-    return _encoded(kind, {"model": asked.model, **fields, **options, **stream, **given})
-
-
-def _encoded(kind: Kind, fields: Json) -> Question:
-    body = msgspec.json.encode(fields)
+    body = msgspec.json.encode({"model": asked.model, **fields, **given})
     return Question(kind, read_request(kind, body), body)
 
 

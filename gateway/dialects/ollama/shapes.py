@@ -44,18 +44,23 @@ class Options(Struct, frozen=True):
     repeat_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
 
 
-class GenerationFields(Struct, frozen=True, kw_only=True):
-    """What chats and completions have in common. Answers are streamed unless `stream` is false."""
+class CommonFields(Struct, frozen=True, kw_only=True):
+    """What every request has: its model, and our own wishes about where it goes."""
 
     model: ModelName
+    millrace: Extras | None = None
+    provider: ProviderPreferences | None = None
+
+
+class GenerationFields(CommonFields, frozen=True, kw_only=True):
+    """What chats and completions have in common. Answers are streamed unless `stream` is false."""
+
     stream: bool | None = None
     format: Format | None = None
     options: Options | None = None
     think: bool | Literal["low", "medium", "high"] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    millrace: Extras | None = None
-    provider: ProviderPreferences | None = None
 
     @property
     def is_stream(self) -> bool:
@@ -79,16 +84,14 @@ class GenerateBody(GenerationFields, frozen=True, kw_only=True):
     raw: bool | None = None
 
 
-class EmbedBody(Struct, frozen=True, kw_only=True):
+class EmbedBody(CommonFields, frozen=True, kw_only=True):
     """POST /api/embed."""
 
-    model: ModelName
     input: str | list[str]
     dimensions: Annotated[int, Meta(ge=1, le=2**20)] | None = None
 
 
-class EmbeddingsBody(Struct, frozen=True, kw_only=True):
+class EmbeddingsBody(CommonFields, frozen=True, kw_only=True):
     """POST /api/embeddings, the older way: one text, one vector."""
 
-    model: ModelName
     prompt: str

@@ -37,7 +37,7 @@ class _LineWriter(ChatWriter):
     def _events(self, piece: Piece) -> bytes:
         if not (piece.text or piece.reasoning or piece.refusal):
             return b""
-        some = Said(piece.text, piece.reasoning, piece.refusal, logprobs=list(piece.logprobs))
+        some = Said([piece.text], [piece.reasoning], [piece.refusal], logprobs=list(piece.logprobs))
         return self._line(some, is_done=False)
 
     def _last_events(self) -> bytes:
@@ -86,8 +86,8 @@ class ChatLineWriter(_LineWriter):
 
     def _answer(self, said: Said) -> Json:
         message: Json = {"role": "assistant", "content": said.text + said.refusal}
-        if said.reasoning:
-            message["thinking"] = said.reasoning
+        if reasoning := said.reasoning:
+            message["thinking"] = reasoning
         if said.calls:
             message["tool_calls"] = [_call(call, at) for at, call in enumerate(said.calls)]
         return {"message": message}
@@ -97,13 +97,8 @@ class GenerateLineWriter(_LineWriter):
     """POST /api/generate."""
 
     def _answer(self, said: Said) -> Json:
-        return {"response": said.text + said.refusal} | ({"thinking": said.reasoning} if said.reasoning else {})
+        return {"response": said.text + said.refusal} | ({"thinking": said.reasoning} if said.thoughts else {})
 
 
 def _call(call: ToolCall, index: int) -> Json:
-    try:
-        arguments = msgspec.json.decode(call.arguments or "{}")
-    except (msgspec.DecodeError, RecursionError):
-        arguments = None
-    given = arguments if isinstance(arguments, dict) else {"arguments": call.arguments}
-    return {"id": call.id, "function": {"index": index, "name": call.name, "arguments": given}}
+    return {"id": call.id, "function": {"index": index, "name": call.name, "arguments": call.input}}

@@ -1,5 +1,6 @@
 """What a question points at in earlier responses, looked up before it is asked."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,8 @@ from gateway.dialects.responses.shapes import Item, ReferenceItem
 from gateway.errors import NotFound
 from gateway.identity.caller import Caller
 from gateway.responses.store import ResponseStore, StoredResponse, owner_of
+from gateway.routing.need import PRIVACY_RANK
+from gateway.settings.base import Privacy
 
 REFERENCES_MAX = 1000
 
@@ -23,17 +26,20 @@ async def resolve(store: ResponseStore, caller: Caller, question: Question) -> Q
     Raises NotFound for what is not the caller's, or is no more; RequestInvalid for too long a conversation.
     """
     assert isinstance(question, ResponsesQuestion)
-    asked = question.asked
-    is_kept = asked.store is not False and store.keeps(caller)
-    question = replace(question, owner=owner_of(caller), keep=store.add if is_kept else None)
-    own_items = list(question.own_items)
-    has_references = any(type_of(item) == REFERENCE for item in own_items)
-    if not asked.previous_response_id and not has_references:
-        return question
-    earlier = await _earlier(store, question.owner, asked.previous_response_id)
-    if has_references:
-        own_items = await _looked_up(store, question.owner, own_items)
-    return with_items(question, earlier, own_items)
+    owner, label = owner_of(caller), question.label
+    if question.asked.previous_response_id or any(type_of(item) == REFERENCE for item in question.own_items):
+        memory = _Memory(store, owner)
+        earlier = await memory.earlier(question.asked.previous_response_id)
+        own_items = await memory.looked_up(question.own_items)
+        label = most_private(label, memory.label)
+        question = with_items(question, earlier, own_items, label)
+    privacy = most_private(label, caller.privacy)
+    is_kept = question.asked.store is not False and store.keeps(privacy)
+    return replace(question, owner=owner, privacy=privacy, keep=store.add if is_kept else None)
+
+
+def most_private(*labels: Privacy) -> Privacy:
+    return max(labels, key=PRIVACY_RANK.__getitem__)
 
 
 def items_of(response: StoredResponse) -> list[Item]:
@@ -43,42 +49,58 @@ def items_of(response: StoredResponse) -> list[Item]:
     return [*asked, *answer["output"]]
 
 
-async def _earlier(store: ResponseStore, owner: str, previous_id: str | None) -> list[Item]:
-    if previous_id is None:
-        return []
-    try:
-        chain = await store.chain(owner, previous_id)
-    except NotFound:
-        text = f"previous_response_id: {previous_id[:80]!r} is not stored, or a response before it is not any more"
-        raise NotFound(text, param="previous_response_id", code="previous_response_not_found") from None
-    return [item for response in chain for item in items_of(response)]
+class _Memory:
+    """What one owner's stored responses say. `label` is the most private of all that were read."""
 
+    def __init__(self, store: ResponseStore, owner: str) -> None:
+        self._store = store
+        self._owner = owner
+        self._known: dict[str, Item] = {}
+        self.label: Privacy = "public"
 
-async def _looked_up(store: ResponseStore, owner: str, items: list[Item]) -> list[Item]:
-    """The items with those that references stand for in their places; each response is fetched once."""
-    known: dict[str, Item] = {}
-    found: list[Item] = []
-    for at, item in enumerate(items):
-        if type_of(item) != REFERENCE:
-            found.append(item)
-            continue
-        wanted = convert(item, ReferenceItem, f"input[{at}]").id
-        if wanted not in known and len(known) <= REFERENCES_MAX:
-            known |= await _items_beside(store, owner, wanted)
-        if wanted not in known:
-            field = f"input[{at}].id"
-            raise NotFound(f"{field}: there is no stored item {wanted[:80]!r}; send the item itself", param=field)
-        found.append(known[wanted])
-    return found
+    async def earlier(self, previous_id: str | None) -> list[Item]:
+        """The items of a response and of those before it."""
+        if previous_id is None:
+            return []
+        try:
+            chain = await self._store.chain(self._owner, previous_id)
+        except NotFound:
+            raise NotFound(
+                f"previous_response_id: {previous_id[:80]!r} is not stored, or one before it is not any more",
+                param="previous_response_id",
+                code="previous_response_not_found",
+            ) from None
+        return [item for response in chain for item in self._read(response)]
 
+    async def looked_up(self, items: Iterable[Item]) -> list[Item]:
+        """The items with those that references stand for in their places; each response is fetched once."""
+        found: list[Item] = []
+        for at, item in enumerate(items):
+            if type_of(item) != REFERENCE:
+                found.append(item)
+                continue
+            wanted = convert(item, ReferenceItem, f"input[{at}]").id
+            if wanted not in self._known and len(self._known) <= REFERENCES_MAX:
+                self._known |= await self._items_beside(wanted)
+            if wanted not in self._known:
+                field = f"input[{at}].id"
+                raise NotFound(
+                    f"{field}: there is no stored item {wanted[:80]!r}; send the item itself", param=field
+                )
+            found.append(self._known[wanted])
+        return found
 
-async def _items_beside(store: ResponseStore, owner: str, wanted: str) -> dict[str, Item]:
-    """All items of the response that the wanted one belongs to, by id; none where there is no such response."""
-    response_id = response_of_item(wanted)
-    if response_id is None:
-        return {}
-    try:
-        response = await store.find(owner, response_id)
-    except NotFound:
-        return {}
-    return {item["id"]: item for item in items_of(response) if "id" in item}
+    async def _items_beside(self, wanted: str) -> dict[str, Item]:
+        """All items of the response that the wanted one belongs to, by id; none where there is none."""
+        response_id = response_of_item(wanted)
+        if response_id is None:
+            return {}
+        try:
+            response = await self._store.find(self._owner, response_id)
+        except NotFound:
+            return {}
+        return {item["id"]: item for item in self._read(response) if "id" in item}
+
+    def _read(self, response: StoredResponse) -> list[Item]:
+        self.label = most_private(self.label, response.privacy)
+        return items_of(response)

@@ -1,7 +1,7 @@
 """A Responses request becomes a chat request."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 
@@ -9,9 +9,10 @@ from gateway.dialects.base import Question
 from gateway.dialects.responses.items import Json, messages_of
 from gateway.dialects.responses.shapes import Item, ResponsesRequest, TextFormat, Tool
 from gateway.errors import FeatureUnsupported, RequestInvalid
-from gateway.openai import read_request
+from gateway.openai import Extras, read_request
 from gateway.openai.reading import decode
 from gateway.responses.store import StoredResponse
+from gateway.settings.base import Privacy
 
 _decoder = msgspec.json.Decoder(ResponsesRequest)
 _ELSEWHERE = {
@@ -25,13 +26,20 @@ _ELSEWHERE = {
 class ResponsesQuestion(Question):
     """`own_items` is the request's own input; with what is stored before it, it became the chat.
 
-    `keep` takes the finished response, where it is to be stored, of the given `owner`.
+    `keep` takes the finished response, where it is to be stored, of the given `owner` under the label `privacy`.
     """
 
     asked: ResponsesRequest
     own_items: tuple[Item, ...] = ()
     owner: str = ""
+    privacy: Privacy = "public"
     keep: Callable[[StoredResponse], None] | None = None
+
+    @property
+    def label(self) -> Privacy:
+        """The request's own; its key may have a more private one."""
+        extras = self.asked.millrace
+        return (extras and extras.privacy) or "public"
 
 
 def read_responses(raw: bytes) -> ResponsesQuestion:
@@ -45,13 +53,27 @@ def read_responses(raw: bytes) -> ResponsesQuestion:
             "input: missing; send text or items", param="input", code="missing_required_parameter"
         )
     own_items = asked.input if isinstance(asked.input, list) else [_said_by_user(asked.input)]
+    _check_ids(own_items)
     return _question(asked, own_items, own_items)
 
 
-def with_items(question: ResponsesQuestion, earlier: list[Item], own_items: list[Item]) -> ResponsesQuestion:
-    """The same question behind earlier items, and with its references looked up."""
-    whole = _question(question.asked, [*earlier, *own_items], own_items)
-    return replace(whole, owner=question.owner, keep=question.keep)
+def with_items(
+    question: ResponsesQuestion, earlier: list[Item], own_items: list[Item], label: Privacy
+) -> ResponsesQuestion:
+    """The same question behind earlier items, with its references looked up, under that label."""
+    asked = question.asked
+    if label != question.label:
+        extras = msgspec.structs.replace(asked.millrace or Extras(), privacy=label)
+        asked = msgspec.structs.replace(asked, millrace=extras)
+    return _question(asked, [*earlier, *own_items], own_items)
+
+
+def _check_ids(items: list[Item]) -> None:
+    """Items are found again by their ids."""
+    for at, item in enumerate(items):
+        if not isinstance(item.get("id"), str | None):
+            field = f"input[{at}].id"
+            raise RequestInvalid(f"{field}: a string is expected", param=field, code="invalid_value")
 
 
 def _said_by_user(text: str) -> Item:

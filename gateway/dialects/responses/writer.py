@@ -34,6 +34,7 @@ class ResponseWriter(ChatWriter):
         self._response = begun(question.asked, request_id, is_stored=question.keep is not None)
         self._output: list[Json] = []
         self._open: str | None = None
+        self._words: list[str] = []
         self._sent = 0
 
     def _events(self, piece: Piece) -> bytes:
@@ -45,7 +46,8 @@ class ResponseWriter(ChatWriter):
         if piece.refusal:
             events += self._say("refusal", piece.refusal)
         for part in piece.calls:
-            events += self._call(part)
+            if not self._is_over:
+                events += self._call(part)
         return b"".join(events)
 
     def _last_events(self) -> bytes:
@@ -57,13 +59,13 @@ class ResponseWriter(ChatWriter):
         said = self.said
         calls = tuple(CallPart(at, call.id, call.name, call.arguments) for at, call in enumerate(said.calls))
         everything = Piece(said.text, said.reasoning, said.refusal, calls, tuple(said.logprobs))
-        said.calls = []
         self._events(everything)
         self._close()
         return msgspec.json.encode(self._ended())
 
     def _error_event(self, error: ApiError) -> bytes:
         events = [] if self._sent else self._begin()
+        self._join_words()
         events.append(self._event("error", code=error.code, message=error.message, param=error.param))
         response = failed(self._response, error, self._output)
         return b"".join([*events, self._event("response.failed", response=response)])
@@ -77,11 +79,10 @@ class ResponseWriter(ChatWriter):
 
     def _say(self, kind: str, text: str, logprobs: list[Json] | None = None) -> list[bytes]:
         events = [] if self._open == kind else self._open_part(kind)
-        part = self._output[-1]["content"][0]
-        part["refusal" if kind == "refusal" else "text"] += text
+        self._words.append(text)
         more: Json = {}
         if kind == "output_text":
-            part["logprobs"] += logprobs or []
+            self._output[-1]["content"][0]["logprobs"] += logprobs or []
             more = {"logprobs": logprobs or []}
         return [*events, self._part_event(f"response.{kind}.delta", delta=text, **more)]
 
@@ -98,12 +99,12 @@ class ResponseWriter(ChatWriter):
         name = f"call {part.number}"
         events = []
         if self._open != name:
-            if part.number < len(self.said.calls):
+            if not self._begins(part):
                 return [self.fail(MIXED_CALLS)]
             call: Json = {"type": "function_call", "status": "in_progress", "call_id": part.id, "name": part.name}
             events = self._add_item("fc", call | {"arguments": ""}, name)
         if part.arguments:
-            self._output[-1]["arguments"] += part.arguments
+            self._words.append(part.arguments)
             events.append(self._item_event("response.function_call_arguments.delta", delta=part.arguments))
         return events
 
@@ -118,12 +119,24 @@ class ResponseWriter(ChatWriter):
     def _close(self) -> list[bytes]:
         if self._open is None:
             return []
+        self._join_words()
         item, kind = self._output[-1], self._open
         self._open = None
         item["status"] = "completed"
         events = self._part_done(kind, item["content"][0]) if "content" in item else [self._call_done(item)]
         done = self._event("response.output_item.done", output_index=len(self._output) - 1, item=item)
         return [*events, done]
+
+    def _join_words(self) -> None:
+        """What the open item says, into the item."""
+        if self._open is None:
+            return
+        words, self._words = "".join(self._words), []
+        item = self._output[-1]
+        if "content" not in item:
+            item["arguments"] += words
+        else:
+            item["content"][0]["refusal" if self._open == "refusal" else "text"] += words
 
     def _part_done(self, kind: str, part: Json) -> list[bytes]:
         said = {name: part[name] for name in ("text", "refusal", "logprobs") if name in part}
@@ -142,16 +155,19 @@ class ResponseWriter(ChatWriter):
 
     def _stored(self, response: Json) -> StoredResponse:
         items = [
-            {"id": item_id("msg", self._request_id, f"i{at}")} | item
+            item | {"id": item.get("id") or item_id("msg", self._request_id, f"i{at}")}
             for at, item in enumerate(self._question.own_items)
         ]
+        asked, answer = msgspec.json.encode(items), msgspec.json.encode(response)
         return StoredResponse(
             id=response_id(self._request_id),
             owner=self._question.owner,
             previous_id=self._question.asked.previous_response_id,
+            privacy=self._question.privacy,
             created_ns=time.time_ns(),
-            input=msgspec.json.encode(items).decode(),
-            answer=msgspec.json.encode(response).decode(),
+            size_bytes=len(asked) + len(answer),
+            input=asked.decode(),
+            answer=answer.decode(),
         )
 
     def _part_event(self, kind: str, **fields: Any) -> bytes:

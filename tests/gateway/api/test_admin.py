@@ -1,5 +1,6 @@
 """/admin: who may do what to whom, what is refused and how it is said, and that all of it is written down."""
 
+import time
 from typing import Any
 
 import httpx
@@ -110,6 +111,61 @@ async def test_an_admin_of_one_organization_reaches_no_other(serve: Serve) -> No
                 answer = await bob.request(method, path, json=body)
                 assert answer.status_code == status, (method, path, body, answer.text)
         assert people.person("owner").role == "admin"
+
+
+async def test_an_admin_of_one_organization_hands_on_no_more_than_they_have(serve: Serve) -> None:
+    async with serve() as served:
+        people = served.services.directory.people
+        people.add_organization("lab")
+        people.add("bob", organization="lab", role="admin")
+        people.add("cyd", organization="lab")
+        in_an_hour_ns = time.time_ns() + 3600 * 10**9
+        own = {"privacy": "internal", "priority": 5, "expires_ns": in_an_hour_ns}
+        wide = served.services.keys.issue("wide", ("pool", "cloud"), user_id="cyd", department="lab").row.key_id
+        async with served.bearer(served.key_of("bob", **own)) as bob:
+            refused = await bob.post(f"/admin/keys/{wide}/rotate", json={})
+            assert (refused.status_code, refused.json()["error"]["param"]) == (403, "lanes")
+            key = {"name": "k", "user": "cyd", "lanes": ["cluster"]}
+            fits: dict[str, Any] = {"privacy": "private", "priority": 5, "expires_in_s": 3000}
+            made_key = await made(bob, "POST", "/admin/keys", **key, **fits)
+            assert made_key["department"] == "lab"
+            for field, value in (
+                ("privacy", "public"),
+                ("priority", 4),
+                ("expires_in_s", 4000),
+                ("expires_in_s", None),
+                ("department", "home"),
+            ):
+                answers = [await bob.post("/admin/keys", json=key | fits | {field: value})]
+                if field != "department":
+                    answers.append(await bob.patch(f"/admin/keys/{made_key['key_id']}", json={field: value}))
+                for answer in answers:
+                    assert (answer.status_code, answer.json()["error"]["param"]) == (403, field), answer.text
+            await made(bob, "POST", f"/admin/keys/{made_key['key_id']}/rotate", grace_s=0)
+
+
+async def test_an_admin_of_one_organization_takes_over_neither_sign_ins_nor_credits(serve: Serve) -> None:
+    async with serve() as served, served.machine as machine:
+        people = served.services.directory.people
+        people.add_organization("lab")
+        people.add("bob", organization="lab", role="admin")
+        await served.services.books.credit("c1", "old-customer", 10**9, "before there were people")
+        async with served.bearer(served.key_of("bob")) as bob:
+            for body, status, param in (
+                ({"user": "eve", "email": "ann@example.org"}, 403, "email"),
+                ({"user": "old-customer"}, 409, "user"),
+            ):
+                answer = await bob.post("/admin/people", json=body)
+                assert (answer.status_code, answer.json()["error"]["param"]) == (status, param)
+            await made(bob, "POST", "/admin/people", user="cyd")
+            await served.services.books.credit("c2", "cyd", 10**9, "")
+            await made(bob, "DELETE", "/admin/people/cyd")
+            await made(bob, "POST", "/admin/people", user="cyd")
+        await made(machine, "POST", "/admin/people", user="old-customer", organization="lab", email="a@x.org")
+        answer = await machine.post("/admin/people", json={"user": "eve", "email": "A@x.org"})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (409, "email")
+    async with serve(oidc_organization="lab") as served, served.bearer(served.key_of("bob")) as bob:
+        await made(bob, "POST", "/admin/people", user="eve", email="ann@example.org")
 
 
 def _quota(scope: str) -> dict[str, str]:

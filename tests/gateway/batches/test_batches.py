@@ -139,8 +139,11 @@ def test_the_owner_of_the_machine_sees_and_stops_all(gateway: Gateway, mill: Mil
     until(lambda: client.batches.retrieve(batch.id).status == "in_progress" or None)
     rows = json.loads(gateway.cli("batch", "list", "--json"))
     assert {"id": batch.id, "owner": "home/owner", "status": "in_progress"}.items() <= rows[0].items()
-    gateway.cli("batch", "cancel", batch.id)
+    for _ in range(2):
+        gateway.cli("batch", "cancel", batch.id)
     mill.holds = False
+    entries = json.loads(gateway.cli("audit", "--target", f"batch:{batch.id}", "--json"))
+    assert [(entry["action"], entry["after"]) for entry in entries] == [("batch.cancel", {"owner": "home/owner"})]
     assert ended(client, batch.id).status == "cancelled"
 
 

@@ -66,6 +66,15 @@ def test_without_room_nothing_is_half_written(tmp_path: Path) -> None:
         output.add(3, "c", Reply(200, "req", b"{}"))
 
 
+def test_the_last_word_on_a_line_needs_no_room(tmp_path: Path) -> None:
+    kept = shelf(tmp_path, bytes_max=0)
+    output = Output(kept, BATCH)
+    output.add(1, "a", Reply(code="batch_expired", message="too late"), is_last_word=True)
+    output.close()
+    assert output.done == {1}
+    assert b"too late" in kept.path(BATCH.owner, BATCH.error_id).read_bytes()
+
+
 def test_what_nobody_knows_is_swept(tmp_path: Path) -> None:
     first = shelf(tmp_path)
     first.path("ann", "file-lost").write_bytes(b"x" * 50)

@@ -139,6 +139,10 @@ async def test_gateways_share_what_is_kept_and_live_without_redis(redis_server: 
         assert (await ask(first, ANN, "public", call("Who?"), b"miller"))[0] == ""
         assert await ask(second, ANN, "public", call("Who?"), b"x") == ("hit", b"miller")
         assert (await ask(second, replace(ANN, user_id="bob"), "public", call("Who?"), b"y"))[0] == ""
+        assert (await ask(first, ANN, "private", call("Secret?"), b"corn"))[0] == ""
+        assert await ask(first, ANN, "private", call("Secret?"), b"x") == ("hit", b"corn")
+        assert (await ask(second, ANN, "private", call("Secret?"), b"y")) == ("", b"y")
+        assert len(await one.keys("t:answer:*")) == 2  # nothing that is private
         redis_server.pause()
         assert (await asyncio.wait_for(ask(third, ANN, "public", call("Who?"), b"z"), 1))[1] == b"z"
         redis_server.kill()

@@ -3,7 +3,15 @@
 import math
 import random
 
-from gateway.cache.meaning import QUESTIONS_MAX, Meanings
+from gateway.cache.meaning import QUESTIONS_MAX, Meanings, Point
+
+LASTS_S = 60.0
+
+
+def placed(meanings: Meanings, one: list[float]) -> Point:
+    point = meanings.place(one)
+    assert point
+    return point
 
 
 def vector(chance: random.Random, width: int = 64) -> list[float]:
@@ -26,20 +34,45 @@ def near(one: list[float], degrees: float, chance: random.Random) -> list[float]
 
 def test_the_similar_are_found_among_many_and_others_are_not() -> None:
     chance = random.Random(7)
-    meanings = Meanings(similarity_min=0.97)  # about 14 degrees
-    vectors = [vector(chance) for _ in range(QUESTIONS_MAX)]
+    meanings = Meanings(0.97, LASTS_S)  # about 14 degrees
+    vectors = [vector(chance, 384) for _ in range(QUESTIONS_MAX)]
     for at, one in enumerate(vectors):
-        meanings.add(b"context", one, b"%d" % at)
+        meanings.add(b"context", placed(meanings, one), b"%d" % at)
 
-    assert all(meanings.nearest(b"context", near(vectors[at], 5, chance)) == b"%d" % at for at in range(50))
-    assert all(meanings.nearest(b"context", near(vectors[at], 30, chance)) is None for at in range(50))
-    assert meanings.nearest(b"another", vectors[0]) is None
+    def found(one: list[float], context: bytes = b"context") -> bytes | None:
+        return meanings.nearest(context, placed(meanings, one))
+
+    assert all(found(near(vectors[at], 5, chance)) == b"%d" % at for at in range(100))
+    assert all(found(near(vectors[at], 30, chance)) is None for at in range(100))
+    assert found(vectors[0], b"another") is None
 
 
 def test_another_width_or_an_empty_vector_finds_nothing() -> None:
-    meanings = Meanings(similarity_min=0.9)
-    meanings.add(b"context", [1.0, 0.0, 0.0], b"old")
-    meanings.add(b"context", [0.0, 0.0, 0.0], b"nothing")
+    meanings = Meanings(0.9, LASTS_S)
+    old = placed(meanings, [1.0, 0.0, 0.0])
+    meanings.add(b"context", old, b"old")
 
-    assert meanings.nearest(b"context", [1.0, 0.0]) is None
-    assert meanings.nearest(b"context", [0.0, 0.0, 0.0]) is None
+    assert meanings.place([0.0, 0.0, 0.0]) is None
+    assert meanings.nearest(b"context", placed(meanings, [1.0, 0.0])) is None
+    meanings.add(b"context", old, b"late")
+    assert meanings.size_bytes == 0
+
+
+def test_one_bound_holds_over_all_contexts_and_what_is_over_is_forgotten() -> None:
+    now_s = 0.0
+    chance = random.Random(7)
+    meanings = Meanings(0.97, LASTS_S, 100_000, clock=lambda: now_s)
+    points = [placed(meanings, vector(chance, 1536)) for _ in range(40)]
+    for at, point in enumerate(points):
+        now_s += 1.0
+        meanings.add(b"context %d" % (at % 20), point, b"%d" % at)
+        assert meanings.size_bytes <= 100_000
+
+    assert meanings.nearest(b"context 0", points[0]) is None  # those asked longest ago made room
+    assert meanings.nearest(b"context 19", points[39]) == b"39"
+    meanings.forget(b"context 19", b"39")
+    assert meanings.nearest(b"context 19", points[39]) is None
+    now_s += LASTS_S
+    assert meanings.nearest(b"context 18", points[38]) is None
+    meanings.add(b"context", points[0], b"new")
+    assert len(meanings._by_age) == len(meanings._contexts) == 1

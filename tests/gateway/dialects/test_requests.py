@@ -89,6 +89,12 @@ def test_ollamas_calls_get_ids_that_their_results_find() -> None:
     assert sent["stream"] is True
 
 
+@pytest.mark.parametrize(("path", "text"), [("/api/embed", "input"), ("/api/embeddings", "prompt")])
+def test_wishes_about_where_vectors_are_made_pass(path: str, text: str) -> None:
+    sent = read(path, {"model": "m", text: "x", "millrace": {"privacy": "private"}, "provider": {"only": ["a"]}})
+    assert (sent["millrace"]["privacy"], sent["provider"]["only"]) == ("private", ["a"])
+
+
 def test_ollamas_options_become_fields() -> None:
     options = {"num_predict": -1, "repeat_penalty": 1.1, "num_ctx": 4096, "stop": ["x"], "seed": 4}
     sent = read("/api/generate", {"model": "m", "prompt": "Hi", "stream": False, "options": options})
@@ -168,12 +174,45 @@ def test_forms_are_read_past_their_files_and_stay_as_they_are(sound: bytes, mode
         _form([("a", b"", False)] * 200),
         _form([("model", b"m", False)])[:-9],
         _form([("model", b"m", False)], b"x" * 71),
-        b"--x\r\nContent-Disposition: form-data\r\n\r\nm\r\n--x--\r\n",
+        *(
+            b"--x\r\n" + head + b"\r\n\r\nm\r\n--x--\r\n"
+            for head in (
+                b"",
+                b"Content-Disposition: form-data",
+                b"Content-Disposition: attachment; name=model",
+                b'Content-Disposition: form-data; name="zz"; x=";name="model"',
+                b'Content-Disposition: form-data; name="model"; x=";name="zz"',
+                b'Content-Disposition: form-data; name="model"; name="zz"',
+                b"Content-Disposition: form-data; name=\"model\"; name*=utf-8''zz",
+                b'Content-Disposition: form-data; filename="a\\"; name="model"',
+                b'Content-Disposition: form-data; name="model"; filename=""',
+                b'X-Content-Disposition: form-data; name="model"',
+                b'Content-Disposition: form-data; name="model"\r\nX-Content-Disposition: form-data; name="zz"',
+                b'Content-Disposition: form-data; name="model"\r\nContent-Disposition: form-data; name="zz"',
+                b'Content-Disposition: form-data; name="model"\r\n ; name="zz"',
+                b'Content-Disposition: form-data; name="model"\nX: y',
+                b'Content-Disposition: form-data; name="model"\r\nContent-Transfer-Encoding: base64',
+                b'Content-Disposition: form-data; name="model"\r\nContent-Type: text/plain; charset=utf-16',
+            )
+        ),
+        _form([("model", b"m", False)]) + _form([("model", b"n", False)]),
+        _form([("model", b"m", False), ("a", b"\r\n--xYzz", False)]),
     ],
 )
-def test_forms_that_say_no_model_are_refused(raw: bytes) -> None:
+def test_forms_that_say_no_model_or_perhaps_another_are_refused(raw: bytes) -> None:
     with pytest.raises(RequestInvalid):
         read_form(raw)
+
+
+def test_heads_as_clients_write_them_are_read() -> None:
+    heads = (
+        b'Content-Disposition: form-data; name="model"\r\nContent-Type: text/plain; charset=UTF-8',
+        b"content-disposition: form-data; name=file; filename=a.wav; filename*=utf-8''a.wav",
+        b'Content-Disposition: form-data; name="file"; filename="C:\\a;name=b.wav"\r\nContent-Type: audio/wav\r\n'
+        b"Content-Transfer-Encoding: binary\r\nContent-Length: 1",
+    )
+    raw = b"".join(b"--x\r\n" + head + b"\r\n\r\nm\r\n" for head in heads) + b"--x--\r\n"
+    assert read_form(raw)[0].model == "m"
 
 
 json_values = st.recursive(

@@ -255,6 +255,41 @@ async def test_stored_responses_are_their_owners_alone(open_store: Stores) -> No
             await again.find(owner_of(OWNER), mine["id"])
 
 
+@pytest.mark.anyio
+async def test_a_label_holds_for_whatever_goes_on_from_it(open_store: Stores) -> None:
+    store = open_store()
+    _, secret = await _respond(store, "req_1", input="One", millrace={"privacy": "private"})
+    assert not secret["store"]
+    _, first = await _respond(store, "req_2", input="One", millrace={"privacy": "internal"})
+    assert first["store"]
+    reference = {"type": "item_reference", "id": first["output"][0]["id"]}
+    # Before it has been written, and as it was written.
+    openings: tuple[Stores, ...] = (lambda: store, open_store)
+    for open_again in openings:
+        again = open_again()
+        for asked in ({"previous_response_id": first["id"]}, {"input": [reference]}):
+            label: Json = {"millrace": {"privacy": "public", "lane": "pool"}}
+            chat, second = await _respond(again, "req_3", **({"input": "Two"} | asked | label))
+            assert (chat["millrace"]["privacy"], chat["millrace"]["lane"]) == ("internal", "pool")
+    chat, _ = await _respond(again, "req_4", input="Three", previous_response_id=second["id"])
+    assert chat["millrace"]["privacy"] == "internal"
+
+
+@pytest.mark.anyio
+async def test_items_have_ids_that_can_be_asked_for(open_store: Stores) -> None:
+    wrongs: tuple[Any, ...] = (7, [], {"a": 1})
+    for wrong in wrongs:
+        with pytest.raises(RequestInvalid) as caught:
+            read_responses(
+                json.dumps({"model": "m", "input": [{"role": "user", "content": "x", "id": wrong}]}).encode()
+            )
+        assert caught.value.param == "input[0].id"
+    store = open_store()
+    _, first = await _respond(store, "req_1", input=[{"role": "user", "content": "One", "id": None}])
+    reference = {"type": "item_reference", "id": first["output"][0]["id"]}
+    await _respond(store, "req_2", input=[reference])
+
+
 def test_only_so_many_are_kept(dsn: str) -> None:
     engine = open_engine(dsn)
     read, write = read_sessions(engine), write_sessions(engine)
@@ -262,7 +297,9 @@ def test_only_so_many_are_kept(dsn: str) -> None:
     store.start()
     for at in range(9):
         owner = "ann" if at else "bob"
-        store.add(StoredResponse(f"resp_{at}", owner, None, time.time_ns() + at, "[]", "x" * 500_000))
+        store.add(
+            StoredResponse(f"resp_{at}", owner, None, "public", time.time_ns() + at, 500_002, "[]", "x" * 500_000)
+        )
     store.stop()
 
     def left(keep: ResponsesSettings) -> list[str]:

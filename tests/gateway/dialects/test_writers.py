@@ -142,6 +142,10 @@ def _broken_streams() -> Iterator[tuple[str, bytes]]:
     yield "garbage", b"data: {<html>\n\ndata: 7\n\ndata: []\n\n"
     yield "wrong types", event({"choices": [{"index": 0, "delta": {"content": 5, "tool_calls": [7, {}]}}, 4]})
     yield "whole garbage", b'{"choices": 5}'
+    deep = b'{"a":' * 300 + b"1" + b"}" * 300
+    call = b'data: {"choices":[{"delta":{"tool_calls":[{"id":"c","function":{"name":"f","arguments":%s}}]}}]}\n\n'
+    yield "arguments nested too deep", begun + call % deep
+    yield "logprobs nested too deep", b'data: {"choices":[{"logprobs":{"content":[%s]}}]}\n\n' % deep
     yield "html", b"<html>502 Bad Gateway</html>"
 
 
@@ -154,6 +158,28 @@ def test_a_broken_upstream_ends_in_one_error(dialect: Dialect, name: str, upstre
     assert writer.fail(BROKEN) == b""
     whole = json.loads(written(dialect.writer(is_stream=False), upstream, [40]))
     assert whole["error"]
+
+
+@every_dialect
+def test_calls_that_are_mixed_end_a_stream_once(dialect: Dialect) -> None:
+    parts = [{"index": at, "id": f"c{at}", "function": {"name": "f", "arguments": "1"}} for at in (0, 1)]
+    mixed = event({"choices": [{"index": 0, "delta": {"tool_calls": [*parts, parts[0], parts[1]]}}]})
+    out = written(dialect.writer(is_stream=True), mixed * 2, [])
+    # Ollama's clients get calls whole, at the end; others an error, and nothing after it.
+    assert len(dialect.errors(out)) == 1
+    last = re.split(rb"\n+", out.rstrip())[-1]
+    assert b"error" in last
+
+
+@every_dialect
+def test_answers_without_end_are_cut(dialect: Dialect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.dialects.chat_writer.ANSWER_BYTES_MAX", 1000)
+    writer = dialect.writer(is_stream=True)
+    out = b"".join(
+        writer.feed(event({"choices": [{"index": 0, "delta": {"content": "x" * 90}}]})) for _ in range(99)
+    )
+    assert len(dialect.errors(out)) == 1
+    assert writer.end() == b""
 
 
 @every_dialect

@@ -3,11 +3,13 @@
 import asyncio
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from gateway.http import hot
+from gateway.records.clerk import Booked
 from tests.gateway.http.edges import (
     DONE,
     SSE,
@@ -220,3 +222,18 @@ async def test_a_stop_waits_for_answers_and_not_for_requests(tmp_path: Path) -> 
         go_on.set()
         assert (await asking).content == ANSWER
         halfway.close()
+
+
+async def test_the_books_know_of_which_trace_a_request_is_also_where_its_head_repeats(tmp_path: Path) -> None:
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    async with backend(answer_at_once) as desk, edge(tmp_path, desk.base_url) as running:
+        booked: list[Booked] = []
+        bookkeeper = running.services.bookkeeper
+        bookkeeper._witnesses = (*bookkeeper._witnesses, booked.extend)
+        reader, writer = await running.connect()
+        for number in range(1, 3):
+            writer.write(running.request(question(), b"traceparent: %s\r\n" % parent.encode()))
+            await asyncio.wait_for(reader.readuntil(ANSWER), 5)
+            await until(partial(lambda number: len(booked) == number, number))
+        writer.close()
+        assert [ended.traceparent for ended, _ in booked] == [parent, parent]

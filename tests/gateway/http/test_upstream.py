@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from gateway.errors import LaneBusy, LaneUnreachable
 from gateway.http import client
 from gateway.http.events import EVENT_BYTES_MAX
 from gateway.lanes.base import Call, Offer
+from gateway.lanes.relay import relay
+from gateway.lanes.upstream import Upstream
 from gateway.openai import read_request
 from tests.gateway.http.edges import (
     DONE,
@@ -153,7 +156,7 @@ async def test_a_refusal_in_an_answers_place_is_the_callers(tmp_path: Path) -> N
     async with backend(answer) as bad, edge(tmp_path, bad.base_url) as running:
         answered = await running.ask(stream=True)
         assert (answered.status, answered.error["message"]) == (400, "too long")
-        assert running.services.health.of("pool:first").failures_in_row == 0
+        assert running.services.health.of("pool:first").breaker.failures_in_row == 0
 
 
 async def test_an_idle_connection_that_is_let_go_costs_no_request(tmp_path: Path) -> None:
@@ -242,3 +245,57 @@ async def test_a_lane_may_be_asked_without_an_edge(tmp_path: Path) -> None:
         answer = await running.services.lanes["pool"].open(call_of(question()), Offer("pool", "first", "m"))
         await answer.body.close()
         assert answer.meter.is_complete
+
+
+class Lagging:
+    """A reader who is full from an answer's last event on."""
+
+    def __init__(self) -> None:
+        self.content = b""
+
+    def write(self, data: bytes) -> None:
+        self.content += data
+
+    @property
+    def is_full(self) -> bool:
+        return DONE in self.content
+
+    async def drain(self) -> None:
+        await asyncio.sleep(0)
+
+
+async def test_who_lags_behind_the_last_piece_does_not_stop_the_next_answer(tmp_path: Path) -> None:
+    go_on = asyncio.Event()
+
+    async def answer(body: bytes, writer: Writer) -> None:
+        writer.write(SSE + chunk(said("one")))
+        await go_on.wait()
+        writer.write(chunk(said("two", "stop") + DONE) + END)
+
+    async with backend(answer) as desk, edge(tmp_path, desk.base_url) as running:
+        lane, out = running.services.lanes["pool"], Lagging()
+        begun = await lane.open(call_of(question(stream=True)), Offer("pool", "first", "m"))
+        sending = asyncio.create_task(begun.body.send(out))
+        await asyncio.sleep(0)
+        go_on.set()
+        await asyncio.wait_for(sending, 5)
+        assert out.content == TEXT
+        assert (await asyncio.wait_for(running.ask(stream=True), 5)).content == TEXT
+        assert desk.connections == 1
+
+
+async def test_connections_that_are_being_made_count(tmp_path: Path) -> None:
+    """At most one here; one that could not be made takes nobody's place."""
+
+    async def ask(base_url: str) -> object:
+        body = question()
+        return (await relay(Upstream("desk", few, base_url), call_of(body), body)).body
+
+    few = client.Client(connections_max=1)
+    async with backend(good) as desk:
+        asked = await asyncio.gather(*(ask(desk.base_url) for _ in range(3)), return_exceptions=True)
+        assert [isinstance(answer, LaneBusy) for answer in asked] == [False, True, True]
+    for _ in range(2):
+        with pytest.raises(LaneUnreachable):
+            await ask("http://127.0.0.1:1/v1")
+    await few.close()

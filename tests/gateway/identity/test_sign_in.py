@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from gateway.errors import Conflict
 from gateway.identity.audit import Filter
 from gateway.identity.directory import Directory
 from gateway.identity.oidc import Claims
@@ -35,6 +36,17 @@ def test_who_is_new_is_somebody_from_now_on(directory: Directory) -> None:
     directory.people.remove(ann.user_id)
     with pytest.raises(LoginRefused, match="removed"):
         signed_in(claims())
+
+
+def test_two_who_wait_to_sign_in_have_not_the_same_address(directory: Directory) -> None:
+    directory.people.add("ann", email="ann@example.org")
+    with pytest.raises(Conflict):
+        directory.people.add("eve", email="Ann@example.org")
+    assert sign_in(directory.write, IdentitySettings(), claims(), "").user_id == "ann"
+    # Who is known by subject from now on is not known by address any more.
+    directory.people.add("anna", email="ann@example.org")
+    directory.people.remove("anna")
+    directory.people.add("another-ann", email="ann@example.org")
 
 
 def test_the_last_admin_stays_one_whatever_the_provider_says(directory: Directory) -> None:

@@ -77,9 +77,9 @@ def left(running: Edge) -> int:
     return (
         services.admission.in_flight
         + sum(record.in_flight + record.waiting + record.speaking for record in records)
-        + services.turns.serving
+        + sum(line.serving for line in services.turns._lines.values())
         + services.turns.all_waiting
-        + services.answers.under_way
+        + len(services.answers._flights)
         + len(running.server.server_state.tasks)
     )
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from gateway.lanes.base import Answer, Call, Meter, Offer
+from gateway.lanes.body import BytesBody
 from gateway.routing.patience import Patience
 from gateway.settings import RoutingSettings
 from tests.gateway.http.edges import Backend, Edge, Writer, backend, until, whole
@@ -20,18 +22,20 @@ SECOND = ANSWER.replace(b"ok", b"second")
 
 
 class Moody:
-    """Answers at once, or never while it is stuck."""
+    """Answers at once, or late, or never while it is stuck."""
 
     def __init__(self, content: bytes) -> None:
         self.content = content
         self.is_stuck = False
+        self.is_late = False
         self.fails = False
 
     async def __call__(self, body: bytes, writer: Writer) -> None:
         if self.is_stuck:
             await asyncio.Event().wait()
-        if self.fails:
+        if self.fails or self.is_late:
             await asyncio.sleep(0.3)
+        if self.fails:
             writer.write(whole(b"{}", b"500 No"))
         else:
             writer.write(whole(self.content))
@@ -67,7 +71,7 @@ async def test_who_begins_first_answers_and_the_other_is_stopped(tmp_path: Path)
         await until(lambda: one.open == 0)
         await nothing_is_left(running)
         assert running.services.metrics.hedges.labels("won").value == 1
-        assert running.services.health.of("pool:first").failures_in_row == 0
+        assert running.services.health.of("pool:first").breaker.failures_in_row == 0
 
 
 async def test_no_more_than_a_few_in_a_hundred_are_asked_of_a_second_one(tmp_path: Path) -> None:
@@ -98,6 +102,47 @@ async def test_who_hangs_up_stops_both(tmp_path: Path) -> None:
         writer.close()
         await until(lambda: one.open == other.open == 0)
         await nothing_is_left(running)
+
+
+class Noted(BytesBody):
+    is_closed = False
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.mark.parametrize("hangs_up", [True, False])
+async def test_nobody_waits_for_the_one_that_is_stopped_and_nothing_of_it_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hangs_up: bool
+) -> None:
+    """It takes its time to stop, and has begun to answer when it does."""
+    go_on, body = asyncio.Event(), Noted(SECOND)
+    async with two(tmp_path) as (running, moody, _, other):
+        lane = running.services.lanes["pool"]
+        open_ = lane.open
+
+        async def slow_to_stop(call: Call, offer: Offer) -> Answer:
+            try:
+                return await open_(call, offer)
+            except asyncio.CancelledError:
+                await go_on.wait()
+                return Answer(200, "application/json", body, Meter())
+
+        monkeypatch.setattr(lane, "open", slow_to_stop)
+        moody.is_late = True
+        stuck: Any = other.answer
+        stuck.is_stuck = True
+        connection = await send(running)
+        await until(lambda: other.open == 1)
+        await until(lambda: other.open == 0)
+        if hangs_up:
+            connection[1].close()
+            await asyncio.sleep(0.1)
+        else:
+            assert (await receive(connection, 1)).content == ANSWER
+        go_on.set()
+        await nothing_is_left(running)
+        assert body.is_closed
 
 
 @pytest.mark.parametrize("why", ["busy", "less cleared", "switched off"])

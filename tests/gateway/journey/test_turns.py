@@ -122,6 +122,25 @@ async def test_who_waits_goes_where_room_has_come(tmp_path: Path, monkeypatch: p
         await nothing_is_left(running)
 
 
+async def test_who_waits_has_the_slots_that_a_backend_gets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else comes, and nobody leaves."""
+    monkeypatch.setattr(turns, "LOOK_EVERY_S", 0.05)
+    mill = Mill()
+    async with backend(mill) as desk, road(tmp_path, desk.base_url, backend=ONE_SLOT) as running:
+        asking = [await send(running) for _ in range(3)]
+        await until(lambda: running.services.turns.all_waiting == 2)
+        pool: Any = running.services.lanes["pool"]
+        first = pool.pool.find("first")
+        first.settings = first.settings.model_copy(update={"slots": 3})
+        first._renew()
+        await until(lambda: mill.busy == 3)
+        mill.go_on.set()
+        assert {(await receive(connection)).status for connection in asking} == {200}
+        await nothing_is_left(running)
+
+
 async def test_a_longer_wait_than_the_settings_allow_is_none(tmp_path: Path) -> None:
     mill = Mill()
     routing = RoutingSettings(queue_s=0.2)

@@ -1,12 +1,14 @@
 """Limits of a gateway that is alone: what callers are told, and what is known from before the start."""
 
 import asyncio
+import threading
 import time
 from typing import Any
 
 import pytest
 
 from gateway.errors import BudgetExceeded, BudgetUnavailable, RateLimited, to_api_error
+from gateway.limits import local
 from gateway.limits.counters import CounterKey
 from gateway.limits.limits import Limits
 from gateway.limits.local import LocalSource
@@ -111,6 +113,47 @@ async def test_without_the_books_requests_go_on_and_money_does_not() -> None:
     with pytest.raises(BudgetUnavailable) as refused:
         await ticket.reserve_spend(1)
     assert to_api_error(refused.value).status == 503
+
+
+async def test_books_that_hang_are_asked_once_for_all_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "READ_TIMEOUT_S", 0.3)
+    now_s, hang, asked = [NOON_S], threading.Event(), []
+
+    def read(key: CounterKey, since_s: int) -> int:
+        asked.append(key)
+        hang.wait(10)
+        return 4
+
+    limits, who = Limits(LocalSource(read, lambda: now_s[0])), caller(quota("spend", 10, "month"))
+    tickets = [await limits.enter(who, "m", 0) for _ in range(8)]
+    began_s = time.monotonic()
+    told = await asyncio.gather(*(ticket.reserve_spend(1) for ticket in tickets), return_exceptions=True)
+    assert {type(error) for error in told} == {BudgetUnavailable}
+    with pytest.raises(BudgetUnavailable):
+        await tickets[0].reserve_spend(1)
+    assert (len(asked), time.monotonic() - began_s < 0.6) == (1, True)
+    hang.set()
+    now_s[0] += local.UNREADABLE_S
+    await tickets[0].reserve_spend(6)
+
+
+async def test_a_refusal_counts_for_the_limit_that_it_names() -> None:
+    limits, who = alone(), caller(quota("requests", 1), quota("tokens", 10, "day"))
+    await limits.enter(who, "m", 10)
+    with pytest.raises(RateLimited, match="10 tokens a day"):
+        await limits.enter(who, "m", 10)
+    assert (limits.refusals["tokens"], limits.refusals["requests"]) == (1, 0)
+
+
+async def test_a_sweep_leaves_what_a_request_under_way_may_spend() -> None:
+    limits, who = alone(), caller(quota("spend", 10, "month"))
+    ticket = await limits.enter(who, "m", 5)
+    if limits._source.sweep():
+        limits.plans.forget()
+    await ticket.reserve_spend(6)
+    ticket.leave(5, 6)
+    assert limits.plans.of(who, "m").spend[0].left == 4
+    assert limits.plans.of(who, "m").spend[0].tickets == 0
 
 
 async def test_a_sweep_forgets_no_use() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,7 @@ from gateway.errors import BudgetExceeded, BudgetUnavailable, RateLimited
 from gateway.identity.caller import Caller
 from gateway.limits.central import Central
 from gateway.limits.counters import CounterKey
-from gateway.limits.leased import MISSING_S
+from gateway.limits.leased import MISSING_S, UNREADABLE_S, Grant, LeasedCounter
 from gateway.limits.leases import LeaseSource
 from gateway.limits.limits import Limits
 from gateway.limits.local import Reader
@@ -247,6 +248,61 @@ async def test_when_redis_forgets_the_books_remember(redis_server: RedisServer) 
         ticket = await gateway.limits.enter(caller(quota("spend", 100, "month"), key_id="b"), "m", 0)
         with pytest.raises(BudgetExceeded):
             await ticket.reserve_spend(61)
+
+
+async def test_a_counter_is_kept_until_redis_knows_that_nothing_is_lent() -> None:
+    counter = LeasedCounter(quota("spend", 1000, "month"), "counter")
+    drawn = Grant(True, 350, 650, 0, False, LEASE_S, 0.0, 0.0, 0.0)
+    counter.ask(300)
+    asked = counter.order(0.0)
+    assert asked
+    counter.accept(asked, drawn, 0.0, 0.0)
+    counter.left, counter.taken = 50, 300
+    told = counter.order(0.1)
+    assert told
+    counter.accept(told, replace(drawn, granted=0), 0.1, 0.1)
+    # Nobody answers: the slice ends, and Redis has it still, with what was spent of it.
+    orders = [counter.order(float(second)) for second in range(1, 60)]
+    assert not counter.is_blank(60.0)
+    assert orders[-1]
+    assert (orders[-1].idle, orders[-1].held) == (0, 0)
+    counter.accept(orders[-1], replace(drawn, granted=0), 60.0, 60.0)
+    assert counter.is_blank(60.0 + LEASE_S)
+
+
+async def test_an_old_report_that_comes_late_changes_nothing(redis_server: RedisServer) -> None:
+    central = Central(redis_server.url, "test", TIMEOUT_S, LEASE_S)
+    counter = LeasedCounter(quota("tokens", 100, "day"), "counter")
+    counter.ask(50)
+    counter.taken = 20
+    counter.books = 0
+    order = counter.order(0.0)
+    assert order
+    try:
+        for taken in (20, 10):
+            await central.exchange([(counter, replace(order, taken=taken))], time.time())
+        with redis_server.client() as client:
+            assert int(client.hget("counter", "u")) == 20
+            assert client.hget("counter", f"l:{central.process}").split()[2] == b"20"
+    finally:
+        await central.close()
+
+
+async def test_books_that_fail_as_nobody_expected_are_asked_again(redis_server: RedisServer) -> None:
+    asked: list[CounterKey] = []
+
+    def read(key: CounterKey, since_s: int) -> int:
+        asked.append(key)
+        if len(asked) == 1:
+            raise ValueError
+        return 40
+
+    async with gateways(redis_server, 1, read) as (gateway,):
+        ticket = await gateway.limits.enter(caller(quota("spend", 100, "month")), "m", 0)
+        with pytest.raises(BudgetUnavailable):
+            await ticket.reserve_spend(60)
+        await asyncio.sleep(UNREADABLE_S)
+        await ticket.reserve_spend(60)
 
 
 async def _enter_all(gateway: Gateway, who: Caller, count: int) -> list[Ticket]:

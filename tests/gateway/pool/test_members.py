@@ -1,5 +1,7 @@
 """Backends that are added and drained while the gateway runs, and what is left of that after a restart."""
 
+import asyncio
+import time
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ from pydantic import ValidationError
 
 from gateway.errors import NotFound, RequestInvalid
 from gateway.lanes.pool import PoolLane
+from gateway.pool.stored import PoolStore
 from gateway.settings.pool import PoolBackend, PoolSettings
 from tests.fakes import pool_servers as servers
 from tests.gateway.pool.conftest import one
@@ -52,6 +55,40 @@ async def test_what_cannot_be_is_refused_by_name(tmp_path: Path) -> None:
             await lane.pool.drain("cellar", draining=True)
     finally:
         await lane.stop()
+
+
+async def test_what_would_not_be_read_again_is_not_taken_in(tmp_path: Path) -> None:
+    lane = PoolLane(one("http://127.0.0.1:9/v1", probe_timeout_s=0.2), tmp_path / "pool.json")
+    await lane.start()
+    try:
+        many = {f"{'m' * 200}{at}": "x" * 200 for at in range(3000)}
+        with pytest.raises(RequestInvalid) as refused:
+            await lane.pool.add(PoolBackend(name="big", base_url="http://127.0.0.1:9", models=many))
+        assert refused.value.param == "models"
+        assert lane.pool.get("big") is None
+    finally:
+        await lane.stop()
+
+
+async def test_changes_at_once_are_all_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is slow for the first write and quick for the others."""
+    pauses_s, write = [0.2], PoolStore.write
+
+    def slowly(store: PoolStore, backends: list[PoolBackend], drained: list[str]) -> None:
+        time.sleep(pauses_s.pop() if pauses_s else 0.0)
+        write(store, backends, drained)
+
+    monkeypatch.setattr(PoolStore, "write", slowly)
+    kept = tmp_path / "pool.json"
+    lane = PoolLane(PoolSettings(probe_timeout_s=0.1), kept)
+    await lane.start()
+    try:
+        names = {f"rack{at}" for at in range(5)}
+        backends = [PoolBackend(name=name, base_url="http://127.0.0.1:9") for name in names]
+        await asyncio.gather(*map(lane.pool.add, backends))
+    finally:
+        await lane.stop()
+    assert {backend.name for backend in PoolStore(kept).read()[0]} == names
 
 
 BROKEN = (b"", b"{", b"[]", b'{"backends": [{"name": "../x"}]}', b'{"drained": 1}', b"\xff")

@@ -97,9 +97,27 @@ async def test_whatever_happens_no_slot_is_lost_or_given_twice() -> None:
 
     assert all(result is None or isinstance(result, QueueFull | asyncio.CancelledError) for result in results)
     assert most == 4
-    assert serving == turns.waiting("pool:desk") == 0
+    assert serving == turns.all_waiting == 0
     assert all(turns.try_take("pool:desk", 4) for _ in range(4))
     assert not turns.try_take("pool:desk", 4)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("comes", [True, False])
+async def test_new_slots_go_to_those_who_wait(comes: bool) -> None:
+    """Whoever comes meanwhile has none of them, and nobody has to come or to leave for it."""
+    turns = Turns()
+    assert turns.try_take("pool:desk", 1)
+    waiting = [asyncio.create_task(turns.take("pool:desk", 1, Wish("a", 0, 60))) for _ in range(3)]
+    await asyncio.sleep(0)
+    if comes:
+        assert not turns.try_take("pool:desk", 3)
+    else:
+        turns.resize("pool:desk", 3)
+    done, late = await asyncio.wait(waiting, timeout=0.1)
+    assert (len(done), len(late)) == (2, 1)
+    turns.leave("pool:desk")
+    assert await late.pop()
 
 
 @pytest.mark.anyio

@@ -1,0 +1,35 @@
+"""What an admin of one organization may hand on: never more than their own key allows. Pure."""
+
+from collections.abc import Collection, Iterator
+
+from gateway.errors import RoleForbids
+from gateway.identity.key_rows import KeyRow, KeyTerms
+from gateway.routing.need import PRIVACY_RANK
+from gateway.settings.base import LaneName
+
+
+def refuse_more_than_own(own: KeyRow, terms: KeyTerms, lanes: Collection[LaneName]) -> None:
+    """Raises RoleForbids, with the field that would allow more.
+
+    `may_administer` is not among what is compared: nobody gets here whose own key may not.
+    """
+    for field, allowed in _excesses(own, terms, lanes):
+        raise RoleForbids(f"{field}: your own key allows {allowed}", param=field)
+
+
+def _excesses(own: KeyRow, terms: KeyTerms, lanes: Collection[LaneName]) -> Iterator[tuple[str, str]]:
+    """Each field that allows more than `own`, and what that allows in words."""
+    for field, wanted, allowed in (
+        ("lanes", lanes, own.lanes),
+        ("models", terms.models, own.terms.models),
+        ("regions", terms.regions, own.terms.regions),
+    ):
+        if allowed is not None and (wanted is None or not set(wanted) <= set(allowed)):
+            yield field, f"{', '.join(sorted(allowed))} alone"
+    if PRIVACY_RANK[terms.privacy] < PRIVACY_RANK[own.terms.privacy]:
+        yield "privacy", f"nothing less private than {own.terms.privacy}"
+    if terms.priority < own.terms.priority:
+        yield "priority", f"no smaller number than {own.terms.priority}"
+    ends_ns = own.terms.expires_ns
+    if ends_ns is not None and (terms.expires_ns is None or terms.expires_ns > ends_ns):
+        yield "expires_in_s", "nothing that lasts longer than itself"
