@@ -40,6 +40,9 @@ TOKENS = (
     b",",
     b"chunked",
 )
+# Words of a first line may stand further apart than by one space (RFC 9112, 3); h11 does not use that liberty.
+_SPACES = re.compile(rb"\A([!-~]+) +([!-~]+) +(HTTP/)")
+
 # Where, how many bytes go, and what comes in their place.
 changes = st.lists(
     st.tuples(st.integers(0, 500), st.integers(0, 4), st.sampled_from(TOKENS) | st.binary(max_size=3)), max_size=4
@@ -81,7 +84,7 @@ def understood(raw: bytes) -> list[bytes]:
 def _one(raw: bytes) -> tuple[bytes | None, bytes | None]:
     """A whole request's body, and what stands behind it, if that may be a request."""
     connection, body = h11.Connection(h11.SERVER, max_incomplete_event_size=2**20), b""
-    connection.receive_data(raw)
+    connection.receive_data(_SPACES.sub(rb"\1 \2 \3", raw))
     try:
         while not isinstance(event := connection.next_event(), h11.EndOfMessage):
             if event in (h11.NEED_DATA, h11.PAUSED) or isinstance(event, h11.ConnectionClosed):
@@ -125,6 +128,7 @@ def check(target: Range, base: int, wanted: list[tuple[int, int, bytes]]) -> Non
 @given(base=st.integers(0, 4), wanted=changes)
 @example(base=0, wanted=[])
 @example(base=1, wanted=[])
+@example(base=1, wanted=[(293, 0, b" ")])
 def test_whoever_is_answered_was_understood(
     target: Range, base: int, wanted: list[tuple[int, int, bytes]]
 ) -> None:
