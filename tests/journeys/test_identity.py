@@ -31,7 +31,10 @@ def test_a_lab_is_set_up_by_command_and_over_http(gateway: Gateway) -> None:
     ann = gateway.http(key["api_key"])
     me = ann.get("/admin/me").json()
     assert [quota["scope"].partition(":")[0] for quota in me["quotas"]] == ["key", "organization"]
-    made = ann.post("/admin/keys", json={"name": "bob", "user": "bob", "models": ["a"], "lanes": ["cluster"]})
+    wanted = {"name": "bob", "user": "bob", "models": ["a"], "lanes": ["cluster"], "expires_in_s": 3600}
+    endless = ann.post("/admin/keys", json=wanted | {"expires_in_s": None})
+    assert (endless.status_code, endless.json()["error"]["param"]) == (403, "expires_in_s")
+    made = ann.post("/admin/keys", json=wanted)
     assert made.status_code == 200, made.text
     bob = gateway.http(made.json()["api_key"])
     assert bob.get("/admin/people").status_code == 403
