@@ -239,7 +239,7 @@ def test_a_flood_of_requests_ahead_of_their_answers_is_cut(target: Range) -> Non
 
 
 def test_a_whole_crowd_that_hangs_up_leaves_nothing(target: Range) -> None:
-    """300 of them, at every stage, by an end, a half end or a reset; upstream work stops within a second."""
+    """300 of them, at every stage, by an end, a half end or a reset; upstream work stops, nothing stays."""
     target.upstream.scripts["stream"] = (SSE + chunk(EVENTS[0]), 20.0)
     target.upstream.scripts["silent"] = (20.0,)
     target.assert_well()
