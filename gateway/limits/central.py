@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import aclosing
 
 import msgspec
@@ -75,7 +75,7 @@ class Central:
         listener = self._redis.pubsub(ignore_subscribe_messages=True)
         try:
             async with aclosing(listener):
-                await listener.subscribe(self._channel)
+                await _to_its_end(listener.subscribe(self._channel))
                 while True:
                     message = await listener.get_message(timeout=_LISTEN_S)
                     if message is None:
@@ -96,6 +96,19 @@ class Central:
     @property
     def _channel(self) -> str:
         return f"{{{self._prefix}}}:recall"
+
+
+async def _to_its_end(connecting: Awaitable[None]) -> None:
+    """Cancelled only when it is done: redis 8.1 loses a cancellation, or a socket, that meets it in between.
+
+    The client's own timeouts bound the wait.
+    """
+    task = asyncio.ensure_future(connecting)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
 
 
 def _arguments(counter: LeasedCounter, order: Order, wall_s: float) -> list[str | int]:

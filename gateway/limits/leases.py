@@ -27,6 +27,8 @@ _LOOK_ROUND_EVERY_S = 1.0
 _ORDERS_MAX = 64
 _DOWN_PAUSE_S = 0.5
 _ROUND_PATIENCE_S = 2.0
+_CANCELLED_AGAIN_S = 0.1
+_CANCELLATIONS_MAX = 20
 
 
 class LeaseSource:
@@ -57,13 +59,11 @@ class LeaseSource:
         """What was used is reported, and what was not is given back, where somebody still listens."""
         self._is_stopping = True
         self._wake.set()
+        await _end_all({*self._tasks[1:], *self._reading.values()})
         # A call that is cut off may leave its connection open; a round ends by itself.
         if self._tasks:
             await asyncio.wait(self._tasks[:1], timeout=_ROUND_PATIENCE_S)
-        tasks = [*self._tasks, *self._reading.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+            await _end_all({*self._tasks[:1]})
         if not self.is_down:
             for counter in self._active.values():
                 counter.is_recalled = True
@@ -230,3 +230,14 @@ class LeaseSource:
             del self._counters[counter.key]
             del self._by_name[counter.name]
         return bool(blank)
+
+
+async def _end_all(tasks: set[asyncio.Task[None]]) -> None:
+    """Cancelled until they end: redis 8.1 takes some cancellations for a timeout of its own, and goes on."""
+    for _ in range(_CANCELLATIONS_MAX):
+        if not tasks:
+            return
+        for task in tasks:
+            task.cancel()
+        _, tasks = await asyncio.wait(tasks, timeout=_CANCELLED_AGAIN_S)
+    log.warning("limit tasks not ended", tasks=[task.get_name() for task in tasks])

@@ -22,6 +22,8 @@ def test_callers_come_and_go(tmp_path: Path, requests: int) -> None:
     with running_gateway(tmp_path, nodes=2) as gateway:
         # Until every slot is in use: slots are kept for prompts that begin alike.
         asyncio.run(_crowd(gateway, 160))
+        # The admin's pages are loaded when first asked for, and stay.
+        _rows(gateway, 160)
         idle = _memory_bytes(gateway)
         answered = asyncio.run(_crowd(gateway, requests))
         assert answered > requests // 3

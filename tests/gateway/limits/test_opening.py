@@ -1,7 +1,10 @@
 """Limits as the gateway opens them: from its settings, and with its database."""
 
+import asyncio
+
 import pytest
 from pydantic import SecretStr, ValidationError
+from sqlalchemy.orm import Session
 
 from gateway.database import open_engine, read_sessions
 from gateway.errors import RateLimited
@@ -34,3 +37,16 @@ def test_a_url_that_is_none_is_refused_without_being_repeated() -> None:
     with pytest.raises(ValidationError, match="begins with redis://") as refused:
         RedisSettings(url=SecretStr("http://:secret@redis"))
     assert "secret" not in str(refused.value)
+
+
+async def test_a_gateway_ends_whatever_its_redis_client_is_doing(redis_server: RedisServer) -> None:
+    settings = RedisSettings(url=SecretStr(redis_server.url), timeout_s=5)
+    # Each turn of the loop is another moment of the client's connecting; one that loses a cancellation hangs.
+    for turns in range(40):
+        async with asyncio.timeout(20), open_limits(settings, _no_books):
+            for _ in range(turns):
+                await asyncio.sleep(0)
+
+
+def _no_books() -> Session:
+    raise AssertionError("nobody asked for a limit")
