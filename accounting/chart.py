@@ -46,6 +46,7 @@ _CHART: tuple[tuple[str, Terms], ...] = (
     ("clearing:(burst|market)", Terms("liability", _GUARDED)),
     ("provider:<id>:accrued", Terms("liability", _OPEN)),
     ("tax:payable", Terms("liability", _OPEN)),
+    ("suspense", Terms("liability", _OPEN)),
     ("income:(market_fee|burst_margin|topup_fee|breakage)", Terms("income", _OPEN)),
     (
         "expense:(stripe_fee|promo|dispute_fee|bad_debt|goodwill|audit|burst_variance)",
@@ -61,9 +62,17 @@ _NOT_IN_ID = re.compile("[^A-Za-z0-9._@-]")
 _PATTERNS = tuple((re.compile(code.replace("<id>", _ID)), terms) for code, terms in _CHART)
 
 ASSET_BANK = "asset:bank"
+ASSET_STRIPE = "asset:stripe"
+ASSET_STRIPE_IN_TRANSIT = "asset:stripe_in_transit"
 CLEARING_BURST = "clearing:burst"
 INCOME_BURST_MARGIN = "income:burst_margin"
 EXPENSE_BURST_VARIANCE = "expense:burst_variance"
+INCOME_TOPUP_FEE = "income:topup_fee"
+EXPENSE_STRIPE_FEE = "expense:stripe_fee"
+EXPENSE_DISPUTE_FEE = "expense:dispute_fee"
+EXPENSE_BAD_DEBT = "expense:bad_debt"
+SUSPENSE = "suspense"
+"""Where money waits that Stripe and the books do not agree about, until somebody has found out why."""
 
 
 @lru_cache(maxsize=1024)
@@ -93,6 +102,11 @@ def user_of(code: str) -> str:
 def user_receivable(user_id: str) -> str:
     """What a user owes us: text delivered after the hold that covered it was gone."""
     return f"asset:user_recv:{user_id}"
+
+
+def seller_payable(seller_id: str) -> str:
+    """What a seller has earned and may have paid out."""
+    return f"seller:{seller_id}:payable"
 
 
 def provider_accrued(provider: str) -> str:

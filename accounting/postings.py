@@ -13,7 +13,26 @@ from accounting.errors import AmountInvalid, PostingDenied, PostingInvalid
 from accounting.money import MAX_EVENT_NANO, MAX_TOKENS
 
 Phase = Literal["single", "pending", "post", "void"]
-EventKind = Literal["credit", "hold", "lease", "capture", "late", "owed", "release", "reap", "use", "uses"]
+EventKind = Literal[
+    "credit",
+    "hold",
+    "lease",
+    "capture",
+    "late",
+    "owed",
+    "release",
+    "reap",
+    "use",
+    "uses",
+    "topup",
+    "stripe_fee",
+    "topup_refund",
+    "dispute",
+    "payout",
+    "bank_payout",
+    "suspense",
+    "correction",
+]
 CountSource = Literal["tokenizer", "upstream", "estimate"]
 Outcome = Literal["complete", "interrupted", "failed", "refused"]
 
@@ -22,7 +41,7 @@ FROM_CACHE = "cache"
 MAX_TEXT = 512
 """The longest text, in characters, that an event or a usage row keeps: a key, a model name, a reference."""
 MAX_LEGS = 64
-MAX_USAGES = 500
+MAX_USAGES = 1000
 """The most usage rows that one event writes."""
 _MAX_TIME = 2**62
 """The longest time in any unit here: half of what the column can hold."""
@@ -67,6 +86,7 @@ class UsageRecord(msgspec.Struct, frozen=True, gc=False):
 
     `charge_nano` is what the caller pays and `cost_nano` what the provider bills, in nano-USD; `compute_nano`
     is the own machines' cost in billionths of a compute unit. `cached_tokens` are part of `prompt_tokens`.
+    `served_model` is the one that answered, where that is not the one asked for: behind an alias, or a fallback.
 
     Raises:
         AmountInvalid: a number that is no int, below zero, or beyond what a request can have.
@@ -91,6 +111,7 @@ class UsageRecord(msgspec.Struct, frozen=True, gc=False):
     charge_nano: int = 0
     cost_nano: int = 0
     compute_nano: int = 0
+    served_model: str | None = None
 
     def __post_init__(self) -> None:
         _check_numbers(self.prompt_tokens, self.cached_tokens, self.completion_tokens, most=MAX_TOKENS)
@@ -105,6 +126,7 @@ class UsageRecord(msgspec.Struct, frozen=True, gc=False):
             self.model,
             self.lane,
             self.provider,
+            self.served_model or "",
         )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, CompoundSelect, func, select
 
 from accounting.balances import ROWS_MAX, Reader
 from accounting.tables import usage_table
@@ -37,11 +37,13 @@ def usage_totals(
     since_ns: int,
     until_ns: int,
     user_id: str | None = None,
+    key_ids: CompoundSelect[tuple[str]] | None = None,
     limit: int = ROWS_MAX,
 ) -> list[UsageTotal]:
     """Return totals of the requests that started from `since_ns` to before `until_ns`, ordered by group.
 
-    At most `ROWS_MAX` groups come back.
+    At most `ROWS_MAX` groups come back. `key_ids` finds the keys of the user's requests: rows are found by their
+    keys and by their time, so that without it everybody's of that time are looked at.
     """
     groups = [_group_column(name) for name in by]
     # Cast in Python, not in SQL: PostgreSQL sums BIGINT to NUMERIC, and a decimal is not an amount here.
@@ -50,6 +52,8 @@ def usage_totals(
     query = select(*groups, func.count(), *sums).where(started >= since_ns, started < until_ns)
     if user_id is not None:
         query = query.where(usage_table.c.user_id == user_id)
+    if key_ids is not None:
+        query = query.where(usage_table.c.key_id.in_(key_ids))
     query = query.group_by(*groups).order_by(*groups).limit(min(limit, ROWS_MAX))
     totals = []
     for row in reader.execute(query):

@@ -3,6 +3,7 @@
 from alembic import context
 from sqlmodel import SQLModel
 
+import accounting.payments.tables
 import accounting.tables  # noqa: F401
 import gateway.tables  # noqa: F401  both are imported to fill SQLModel.metadata
 

@@ -1,0 +1,50 @@
+"""What every undertaking of payments works with, made once and handed to each."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from accounting.payments.calls import TAG, Calls
+from accounting.payments.client import Object, Stripe
+from accounting.payments.errors import PaymentMismatch
+from accounting.payments.ledger import Ledger, OpenSession
+from accounting.payments.terms import Terms
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    ledger: Ledger
+    calls: Calls
+    write: OpenSession
+    terms: Terms = field(default_factory=Terms)
+    clock_ns: Callable[[], int] = time.time_ns
+    stale_s: float = 60.0
+    """How long an undertaking may stand still before it is looked at again without having been asked."""
+
+    @property
+    def stripe(self) -> Stripe:
+        return self.calls.stripe
+
+    @property
+    def read(self) -> OpenSession:
+        return self.ledger.read
+
+    @property
+    def stale_before_ns(self) -> int:
+        return self.clock_ns() - int(self.stale_s * 1e9)
+
+
+def own_id(made: Object, prefix: str) -> str | None:
+    """Return our id of what a call of ours made at Stripe, None for what others made."""
+    tag = str(made["metadata"].get(TAG, ""))
+    return tag.removeprefix(prefix) if tag.startswith(prefix) else None
+
+
+def check_currency(made: Object) -> None:
+    if made["currency"] != "usd":
+        raise PaymentMismatch(f"{made['id']} is in {made['currency']}; the books are in usd")
+
+
+def check_mode(made: Object, *, is_live: bool) -> None:
+    if made["livemode"] != is_live:
+        raise PaymentMismatch(f"{made['id']} is of the other mode than our key")

@@ -1,0 +1,103 @@
+"""The inbox: a webhook is proven, stored under its event's id, and answered; working it off comes later.
+
+Of what a message says only the ids are kept. Everything else is fetched from Stripe when it is worked off, so that
+an old, reordered or repeated message can say nothing that is not true any more.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import msgspec
+from sqlalchemy.exc import IntegrityError
+
+from accounting.payments.calls import OnCallFailpoint
+from accounting.payments.errors import WebhookRefused
+from accounting.payments.ledger import OpenSession
+from accounting.payments.signature import check_signature
+from accounting.payments.tables import StripeEvent
+
+BODY_MAX = 256 * 1024
+"""The longest webhook, in bytes; Stripe's are a few thousand."""
+
+Source = Literal["account", "connect"]
+_Id = Annotated[str, msgspec.Meta(min_length=1, max_length=255, pattern="^[A-Za-z0-9_]+$")]
+
+
+class _Subject(msgspec.Struct):
+    id: _Id
+
+
+class _Data(msgspec.Struct):
+    object: _Subject
+
+
+class _Message(msgspec.Struct):
+    id: _Id
+    type: Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
+    livemode: bool
+    data: _Data
+    account: _Id | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Inbox:
+    """Takes webhooks of both endpoints: the platform's own events, and those of connected accounts.
+
+    Each endpoint has its own secrets, the current one and those that are being replaced. `is_live` is the mode of
+    our key, `account_id` our own account where it is known.
+    """
+
+    write: OpenSession
+    secrets: dict[Source, Sequence[str]]
+    is_live: bool
+    failpoint: OnCallFailpoint
+    account_id: str | None = None
+    clock_ns: Callable[[], int] = time.time_ns
+
+    def receive(self, source: Source, body: bytes, signature: str) -> bool:
+        """Store a webhook; False for one that was stored before. Nothing is stored of what is refused.
+
+        Raises:
+            WebhookRefused: not Stripe's, not of now, of the other mode, or about another account.
+        """
+        if len(body) > BODY_MAX:
+            raise WebhookRefused(f"a webhook has at most {BODY_MAX} bytes")
+        check_signature(body, signature, self.secrets.get(source, ()), self.clock_ns() / 1e9)
+        message = self._read(source, body)
+        is_new = self._store(message)
+        self.failpoint("event_stored")
+        return is_new
+
+    def _read(self, source: Source, body: bytes) -> _Message:
+        try:
+            message = msgspec.json.decode(body, type=_Message)
+        except msgspec.MsgspecError as error:
+            raise WebhookRefused(f"the message is no event of Stripe: {error}") from None
+        if message.livemode != self.is_live:
+            theirs, ours = ("live", "test") if message.livemode else ("test", "live")
+            raise WebhookRefused(f"an event of {theirs} mode was sent to an endpoint in {ours} mode")
+        own = message.account is None or message.account == self.account_id
+        if own != (source == "account"):
+            raise WebhookRefused("the event belongs to another account than this endpoint is for")
+        return message
+
+    def _store(self, message: _Message) -> bool:
+        now_ns = self.clock_ns()
+        row = StripeEvent(
+            id=message.id,
+            kind=message.type,
+            account=message.account or "",
+            object_id=message.data.object.id,
+            due_ns=now_ns,
+            received_ns=now_ns,
+        )
+        try:
+            with self.write() as session, session.begin():
+                if session.get(StripeEvent, message.id) is not None:
+                    return False
+                session.add(row)
+        except IntegrityError:
+            return False  # The same message, at the same moment, to another process.
+        return True

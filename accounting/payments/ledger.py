@@ -1,0 +1,72 @@
+"""The books as payments see them: book and wait, is it booked, how much is there."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from accounting import chart
+from accounting.balances import balance
+from accounting.errors import IdempotencyConflict, InsufficientCredit, LedgerBusy
+from accounting.poster import Poster
+from accounting.postings import Posted, Posting
+from accounting.tables import event_table, transfer_table
+
+OpenSession: TypeAlias = Callable[[], Session]
+
+_ANSWER_S = 30.0
+_TAKES_MAX = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Waits for each answer: called from threads that have nothing else to do."""
+
+    poster: Poster
+    read: OpenSession
+
+    def book(self, posting: Posting) -> Posted | None:
+        """Book an event, or find it booked; None for one that moves nothing. Raises as the poster does."""
+        if not posting.legs:
+            return None
+        return self.poster.submit(posting).result(_ANSWER_S)
+
+    def is_booked(self, idem_key: str) -> bool:
+        with self.read() as session:
+            return session.scalar(select(event_table.c.seq).where(event_table.c.idem_key == idem_key)) is not None
+
+    def pending_seq(self, idem_key: str) -> int | None:
+        """Return the number of the first transfer of an event, None where it is not booked."""
+        query = (
+            select(transfer_table.c.seq)
+            .join(event_table, event_table.c.seq == transfer_table.c.event_seq)
+            .where(event_table.c.idem_key == idem_key, transfer_table.c.leg == 0)
+        )
+        with self.read() as session:
+            return session.scalar(query)
+
+    def available(self, account: str) -> int:
+        with self.read() as session:
+            return balance(session, account).available_nano
+
+    def take_back(self, user_id: str, amount_nano: int, posting: Callable[[int, int], Posting]) -> None:
+        """Book what is taken from a user whether the credits are there or not.
+
+        `posting` is made of what the user has at this moment and of the rest, which the user owes from then on.
+        Another request may spend in between: the books refuse then, and it is looked again.
+        """
+        for _ in range(_TAKES_MAX):
+            paid_nano = min(max(self.available(chart.user_paid(user_id)), 0), amount_nano)
+            event = posting(paid_nano, amount_nano - paid_nano)
+            if self.is_booked(event.idem_key):
+                return
+            try:
+                self.book(event)
+            except InsufficientCredit:
+                continue
+            except IdempotencyConflict:
+                return  # Somebody else booked it a moment ago, with another share.
+            return
+        raise LedgerBusy(f"the credits of {user_id} change too quickly to take some back")

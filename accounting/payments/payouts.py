@@ -1,0 +1,249 @@
+"""Payouts of sellers in two steps: a transfer to the account at Stripe, and from there a payout to the bank.
+
+A transfer that nobody knows the end of stays pending and is asked for again with the same key. A payout that fails
+leaves the money on the seller's account at Stripe, and the next attempt has a key of its own.
+"""
+
+import logging
+from dataclasses import dataclass
+
+from sqlalchemy import func, select
+
+from accounting import chart
+from accounting.errors import IdempotencyConflict, InsufficientCredit, PostingDenied
+from accounting.payments import rules
+from accounting.payments.desk import Desk, check_currency, check_mode, own_id
+from accounting.payments.errors import PaymentError, PaymentInvalid, PaymentNotFound, StripeRefused
+from accounting.payments.progress import PAYOUT, advance
+from accounting.payments.sellers import Sellers, locked, refusal
+from accounting.payments.tables import Payout, SellerAccount, account_at_stripe_table, payout_table
+from accounting.payments.terms import NANO_PER_CENT, from_cents, to_cents
+
+_log = logging.getLogger(__name__)
+_payout = payout_table.c
+_account = account_at_stripe_table.c
+
+ATTEMPTS_MAX = 5
+_DAY_NS = 24 * 3600 * 10**9
+_GONE = ("refused", "cancelled")
+_ROWS_MAX = 100
+_TAG = "payout-"
+
+
+@dataclass(frozen=True, slots=True)
+class Payouts:
+    desk: Desk
+    sellers: Sellers
+
+    def open(self, payout_id: str, seller_id: str, amount_nano: int) -> Payout:
+        """Pay a seller part of what is payable. The same id again is the same payout.
+
+        Raises:
+            PaymentInvalid: below the minimum, above what a day allows, or the account cannot be paid now.
+            PaymentNotFound: the seller has no account.
+            InsufficientCredit: less than that is payable. IdempotencyConflict: the id is another payout's.
+            StripeRefused, StripeUnavailable: as of `Calls.make`; `resume` goes on with what is unavailable.
+        """
+        to_cents(amount_nano)
+        with self.desk.write() as session, session.begin():
+            account = locked(session, seller_id)
+            known = session.get(Payout, payout_id)
+            if known is not None and (known.seller_id, known.amount_nano) != (seller_id, amount_nano):
+                raise IdempotencyConflict(payout_id)
+            if known is None:
+                day = select(func.coalesce(func.sum(_payout.amount_nano), 0)).where(
+                    _payout.seller_id == seller_id,
+                    _payout.created_ns > self.desk.clock_ns() - _DAY_NS,
+                    _payout.status.not_in(_GONE),
+                )
+                self._check(account, amount_nano, int(session.scalar(day) or 0))
+                session.add(self._row(payout_id, account, amount_nano))
+        self.desk.calls.failpoint("row_stored")
+        return self.drive(payout_id)
+
+    def _check(self, account: SellerAccount, amount_nano: int, today_nano: int) -> None:
+        terms = self.desk.terms
+        if amount_nano < terms.payout_min_nano:
+            raise PaymentInvalid("amount", f"a payout is of at least {terms.payout_min_nano} nano-USD")
+        if today_nano + amount_nano > terms.payout_day_max_nano:
+            raise PaymentInvalid("amount", f"a day's payouts are at most {terms.payout_day_max_nano} nano-USD")
+        if why := self._refusal(account, account.account_id or ""):
+            raise PaymentInvalid("seller", why)
+
+    def _refusal(self, account: SellerAccount, account_id: str) -> str | None:
+        rests_until_ns = account.changed_ns + self.desk.terms.account_rest_s * 10**9
+        return refusal(account, account_id, rests_until_ns, self.desk.clock_ns())
+
+    def _row(self, payout_id: str, account: SellerAccount, amount_nano: int) -> Payout:
+        now_ns = self.desk.clock_ns()
+        return Payout(
+            id=payout_id,
+            seller_id=account.seller_id,
+            account_id=account.account_id or "",
+            amount_nano=amount_nano,
+            created_ns=now_ns,
+            updated_ns=now_ns,
+        )
+
+    def find(self, payout_id: str) -> Payout:
+        with self.desk.read() as session:
+            payout = session.get(Payout, payout_id)
+        if payout is None:
+            raise PaymentNotFound(f"there is no payout {payout_id}")
+        return payout
+
+    def drive(self, payout_id: str) -> Payout:
+        """Do what a payout needs next, as far as it goes; again and again it comes to the same."""
+        payout = self.find(payout_id)
+        if payout.status == "new":
+            self._hold(payout)
+        payout = self.find(payout_id)
+        if payout.status == "held":
+            self._transfer(payout)
+        payout = self.find(payout_id)
+        if payout.status == "transferred":
+            self._pay_out(payout)
+        return self.find(payout_id)
+
+    def _hold(self, payout: Payout) -> None:
+        try:
+            self.desk.ledger.book(rules.payout_hold(_TAG + payout.id, payout.seller_id, payout.amount_nano))
+        except InsufficientCredit:
+            self._move(payout.id, "refused", reason="less than that is payable")
+            raise
+        self._move(payout.id, "held")
+
+    def _transfer(self, payout: Payout) -> None:
+        subject = _TAG + payout.id
+        why = self._refusal(self.sellers.find(payout.seller_id), payout.account_id)
+        # What may have reached Stripe is never taken back here: its answer decides.
+        if why and not self.desk.calls.is_begun(subject):
+            self._void(payout)
+            self._move(payout.id, "cancelled", reason=why)
+            return
+        params = {
+            "amount": to_cents(payout.amount_nano),
+            "currency": "usd",
+            "destination": payout.account_id,
+            "transfer_group": subject,
+        }
+        try:
+            made = self.desk.calls.make(subject, "transfers", params)
+        except StripeRefused as refused:
+            self._void(payout)
+            self._move(payout.id, "refused", reason=str(refused))
+            raise
+        seq = self.desk.ledger.pending_seq(f"pay:{subject}:hold")
+        assert seq is not None, "a payout is held before it is transferred"
+        self.desk.ledger.book(rules.payout_sent(subject, payout.seller_id, payout.amount_nano, seq))
+        self._move(payout.id, "transferred", transfer_id=made["id"])
+
+    def _pay_out(self, payout: Payout) -> None:
+        """From the account to the bank. The money is the seller's already: a refusal waits for the next time."""
+        params = {"amount": to_cents(payout.amount_nano), "currency": "usd"}
+        key = f"{_TAG}{payout.id}-bank-{payout.attempt}"
+        try:
+            made = self.desk.calls.make(key, "payouts", params, account=payout.account_id)
+        except StripeRefused as refused:
+            self._try_again(payout, str(refused))
+            return
+        self._move(payout.id, "paying", payout_id=made["id"])
+
+    def payout_changed(self, account_id: str, stripe_id: str) -> None:
+        """Look at a payout of a seller's account again: it arrived, or its bank sent it back."""
+        made = self.desk.stripe.retrieve("payouts", stripe_id, account=account_id)
+        check_mode(made, is_live=self.desk.stripe.is_live)
+        tag = own_id(made, _TAG)
+        if tag is None or "-bank-" not in tag:
+            return  # One that the seller, or Stripe, made.
+        payout_id, _, attempt = tag.rpartition("-bank-")
+        payout = self.find(payout_id)
+        if payout.account_id != account_id or str(payout.attempt) != attempt:
+            return  # Of an attempt before this one, whose failure is known.
+        if made["status"] == "paid":
+            self._move(payout_id, "paid", payout_id=stripe_id)
+        elif made["status"] in ("failed", "canceled"):
+            self._try_again(payout, made["failure_code"] or made["status"])
+
+    def _try_again(self, payout: Payout, reason: str) -> None:
+        """Note a failure; `resume` makes the next attempt."""
+        with self.desk.write() as session, session.begin():
+            row = session.get_one(Payout, payout.id, with_for_update=True)
+            if row.attempt != payout.attempt or row.status not in ("transferred", "paying", "paid"):
+                return
+            row.attempt, row.status, row.reason = row.attempt + 1, "transferred", reason
+            row.updated_ns = self.desk.clock_ns()
+        _log.warning("payout %s did not arrive: %s", payout.id, reason)
+
+    def transfer_changed(self, transfer_id: str) -> None:
+        """Look at a transfer again: what was taken back of it is payable again."""
+        made = self.desk.stripe.retrieve("transfers", transfer_id, expand=["reversals"])
+        check_mode(made, is_live=self.desk.stripe.is_live)
+        check_currency(made)
+        payout_id = own_id(made, _TAG)
+        if payout_id is None:
+            return
+        payout = self.find(payout_id)
+        for reversal in made["reversals"]["data"]:
+            amount_nano = from_cents(reversal["amount"])
+            self.desk.ledger.book(rules.payout_reversed(reversal["id"], payout.seller_id, amount_nano))
+        if made["reversed"]:
+            self._move(payout_id, "reversed", transfer_id=transfer_id)
+
+    def run_schedule(self, day: str) -> int:
+        """Pay every seller what is payable, in whole cents, and return how many were asked for.
+
+        A day's run again pays nobody twice.
+        """
+        with self.desk.read() as session:
+            ready = select(_account.seller_id).where(_account.is_ready).order_by(_account.seller_id)
+            seller_ids = session.scalars(ready).all()
+        paid = 0
+        for seller_id in seller_ids:
+            payable_nano = self.desk.ledger.available(chart.seller_payable(seller_id))
+            amount_nano = min(payable_nano, self.desk.terms.payout_day_max_nano) // NANO_PER_CENT * NANO_PER_CENT
+            if amount_nano < self.desk.terms.payout_min_nano:
+                continue
+            try:
+                self.open(f"{seller_id}-{day}", seller_id, amount_nano)
+                paid += 1
+            except (PaymentError, PostingDenied) as error:
+                _log.warning("seller %s was not paid on %s: %s", seller_id, day, error)
+        return paid
+
+    def resume(self) -> int:
+        """Go on with payouts that stand still."""
+        standing = select(_payout.id, _payout.account_id, _payout.status, _payout.payout_id).where(
+            _payout.status.in_(("new", "held", "transferred", "paying")),
+            _payout.attempt <= ATTEMPTS_MAX,
+            _payout.updated_ns <= self.desk.stale_before_ns,
+        )
+        with self.desk.read() as session:
+            rows = session.execute(standing.order_by(_payout.updated_ns).limit(_ROWS_MAX)).all()
+        for payout_id, account_id, status, stripe_id in rows:
+            try:
+                if status == "paying" and stripe_id:
+                    self.payout_changed(account_id, stripe_id)
+                else:
+                    self.drive(payout_id)
+            except (PaymentError, PostingDenied) as error:
+                _log.warning("payout %s waits: %s", payout_id, error)
+            self._touch(payout_id)
+        return len(rows)
+
+    def _void(self, payout: Payout) -> None:
+        subject = _TAG + payout.id
+        seq = self.desk.ledger.pending_seq(f"pay:{subject}:hold")
+        if seq is not None:
+            self.desk.ledger.book(rules.payout_void(subject, payout.seller_id, seq))
+
+    def _move(self, payout_id: str, status: str, /, **fields: str) -> None:
+        with self.desk.write() as session, session.begin():
+            payout = session.get_one(Payout, payout_id, with_for_update=True)
+            if advance(payout, PAYOUT, status, self.desk.clock_ns()):
+                for name, value in fields.items():
+                    setattr(payout, name, value)
+
+    def _touch(self, payout_id: str) -> None:
+        with self.desk.write() as session, session.begin():
+            session.get_one(Payout, payout_id, with_for_update=True).updated_ns = self.desk.clock_ns()

@@ -1,0 +1,180 @@
+"""Refunds of top-ups: the credits are put aside first, then Stripe is asked, and its answer takes or frees."""
+
+import logging
+from dataclasses import dataclass
+
+from sqlalchemy import func, select
+
+from accounting.errors import IdempotencyConflict, InsufficientCredit
+from accounting.payments import rules
+from accounting.payments.client import Object
+from accounting.payments.desk import Desk, check_currency, check_mode, own_id
+from accounting.payments.errors import PaymentError, PaymentInvalid, PaymentNotFound, StripeRefused
+from accounting.payments.progress import REFUND, advance
+from accounting.payments.tables import Topup, TopupRefund, refund_table, topup_table
+from accounting.payments.terms import from_cents, to_cents
+from accounting.payments.topups import Topups
+
+_log = logging.getLogger(__name__)
+_topup = topup_table.c
+_refund = refund_table.c
+
+_GONE = ("refused", "failed", "returned")
+_RESUMED_MAX = 100
+_TAG = "refund-"
+
+
+@dataclass(frozen=True, slots=True)
+class Refunds:
+    desk: Desk
+    topups: Topups
+
+    def open(self, refund_id: str, topup_id: str, amount_nano: int) -> TopupRefund:
+        """Give credits of a paid top-up back as money, at most what it bought. The same id is the same refund.
+
+        Raises:
+            PaymentNotFound: no such top-up. PaymentInvalid: it was not paid, or less than that is left of it.
+            InsufficientCredit: the user has spent the credits. IdempotencyConflict: the id is another refund's.
+            StripeRefused, StripeUnavailable: as of `Calls.make`; `resume` goes on with what is unavailable.
+        """
+        if to_cents(amount_nano) < 1:
+            raise PaymentInvalid("amount", "a refund is of at least one cent")
+        now_ns = self.desk.clock_ns()
+        with self.desk.write() as session, session.begin():
+            topup = session.get(Topup, topup_id, with_for_update=True)
+            if topup is None:
+                raise PaymentNotFound(f"there is no top-up {topup_id}")
+            known = session.get(TopupRefund, refund_id)
+            if known is not None and (known.topup_id, known.amount_nano) != (topup_id, amount_nano):
+                raise IdempotencyConflict(refund_id)
+            if known is None:
+                others = select(func.coalesce(func.sum(_refund.amount_nano), 0)).where(
+                    _refund.topup_id == topup_id, _refund.status.not_in(_GONE)
+                )
+                left_nano = topup.credit_nano - int(session.scalar(others) or 0)
+                if topup.status != "paid" or amount_nano > left_nano:
+                    raise PaymentInvalid("amount", f"{max(left_nano, 0)} nano of a paid top-up can be refunded")
+                session.add(
+                    TopupRefund(
+                        id=refund_id,
+                        topup_id=topup_id,
+                        user_id=topup.user_id,
+                        amount_nano=amount_nano,
+                        created_ns=now_ns,
+                        updated_ns=now_ns,
+                    )
+                )
+        self.desk.calls.failpoint("row_stored")
+        return self.drive(refund_id)
+
+    def find(self, refund_id: str) -> TopupRefund:
+        with self.desk.read() as session:
+            refund = session.get(TopupRefund, refund_id)
+        if refund is None:
+            raise PaymentNotFound(f"there is no refund {refund_id}")
+        return refund
+
+    def drive(self, refund_id: str) -> TopupRefund:
+        """Do what a refund needs next; again and again it comes to the same."""
+        refund = self.find(refund_id)
+        if refund.status == "new":
+            self._hold(refund)
+        if self.find(refund_id).status == "held":
+            self._ask(refund)
+        return self.find(refund_id)
+
+    def _hold(self, refund: TopupRefund) -> None:
+        try:
+            self.desk.ledger.book(rules.refund_hold(_TAG + refund.id, refund.user_id, refund.amount_nano))
+        except InsufficientCredit:
+            self._move(refund.id, "refused", reason="the credits are spent")
+            raise
+        self._move(refund.id, "held")
+
+    def _ask(self, refund: TopupRefund) -> None:
+        with self.desk.read() as session:
+            topup = session.get_one(Topup, refund.topup_id)
+        params = {"payment_intent": topup.intent_id, "amount": to_cents(refund.amount_nano)}
+        try:
+            made = self.desk.calls.make(_TAG + refund.id, "refunds", params)
+        except StripeRefused as refused:
+            self._void(refund)
+            self._move(refund.id, "refused", reason=str(refused))
+            raise
+        self._move(refund.id, "sent", refund_id=made["id"])
+
+    def changed(self, stripe_id: str) -> None:
+        """Look at a refund again: Stripe's answer, or the customer's bank's, may come weeks later."""
+        made = self.desk.stripe.retrieve("refunds", stripe_id)
+        check_mode(made, is_live=self.desk.stripe.is_live)
+        check_currency(made)
+        refund_id = own_id(made, _TAG)
+        if refund_id is None:
+            self._elsewhere(made)
+        elif made["status"] == "succeeded":
+            self._succeed(self.find(refund_id), stripe_id)
+        elif made["status"] in ("failed", "canceled"):
+            self._fail(self.find(refund_id), stripe_id)
+
+    def _succeed(self, refund: TopupRefund, stripe_id: str) -> None:
+        subject = _TAG + refund.id
+        seq = self.desk.ledger.pending_seq(f"rf:{subject}:hold")
+        if seq is None or self.desk.ledger.is_booked(f"rf:{subject}:void"):
+            return
+        self.desk.ledger.book(rules.refund_done(subject, refund.user_id, refund.amount_nano, seq))
+        self._move(refund.id, "succeeded", refund_id=stripe_id)
+
+    def _fail(self, refund: TopupRefund, stripe_id: str) -> None:
+        subject = _TAG + refund.id
+        if self.desk.ledger.is_booked(f"rf:{subject}"):
+            self.desk.ledger.book(rules.refund_returned(subject, refund.user_id, refund.amount_nano))
+            self._move(refund.id, "returned", refund_id=stripe_id)
+        else:
+            self._void(refund)
+            self._move(refund.id, "failed", refund_id=stripe_id)
+
+    def _void(self, refund: TopupRefund) -> None:
+        subject = _TAG + refund.id
+        seq = self.desk.ledger.pending_seq(f"rf:{subject}:hold")
+        if seq is not None:
+            self.desk.ledger.book(rules.refund_void(subject, refund.user_id, seq))
+
+    def _elsewhere(self, made: Object) -> None:
+        """A refund from Stripe's own pages: the money is gone, the user has what remains or owes it."""
+        topup = self.topups.of_intent(made["payment_intent"]) if made["status"] == "succeeded" else None
+        if topup is None:
+            return
+        user_id, amount_nano = topup.user_id, from_cents(made["amount"])
+        self.desk.ledger.take_back(
+            user_id, amount_nano, lambda paid, owed: rules.refund_elsewhere(made["id"], user_id, paid, owed)
+        )
+
+    def resume(self) -> int:
+        """Go on with refunds that stand still."""
+        standing = select(_refund.id, _refund.refund_id).where(
+            _refund.status.in_(("new", "held", "sent")),
+            _refund.updated_ns <= self.desk.stale_before_ns,
+        )
+        with self.desk.read() as session:
+            rows = session.execute(standing.order_by(_refund.updated_ns).limit(_RESUMED_MAX)).all()
+        for refund_id, stripe_id in rows:
+            try:
+                if stripe_id:
+                    self.changed(stripe_id)
+                else:
+                    self.drive(refund_id)
+            except (PaymentError, InsufficientCredit) as error:
+                _log.warning("refund %s waits: %s", refund_id, error)
+            self._touch(refund_id)
+        return len(rows)
+
+    def _move(self, refund_id: str, status: str, /, **fields: str) -> None:
+        with self.desk.write() as session, session.begin():
+            refund = session.get_one(TopupRefund, refund_id, with_for_update=True)
+            if advance(refund, REFUND, status, self.desk.clock_ns()):
+                for name, value in fields.items():
+                    setattr(refund, name, value)
+
+    def _touch(self, refund_id: str) -> None:
+        with self.desk.write() as session, session.begin():
+            session.get_one(TopupRefund, refund_id, with_for_update=True).updated_ns = self.desk.clock_ns()

@@ -1,0 +1,154 @@
+"""The posting rules of payments, pure: what each thing that Stripe did means in the books.
+
+An event's key names the Stripe object that it is about, so that no number of messages books it twice. Its `ref`
+names the subject under which Stripe's balance transactions and our events are compared (`reconciliation`).
+`debit -> credit` reads as in `accounting.rules`.
+"""
+
+from accounting import chart
+from accounting.payments.terms import Quote
+from accounting.postings import EventKind, Leg, Posting
+
+NEVER_NS = 2**61
+"""When pending transfers of payments expire: only Stripe's answer resolves them, no reaper."""
+
+
+def topup(intent_id: str, topup_id: str, user_id: str, paid: Quote) -> Posting:
+    """A payment arrived: `asset:stripe -> user:paid` for the credits, `-> income:topup_fee` for the rest."""
+    legs = (
+        Leg(chart.ASSET_STRIPE, chart.user_paid(user_id), paid.credit_nano),
+        *_moved(chart.ASSET_STRIPE, chart.INCOME_TOPUP_FEE, paid.fee_nano),
+    )
+    return Posting(f"stripe:{intent_id}", "topup", intent_id, legs, {"topup": topup_id})
+
+
+def stripe_fee(txn_id: str, subject: str, fee_nano: int) -> Posting:
+    """What Stripe keeps of a payment, by its balance transaction: `expense:stripe_fee -> asset:stripe`."""
+    legs = _moved(chart.EXPENSE_STRIPE_FEE, chart.ASSET_STRIPE, fee_nano)
+    return Posting(f"stripe:{txn_id}", "stripe_fee", subject, legs)
+
+
+def refund_hold(subject: str, user_id: str, amount_nano: int) -> Posting:
+    """Put the credits of a refund aside before Stripe is asked: pending `user:paid -> asset:stripe`."""
+    leg = Leg(chart.user_paid(user_id), chart.ASSET_STRIPE, amount_nano, "pending", expires_ns=NEVER_NS)
+    return Posting(f"rf:{subject}:hold", "topup_refund", subject, (leg,))
+
+
+def refund_done(subject: str, user_id: str, amount_nano: int, pending_seq: int) -> Posting:
+    leg = Leg(chart.user_paid(user_id), chart.ASSET_STRIPE, amount_nano, "post", pending_seq)
+    return Posting(f"rf:{subject}", "topup_refund", subject, (leg,))
+
+
+def refund_void(subject: str, user_id: str, pending_seq: int) -> Posting:
+    leg = Leg(chart.user_paid(user_id), chart.ASSET_STRIPE, 0, "void", pending_seq)
+    return Posting(f"rf:{subject}:void", "topup_refund", subject, (leg,))
+
+
+def refund_returned(subject: str, user_id: str, amount_nano: int) -> Posting:
+    """A refund that had succeeded came back from the customer's bank: `asset:stripe -> user:paid`."""
+    leg = Leg(chart.ASSET_STRIPE, chart.user_paid(user_id), amount_nano)
+    return Posting(f"rf:{subject}:back", "topup_refund", subject, (leg,))
+
+
+def refund_elsewhere(refund_id: str, user_id: str, paid_nano: int, owed_nano: int) -> Posting:
+    """A refund that somebody made on Stripe's own pages: what the user has, and the rest the user owes."""
+    return Posting(f"rf:{refund_id}", "topup_refund", refund_id, _taken_back(user_id, paid_nano, owed_nano))
+
+
+def dispute_withdrawn(dispute_id: str, user_id: str, paid_nano: int, owed_nano: int, fee_nano: int) -> Posting:
+    """A bank took a payment back: `user:paid -> asset:stripe` as it goes, the rest is owed; the fee is ours."""
+    fee = _moved(chart.EXPENSE_DISPUTE_FEE, chart.ASSET_STRIPE, fee_nano)
+    legs = (*_taken_back(user_id, paid_nano, owed_nano), *fee)
+    return Posting(f"dp:{dispute_id}:withdrawn", "dispute", dispute_id, legs)
+
+
+def dispute_reinstated(
+    dispute_id: str, user_id: str, paid_nano: int, owed_nano: int, fee_nano: int = 0
+) -> Posting:
+    """The dispute was won: the mirror of its withdrawal; `fee_nano` is what Stripe gives back of its fee."""
+    legs = (
+        *_moved(chart.ASSET_STRIPE, chart.user_paid(user_id), paid_nano),
+        *_moved(chart.ASSET_STRIPE, chart.user_receivable(user_id), owed_nano),
+        *_moved(chart.ASSET_STRIPE, chart.EXPENSE_DISPUTE_FEE, fee_nano),
+    )
+    return Posting(f"dp:{dispute_id}:reinstated", "dispute", dispute_id, legs)
+
+
+def dispute_lost(dispute_id: str, user_id: str, owed_nano: int) -> Posting:
+    """What the user still owes of a lost dispute is written off: `expense:bad_debt -> asset:user_recv`."""
+    legs = _moved(chart.EXPENSE_BAD_DEBT, chart.user_receivable(user_id), owed_nano)
+    return Posting(f"dp:{dispute_id}:lost", "dispute", dispute_id, legs)
+
+
+def payout_hold(subject: str, seller_id: str, amount_nano: int) -> Posting:
+    """Put a seller's earnings aside before the transfer: pending `seller:payable -> asset:stripe`."""
+    leg = Leg(chart.seller_payable(seller_id), chart.ASSET_STRIPE, amount_nano, "pending", expires_ns=NEVER_NS)
+    return Posting(f"pay:{subject}:hold", "payout", subject, (leg,))
+
+
+def payout_sent(subject: str, seller_id: str, amount_nano: int, pending_seq: int) -> Posting:
+    leg = Leg(chart.seller_payable(seller_id), chart.ASSET_STRIPE, amount_nano, "post", pending_seq)
+    return Posting(f"pay:{subject}", "payout", subject, (leg,))
+
+
+def payout_void(subject: str, seller_id: str, pending_seq: int) -> Posting:
+    leg = Leg(chart.seller_payable(seller_id), chart.ASSET_STRIPE, 0, "void", pending_seq)
+    return Posting(f"pay:{subject}:void", "payout", subject, (leg,))
+
+
+def payout_reversed(reversal_id: str, seller_id: str, amount_nano: int) -> Posting:
+    """Stripe took a transfer back, whole or in part: `asset:stripe -> seller:payable`."""
+    leg = Leg(chart.ASSET_STRIPE, chart.seller_payable(seller_id), amount_nano)
+    return Posting(f"trr:{reversal_id}", "payout", reversal_id, (leg,))
+
+
+def bank_payout(payout_id: str, amount_nano: int) -> Posting:
+    """The house's own money leaves Stripe for its bank: `asset:stripe_in_transit -> asset:stripe`."""
+    return _bank(f"po:{payout_id}", payout_id, chart.ASSET_STRIPE_IN_TRANSIT, chart.ASSET_STRIPE, amount_nano)
+
+
+def bank_payout_arrived(payout_id: str, amount_nano: int) -> Posting:
+    in_transit = chart.ASSET_STRIPE_IN_TRANSIT
+    return _bank(f"po:{payout_id}:paid", payout_id, chart.ASSET_BANK, in_transit, amount_nano)
+
+
+def bank_payout_failed(payout_id: str, amount_nano: int, *, was_there: bool) -> Posting:
+    """The money is at Stripe again, from in transit or, where the bank had it already, from there."""
+    came_from = chart.ASSET_BANK if was_there else chart.ASSET_STRIPE_IN_TRANSIT
+    return _bank(f"po:{payout_id}:failed", payout_id, chart.ASSET_STRIPE, came_from, amount_nano)
+
+
+def _bank(key: str, payout_id: str, debit: str, credit: str, amount_nano: int) -> Posting:
+    return Posting(key, "bank_payout", payout_id, (Leg(debit, credit, amount_nano),))
+
+
+def suspense(subject: str, number: int, gained_nano: int) -> Posting:
+    """Make `asset:stripe` say what Stripe says; why it differs, people find out: `asset:stripe <-> suspense`.
+
+    `gained_nano` is how much more there is at Stripe than in the books, below zero where it is less. `number`
+    counts the moves of a subject, so that each has its key.
+    """
+    legs = (
+        _moved(chart.ASSET_STRIPE, chart.SUSPENSE, gained_nano)
+        if gained_nano > 0
+        else _moved(chart.SUSPENSE, chart.ASSET_STRIPE, -gained_nano)
+    )
+    kind: EventKind = "suspense"
+    return Posting(f"sus:{subject}:{number}", kind, subject, legs)
+
+
+def correction(incident: str, account: str, counterpart: str, amount_nano: int) -> Posting:
+    """Put a mistake right by an event of its own: `account -> counterpart`; run twice, it is booked once."""
+    leg = Leg(account, counterpart, amount_nano)
+    return Posting(f"fix:{incident}:{account}", "correction", incident, (leg,))
+
+
+def _taken_back(user_id: str, paid_nano: int, owed_nano: int) -> tuple[Leg, ...]:
+    return (
+        *_moved(chart.user_paid(user_id), chart.ASSET_STRIPE, paid_nano),
+        *_moved(chart.user_receivable(user_id), chart.ASSET_STRIPE, owed_nano),
+    )
+
+
+def _moved(debit: str, credit: str, amount_nano: int) -> tuple[Leg, ...]:
+    return (Leg(debit, credit, amount_nano),) if amount_nano else ()

@@ -1,0 +1,112 @@
+"""Sellers towards Stripe: onboarding on Stripe's pages, and whether money may go to their account."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from accounting.payments.client import Object
+from accounting.payments.desk import Desk, check_mode, own_id
+from accounting.payments.errors import PaymentNotFound, StripeUnavailable
+from accounting.payments.tables import SellerAccount, account_at_stripe_table
+
+_TAG = "seller-"
+_account = account_at_stripe_table.c
+
+
+@dataclass(frozen=True, slots=True)
+class Sellers:
+    desk: Desk
+
+    def onboard(self, seller_id: str, link_id: str) -> str:
+        """Return the address of a page of Stripe's where the seller says who they are and where their bank is.
+
+        Links last minutes: each `link_id` makes a new one. Whether the seller is done, Stripe tells later.
+        """
+        url = self.desk.terms.onboarding_url
+        params = {
+            "account": self._account(seller_id),
+            "type": "account_onboarding",
+            "refresh_url": url,
+            "return_url": url,
+        }
+        # Not written down: a link is used at once or never, and Stripe takes no metadata on it.
+        link = self.desk.stripe.create("account_links", params, key=f"link-{seller_id}-{link_id}")
+        return str(link["url"])
+
+    def _account(self, seller_id: str) -> str:
+        with self.desk.read() as session:
+            row = session.get(SellerAccount, seller_id)
+        if row is not None and row.account_id:
+            return row.account_id
+        params = {
+            "type": "express",
+            "capabilities": {"transfers": {"requested": True}},
+            # Each payout is ours to make, so that its failure has a row to be told on.
+            "settings": {"payouts": {"schedule": {"interval": "manual"}}},
+        }
+        made = self.desk.calls.make(_TAG + seller_id, "accounts", params)
+        self.attach(seller_id, made["id"])
+        return str(made["id"])
+
+    def attach(self, seller_id: str, account_id: str) -> None:
+        """Let this be the seller's account from now on; after a change nothing is paid out for a while."""
+        now_ns = self.desk.clock_ns()
+        with self.desk.write() as session, session.begin():
+            row = session.get(SellerAccount, seller_id, with_for_update=True)
+            if row is None:
+                session.add(SellerAccount(seller_id=seller_id, account_id=account_id, changed_ns=0))
+            elif row.account_id != account_id:
+                row.account_id, row.changed_ns, row.is_ready = account_id, now_ns, False
+
+    def changed(self, account_id: str) -> None:
+        """Look at an account again: what Stripe wants of the seller, and whether payouts are on."""
+        made = self.desk.stripe.retrieve("accounts", account_id)
+        check_mode({"livemode": self.desk.stripe.is_live, **made}, is_live=self.desk.stripe.is_live)
+        with self.desk.write() as session, session.begin():
+            row = session.scalar(select(SellerAccount).where(_account.account_id == account_id))
+            if row is None:
+                self._refuse_foreign(session, made)
+                return
+            row.is_ready = bool(made["payouts_enabled"] and made["details_submitted"])
+            row.reason = (made.get("requirements") or {}).get("disabled_reason")
+
+    def _refuse_foreign(self, session: Session, made: Object) -> None:
+        """Return where the seller has another account: one was made twice after an error."""
+        seller_id = own_id(made, _TAG)
+        if seller_id is None:
+            raise PaymentNotFound(f"account {made['id']} is no seller's")
+        if session.get(SellerAccount, seller_id) is None:
+            raise StripeUnavailable(f"account {made['id']} is being made at this moment")
+
+    def freeze(self, seller_id: str, why: str | None) -> None:
+        """Pay a seller nothing until somebody looked into it; None ends it."""
+        with self.desk.write() as session, session.begin():
+            locked(session, seller_id).frozen_why = why
+
+    def find(self, seller_id: str) -> SellerAccount:
+        with self.desk.read() as session:
+            row = session.get(SellerAccount, seller_id)
+        if row is None:
+            raise PaymentNotFound(f"{seller_id} has no account to be paid on: onboard first")
+        return row
+
+
+def locked(session: Session, seller_id: str) -> SellerAccount:
+    row = session.get(SellerAccount, seller_id, with_for_update=True)
+    if row is None:
+        raise PaymentNotFound(f"{seller_id} has no account to be paid on: onboard first")
+    return row
+
+
+def refusal(account: SellerAccount, account_id: str, rests_until_ns: int, now_ns: int) -> str | None:
+    """Say why nothing may be sent to this account now; None where it may."""
+    if account.account_id != account_id:
+        return "the seller's account is another one by now"
+    if account.frozen_why:
+        return f"the seller is frozen: {account.frozen_why}"
+    if not account.is_ready:
+        return f"Stripe pays nothing out to the account: {account.reason or 'onboarding is not finished'}"
+    if now_ns < rests_until_ns:
+        return "the account was changed lately"
+    return None

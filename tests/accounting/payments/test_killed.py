@@ -1,0 +1,84 @@
+"""kill -9 between storing, calling and booking: nothing is lost, and nothing happens twice."""
+
+import multiprocessing
+
+import pytest
+
+from accounting.journal import Failpoint
+from accounting.payments.calls import CallFailpoint
+from accounting.payments.inbox import Source
+from tests.accounting.books import ANSWER_S
+from tests.accounting.payments.doomed_payer import deal, die_dealing
+from tests.accounting.payments.house import USD, House
+from tests.fakes.stripe import connect, paying
+from tests.fakes.stripe.webhooks import sign
+
+PLACES: tuple[tuple[CallFailpoint | Failpoint, int], ...] = (
+    ("event_stored", 1),
+    ("event_handled", 2),
+    ("row_stored", 1),
+    ("row_stored", 2),
+    ("call_stored", 1),
+    ("call_stored", 2),
+    ("call_made", 1),
+    ("call_made", 2),
+    ("call_made", 3),
+    ("call_made", 4),
+    ("call_answered", 1),
+    ("call_answered", 2),
+    ("before_commit", 4),
+    ("after_commit", 1),
+    ("after_commit", 3),
+    ("after_commit", 4),
+    ("after_commit", 5),
+)
+
+processes = multiprocessing.get_context("forkserver")
+processes.set_forkserver_preload(["tests.accounting.payments.doomed_payer"])
+
+
+def _mail(house: House) -> list[tuple[Source, bytes, str]]:
+    """A payment that was made and not told of yet."""
+    topup = house.payments.topups.open("t2", "ann", 50 * USD)
+    house.pay(topup.session_id or "")
+    waiting, house.stripe.webhooks.waiting = house.stripe.webhooks.waiting, []
+    now_s = house.books.now_ns / 1e9
+    return [("account", one.body, sign(one.body, one.endpoint.secret, at_s=now_s)) for one in waiting]
+
+
+def _die(dsn: str, house: House, place: CallFailpoint | Failpoint, passes: int) -> list[tuple[Source, bytes, str]]:
+    mail = _mail(house)
+    arguments = (dsn, house.stripe.url, house.books.now_ns, place, passes, mail)
+    process = processes.Process(target=die_dealing, args=arguments)
+    process.start()
+    process.join(ANSWER_S * 2)
+    try:
+        assert process.exitcode == -9, f"{place} was not reached {passes} times"
+    finally:
+        process.kill()
+        process.join()
+    return mail
+
+
+@pytest.mark.parametrize(("place", "passes"), PLACES)
+@pytest.mark.parametrize("kind", ["sqlite"])
+def test_whoever_goes_on_finds_everything_once(
+    dsn: str, house: House, place: CallFailpoint | Failpoint, passes: int
+) -> None:
+    house.funds(100)
+    house.seller("sam", 50 * USD)
+    house.buy("t1")
+    house.buy("b1", "bob", 5 * USD, saves=True)
+    house.payments.payers.top_up_below("bob", 6 * USD, 10 * USD)
+    deal(house.payments, _die(dsn, house, place, passes))
+    house.settle()
+    refund_id = house.payments.refunds.find("r1").refund_id or ""
+    paying.end_refund(house.stripe.state, refund_id, succeeds=True)
+    payout_id = house.payments.payouts.find("p1").payout_id or ""
+    connect.end_payout(house.stripe.state, payout_id, succeeds=True)
+    house.settle()
+    made = {kind: house.made(kind) for kind in ("charge", "refund", "transfer", "payout", "checkout.session")}
+    assert made == {"charge": 4, "refund": 1, "transfer": 1, "payout": 1, "checkout.session": 4}
+    assert (house.balance("user:ann:paid"), house.balance("user:bob:paid")) == (65 * USD, 15 * USD)
+    assert house.balance("seller:sam:payable") == 30 * USD
+    house.check()

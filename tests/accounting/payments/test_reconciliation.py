@@ -1,0 +1,50 @@
+"""The daily comparison: what only one side knows waits in suspense until the other side learns of it."""
+
+import pytest
+
+from accounting.payments import rules
+from accounting.payments.terms import NANO_PER_CENT, Quote
+from tests.accounting.payments.house import USD, House
+from tests.fakes.stripe import connect
+
+
+def test_money_that_only_stripe_knows_waits_in_suspense(house: House) -> None:
+    topup = house.payments.topups.open("t1", "ann", 25 * USD)
+    house.pay(topup.session_id or "")
+    assert [pair.subject[:3] for pair in house.payments.reconciliation.run().waiting] == ["pi_"]
+    assert house.balance("suspense") == 0, "a message may be on its way"
+    report = house.reconcile()
+    assert [pair.books_nano for pair in report.unmatched] == [0]
+    assert report.difference_nano == 0
+    assert house.balance("suspense") > 0
+    assert house.reconcile().unmatched == report.unmatched, "told every day, moved once"
+    house.settle()
+    house.check()
+
+
+def test_money_that_only_the_books_know_waits_in_suspense(house: House) -> None:
+    house.books.post(rules.topup("pi_dreamt", "t0", "ann", Quote(5 * USD, 80 * NANO_PER_CENT)))
+    report = house.reconcile()
+    assert [(pair.subject, pair.stripe_nano) for pair in report.unmatched] == [("pi_dreamt", 0)]
+    assert (house.balance("asset:stripe"), house.balance("suspense")) == (0, -580 * NANO_PER_CENT)
+
+
+@pytest.mark.parametrize("succeeds", [True, False])
+def test_the_houses_own_payouts_go_by_way_of_transit(house: House, succeeds: bool) -> None:
+    house.buy("t1")
+    payout = connect.create_payout(house.stripe.state, {"amount": "1000"}, None)
+    house.settle()
+    assert house.balance("asset:stripe_in_transit") == 10 * USD
+    connect.end_payout(house.stripe.state, payout["id"], succeeds=succeeds)
+    house.settle()
+    assert house.balance("asset:stripe_in_transit") == 0
+    assert house.balance("asset:bank") == (10 * USD if succeeds else 0)
+    house.check()
+
+
+def test_stripes_own_fees_are_expenses(house: House) -> None:
+    house.buy("t1")
+    before_nano = house.balance("expense:stripe_fee")
+    house.stripe.state.move("stripe_fee", "", -200)
+    house.check()
+    assert house.balance("expense:stripe_fee") == before_nano + 2 * USD

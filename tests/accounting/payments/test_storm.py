@@ -1,0 +1,38 @@
+"""Under every fault, with webhooks shuffled, repeated and late, the books come to what Stripe did."""
+
+import random
+from collections import Counter
+
+import pytest
+
+from tests.accounting.payments.house import House
+from tests.accounting.payments.storm import EARNED_NANO, SELLERS, Storm, expected, found
+from tests.fakes.stripe import paying
+
+
+def _storm(house: House, deliveries: int, seed: int) -> Counter[str]:
+    house.funds(10_000)
+    for seller_id in SELLERS:
+        house.seller(seller_id, EARNED_NANO)
+    storm = Storm(house, random.Random(seed))
+    storm.rage(deliveries)
+    _end_refunds(house)
+    assert expected(house) == found(house)
+    house.check()
+    assert house.payments.worker.count("failed") == 0
+    return Counter(made["object"] for made in house.stripe.state.objects.values())
+
+
+def _end_refunds(house: House) -> None:
+    """Until its bank answers, a refund is booked at Stripe and only put aside in the books."""
+    for refund in list(house.stripe.state.all("refund")):
+        if refund["status"] == "pending":
+            paying.end_refund(house.stripe.state, refund["id"], succeeds=True)
+    house.settle()
+
+
+@pytest.mark.timeout(600)
+def test_a_thousand_webhooks_in_a_storm(house: House, kind: str) -> None:
+    happened = _storm(house, deliveries=1_000 if kind == "sqlite" else 300, seed=5)
+    for thing in ("charge", "refund", "dispute", "transfer", "transfer_reversal", "payout"):
+        assert happened[thing], f"there was no {thing}: nothing was tested"
