@@ -32,6 +32,8 @@ Failpoint = Literal[
 OnFailpoint: TypeAlias = Callable[[Failpoint], None]
 _Writer: TypeAlias = "Callable[[Connection, _Page, Sequence[Posting]], tuple[_Page, list[Answer]]]"
 
+_key_id = itemgetter(usage_table.columns.keys().index("key_id"))
+
 _WRITER_LOCK = 0x626F6F6B
 _ACCOUNTS_REMEMBERED_MAX = 65_536
 
@@ -89,11 +91,18 @@ class Journal:
             sqlalchemy.exc.DBAPIError: the database failed as a whole. Nothing is known about any event of the
                 batch then; booking the same batch again is safe, because each event has its key.
         """
+        try:
+            # Nearly always all is well. A savepoint would make SQLite keep a copy of every page that is written.
+            return self._commit(postings, self._insert)
+        except (IntegrityError, DataError):
+            return self._commit(postings, self._write_suspects if len(postings) == 1 else self._write_apart)
+
+    def _commit(self, postings: Sequence[Posting], write: _Writer) -> list[Answer]:
         with self._open_session() as session, session.begin():
             connection = session.connection()
             page = self._last_page(connection)
             self._failpoint("begun")
-            page, answers = self._write(connection, page, postings)
+            page, answers = write(connection, page, postings)
             self._failpoint("before_commit")
         self._failpoint("after_commit")
         self._remember(page.account_ids)
@@ -116,6 +125,12 @@ class Journal:
         except (IntegrityError, DataError) as refusal:
             if len(postings) == 1:
                 return page, [explain(connection, postings[0], refusal)]
+        return self._write_apart(connection, page, postings)
+
+    def _write_apart(
+        self, connection: Connection, page: _Page, postings: Sequence[Posting]
+    ) -> tuple[_Page, list[Answer]]:
+        """Write events of which one at least was refused: those that nothing is known against together."""
         suspected = suspects(connection, postings)
         if not any(suspected):
             # Refused for a reason that takes more than a glance: k such events among n cost about k·log2(n/k)
@@ -202,6 +217,8 @@ class Journal:
                 rows.transfers.append(_transfer_row(transfer_seq, event_seq, number, leg, ids))
             rows.usage += [(*astuple(usage), event_seq) for usage in posting.usages]
             rows.answers.append(Posted(event_seq, tuple(range(first_seq, transfer_seq + 1))))
+        # Each key's together: the index's pages are hundreds, and so each is at hand when it is written, and once.
+        rows.usage.sort(key=_key_id)
         return rows
 
     def _remember(self, account_ids: dict[str, int]) -> None:

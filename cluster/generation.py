@@ -100,7 +100,8 @@ class GenerateRequest(Struct, frozen=True, kw_only=True):
     `resume` is empty, or has an entry for each choice. Only requests with the same `cache_salt` share cached
     prefixes, so that nobody learns from the time of an answer what somebody else has asked. `speculate` lets the
     head draft from the text where that pays; the answer is the same without. With `shows_markers` the text has the
-    special tokens that begin thoughts, channels and calls of tools, for whoever takes them apart.
+    special tokens that begin thoughts, channels and calls of tools, for whoever takes them apart. `is_retry` is
+    the controller's alone: what a lost head had begun has its place at the next one.
     """
 
     id: str
@@ -113,6 +114,7 @@ class GenerateRequest(Struct, frozen=True, kw_only=True):
     speculate: bool = True
     constraint: Constraint | None = None
     shows_markers: bool = False
+    is_retry: bool = False
 
 
 class Alternative(Struct, frozen=True, array_like=True):

@@ -35,16 +35,18 @@ class ResumedRequest:
         if not request.sampling.seed:
             request = replace(request, sampling=replace(request.sampling, seed=fresh_seed()))
         self._request = request
-        self._choices = [_Choice() for _ in range(request.n)]
+        self._choices = [_Choice(list(had.token_ids), had.characters) for had in request.resume]
+        self._choices = self._choices or [_Choice() for _ in range(request.n)]
         self._tries = 0
+        self._is_begun = False
         self._is_accepted = False
         self._idle_losses = 0
         self._has_progressed = False
 
     @property
     def is_begun(self) -> bool:
-        """Whether the caller has seen something of the answer."""
-        return any(choice.token_ids for choice in self._choices)
+        """Whether the caller has seen something of the answer that it did not have before."""
+        return self._is_begun
 
     def next_try(self) -> GenerateRequest:
         """What to ask the next head for. Its id is new: a head that still knows an earlier try is not confused."""
@@ -57,7 +59,7 @@ class ResumedRequest:
         if not self.is_begun:
             return request
         had = tuple(Resume(token_ids=list(c.token_ids), characters=c.characters) for c in self._choices)
-        return replace(request, resume=had)
+        return replace(request, resume=had, is_retry=any(choice.token_ids for choice in self._choices))
 
     def pass_on(self, event: GenerationEvent) -> GenerationEvent | None:
         """The event as the caller should see it, None for what it has seen already."""
@@ -74,6 +76,7 @@ class ResumedRequest:
         choice = self._choices[event.choice]
         if choice.is_finished:
             return None
+        self._is_begun = True
         choice.token_ids += event.token_ids
         choice.characters += len(event.text)
         choice.compute_ns = choice.spent_ns + event.compute_ns

@@ -13,11 +13,12 @@ from cluster.controller import Controller
 from cluster.trust.addresses import Target
 from gateway.afterwork import Afterwork
 from gateway.api.edge import Edge
+from gateway.api.plain import PlainRoutes, plain_routes
 from gateway.batches.batches import Batches
 from gateway.batches.runner import Runner as BatchRunner
 from gateway.cache.embedding import Embedder
 from gateway.cache.opening import open_answers
-from gateway.cloud_worker.providers import CloudConfiguration, CloudModel
+from gateway.cloud_worker.providers import CloudConfiguration, CloudModel, Timeouts
 from gateway.cloud_worker.supervisor import CloudWorker
 from gateway.data_folder import DataFolder
 from gateway.database import open_upgraded, read_sessions, write_sessions
@@ -45,16 +46,21 @@ from gateway.routing.health import LaneHealth
 from gateway.routing.patience import Patience
 from gateway.routing.router import Router
 from gateway.services import Services
-from gateway.settings import CloudSettings, ClusterSettings, LaneName, Settings
+from gateway.settings import CloudSettings, ClusterSettings, LaneName, RoutingSettings, Settings
 
 log = structlog.get_logger(__name__)
+
+
+def dsn_of(settings: Settings, folder: DataFolder) -> str:
+    """Where the tables are; it may have a password in it."""
+    dsn = settings.database.dsn
+    return dsn.get_secret_value() if dsn else folder.dsn
 
 
 @asynccontextmanager
 async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerator[Services]:
     """Everything built and running; ended in reverse order on the way out."""
-    dsn = settings.database.dsn
-    engine = open_upgraded(dsn.get_secret_value() if dsn else folder.dsn)
+    engine = open_upgraded(dsn_of(settings, folder))
     read, write = read_sessions(engine), write_sessions(engine)
     async with AsyncExitStack() as stack:
         stack.callback(engine.dispose)
@@ -92,7 +98,7 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
         afterwork = Afterwork()
         stack.push_async_callback(afterwork.stop)
         router = Router(lanes, lane_health, settings.routing, settings.policy, report=metrics.foretold)
-        turns, model = _turns(metrics), settings.cache.semantic_model
+        turns, model = _turns(metrics, settings.routing), settings.cache.semantic_model
         embed = Embedder(router, lanes, turns, model) if model else None
         keys = Keys(secret, read, write)
         services = Services(
@@ -117,14 +123,15 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
             controller=controller,
             admin_token=secrets.token_urlsafe(32),
         )
+        metrics.limit_refusals.read = services.limits.refused
         batch_runner = BatchRunner(services)
         batch_runner.start()
         stack.push_async_callback(batch_runner.stop)
         yield services
 
 
-def _turns(metrics: Metrics) -> Turns:
-    turns = Turns()
+def _turns(metrics: Metrics, settings: RoutingSettings) -> Turns:
+    turns = Turns(settings.queue_length_max, settings.queue_length_of_key_max)
     metrics.queue_depth.read = lambda: {(): turns.all_waiting}
     return turns
 
@@ -176,7 +183,10 @@ def _cloud_worker(settings: CloudSettings, folder: DataFolder) -> CloudWorker:
         for name, model in settings.models.items()
     }
     keys_file = settings.keys_file or folder.path / "cloud.keys"
-    configuration = CloudConfiguration(models=models, keys_file=str(keys_file), proxies=settings.proxies)
+    timeouts = Timeouts(
+        first_byte_s=settings.first_byte_s, between_chunks_s=settings.silence_s, total_s=settings.total_s
+    )
+    configuration = CloudConfiguration(models, str(keys_file), timeouts, proxies=settings.proxies)
     return CloudWorker(configuration)
 
 
@@ -187,11 +197,11 @@ def _price_book(settings: CloudSettings) -> PriceBook:
 
 
 def create_app(services: Services, cluster: Target) -> ASGIApp:
-    """All that is ASGI. Its routes (gateway.web) cost 15 MB and a quarter of a second, which models do without."""
+    """All that is ASGI. Most of its routes (gateway.web) cost 10 MB, which serving models does without."""
 
     def make() -> ASGIApp:
         from gateway.web import make_web
 
         return make_web(services, cluster)
 
-    return Edge(OnDemand(make))
+    return Edge(PlainRoutes(plain_routes(services), OnDemand(make)))

@@ -28,7 +28,7 @@ _WAL_PAUSE_S = 0.02
 _LOCK_TIMEOUT_S = 5
 _STATEMENT_TIMEOUT_S = 30
 _CONNECT_TIMEOUT_S = 5
-_MIGRATION_TIMEOUT_S = 600
+MIGRATION_TIMEOUT_S = 600
 
 
 class DatabaseUnsupported(ValueError):
@@ -59,6 +59,25 @@ def open_upgraded(dsn: str) -> Engine:
     if engine:
         engine.dispose()
     raise DatabaseUnusable(f"the database cannot be used: {reason}")
+
+
+def is_behind(dsn: str) -> bool:
+    """Whether the tables are older than the code.
+
+    False as well where that cannot be found out: whoever opens the database is told why.
+    """
+    try:
+        engine = open_engine(dsn)
+    except DatabaseUnsupported:
+        return False
+    try:
+        with engine.connect() as connection:
+            found = _revision(connection)
+    except DBAPIError:
+        return False
+    finally:
+        engine.dispose()
+    return found is None or found in revisions()[:-1]
 
 
 def parse_dsn(dsn: str) -> URL:
@@ -176,8 +195,8 @@ def upgrade(engine: Engine) -> None:
     known = revisions()
     with _writing(engine).begin() as connection:
         if engine.dialect.name == "postgresql":
-            connection.execute(text(f"SET LOCAL statement_timeout = '{_MIGRATION_TIMEOUT_S}s'"))
-            connection.execute(text(f"SET LOCAL lock_timeout = '{_MIGRATION_TIMEOUT_S}s'"))
+            connection.execute(text(f"SET LOCAL statement_timeout = '{MIGRATION_TIMEOUT_S}s'"))
+            connection.execute(text(f"SET LOCAL lock_timeout = '{MIGRATION_TIMEOUT_S}s'"))
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK})
         found = _revision(connection)
         if found == known[-1]:

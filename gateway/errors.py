@@ -121,23 +121,31 @@ class QueueFull(GatewayError):
 
 
 class LaneFailed(GatewayError):
-    """A backend did not answer, or answered nonsense, before its first byte."""
+    """A backend did not answer, or answered nonsense, before its first byte. `kind` is what metrics call it."""
+
+    kind = "failed"
 
 
 class LaneUnreachable(LaneFailed):
     """No connection: the backend has seen nothing of the request."""
 
+    kind = "unreachable"
+
 
 class LaneBrokeOff(LaneFailed):
     """The request was sent and no answer came: the backend may have worked on it, and its owner may charge."""
 
+    kind = "broke_off"
+
 
 class LaneTimeout(LaneBrokeOff):
-    pass
+    kind = "timeout"
 
 
 class LaneBusy(LaneFailed):
     """The backend is well and has no room just now; worth trying again after `retry_after_s`, where it said so."""
+
+    kind = "busy"
 
     def __init__(self, message: str, *, code: str | None = None, retry_after_s: int | None = None) -> None:
         super().__init__(message, code=code)
@@ -146,6 +154,8 @@ class LaneBusy(LaneFailed):
 
 class LaneLimited(LaneBusy):
     """The backend has a rate limit and we have reached it."""
+
+    kind = "rate_limited"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,15 @@
-"""Alembic, by itself: it is imported where tables are behind the code, once in a version, and never to serve."""
+"""Alembic, by itself: it is imported where tables are behind the code, once in a version, and never to serve.
 
+As a program (`gateway.upgrading`) it reads a DSN from stdin, brings that database's tables up to date, says on
+stdout how that went, and ends: at once, and with nothing committed, when stdin does.
+"""
+
+import os
+import sys
+import threading
 from pathlib import Path
 
+import msgspec
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection
@@ -15,3 +23,28 @@ def migrate(connection: Connection) -> None:
     config.set_main_option("script_location", str(Path(migrations.__file__).parent).replace("%", "%%"))
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
+
+
+def main() -> None:
+    from gateway.database import DatabaseUnusable, open_upgraded  # which imports this module for its part
+    from gateway.upgrading import Outcome
+
+    dsn = msgspec.json.decode(sys.stdin.buffer.readline(), type=str)
+    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    outcome = Outcome()
+    try:
+        open_upgraded(dsn).dispose()
+    except DatabaseUnusable as error:
+        outcome = Outcome(str(error))
+    sys.stdout.write(f"\n{msgspec.json.encode(outcome).decode()}\n")
+    sys.exit(1 if outcome.problem else 0)
+
+
+def _end_with_stdin() -> None:
+    """The gateway is gone, however that came."""
+    os.read(sys.stdin.fileno(), 1)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -22,11 +22,12 @@ from cluster.nodes.probe import own_address
 from cluster.trust.addresses import Target
 from gateway import memory
 from gateway.api.generate import GenerateDesk
-from gateway.app import create_app, open_services
+from gateway.app import create_app, dsn_of, open_services
 from gateway.data_folder import DataFolder
 from gateway.http.hot import HotProtocol
 from gateway.services import Services
 from gateway.settings import ServerSettings, Settings, SettingsInvalid
+from gateway.upgrading import upgrade_aside
 
 log = structlog.get_logger(__name__)
 
@@ -35,6 +36,7 @@ READY_TIMEOUT_S = 1800.0
 # Connections beside those whose requests are being answered.
 IDLE_CONNECTIONS = 1024
 _CANCEL_S = 5.0
+_TICK_S = 1.0
 # How long the threads that write books and logs may keep the event loop waiting at a time. It asks for its turn at
 # every event, so that Python's usual 5 ms is what an answer that comes just then is late by.
 _TURN_S = 0.0005
@@ -54,9 +56,24 @@ class Running:
 class _Server(uvicorn.Server):
     """uvicorn with signals left to us: it would end the process before the nodes are stopped."""
 
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._is_wanted = asyncio.Event()
+
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
         yield
+
+    async def main_loop(self) -> None:
+        """Until `end`. The date in answers is set each second; looking ten times for an end would cost more."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._is_wanted.wait(), _TICK_S)
+
+    def end(self) -> None:
+        """Take no more requests, and see those that are there to their end."""
+        self.should_exit = True
+        self._is_wanted.set()
 
 
 async def run(
@@ -68,6 +85,7 @@ async def run(
     SettingsInvalid, DatabaseUnusable and ModelError when the gateway cannot start.
     """
     listening = _listen(settings.server)
+    await upgrade_aside(dsn_of(settings, folder))
     async with open_services(settings, folder) as services:
         cluster = await _open_cluster_port(settings, services.controller, listening.getsockname()[1])
         running = _describe(settings, listening, cluster, services)
@@ -145,6 +163,7 @@ async def _http_server(
         ws="none",
         lifespan="off",
         access_log=False,
+        proxy_headers=False,
         server_header=False,
         log_config=None,
         limit_concurrency=_room_for_connections(settings.requests_max + IDLE_CONNECTIONS),
@@ -157,7 +176,7 @@ async def _http_server(
     try:
         yield stopped
     finally:
-        server.should_exit = True
+        server.end()
         await asyncio.gather(serving, return_exceptions=True)
         await _end_requests(server)
 

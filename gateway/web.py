@@ -1,6 +1,5 @@
-"""The web face: every route but those that carry the traffic, which never become ASGI (gateway.http.hot)."""
+"""The web face: every route but those that carry the traffic (http.hot) or are asked all the time (api.plain)."""
 
-import structlog
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -8,15 +7,14 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from cluster.trust.addresses import Target
-from gateway.api import admin, batches, files, health, messages, models, ollama, responses, routes_admin
+from gateway.api import admin, batches, files, messages, ollama, responses, routes_admin
 from gateway.api.edge import BoundedBodies, misspelt
+from gateway.api.plain import error_response, plain_routes
 from gateway.console import pages
 from gateway.dialects.routes import ROUTES
-from gateway.errors import GatewayError, MethodNotAllowed, NotFound, RequestInvalid, to_api_error
+from gateway.errors import GatewayError, MethodNotAllowed, NotFound, RequestInvalid
 from gateway.pool import api as pool_api
 from gateway.services import Services
-
-log = structlog.get_logger(__name__)
 
 # They have a bound of their own, and ask for the key first.
 _UPLOADS = ("/v1/files",)
@@ -24,14 +22,16 @@ _UPLOADS = ("/v1/files",)
 
 def make_web(services: Services, cluster: Target) -> ASGIApp:
     """FastAPI with all of them, and every error in OpenAI's shape."""
-    app = FastAPI(title="Millrace", docs_url=None, redoc_url=None, openapi_url=None)
+    # Not redirected to the path without a slash: Starlette would send whoever asks to the host that Host names.
+    app = FastAPI(title="Millrace", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.state.services = services
     app.state.cluster = cluster
-    # FastAPI knows the hot routes too, to say of other methods that they are not allowed.
+    # FastAPI knows the routes before it too, to say of other methods that they are not allowed.
     app.router.routes.extend(Route(route.path, misspelt, methods=["POST"]) for route in ROUTES)
+    app.router.routes.extend(plain_routes(services))
     for router in (responses.router, messages.router, ollama.router, files.router, batches.router):
         app.include_router(router)
-    for router in (models.router, health.router, admin.router, routes_admin.router, pool_api.router, pages.router):
+    for router in (admin.router, routes_admin.router, pool_api.router, pages.router):
         app.include_router(router)
     app.mount("/console/static", pages.static)
     for kind in (GatewayError, HTTPException, RequestValidationError, Exception):
@@ -47,11 +47,7 @@ async def _answer_error(request: Request, error: Exception) -> Response:
         error = _of_status(request, error)
     elif isinstance(error, RequestValidationError):
         error = _of_field(error)
-    elif not isinstance(error, GatewayError):
-        log.error("request failed", path=request.url.path, exc_info=error)
-    answer = to_api_error(error)
-    headers = {name.decode(): value.decode() for name, value in answer.headers}
-    return Response(answer.body(), answer.status, headers, "application/json")
+    return error_response(error, request.url.path)
 
 
 def _of_status(request: Request, error: HTTPException) -> GatewayError:

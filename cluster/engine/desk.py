@@ -17,7 +17,7 @@ from cluster.engine.completion import Completion
 from cluster.engine.scheduler import Scheduler
 from cluster.engine.seeds import choice_seed
 from cluster.engine.sequence import Sequence
-from cluster.engine.tickets import BREAKS_MAX, REQUESTS_MAX, Ticket, check_lengths, check_tokens, rejected
+from cluster.engine.tickets import BREAKS_MAX, Ticket, check_lengths, check_tokens, places_for, rejected
 from cluster.errors import ClusterBusy, ClusterUnavailable, GenerationError, RequestInvalid, StageLost
 from cluster.generation import Accepted, Done, GenerationEvent, SampledToken
 from cluster.models.text import Detokenizer, TextCodec
@@ -48,8 +48,7 @@ class Desk:
     def take(self, ticket: Ticket) -> None:
         """A new request: begun at once when a ring serves. It hears itself when it is turned away."""
         try:
-            # An answer that has begun elsewhere has its place, though its head's loss brings many at once.
-            if len(self.tickets) >= (2 * REQUESTS_MAX if ticket.request.resume else REQUESTS_MAX):
+            if len(self.tickets) >= places_for(ticket.request):
                 raise ClusterBusy(f"{len(self.tickets)} requests are waiting or running here; try again shortly")
             if ticket.id in self.tickets:
                 raise RequestInvalid("a request with this id is running", "id")
@@ -179,7 +178,7 @@ class Desk:
             check_lengths(request, len(ticket.prompt), context_tokens)
             check_tokens(ticket.prompt, vocabulary)
             for known in request.resume:
-                check_tokens(known.token_ids, vocabulary)
+                check_tokens(known.token_ids, vocabulary, "resume")
         except GenerationError as error:
             self._reject(ticket, error)
             return

@@ -10,7 +10,7 @@ from cluster import wire
 from cluster.engine.head import Head
 from cluster.engine.preparation import prepare
 from cluster.engine.seeds import fresh_seed
-from cluster.engine.tickets import CHOICES_MAX, REQUESTS_MAX, Cancelled, Ticket, rejected
+from cluster.engine.tickets import CHOICES_MAX, Cancelled, Ticket, places_for, rejected
 from cluster.errors import ClusterBusy, ClusterUnavailable, GenerationError, LinkLost, PeerRejected, RequestInvalid
 from cluster.generation import Done, GenerateRequest
 from cluster.net.channel import Channel
@@ -78,7 +78,7 @@ class Reception:
 
     def _accept(self, caller: _Caller, request: GenerateRequest) -> None:
         """Each request in a task of its own: one long prompt holds nobody else up."""
-        if len(caller.preparing) >= (2 * REQUESTS_MAX if request.resume else REQUESTS_MAX):
+        if len(caller.preparing) >= places_for(request):
             caller.tell(rejected(request.id, ClusterBusy("too many requests arrive at once")))
             return
         caller.requests.add(request.id)

@@ -77,14 +77,22 @@ class Cancelled:
     request_id: str
 
 
+def places_for(request: GenerateRequest) -> int:
+    """How many requests there may be before this one is turned away.
+
+    A head that is lost brings many at once, which have their places: whoever hears them has heard their beginning.
+    """
+    return 2 * REQUESTS_MAX if request.is_retry else REQUESTS_MAX
+
+
 def check_lengths(request: GenerateRequest, prompt_tokens: int, context_tokens: int) -> None:
     """Raises RequestInvalid and ContextLengthExceeded, naming the field.
 
-    An answer that has begun elsewhere goes on, with less room than was asked for if need be.
+    An answer that a lost head had begun goes on, with less room than was asked for if need be.
     """
     if not prompt_tokens:
         raise RequestInvalid("the prompt is empty", "prompt")
-    max_tokens = None if request.resume else request.limits.max_tokens
+    max_tokens = None if request.is_retry else request.limits.max_tokens
     if prompt_tokens + (max_tokens or 1) > context_tokens:
         asked = f" and {max_tokens} for the completion" if max_tokens else ""
         raise ContextLengthExceeded(
@@ -94,11 +102,11 @@ def check_lengths(request: GenerateRequest, prompt_tokens: int, context_tokens: 
         )
 
 
-def check_tokens(token_ids: list[int], vocabulary: int) -> None:
+def check_tokens(token_ids: list[int], vocabulary: int, field: str = "prompt") -> None:
     """Raises RequestInvalid for ids that the embedding has no row for, whatever the tokenizer says."""
     if token_ids and not 0 <= min(token_ids) <= max(token_ids) < vocabulary:
         wrong = next(token for token in token_ids if not 0 <= token < vocabulary)
-        raise RequestInvalid(f"token {wrong} is outside of the model's vocabulary of {vocabulary}", "prompt")
+        raise RequestInvalid(f"token {wrong} is outside of the model's vocabulary of {vocabulary}", field)
 
 
 def rejected(request_id: str, error: GenerationError) -> wire.Rejected:

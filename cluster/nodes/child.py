@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import os
-import sys
 from collections.abc import Awaitable, Callable
 
 import psutil
@@ -12,6 +10,7 @@ import structlog
 from cluster import wire
 from cluster.errors import FrameInvalid, LinkLost
 from cluster.net.channel import read_frame
+from cluster.nodes.interpreter import command_of, environment
 
 log = structlog.get_logger(__name__)
 
@@ -52,7 +51,7 @@ class Child:
         self._answering.set()
         # What it last said of its work.
         self.vitals: wire.Vitals | None = None
-        self._command = [sys.executable, "-m", module, *arguments]
+        self._command = command_of(module, *arguments)
         self._handle = handle
         self._ended = ended
         self._silent = silent
@@ -67,7 +66,7 @@ class Child:
             *self._command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            env=_HUGE_PAGES | os.environ,
+            env=_HUGE_PAGES | environment(),
         )
         self._tasks = [
             asyncio.create_task(self._read(self._process), name=f"{self.role} child"),

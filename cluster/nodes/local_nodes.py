@@ -2,12 +2,12 @@
 
 import asyncio
 import contextlib
-import sys
 from pathlib import Path
 
 import msgspec
 import structlog
 
+from cluster.nodes.interpreter import command_of, environment
 from cluster.nodes.node_options import NodeOptions
 from cluster.nodes.probe import compute_threads
 from cluster.trust.addresses import Target
@@ -59,7 +59,10 @@ class LocalNodes:
 async def _launch(options: NodeOptions) -> asyncio.subprocess.Process:
     # In a session of its own, so that a terminal's Ctrl-C reaches the gateway alone, which drains first.
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "cluster.nodes.node_process", stdin=asyncio.subprocess.PIPE, start_new_session=True
+        *command_of("cluster.nodes.node_process"),
+        stdin=asyncio.subprocess.PIPE,
+        env=environment(),
+        start_new_session=True,
     )
     assert process.stdin
     # Not on the command line: a token is a secret.

@@ -5,11 +5,9 @@ from dataclasses import dataclass
 
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Lane, Offer
+from gateway.lanes.features import ABILITIES
 from gateway.openai import DOES, GENERATES
 from gateway.services import Services
-
-# In words that people choose a model by. What is only a way of charging is no ability.
-_ABILITIES = ("tools", "json", "vision", "audio", "files")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +32,16 @@ class Entry:
     @property
     def features(self) -> list[str]:
         found = {feature for offer in self.offers for feature in offer.features if offer.kinds & GENERATES}
-        return [feature for feature in _ABILITIES if feature in found]
+        return [feature for feature in ABILITIES if feature in found]
 
     @property
     def is_resident(self) -> bool:
         return any(offer.state == "ready" and offer.is_resident for offer in self.offers)
+
+    @property
+    def weights(self) -> str | None:
+        """The cluster's, which goes on behind tokens that another gateway has of it."""
+        return next((offer.weights for offer in self.offers if offer.weights and offer.lane == "cluster"), None)
 
     @property
     def quantization(self) -> str | None:

@@ -7,12 +7,16 @@ import structlog
 
 from gateway.dialects.base import Route, Writer
 from gateway.dialects.routes import ROUTES
+from gateway.dialects.upkeep import Upkeep, UpkeepAsked, answer_of
 from gateway.errors import ApiError, to_api_error
 from gateway.http.exchange import Exchange, Headers
+from gateway.http.proxies import TrustedProxies
 from gateway.identity.caller import Caller
 from gateway.journey.client import Client
 from gateway.journey.serve import serve
+from gateway.journey.upkeep import look_after
 from gateway.lanes.base import Call
+from gateway.request_ids import HEADER
 from gateway.services import Services
 
 log = structlog.get_logger(__name__)
@@ -26,6 +30,7 @@ class GenerateDesk:
     def __init__(self, services: Services, routes: Iterable[Route] = ROUTES) -> None:
         self.routes = {route.path.encode(): route for route in routes}
         self.body_bytes_max = services.settings.server.body_bytes_max
+        self.proxies = TrustedProxies(services.settings.server.trusted_proxies)
         self.known = services.keys.cached
         self._services = services
 
@@ -36,7 +41,11 @@ class GenerateDesk:
         route, caller = exchange.route, exchange.caller
         assert caller
         try:
-            question = route.read(exchange.raw)
+            try:
+                question = route.read(exchange.raw)
+            except UpkeepAsked as asked:
+                await self._look_after(exchange, caller, asked.upkeep)
+                return
             exchange.drop()  # the question has the bytes
             if route.resolve:
                 question = await route.resolve(self._services.responses, caller, question)
@@ -48,6 +57,7 @@ class GenerateDesk:
                 caller.user_id,
                 question.content_type,
                 exchange.traceparent.decode("latin-1"),
+                exchange.address,
             )
             client: Client = exchange
             if route.writer:
@@ -57,6 +67,13 @@ class GenerateDesk:
             if to_api_error(error).status == _DEFECT:
                 log.error("request failed", request_id=exchange.id, exc_info=error)
             exchange.refuse(error)
+
+    async def _look_after(self, exchange: Exchange, caller: Caller, upkeep: Upkeep) -> None:
+        await look_after(self._services, caller, exchange.id, upkeep, exchange.address)
+        headers = [(b"content-type", b"application/json"), (HEADER, exchange.id.encode())]
+        exchange.begin(200, headers, is_stream=False)
+        exchange.write(answer_of(upkeep))
+        exchange.finish()
 
 
 class _Translated:

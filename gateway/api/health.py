@@ -1,45 +1,52 @@
 """GET /healthz, /readyz and /metrics, for whoever watches over the gateway."""
 
-from fastapi import APIRouter, Request, Response
+from functools import partial
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from gateway.observability.metrics import CONTENT_TYPE
 from gateway.services import Services
 
-router = APIRouter()
+
+def routes(services: Services) -> list[Route]:
+    return [
+        Route("/healthz", _is_alive),
+        Route("/readyz", partial(_is_ready, services)),
+        Route("/metrics", partial(_metrics, services)),
+    ]
 
 
-@router.get("/healthz")
-async def is_alive() -> dict[str, str]:
-    return {"status": "ok"}
+async def _is_alive(_: Request) -> Response:
+    return JSONResponse({"status": "ok"})
 
 
-@router.get("/readyz")
-async def is_ready(request: Request, response: Response) -> dict[str, str]:
+async def _is_ready(services: Services, _: Request) -> Response:
     """Ready means: requests for the models that this gateway was started with will be answered.
 
     `books` says which rules of the books are broken; that alone keeps nobody from being answered.
     """
-    services: Services = request.app.state.services
     books = await services.books.condition()
     if not books.is_reachable:
-        response.status_code = 503
-        return {"status": "failed", "reason": "the database does not answer", "books": "unknown"}
-    facts = {"books": "; ".join(f"broken: {rule}" for rule in books.broken) or "in order"}
+        return _not_ready("failed", "the database does not answer", "unknown")
+    facts = "; ".join(f"broken: {rule}" for rule in books.broken) or "in order"
     cluster = services.settings.cluster
     status, reason = services.controller.embeddings.readiness.status
     if cluster.embedding_model and status != "ready":
-        response.status_code = 503
-        return {"status": status, "reason": f"embeddings: {reason}"} | facts
+        return _not_ready(status, f"embeddings: {reason}", facts)
     status, reason = services.controller.status
     if cluster.model and status != "ready":
-        response.status_code = 503
-        return {"status": status, "reason": reason} | facts
-    return {"status": "ready", "reason": reason if status == "ready" else "no cluster model was asked for"} | facts
+        return _not_ready(status, reason, facts)
+    reason = reason if status == "ready" else "no cluster model was asked for"
+    return JSONResponse({"status": "ready", "reason": reason, "books": facts})
 
 
-@router.get("/metrics")
-async def metrics(request: Request) -> Response:
-    services: Services = request.app.state.services
+def _not_ready(status: str, reason: str, books: str) -> Response:
+    return JSONResponse({"status": status, "reason": reason, "books": books}, 503)
+
+
+async def _metrics(services: Services, _: Request) -> Response:
     topology = services.controller.topology()
     services.metrics.in_flight.set(services.admission.in_flight)
     services.metrics.cluster_nodes.set(len(topology.members))

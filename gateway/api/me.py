@@ -11,6 +11,7 @@ from accounting.usage import UsageTotal, usage_totals
 from gateway.api.authority import Authority, Somebody
 from gateway.errors import RequestInvalid
 from gateway.identity.caller import Caller
+from gateway.identity.key_queries import ids_used_by
 from gateway.identity.quotas import facts
 
 router = APIRouter(prefix="/me")
@@ -56,6 +57,7 @@ def show_my_usage(me: Me, days: Annotated[int, Query(ge=1, le=366)] = 30) -> lis
             since_ns=now_ns - days * _DAY_NS,
             until_ns=now_ns + 1,
             user_id=caller.user_id,
+            key_ids=ids_used_by([caller.user_id]),
         )
     return [_total(total) for total in totals]
 

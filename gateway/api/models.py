@@ -1,8 +1,11 @@
 """GET /v1/models and /v1/models/{id}: every model that some lane has, with its lanes and what it can do."""
 
+from functools import partial
 from typing import Any
 
-from fastapi import APIRouter, Request
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from gateway.api.catalogue import Entry, catalogue, find_entry
 from gateway.api.edge import authenticate
@@ -10,26 +13,28 @@ from gateway.errors import ModelUnknown
 from gateway.openai import model_entry
 from gateway.services import Services
 
-router = APIRouter(prefix="/v1/models")
+
+def routes(services: Services) -> list[Route]:
+    return [
+        Route("/v1/models", partial(_list_models, services)),
+        Route("/v1/models/{name:path}", partial(_get_model, services)),
+    ]
 
 
-@router.get("")
-async def list_models(request: Request) -> dict[str, Any]:
-    services: Services = request.app.state.services
+async def _list_models(services: Services, request: Request) -> Response:
     caller = await authenticate(services, request.scope)
-    return {"object": "list", "data": [_listed(entry) for entry in catalogue(services, caller)]}
+    return JSONResponse({"object": "list", "data": [_listed(entry) for entry in catalogue(services, caller)]})
 
 
-@router.get("/{name:path}")
-async def get_model(request: Request, name: str) -> dict[str, Any]:
-    services: Services = request.app.state.services
+async def _get_model(services: Services, request: Request) -> Response:
     caller = await authenticate(services, request.scope)
+    name: str = request.path_params["name"]
     entry = find_entry(services, caller, name)
     if entry is None:
         raise ModelUnknown(
             f"The model '{name}' does not exist here. GET /v1/models lists what does.", param="model"
         )
-    return _listed(entry)
+    return JSONResponse(_listed(entry))
 
 
 def _listed(entry: Entry) -> dict[str, Any]:
@@ -41,4 +46,5 @@ def _listed(entry: Entry) -> dict[str, Any]:
         context_tokens=entry.context_tokens,
         quantization=entry.quantization,
         is_loaded=entry.is_resident,
+        weights=entry.weights,
     )

@@ -40,7 +40,7 @@ _show = msgspec.json.Decoder(_Show)
 
 @router.get("/version")
 async def version() -> Json:
-    return {"version": API_VERSION}
+    return {"version": API_VERSION, "server": "millrace"}
 
 
 @router.get("/tags")

@@ -1,6 +1,7 @@
 """Starts a batch's next request where there is room for it, and sees to what comes of it."""
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import Callable
@@ -123,7 +124,8 @@ class Desk:
             return await ask(self._services, caller, route_of(job.batch.endpoint), ready.question, request_id)
         except asyncio.CancelledError:
             # It may have been charged for what it had got: asked anew, it is another request.
-            job.output.add_try(ready.item.line)
+            with contextlib.suppress(OSError, BodyTooLarge):
+                job.output.add_try(ready.item.line)
             raise
 
     async def _put_back(self, job: Job, item: Item, reply: Reply) -> bool:
@@ -138,7 +140,12 @@ class Desk:
             due_s = now_s + pause_s(reply, attempt) * random.uniform(1.0, 1.25)  # noqa: S311 - no secret
         else:
             return False
-        await asyncio.to_thread(job.output.add_try, item.line)
+        try:
+            await asyncio.to_thread(job.output.add_try, item.line)
+        except (OSError, BodyTooLarge) as error:
+            # It counts in memory: only after a restart would the next try have this one's id again.
+            self._wait_for_disk(job, error)
+            due_s = max(due_s, job.held_until_s)
         job.items.put_back(item, due_s)
         return True
 
@@ -147,9 +154,12 @@ class Desk:
             await asyncio.to_thread(job.output.add, item.line, item.custom_id, reply)
         except (OSError, BodyTooLarge) as error:
             # The same request id again: what it costs is booked once.
-            log.error("batch has no room on disk", batch=job.batch.id, reason=str(error))
-            job.held_until_s = time.monotonic() + _NO_DISK_S
+            self._wait_for_disk(job, error)
             job.items.put_back(item, job.held_until_s)
+
+    def _wait_for_disk(self, job: Job, error: Exception) -> None:
+        log.error("batch has no room on disk", batch=job.batch.id, reason=str(error))
+        job.held_until_s = max(job.held_until_s, time.monotonic() + _NO_DISK_S)
 
     def _ended(self, job: Job, task: "asyncio.Task[None]") -> None:
         job.asking.discard(task)

@@ -59,7 +59,8 @@ class Answers:
         if self._is_off:
             return False
         extras = call.request.millrace
-        if extras and extras.cache is False:
+        # What tells its tokens to one caller, or is half an answer, is no answer for others.
+        if extras and (extras.cache is False or extras.resumable or extras.resume):
             return False
         return is_deterministic(call) or (self._keeps_all and call.kind in GENERATES)
 

@@ -37,7 +37,7 @@ def requests(
         (
             datetime.fromtimestamp(entry.started_ns / 1e9, UTC).strftime("%H:%M:%S"),
             entry.request_id,
-            entry.model,
+            f"{entry.model} ({entry.served_model})" if entry.served_model else entry.model,
             entry.lane,
             f"{entry.status} {entry.outcome}",
             f"{entry.prompt_tokens}+{entry.completion_tokens}",

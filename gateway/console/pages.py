@@ -4,12 +4,13 @@ import asyncio
 from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
 from fastapi.staticfiles import StaticFiles
 
 from accounting.money import format_usd
 from gateway.api.admin import describe
 from gateway.console import sign_in
-from gateway.console.browser import root_of, signed_in
+from gateway.console.browser import PATH, root_of, signed_in
 from gateway.console.rendering import page
 from gateway.identity.caller import HOME, Caller
 from gateway.records.request_log import RequestEntry
@@ -22,6 +23,12 @@ _KEYS_SHOWN = 10
 static = StaticFiles(directory=Path(__file__).parent / "static")
 router = APIRouter(prefix="/console", include_in_schema=False)
 router.include_router(sign_in.router)
+
+
+@router.get("/")
+async def with_slash() -> Response:
+    """As people type it."""
+    return RedirectResponse(PATH, status_code=308)
 
 
 @router.get("")

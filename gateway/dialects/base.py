@@ -4,6 +4,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from msgspec import Struct
+
 from gateway.dialects.refusals import RefusalWriter
 from gateway.errors import ApiError
 from gateway.identity.caller import Caller
@@ -11,8 +13,7 @@ from gateway.openai import Kind, Request
 from gateway.responses.store import ResponseStore
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(Struct, frozen=True):
     """A request in our own shape: what lanes read, and the OpenAI-shaped bytes that go to backends.
 
     `content_type` is that of `raw`: JSON, or a multipart form whose files pass as they came.

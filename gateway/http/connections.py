@@ -129,7 +129,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self.cycle.response_complete:  # else a pipelined request is next
+        # Else a pipelined request is next, or the connection is lost.
+        if not self.transport.is_closing() and self.cycle.response_complete:
             self._waiting_since_s = self.loop.time()
 
     def pause_writing(self) -> None:

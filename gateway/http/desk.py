@@ -5,6 +5,7 @@ from typing import Protocol
 
 from gateway.dialects.base import Route
 from gateway.http.exchange import Exchange
+from gateway.http.proxies import TrustedProxies
 from gateway.identity.caller import Caller
 
 
@@ -17,6 +18,10 @@ class Desk(Protocol):
 
     @property
     def body_bytes_max(self) -> int: ...
+
+    @property
+    def proxies(self) -> TrustedProxies:
+        """Who may say from whom a request comes."""
 
     def known(self, token: str) -> Caller | None:
         """The caller of a token that was seen just now."""

@@ -39,6 +39,7 @@ class Exchange:
     is_whole = False
     expects_word = False
     traceparent = b""
+    address = ""
     task: asyncio.Task[None] | None = None
     disconnected = False
     response_complete = False
@@ -88,7 +89,9 @@ class Exchange:
         if self.disconnected or not data:
             return
         if self._has_sent:
-            self._protocol.transport.write(self._framed(data))
+            # Framed here, because this is done for every event of every stream.
+            framed = b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunkable else data
+            self._protocol.transport.write(framed)
         elif self.is_stream or self._parts_bytes + len(data) > COLLECTED_BYTES_MAX:
             self._send_head()
             for part in (*self._parts, data):

@@ -31,7 +31,8 @@ class HotProtocol(BoundedProtocol):
     _body_due_s: float | None = None
     # The parser has seen the end of a message, and nothing of a next one.
     _is_between = False
-    _repeated: RepeatedHead[tuple[Route, str, bytes]]
+    _repeated: RepeatedHead[tuple[Route, str, bytes, str]]
+    _peer = ""
 
     @classmethod
     def serving(cls, desk: Desk) -> type["HotProtocol"]:
@@ -41,6 +42,7 @@ class HotProtocol(BoundedProtocol):
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         self._repeated = RepeatedHead()
         super().connection_made(transport)
+        self._peer = self.client[0] if self.client else ""
 
     def data_received(self, data: bytes) -> None:
         if self._is_between and _is_free(self.cycle) and (body := self._repeated.body_in(data)):
@@ -53,11 +55,12 @@ class HotProtocol(BoundedProtocol):
     def _repeat(self, body: bytes) -> None:
         """A request whose head the parser has taken before: it need not see it again."""
         assert self._repeated.meaning
-        route, token, traceparent = self._repeated.meaning
+        route, token, traceparent, address = self._repeated.meaning
         self._unset_keepalive_if_required()
         self._waiting_since_s = None
         exchange = Exchange(self, route, keep_alive=True, is_chunkable=True)
         exchange.traceparent = traceparent
+        exchange.address = address
         exchange.is_whole = True
         self.cycle = self._answering = exchange  # type: ignore[assignment]
         if exchange.take(body) > self.desk.body_bytes_max:
@@ -72,7 +75,8 @@ class HotProtocol(BoundedProtocol):
         if exchange is None or exchange.caller is None or not (exchange.keep_alive and exchange.is_whole):
             return
         if not exchange.expects_word and exchange.raw and data.endswith(exchange.raw):
-            self._repeated.learn(data, (exchange.route, _token(self._fields), exchange.traceparent))
+            meaning = (exchange.route, _token(self._fields), exchange.traceparent, exchange.address)
+            self._repeated.learn(data, meaning)
 
     # What the parser calls.
 
@@ -117,6 +121,7 @@ class HotProtocol(BoundedProtocol):
         exchange = Exchange(self, route, keep_alive=keep_alive, is_chunkable=is_chunkable)
         exchange.expects_word = self.expect_100_continue
         exchange.traceparent = self._fields.get(b"traceparent", b"")
+        exchange.address = self.desk.proxies.caller(self._peer, self.headers) if self.desk.proxies else self._peer
         self._reading = exchange
         self._look_at_head(exchange)
         before, self.cycle = self.cycle, exchange  # type: ignore[assignment]
@@ -137,7 +142,14 @@ class HotProtocol(BoundedProtocol):
         HttpToolsProtocol.on_message_begin(self)
         self.url, self.headers, self.expect_100_continue = url, headers, expects
         self.scope["headers"] = headers
+        if self.desk.proxies:
+            self._take_proxys_word()
         HttpToolsProtocol.on_headers_complete(self)
+
+    def _take_proxys_word(self) -> None:
+        proxies, port = self.desk.proxies, self.client[1] if self.client else 0
+        self.scope["client"] = (proxies.caller(self._peer, self.headers), port)
+        self.scope["scheme"] = proxies.scheme(self._peer, self.headers) or self.scope["scheme"]
 
     def _look_at_head(self, exchange: Exchange) -> None:
         """Who is asking, and whether so large a body is taken at all."""
@@ -164,7 +176,7 @@ class HotProtocol(BoundedProtocol):
         """Until it is known whose it is, no more of the request is read than has come."""
         self.flow.pause_reading()
         try:
-            exchange.caller = await self.desk.identify(token, self.client[0] if self.client else "")
+            exchange.caller = await self.desk.identify(token, exchange.address)
         except Exception as error:  # noqa: BLE001 - the request's edge
             exchange.problem = error
         finally:
@@ -262,6 +274,14 @@ class HotProtocol(BoundedProtocol):
                 exchange.disconnected = True
                 if exchange.task and not exchange.response_complete:
                     exchange.task.cancel()
+        self._forget_requests()
+
+    def _forget_requests(self) -> None:
+        """Each holds its connection: together, 10 KB, they would stay until the collector finds them."""
+        self._answering = self._reading = self._answering_asgi = None
+        self.pipeline.clear()
+        if isinstance(self.cycle, Exchange):
+            self.cycle = None  # type: ignore[assignment]
 
     def shutdown(self) -> None:
         """A request that is not whole yet is not waited for."""

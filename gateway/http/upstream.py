@@ -163,6 +163,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._client.note_lost(self)
+        del self._parser  # it holds the connection: together they would stay until the collector finds them
         if self._receiver is None:
             return
         is_framed = b"content-length" in self._headers or b"transfer-encoding" in self._headers

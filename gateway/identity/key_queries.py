@@ -1,8 +1,9 @@
 """How keys are asked for: with the person whose they are, and only while both are valid."""
 
+from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, or_, select
+from sqlalchemy import ColumnElement, CompoundSelect, Row, Select, literal, or_, select
 from sqlalchemy.orm import Session
 
 from gateway.errors import Conflict, NotFound
@@ -50,3 +51,9 @@ def one(session: Session, key_id_or_prefix: str, *, valid_ns: int | None = None)
 
 def named(key_id_or_prefix: str) -> ColumnElement[bool]:
     return (api_key_table.c.key_id == key_id_or_prefix) | (api_key_table.c.prefix == key_id_or_prefix)
+
+
+def ids_used_by(people: Sequence[str] | Select[tuple[str]]) -> CompoundSelect[tuple[str]]:
+    """What stands as their key in the rows of these people's requests: nothing where a session spoke for them."""
+    theirs = select(api_key_table.c.key_id).where(api_key_table.c.user_id.in_(people))
+    return theirs.union_all(select(literal("")))

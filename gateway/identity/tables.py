@@ -33,9 +33,7 @@ class Person(SQLModel, table=True):
     __table_args__ = (
         UniqueConstraint("issuer", "subject", name="person_subject"),
         Index("person_organization", "organization_id"),
-        Index(
-            "person_email", "email", unique=True, sqlite_where=_AWAITS_SIGN_IN, postgresql_where=_AWAITS_SIGN_IN
-        ),
+        Index("person_email", "email", unique=True, sqlite_where=_AWAITS_SIGN_IN),
     )
 
     user_id: str = Field(primary_key=True, sa_type=Text)

@@ -1,5 +1,6 @@
 """One try at one backend, up to the first bytes of its answer."""
 
+from cluster.errors import GenerationError, StageLost
 from gateway.errors import LaneBusy, LaneFailed
 from gateway.lanes.base import Answer, Call, Offer
 from gateway.routing.dispatch import Dispatch
@@ -11,13 +12,26 @@ async def begin(services: Services, call: Call, offer: Offer, dispatch: Dispatch
     try:
         answer = await services.lanes[offer.lane].open(call, offer)
     except LaneBusy as error:
+        note_error(services, offer, error)
         dispatch.left(error.retry_after_s)
         raise
-    except LaneFailed:
+    except LaneFailed as error:
+        note_error(services, offer, error)
         dispatch.failed()
+        raise
+    except StageLost as error:
+        note_error(services, offer, error)
+        dispatch.left()
         raise
     except BaseException:
         dispatch.left()  # an error of the request's own says nothing against the backend
         raise
     dispatch.first_byte()
     return answer
+
+
+def note_error(services: Services, offer: Offer | None, error: LaneFailed | GenerationError) -> None:
+    """What metrics know of a backend that failed, before its first byte or behind it."""
+    if offer:
+        kind = error.kind if isinstance(error, LaneFailed) else "failed"
+        services.metrics.upstream_errors.labels(offer.lane, kind).inc()

@@ -5,16 +5,16 @@ stopped. Never across costs: both backends are free of charge. Never with tools,
 several choices, where half an answer cannot be gone on with.
 """
 
+from functools import partial
+
 import structlog
-from msgspec import structs
 
 from cluster.errors import GenerationError
-from gateway.errors import GatewayError, LaneFailed
-from gateway.journey.attempt import begin
+from gateway.errors import LaneFailed
+from gateway.journey.attempt import note_error
+from gateway.journey.elsewhere import keeping_awake, open_elsewhere
 from gateway.journey.joint import Joined, Told, next_call
-from gateway.journey.opening import enter_for
 from gateway.journey.trip import Trip
-from gateway.journey.turn import move_turn
 from gateway.lanes.base import Answer, Call, Meter, Offer, Out
 from gateway.lanes.features import HINTS
 from gateway.openai import GENERATES, ChatRequest, CompletionRequest
@@ -45,10 +45,12 @@ async def send_on(services: Services, trip: Trip, answer: Answer, out: Out) -> N
             await part.body.send(writer)
             return
         except (LaneFailed, GenerationError) as error:
-            failed.add(trip.offer.label if trip.offer else "")
+            broken = trip.offer
+            failed.add(broken.label if broken else "")
             more = await _rest(services, trip, told, failed)
             if more is None:
                 raise
+            note_error(services, broken, error)  # of what is raised, whoever is told takes note
             backend = trip.offer.label if trip.offer else ""
             log.warning("answer broke off", request_id=trip.call.id, reason=str(error), continued_on=backend)
         finally:
@@ -64,32 +66,10 @@ async def _rest(services: Services, trip: Trip, told: Told, failed: set[str]) ->
         trip.dispatch.failed()
     if len(failed) > _TIMES_MAX or not told.can_go_on:
         return None
-    return await _open_elsewhere(services, trip, next_call(trip.call, told), failed)
-
-
-async def _open_elsewhere(services: Services, trip: Trip, call: Call, failed: set[str]) -> Answer | None:
-    """The first bytes of the rest; None when nobody can go on."""
+    call = next_call(trip.call, told)
     decision = services.router.decide(trip.caller, call)
-    for candidate in decision.candidates:
-        offer = candidate.offer
-        if offer.label in failed or not _may_go_on(trip, offer):
-            continue
-        move_turn(services, trip, offer)
-        try:
-            await enter_for(services, trip, offer)
-            dispatch = services.router.began(offer.label, decision, offer)
-            answer = await begin(services, call, offer, dispatch)
-        except (GatewayError, GenerationError) as error:
-            log.warning("not continued", request_id=call.id, lane=offer.label, reason=str(error))
-            services.metrics.continuations.labels(offer.lane, "failed").inc()
-            failed.add(offer.label)
-            continue
-        trip.offer, trip.dispatch = offer, dispatch
-        # What the request log says; the caller has had its headers.
-        trip.decision = structs.replace(trip.decision, said=f"{trip.decision.reason}; continued on {offer.label}")
-        services.metrics.continuations.labels(offer.lane, "begun").inc()
-        return answer
-    return None
+    with keeping_awake(told.note):
+        return await open_elsewhere(services, trip, call, decision, failed, partial(_may_go_on, trip))
 
 
 def _add(sum_: Meter, part: Meter) -> None:
@@ -97,6 +77,7 @@ def _add(sum_: Meter, part: Meter) -> None:
     sum_.completion_tokens += part.completion_tokens
     sum_.compute_ns += part.compute_ns
     sum_.is_complete = part.is_complete
+    sum_.finish_reasons = part.finish_reasons
     if part.source == "estimate":
         sum_.source = "estimate"
 

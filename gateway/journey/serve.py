@@ -6,6 +6,7 @@ from accounting.postings import Outcome
 from cluster.errors import GenerationError
 from gateway.errors import LaneFailed, to_api_error
 from gateway.identity.caller import Caller
+from gateway.journey.attempt import note_error
 from gateway.journey.client import Client
 from gateway.journey.continuing import continues, send_on
 from gateway.journey.heads import headers_of
@@ -13,7 +14,8 @@ from gateway.journey.opening import open_first
 from gateway.journey.recall import recall
 from gateway.journey.settling import refusal, report, settle
 from gateway.journey.trip import Ending, Trip
-from gateway.journey.turn import take_turn
+from gateway.journey.turn import take_at_once, take_turn
+from gateway.journey.twins import lasting, with_twins
 from gateway.lanes.base import Answer, Call, Meter
 from gateway.limits.admission import choices_of
 from gateway.openai import TaskRequest
@@ -49,38 +51,42 @@ async def _enter(services: Services, trip: Trip) -> Answer:
     caller, call = trip.caller, trip.call
     services.admission.enter()
     trip.has_place = True
-    tokens = _tokens_max(call) if caller.quotas else 0
-    trip.ticket = await services.limits.enter(caller, call.request.model, tokens)
+    if caller.quotas:
+        limits, model, tokens = services.limits, call.request.model, _tokens_max(call)
+        trip.ticket = limits.enter_at_once(caller, model, tokens) or await limits.enter(caller, model, tokens)
     if services.answers.applies(call) and (found := await recall(services, trip)):
         return found
     trip.decision = decision = services.router.decide(caller, call)
-    if decision.candidates and decision.candidates[0].offer.slots is not None:
+    if decision.candidates and not take_at_once(services, trip, decision.candidates[0].offer):
         await take_turn(services, trip)
-    answer = await open_first(services, trip)
+    trip.call = with_twins(trip)
+    answer = lasting(services, trip, call, await open_first(services, trip))
     return trip.lead.show(answer) if trip.lead else answer
 
 
 async def _deliver(services: Services, trip: Trip, answer: Answer, client: Client) -> None:
     """Send the answer; settles when it ends, however it ends."""
-    ending = Ending(answer.status, "interrupted")
+    outcome: Outcome = "interrupted"
+    problem = ""
     try:
         client.begin(answer.status, headers_of(trip, answer), is_stream=trip.call.request.is_stream)
         if continues(trip.call):
             await send_on(services, trip, answer, client)
         else:
             await answer.body.send(client)
-        outcome: Outcome = "complete" if answer.status == 200 and answer.meter.is_complete else "failed"
-        ending = Ending(answer.status, outcome)
+        outcome = "complete" if answer.status == 200 and answer.meter.is_complete else "failed"
         client.finish()
     except (LaneFailed, GenerationError) as error:
         # The status line is long gone: a stream ends with an error event and without [DONE].
-        ending = Ending(answer.status, "failed", str(error))
-        log.warning("answer broke off", request_id=trip.call.id, reason=str(error))
+        outcome, problem = "failed", str(error)
+        log.warning("answer broke off", request_id=trip.call.id, reason=problem)
+        note_error(services, trip.offer, error)
         client.break_off(to_api_error(error))
     finally:
         try:
             await answer.body.close()
         finally:  # a place that is not given back would be missing for good
+            ending = Ending(answer.status, outcome, problem)
             report(trip, answer.meter, ending)
             services.bookkeeper.observe(trip, answer.meter, ending)
             settle(services, trip, answer.meter, ending)
@@ -89,4 +95,5 @@ async def _deliver(services: Services, trip: Trip, answer: Answer, client: Clien
 def _tokens_max(call: Call) -> int:
     request = call.request
     limit = _OUTPUT_TOKENS if request.tokens_limit is None else request.tokens_limit
-    return call.prompt_tokens + limit * (1 if isinstance(request, TaskRequest) else choices_of(request))
+    had = request.millrace.had_tokens if request.millrace else 0
+    return call.prompt_tokens + had + limit * (1 if isinstance(request, TaskRequest) else choices_of(request))

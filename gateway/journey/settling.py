@@ -30,8 +30,9 @@ def settle(services: Services, trip: Trip, meter: Meter, ending: Ending) -> None
     if trip.ticket:
         # What was found needed nobody's work: it counts as a request, and as no tokens.
         tokens = 0 if trip.found else meter.prompt_tokens + meter.completion_tokens
+        spent_nano = _spent_nano(trip, meter) if trip.hold else 0
         is_served = ending.outcome != "refused" and trip.first_byte_s is not None
-        trip.ticket.leave(tokens, _spent_nano(trip, meter), is_served=is_served)
+        trip.ticket.leave(tokens, spent_nano, is_served=is_served)
     services.bookkeeper.settle(trip, meter, ending)
 
 
@@ -47,7 +48,7 @@ def refusal(error: BaseException) -> Ending:
 def _spent_nano(trip: Trip, meter: Meter) -> int:
     """Nothing delivered, nothing charged; and own machines charge nothing."""
     price = trip.offer.price if trip.offer else None
-    if trip.hold is None or price is None or not meter.completion_tokens:
+    if price is None or not meter.completion_tokens:
         return 0
     counts = (meter.prompt_tokens, meter.cached_tokens, meter.completion_tokens)
     return charge(price.price_for(meter.prompt_tokens), *counts)

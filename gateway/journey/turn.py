@@ -15,6 +15,17 @@ from gateway.services import Services
 _MOVES_MAX = 8
 
 
+def take_at_once(services: Services, trip: Trip, offer: Offer) -> bool:
+    """Whether the request may go there now; with known slots it has taken one."""
+    if offer.slots is None:
+        return True
+    label = offer.label
+    if not services.turns.try_take(label, offer.slots):
+        return False
+    trip.turn = label
+    return True
+
+
 async def take_turn(services: Services, trip: Trip) -> None:
     """Wait until the trip's first candidate, which may be another one by then, has room for the request.
 
@@ -27,7 +38,7 @@ async def take_turn(services: Services, trip: Trip) -> None:
         if not trip.decision.candidates:
             return
         best = trip.decision.candidates[0]
-        if _take_at_once(services, trip, best.offer):
+        if take_at_once(services, trip, best.offer):
             return
         began_s = time.monotonic()
         until_s = began_s + _patience_s(services, trip) if until_s is None else until_s
@@ -62,17 +73,6 @@ def _allowed(trip: Trip, decision: Decision) -> Decision:
         if (trip.may_pay or candidate.offer.price is None) and candidate.offer.model not in trip.refused_models
     )
     return structs.replace(decision, candidates=candidates)
-
-
-def _take_at_once(services: Services, trip: Trip, offer: Offer) -> bool:
-    """Whether the request may go there now; with known slots it has taken one."""
-    if offer.slots is None:
-        return True
-    label = offer.label
-    if not services.turns.try_take(label, offer.slots):
-        return False
-    trip.turn = label
-    return True
 
 
 async def _wait(services: Services, trip: Trip, best: Candidate, patience_s: float) -> bool:
@@ -130,7 +130,7 @@ def _go_elsewhere(services: Services, trip: Trip) -> bool:
     """The next best that has room, where the best has none for longer than the request may wait."""
     candidates = trip.decision.candidates
     for at, candidate in enumerate(candidates):
-        if _take_at_once(services, trip, candidate.offer):
+        if take_at_once(services, trip, candidate.offer):
             trip.decision = structs.replace(trip.decision, candidates=candidates[at:])
             return True
     return False
@@ -146,4 +146,4 @@ def move_turn(services: Services, trip: Trip, offer: Offer) -> None:
     if trip.turn is not None:
         services.turns.leave(trip.turn)
         trip.turn = None
-    _take_at_once(services, trip, offer)
+    take_at_once(services, trip, offer)

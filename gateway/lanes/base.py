@@ -29,6 +29,8 @@ class Offer:
     that may go there. `is_resident` is False where the model must be loaded first, which takes about `load_s`.
     `queued` and `running` are the backend's own word on all its requests, None where it says nothing.
     `continues`: where the last message of a chat is the assistant's, its text is gone on with.
+    `weights` name the model byte for byte and its precision, where the backend can go on behind given tokens:
+    offers of equal weights answer with equal tokens.
     `first_token_s` (after a prompt of 512 tokens) and `token_s` are what its plan foretells, where it has one.
     """
 
@@ -55,6 +57,7 @@ class Offer:
     first_token_s: float | None = None
     token_s: float | None = None
     continues: bool = False
+    weights: str = ""
     label: str = field(init=False, compare=False, repr=False)
     """What it is called where lane and backend are one word; made once, as routing asks for it all the time."""
 
@@ -77,6 +80,8 @@ class Call(Struct, frozen=True):
     content_type: str = "application/json"
     traceparent: str = ""
     """The caller's span in a trace that it has, as W3C Trace Context writes it."""
+    address: str = ""
+    """Where the caller is, for the access log; empty where no connection brought the call."""
     _features: dict[Feature, str] | None = None
     _prompt_tokens: int | None = None
 

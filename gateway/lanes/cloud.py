@@ -3,6 +3,7 @@
 import math
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from accounting.errors import PriceUnknown
@@ -11,7 +12,8 @@ from gateway.cloud_worker.supervisor import CloudWorker, CloudWorkerUnavailable
 from gateway.errors import LaneBrokeOff, LaneBusy, LaneUnreachable
 from gateway.http.client import Client
 from gateway.lanes.base import Answer, Call, Offer
-from gateway.lanes.features import ALL_FEATURES, UNPRICED
+from gateway.lanes.cloud_logprobs import gives_logprobs
+from gateway.lanes.features import ALL_FEATURES, UNPRICED, Feature
 from gateway.lanes.relay import relay
 from gateway.lanes.rewriting import OURS, with_fields
 from gateway.lanes.upstream import Upstream
@@ -19,10 +21,9 @@ from gateway.limits.admission import output_bound
 from gateway.openai import GENERATES, ChatRequest
 from gateway.settings import CloudSettings, LaneName
 
-_FIRST_BYTE_S = 180.0
-_SILENCE_S = 120.0
-# Less than a hold lasts.
-_TOTAL_S = 1100.0
+# The worker keeps to the settings' bounds and says which was passed. So much later a worker that is stuck is left.
+_WORKER_LATE_S = 60.0
+_WORKER_LATE_IN_ALL_S = 200.0
 _FEATURES = ALL_FEATURES - UNPRICED
 _LIMITS = ("max_tokens", "max_completion_tokens")
 
@@ -61,7 +62,7 @@ class CloudLane:
                 "cloud",
                 model,
                 model,
-                features=_FEATURES,
+                features=_features(entry.model),
                 kinds=GENERATES,
                 context_tokens=price.max_input_tokens,
                 price=price,
@@ -86,21 +87,32 @@ class CloudLane:
             lease = await stack.enter_async_context(self._worker.acquire())
         except CloudWorkerUnavailable as error:
             raise LaneBusy(str(error), retry_after_s=math.ceil(error.retry_after_s)) from None
-        upstream = Upstream(
-            name="cloud",
-            client=self._client,
-            base_url="http://worker/v1",
-            first_byte_s=_FIRST_BYTE_S,
-            silence_s=_SILENCE_S,
-            total_s=_TOTAL_S,
-            is_paid=True,
-            socket_path=str(lease.socket_path),
-        )
         try:
-            return await relay(upstream, call, body, stack)
+            return await relay(self._upstream(lease.socket_path, call), call, body, stack)
         except (LaneUnreachable, LaneBrokeOff):
             await self._worker.report_unreachable(lease)
             raise
+
+    def _upstream(self, socket_path: Path, call: Call) -> Upstream:
+        """A whole answer begins when it is done."""
+        settings = self._settings
+        in_all_s = settings.total_s + _WORKER_LATE_IN_ALL_S
+        is_stream = call.generation.is_stream
+        return Upstream(
+            name="cloud",
+            client=self._client,
+            base_url="http://worker/v1",
+            first_byte_s=settings.first_byte_s + _WORKER_LATE_S if is_stream else in_all_s,
+            silence_s=settings.silence_s + _WORKER_LATE_S,
+            total_s=in_all_s,
+            is_paid=True,
+            socket_path=str(socket_path),
+        )
+
+
+def _features(litellm_model: str) -> frozenset[Feature]:
+    """What a provider's models can do as far as we can price it."""
+    return _FEATURES if gives_logprobs(litellm_model) else _FEATURES - {"logprobs", "echo_logprobs"}
 
 
 def _body(call: Call, offer: Offer) -> bytes:

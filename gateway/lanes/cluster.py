@@ -5,12 +5,13 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from cluster.controller import Controller
-from cluster.errors import ClusterBusy, ClusterUnavailable
+from cluster.errors import ClusterBusy, ClusterUnavailable, RequestInvalid
 from cluster.generation import Accepted, Done, GenerateRequest, GenerationEvent, TokenEvent
 from gateway.errors import LaneFailed
 from gateway.lanes.base import Answer, Call, GeneratorBody, Meter, Offer, begun
 from gateway.lanes.cluster_answers import AnswerWriter
 from gateway.lanes.cluster_requests import echo_of, requests_of, tools_of
+from gateway.lanes.cluster_resuming import had_of, resume_of, tells_tokens
 from gateway.lanes.embeddings import STATES, embedding_offers, open_embeddings
 from gateway.lanes.features import HINTS, Feature
 from gateway.openai import GENERATES, EmbeddingRequest
@@ -56,13 +57,20 @@ class ClusterLane:
                 slots=self._slots,
                 first_token_s=predicted.first_token_s if predicted else None,
                 token_s=predicted.token_s if predicted else None,
+                weights=self._weights,
             ),
         ]
 
     @property
+    def _weights(self) -> str:
+        """Byte for byte, and how precisely they are computed with; empty before that is known."""
+        model, deployment = self._controller.model, self._controller.deployment
+        return f"{model.manifest.digest}/{deployment.plan.precision}" if model and deployment else ""
+
+    @property
     def _features(self) -> frozenset[Feature]:
         """Tools where the model's template has them, schemas where the machines can keep to them."""
-        found = set(HINTS)
+        found: set[Feature] = {"logprobs", *HINTS}
         if self._controller.chat_format.tools:
             found.add("tools")
         if not self._controller.unconstrained:
@@ -74,19 +82,25 @@ class ClusterLane:
         if isinstance(call.request, EmbeddingRequest):
             return await open_embeddings(self._controller.embeddings, call.id, call.request)
         meter = Meter(source="tokenizer")
-        body = self._body(call, offer.model, meter)
+        body = self._body(call, offer, meter)
         try:
             first = await anext(body)
         except (ClusterBusy, ClusterUnavailable) as error:
             raise LaneFailed(error.message, code=error.code) from error
+        except RequestInvalid as error:
+            if error.param != "resume":
+                raise
+            raise RequestInvalid(f"millrace.resume: {error.message}", "millrace.resume") from None
         content_type = "text/event-stream" if call.request.is_stream else "application/json"
         return Answer(200, content_type, GeneratorBody(await begun(_resume(first, body))), meter)
 
-    async def _body(self, call: Call, model: str, meter: Meter) -> AsyncGenerator[bytes]:
-        form, tools = self._controller.chat_format, tools_of(call)
-        requests = requests_of(call, tools, form, speculate=self._speculate)
+    async def _body(self, call: Call, offer: Offer, meter: Meter) -> AsyncGenerator[bytes]:
+        form, tools, weights = self._controller.chat_format, tools_of(call), self._weights
+        had = had_of(call, weights, offer.context_tokens)
+        requests = requests_of(call, tools, form, speculate=self._speculate, resume=resume_of(had))
         echoes = [echo_of(call.generation, request.prompt) for request in requests]
-        writer = AnswerWriter(call, model, echoes, form, tools)
+        tells = tells_tokens(call, weights)
+        writer = AnswerWriter(call, offer.model, echoes, form, tools, had=had, tells_tokens=tells)
         async with aclosing(self._events(requests)) as events:
             tally = _Tally(meter)
             async for number, event in events:
@@ -98,6 +112,7 @@ class ClusterLane:
                     if chunk := writer.token(choice, event):
                         yield chunk
         meter.is_complete = True
+        meter.finish_reasons = writer.finish_reasons
         yield writer.end(meter)
 
     async def _events(self, requests: list[GenerateRequest]) -> AsyncGenerator[_Numbered]:

@@ -2,6 +2,7 @@
 
 import time
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -14,6 +15,8 @@ from gateway.lanes.base import Call, Meter
 from gateway.lanes.cluster_choice import Choice
 from gateway.lanes.cluster_logprobs import chat_logprobs, text_logprobs
 from gateway.lanes.cluster_tools import Tools
+from gateway.lanes.records import Record, write_record
+from gateway.openai import Had
 
 DONE = b"data: [DONE]\n\n"
 
@@ -21,10 +24,21 @@ _NO_TOOLS = Tools()
 
 
 class AnswerWriter:
-    """Writes one call's answer. `echoes` are the texts that each choice begins with (completions' `echo`)."""
+    """Writes one call's answer. `echoes` are the texts that each choice begins with (completions' `echo`).
+
+    Of an answer that was begun elsewhere, what the caller `had` is not told again. `tells_tokens` writes records.
+    """
 
     def __init__(
-        self, call: Call, model: str, echoes: list[str], form: ChatFormat, tools: Tools = _NO_TOOLS
+        self,
+        call: Call,
+        model: str,
+        echoes: list[str],
+        form: ChatFormat,
+        tools: Tools = _NO_TOOLS,
+        *,
+        had: Sequence[Had] = (),
+        tells_tokens: bool = False,
     ) -> None:
         self._request = request = call.generation
         self._is_chat = call.kind == "chat"
@@ -33,6 +47,9 @@ class AnswerWriter:
         n = request.n or 1
         self._echoes = [echo for echo in echoes for _ in range(n)]
         self._choices = [Choice(calls_max=tools.calls_max) for _ in self._echoes]
+        for choice, known in zip(self._choices, had, strict=False):
+            choice.take_up(known)
+        self._tells_tokens = tells_tokens
         prefix, kind = ("chatcmpl", "chat.completion") if self._is_chat else ("cmpl", "text_completion")
         self._head: dict[str, Any] = {
             "id": f"{prefix}-{uuid.uuid4().hex}",
@@ -49,7 +66,10 @@ class AnswerWriter:
     def token(self, index: int, event: TokenEvent) -> bytes:
         """Bytes to send now; empty when the caller does not stream."""
         choice = self._choices[index]
-        text = event.text if choice.begun else self._echoes[index] + event.text
+        new = choice.unknown(event.text)
+        if not (new or event.token_ids or event.finish):
+            return b""
+        text = new if choice.begun else self._echoes[index] + new
         opening = b"" if choice.begun or not self._is_chat else self._opening(index)
         choice.begun = True
         speech = choice.hear(text, event.finish)
@@ -57,7 +77,21 @@ class AnswerWriter:
             choice.tokens += event.tokens
             return b""
         logprobs = self._logprobs(choice, list(event.tokens)) if self._wants_logprobs else None
-        return opening + self._chunks(index, speech, choice.finish, logprobs)
+        written = opening + self._chunks(index, speech, choice.finish, logprobs)
+        return self._record(index, event, len(new), written) + written if self._tells_tokens else written
+
+    def _record(self, index: int, event: TokenEvent, characters: int, written: bytes) -> bytes:
+        """What stands for the chunks that follow it."""
+        return write_record(
+            Record(
+                choice=index,
+                token_ids=list(event.token_ids),
+                characters=characters,
+                chunks=written.count(b"\n\n"),
+                text_offset=self._choices[index].offset,
+                finished=event.finish is not None,
+            )
+        )
 
     def end(self, used: Meter) -> bytes:
         """The stream's last bytes, or the whole answer."""
@@ -73,6 +107,11 @@ class AnswerWriter:
         if self._request.wants_usage:
             return _event(self._head | {"choices": [], "usage": usage}) + DONE
         return DONE
+
+    @property
+    def finish_reasons(self) -> tuple[str, ...]:
+        """Of those choices that have ended."""
+        return tuple(choice.finish for choice in self._choices if choice.finish)
 
     def _opening(self, index: int) -> bytes:
         return self._chunk({"index": index, "delta": {"role": "assistant", "content": ""}, "finish_reason": None})

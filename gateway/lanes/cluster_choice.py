@@ -14,6 +14,7 @@ from cluster.models.tool_calls.speech import (
     Thought,
     merged,
 )
+from gateway.openai import Had
 
 
 @dataclass(slots=True)
@@ -41,6 +42,20 @@ class Choice:
     finish: str | None = None
     begun: bool = False
     offset: int = 0
+    known: int = 0
+    """Characters to come that the caller has from another gateway."""
+
+    def take_up(self, had: Had) -> None:
+        """The caller has its beginning, which is heard once more and not told again."""
+        self.begun, self.known, self.offset = bool(had.token_ids), had.characters, had.text_offset
+
+    def unknown(self, text: str) -> str:
+        """What of this text the caller has not got yet."""
+        known = min(len(text), self.known)
+        if known:
+            self.known -= known
+            self.hear(text[:known], None)
+        return text[known:]
 
     def hear(self, text: str, finish: str | None) -> list[Speech]:
         """The next text, told apart; `finish` is why it is the last."""

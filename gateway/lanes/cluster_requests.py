@@ -8,6 +8,7 @@ from cluster.generation import (
     GenerateRequest,
     Limits,
     Prompt,
+    Resume,
     Sampling,
     TextPrompt,
     TokenPrompt,
@@ -31,8 +32,13 @@ def tools_of(call: Call) -> Tools:
     return read_tools(request)
 
 
-def requests_of(call: Call, tools: Tools, form: ChatFormat, *, speculate: bool) -> list[GenerateRequest]:
-    """One for each prompt of the call. Raises RequestInvalid, also for more choices than a head takes."""
+def requests_of(
+    call: Call, tools: Tools, form: ChatFormat, *, speculate: bool, resume: tuple[Resume, ...] = ()
+) -> list[GenerateRequest]:
+    """One for each prompt of the call; `resume` has what is known of the only one's answer.
+
+    Raises RequestInvalid, also for more choices than a head takes.
+    """
     request = call.generation
     # Only where somebody takes the answer apart: elsewhere they would be in the text.
     shows_markers = isinstance(request, ChatRequest) and listen(form, tools.names, is_thinking=False) is not None
@@ -49,6 +55,7 @@ def requests_of(call: Call, tools: Tools, form: ChatFormat, *, speculate: bool) 
             sampling=sampling,
             limits=limits,
             n=request.n or 1,
+            resume=resume,
             cache_salt=call.tenant,
             speculate=speculate,
             constraint=constraint,

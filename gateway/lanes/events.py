@@ -16,6 +16,8 @@ from gateway.lanes.kept import Kept, data_of
 from gateway.lanes.tokens import read_usage
 
 _CHOICES_MAX = 10_000
+_REASON_CHARS = 64
+_REASONS_MAX = 128
 _ENDS = (b"\n\n", b"\n\r\n")
 _BETWEEN_EVENTS = re.compile(rb"(?<=\n\n)|(?<=\n\r\n)")
 _USED = (b'"usage":{', b'"usage": {')
@@ -61,14 +63,17 @@ class StreamReader:
         self._kept = Kept(is_paid)
         self._usage = Meter()
         self._unfinished: set[int] = set()
-        self._has_finished = False
+        self._finishes: dict[int, str] = {}
+        self._is_first = True
         self._is_done = False
         self._has_ended = False
 
     def feed(self, chunk: bytes) -> bytes:
         if self._held or not chunk.endswith(_ENDS):
             chunk = self._whole_events(chunk)
-        is_first = not self._kept.has_any
+            if not chunk:
+                return chunk
+        is_first, self._is_first = self._is_first, False
         self._kept.add(chunk)
         # Written out, because this is done for every event of every stream.
         if (
@@ -99,11 +104,12 @@ class StreamReader:
     @property
     def _is_complete(self) -> bool:
         # Some servers end without [DONE]: a stream is whole as well when every choice that began has finished.
-        is_finished = self._has_ended and self._has_finished and not self._unfinished
+        is_finished = self._has_ended and bool(self._finishes) and not self._unfinished
         return (self._is_done or is_finished) and not self._error
 
     def fill(self, meter: Meter, call: Call) -> None:
         meter.is_complete = self._is_complete
+        meter.finish_reasons = tuple(reason for _, reason in sorted(self._finishes.items()))
         if self._usage.source == "upstream":
             meter.take(self._usage)
         elif tokens := self._kept.tokens():
@@ -124,8 +130,7 @@ class StreamReader:
     def _read(self, chunk: bytes) -> bytes:
         """Look at each event; returns the chunk, less what is not for the caller."""
         if any(word in chunk for word in _USED) and not self._passes_usage:
-            events = _BETWEEN_EVENTS.split(chunk)
-            return b"".join(event for event in events if not self._is_only_usage(event))
+            return b"".join(event for event in _events_of(chunk) if not self._is_only_usage(event))
         for data in data_of(chunk):
             self._note(data)
         return chunk
@@ -167,8 +172,17 @@ class StreamReader:
         index = choice.get("index", 0) if isinstance(choice, dict) else None
         if not isinstance(index, int):
             return
-        if choice.get("finish_reason"):
+        if reason := choice.get("finish_reason"):
             self._unfinished.discard(index)
-            self._has_finished = True
+            if len(self._finishes) < _REASONS_MAX:
+                self._finishes[index] = str(reason)[:_REASON_CHARS]
         elif len(self._unfinished) < _CHOICES_MAX and self._reads_all:
             self._unfinished.add(index)
+
+
+def _events_of(chunk: bytes) -> list[bytes]:
+    """Each with the empty line behind it."""
+    if b"\r" in chunk:
+        return _BETWEEN_EVENTS.split(chunk)
+    *events, rest = chunk.split(b"\n\n")
+    return [*(event + b"\n\n" for event in events), rest]

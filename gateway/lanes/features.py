@@ -1,6 +1,7 @@
 """What a request asks of a lane beyond text in and text out, and where in the request it does so."""
 
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any, Literal, get_args
 
 from gateway.openai import ChatRequest, CompletionRequest, ContentPart, Message, Request, TaskRequest
@@ -12,6 +13,7 @@ Feature = Literal[
     "audio",
     "suffix",
     "best_of",
+    "logprobs",
     "echo_logprobs",
     "files",
     "remote_media",
@@ -23,6 +25,9 @@ Feature = Literal[
 ]
 
 ALL_FEATURES: frozenset[Feature] = frozenset(get_args(Feature))
+
+# What GET /v1/models tells of a model, in words that people choose one by. What is only a way of charging is none.
+ABILITIES: tuple[Feature, ...] = ("tools", "json", "vision", "audio", "files")
 
 # Providers charge for these by other units or rates than the tokens of the price list, or for tokens that nothing
 # in the request bounds: a picture of unknown size behind a URL, the pages that a search finds, a wrong prediction.
@@ -42,6 +47,20 @@ UNPRICED: frozenset[Feature] = frozenset(
 # Wishes about speed and price: an answer without them is as good.
 HINTS: frozenset[Feature] = frozenset(("service_tier", "prompt_caching", "prediction"))
 
+# The fields of a chat, messages apart, that may ask for a feature.
+_ASKING = (
+    "tools",
+    "functions",
+    "logprobs",
+    "response_format",
+    "modalities",
+    "audio",
+    "service_tier",
+    "web_search_options",
+    "prediction",
+)
+_given = attrgetter(*_ASKING)
+_NOTHING_GIVEN = (None,) * len(_ASKING)
 _USUAL_TIERS = (None, "auto", "default")
 _FUNCTION_FIELDS = frozenset(("type", "function", "cache_control"))
 _PART_FEATURES: dict[str, Feature | None] = {
@@ -55,12 +74,17 @@ _PART_FEATURES: dict[str, Feature | None] = {
 def features_of(request: Request) -> dict[Feature, str]:
     """The features that a request needs, each with the first field that asks for it."""
     wanted: dict[Feature, str] = {}
-    if isinstance(request, TaskRequest):
+    if isinstance(request, TaskRequest) or (isinstance(request, ChatRequest) and _asks_nothing(request)):
         return wanted
     asked = _of_completion(request) if isinstance(request, CompletionRequest) else _of_chat(request)
     for feature, field in asked:
         wanted.setdefault(feature, field)
     return wanted
+
+
+def _asks_nothing(request: ChatRequest) -> bool:
+    """Whether it is text alone with none of those fields, as most chats are: that takes a quarter of the time."""
+    return _given(request) == _NOTHING_GIVEN and all(map(_is_plain, request.messages))
 
 
 _Asked = Iterator[tuple[Feature, str]]
@@ -71,6 +95,8 @@ def _of_completion(request: CompletionRequest) -> _Asked:
         yield "suffix", "suffix"
     if (request.best_of or 1) > 1:
         yield "best_of", "best_of"
+    if request.logprobs is not None:
+        yield "logprobs", "logprobs"
     if request.echo and request.logprobs is not None:
         yield "echo_logprobs", "logprobs"
     if request.service_tier not in _USUAL_TIERS:
@@ -79,18 +105,15 @@ def _of_completion(request: CompletionRequest) -> _Asked:
 
 def _of_chat(request: ChatRequest) -> _Asked:
     yield from _of_fields(request)
-    for at, tool in enumerate(request.tools or ()):
-        yield from _of_tool(tool, f"tools[{at}]")
-    for at, function in enumerate(request.functions or ()):
-        yield "tools", "functions"
-        if "cache_control" in function:
-            yield "prompt_caching", f"functions[{at}].cache_control"
+    yield from _of_tools(request)
     for at, message in enumerate(request.messages):
         if not _is_plain(message):
             yield from _of_message(message, f"messages[{at}]")
 
 
 def _of_fields(request: ChatRequest) -> _Asked:
+    if request.logprobs:
+        yield "logprobs", "logprobs"
     if request.response_format and request.response_format.get("type") not in (None, "text"):
         yield "json", "response_format"
     if request.modalities and request.modalities != ["text"]:
@@ -103,6 +126,15 @@ def _of_fields(request: ChatRequest) -> _Asked:
         yield "web_search", "web_search_options"
     if request.prediction is not None:
         yield "prediction", "prediction"
+
+
+def _of_tools(request: ChatRequest) -> _Asked:
+    for at, tool in enumerate(request.tools or ()):
+        yield from _of_tool(tool, f"tools[{at}]")
+    for at, function in enumerate(request.functions or ()):
+        yield "tools", "functions"
+        if "cache_control" in function:
+            yield "prompt_caching", f"functions[{at}].cache_control"
 
 
 def _of_tool(tool: dict[str, Any], field: str) -> _Asked:

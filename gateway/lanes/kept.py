@@ -3,10 +3,12 @@
 import orjson
 
 from accounting.metering import estimate
-from gateway.http.events import EventSplitter
+from gateway.http.events import EVENT_BYTES_MAX, EventSplitter
 from gateway.lanes.tokens import said_in
 
-_BYTES_MAX = 64 * 2**10
+# Of what is free the first events say what the others are like; every stream under way has so much in memory.
+_FREE_BYTES_MAX = 16 * 2**10
+_PAID_BYTES_MAX = 64 * 2**10
 
 
 class Kept:
@@ -17,19 +19,16 @@ class Kept:
 
     def __init__(self, is_paid: bool) -> None:
         self._is_paid = is_paid
+        self._bytes_max = _PAID_BYTES_MAX if is_paid else _FREE_BYTES_MAX
         self._chunks: list[bytes] = []
         self._size_bytes = 0
         self._events = 0
         self._tokens = 0
 
-    @property
-    def has_any(self) -> bool:
-        return bool(self._chunks or self._events)
-
     def add(self, chunk: bytes) -> None:
         self._chunks.append(chunk)
         self._size_bytes += len(chunk)
-        if self._size_bytes > _BYTES_MAX:
+        if self._size_bytes > self._bytes_max:
             self._count()
 
     def tokens(self) -> int:
@@ -50,8 +49,16 @@ class Kept:
 
 def data_of(content: bytes) -> list[bytes]:
     """The data of every event in it."""
+    *events, rest = content.split(b"\n\n")
+    if not rest and len(content) <= EVENT_BYTES_MAX and all(map(_is_usual, events)):
+        return [event[6:] for event in events]
     splitter = EventSplitter()
     return [*splitter.feed(content), *splitter.end()]
+
+
+def _is_usual(event: bytes) -> bool:
+    """Whether it is one line of data, as nearly all are: that is found out in a tenth of the time."""
+    return event[:6] == b"data: " and b"\n" not in event and b"\r" not in event
 
 
 def _said(data: bytes) -> str:

@@ -8,7 +8,10 @@ _COUNTED_MAX = 10**9
 
 
 class Meter(Struct):
-    """Counts of one answer; the lane fills it while the bytes pass."""
+    """Counts of one answer; the lane fills it while the bytes pass.
+
+    `finish_reasons` are why its choices ended, in their order, where that was seen on the way.
+    """
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -16,6 +19,7 @@ class Meter(Struct):
     source: CountSource = "estimate"
     compute_ns: int = 0
     is_complete: bool = False
+    finish_reasons: tuple[str, ...] = ()
 
     def count(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> None:
         """What a backend says it was; what nobody could have used is none."""

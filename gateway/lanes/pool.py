@@ -7,8 +7,9 @@ from gateway.errors import LaneBusy, LaneFailed, LaneUnreachable
 from gateway.http.client import Client
 from gateway.lanes.base import Answer, Call, Offer
 from gateway.lanes.relay import relay
-from gateway.lanes.rewriting import for_backend
+from gateway.lanes.rewriting import for_backend, for_twin
 from gateway.lanes.upstream import Upstream
+from gateway.openai import GENERATES
 from gateway.pool.asking import CONNECTIONS_MAX
 from gateway.pool.members import BACKENDS_MAX, Pool
 from gateway.pool.stored import PoolStore
@@ -44,9 +45,9 @@ class PoolLane:
         return self.pool.offers(model)
 
     async def open(self, call: Call, offer: Offer) -> Answer:
-        began_s = time.monotonic()
+        began_s = 0.0 if offer.is_resident else time.monotonic()
         try:
-            answer = await relay(self._upstream(offer), call, for_backend(call, offer.served_as))
+            answer = await relay(self._upstream(offer), call, _body(call, offer))
         except LaneFailed as failure:
             if not isinstance(failure, LaneBusy):
                 self.pool.doubt(offer.backend)
@@ -61,7 +62,7 @@ class PoolLane:
         if backend is None:
             raise LaneUnreachable(f"{offer.backend} was taken out of the pool")
         settings = backend.settings
-        found = self._upstreams.get(settings.name)
+        found = self._upstreams.get(offer.backend)
         if found and found[0] is settings:
             return found[1]
         upstream = Upstream(
@@ -77,3 +78,15 @@ class PoolLane:
             self._upstreams.clear()
         self._upstreams[settings.name] = (settings, upstream)
         return upstream
+
+
+def _body(call: Call, offer: Offer) -> bytes:
+    return for_twin(call, offer) if _tells_tokens(call, offer) else for_backend(call, offer.served_as)
+
+
+def _tells_tokens(call: Call, offer: Offer) -> bool:
+    """Whether the backend can say its stream's tokens, and they are those of the weights that are expected."""
+    extras = call.request.millrace
+    if extras is None or not extras.resumable or not call.request.is_stream or call.kind not in GENERATES:
+        return False
+    return bool(offer.weights) and extras.weights in (None, offer.weights)

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from gateway.errors import RequestInvalid
-from gateway.lanes.base import Call
+from gateway.lanes.base import Call, Offer
 from gateway.openai import GENERATES, with_model
 
 # What is said to us and nobody else; some servers refuse fields that they do not know.
@@ -34,6 +34,25 @@ def for_backend(call: Call, served_as: str | None) -> bytes:
         changes["stream_options"] = {"include_usage": True}
     if is_renamed:
         changes["model"] = served_as
+    return with_fields(call, changes, without=OURS)
+
+
+def for_twin(call: Call, offer: Offer) -> bytes:
+    """The body for another Millrace, which is to tell its stream's tokens, and to go on behind those it is told.
+
+    The seed is said aloud, so that whoever goes on draws the same tokens. Raises RequestInvalid.
+    """
+    request, extras = call.generation, call.generation.millrace
+    ours: dict[str, Any] = {"resumable": True, "weights": offer.weights}
+    if extras and extras.resume:
+        ours["resume"] = extras.resume
+    changes: dict[str, Any] = {"millrace": ours}
+    if request.seed is not None:
+        changes["seed"] = request.seed
+    if not request.wants_usage:
+        changes["stream_options"] = {"include_usage": True}
+    if offer.served_as is not None:
+        changes["model"] = offer.served_as
     return with_fields(call, changes, without=OURS)
 
 

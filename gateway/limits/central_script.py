@@ -4,6 +4,7 @@ A counter is a hash. `u` is what was used in the window that begins at `w` (days
 in that second (minutes). `l:PROCESS` is that process's lease, as `amount idle taken untaken expiry`: what it may
 still use or has reserved for requests under way; the part of it that no request needs; the sums of all that it
 ever reported as used, and as not used after all, so that a report that comes twice counts once; its end, in ms.
+Its sums stay for a minute where nothing is lent any more: without an answer the process may say the same again.
 
 An ended lease goes on counting while its process may have used it: a minute longer for minutes, and to the
 window's end for days and months unless the books say what was really used. Places come back at once. So, whatever
@@ -82,8 +83,9 @@ local function others(key, have, grace)
   local leased, idle, ended = 0, 0, 0
   for name, lease in pairs(have.leases) do
     if name ~= owner then
-      if lease.ends + grace <= now then redis.call('HDEL', key, 'l:' .. name)
-      else
+      local kept = lease.amount > 0 and grace or SPAN * 1000
+      if lease.ends + kept <= now then redis.call('HDEL', key, 'l:' .. name)
+      elseif lease.amount > 0 then
         leased = leased + lease.amount
         if lease.ends > now then idle = idle + lease.idle else ended = math.max(ended, now - lease.ends) end
       end
@@ -156,7 +158,7 @@ local function serve(key, base)
     if books >= 0 then trust(key, have, books) end
   end
   local mine = have.leases[owner]
-  if mine and mine.ends + grace <= now then mine = nil end
+  if mine and mine.ends + (mine.amount > 0 and grace or SPAN * 1000) <= now then mine = nil end
   -- The sums only grow: a smaller one is an old report that comes late.
   if mine then taken, untaken = math.max(taken, mine.taken), math.max(untaken, mine.untaken) end
   use(key, have, kind, taken - (mine and mine.taken or taken_before))
@@ -178,7 +180,7 @@ local function serve(key, base)
     granted = granted + math.min(ahead, math.floor((available - granted) / (2 * processes)))
   end
   local amount = held + idle + granted
-  if amount > 0 then
+  if amount > 0 or taken ~= taken_before or untaken ~= untaken_before then
     local lease = table.concat({text(amount), text(idle + granted), text(taken), text(untaken), text(ends)}, ' ')
     redis.call('HSET', key, 'l:' .. owner, lease)
   else redis.call('HDEL', key, 'l:' .. owner) end

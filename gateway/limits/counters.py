@@ -72,6 +72,10 @@ class Counter(ABC):
     def room_s(self, amount: int, now_s: float) -> float:
         """Seconds until so much is left if nobody else takes it, where time alone makes room; more than 0."""
 
+    def whole_s(self, now_s: float) -> float:
+        """Seconds until all of it is there again if nobody takes any more; more than 0."""
+        return self.room_s(self.amount, now_s)
+
     @abstractmethod
     def is_blank(self, now_s: float) -> bool:
         """Whether a new counter would say the same."""
@@ -144,6 +148,12 @@ class SlidingCounter(Counter):
             if freed >= amount:
                 return max(_LEAST_S, second + _SECONDS - now_s)
         return SOON_S
+
+    def whole_s(self, now_s: float) -> float:
+        """What is held now counts for a minute from its request's end, which may be now."""
+        if self.held or self.taken:
+            return max(_LEAST_S, self._second + _SECONDS - now_s)
+        return self.room_s(self.amount, now_s)
 
     def is_blank(self, now_s: float) -> bool:
         return not self.held and now_s >= self._second + _SECONDS

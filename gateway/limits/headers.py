@@ -1,14 +1,39 @@
 """What callers read of a limit in OpenAI's headers."""
 
+import math
+
 from gateway.limits.counters import Counter
 
 Headers = list[tuple[bytes, bytes]]
 
+# The measures that OpenAI has headers for.
+_SHOWN = ("requests", "tokens")
+
+
+class Shown:
+    """One counter's headers, as answer after answer has them: what changes with time is written once a second."""
+
+    __slots__ = ("_limit", "_remaining", "_reset", "_written_until_s", "counter")
+
+    def __init__(self, counter: Counter) -> None:
+        self.counter = counter
+        self._remaining = b"x-ratelimit-remaining-" + counter.key.measure.encode()
+        self._limit = self._reset = (b"", b"")
+        self._written_until_s = -math.inf
+
+    def headers(self, now_s: float) -> Headers:
+        """Limit, rest, and when all of it is there again."""
+        if now_s >= self._written_until_s:
+            self._limit, _, self._reset = headers_of(self.counter, self.counter.whole_s(now_s))
+            self._written_until_s = now_s // 1 + 1
+        left = self.counter.visible
+        return [self._limit, (self._remaining, b"%d" % (left if left > 0 else 0)), self._reset]
+
 
 def headers_of(counter: Counter, reset_s: float) -> Headers:
-    """Limit, rest, and when all of it is there again. OpenAI has them for requests and tokens alone."""
+    """Limit, rest, and when there is more. OpenAI has them for requests and tokens alone."""
     measure = counter.key.measure
-    if measure not in ("requests", "tokens"):
+    if measure not in _SHOWN:
         return []
     name = measure.encode()
     return [

@@ -51,7 +51,14 @@ class Limits:
         Raises:
             RateLimited: a limit is reached.
         """
-        return await self._enter(self.plans.of(caller, model), tokens, model)
+        return self.enter_at_once(caller, model, tokens) or await self._enter(
+            self.plans.of(caller, model), tokens, model
+        )
+
+    def enter_at_once(self, caller: Caller, model: str, tokens: int) -> Ticket | None:
+        """As `enter` does where all counters have enough; None where it may have to wait, or to refuse."""
+        plan, now_s = self.plans.of(caller, model), self._clock()
+        return Ticket(plan, tokens, now_s, self._clock, self, model) if plan.take(tokens, now_s) else None
 
     async def enter_beside(self, ticket: Ticket, caller: Caller, model: str) -> None:
         """This model is to answer, in place of the one asked for: limits that name it hold as well.
@@ -68,6 +75,10 @@ class Limits:
         if not plan.take(tokens, now_s):
             await self._refill(lambda: plan.take(tokens, self._clock()), lambda now_s: plan.short(tokens, now_s))
         return Ticket(plan, tokens, now_s, self._clock, self, model)
+
+    def refused(self) -> dict[tuple[str, ...], float]:
+        """`refusals` as a metric's series."""
+        return {(measure,): count for measure, count in self.refusals.items()}
 
     async def keep_small(self) -> None:
         """Forget what nobody needs any more, now and then, for ever."""

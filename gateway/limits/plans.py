@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 
 from gateway.identity.caller import Caller
 from gateway.limits.counters import Counter
+from gateway.limits.headers import Headers, Shown
 from gateway.limits.quotas import Quota
 
 # So many keys' plans are remembered; past it all are forgotten and made again as they are needed.
@@ -16,7 +17,7 @@ Shortage = tuple[Counter, int]
 class Plan:
     """The counters of one key's requests for one model, by what a request takes of them."""
 
-    __slots__ = ("counted", "requests", "slots", "spend", "tokens")
+    __slots__ = ("_shown", "counted", "requests", "slots", "spend", "tokens", "trued_up")
 
     def __init__(self, counters: Iterable[Counter]) -> None:
         by_measure: dict[str, list[Counter]] = {"requests": [], "tokens": [], "concurrency": [], "spend": []}
@@ -28,20 +29,17 @@ class Plan:
         self.spend = tuple(by_measure["spend"])
         self.counted = self.requests + self.slots
         """Those of which each request takes one."""
+        self.trued_up = self.tokens + self.spend
+        """Those of which a request takes what it came to in the end."""
+        self._shown = [tuple(map(Shown, some)) for some in (self.requests, self.tokens) if some]
 
     def take(self, tokens: int, now_s: float) -> bool:
-        """One request, one place and so many tokens, of every counter; False, and nothing taken, where one is
-        short."""
-        for counter in self.counted:
-            if now_s >= counter.ends_s:
-                counter.roll(now_s)
-            if counter.left < 1:
-                return False
-        for counter in self.tokens:
-            if now_s >= counter.ends_s:
-                counter.roll(now_s)
-            if counter.left < tokens:
-                return False
+        """One request, one place and so many tokens, of every counter, which a Ticket gives back.
+
+        False, and nothing taken, where one is short.
+        """
+        if _lacks(self.counted, 1, now_s) or _lacks(self.tokens, tokens, now_s):
+            return False
         for counter in self.requests:
             counter.left -= 1
             counter.taken += 1
@@ -51,6 +49,8 @@ class Plan:
         for counter in self.tokens:
             counter.left -= tokens
             counter.held += tokens
+        for counter in self.trued_up:
+            counter.tickets += 1
         return True
 
     def take_spend(self, amount_nano: int, now_s: float) -> bool:
@@ -65,6 +65,24 @@ class Plan:
         """The counters for which `take` refuses."""
         return shortages(self.counted, 1, now_s) + shortages(self.tokens, tokens, now_s)
 
+    def headers(self, now_s: float) -> Headers:
+        """What the limits on requests and tokens that are nearest have left, in OpenAI's names."""
+        headers: Headers = []
+        for shown in self._shown:
+            nearest = shown[0] if len(shown) == 1 else min(shown, key=_left)
+            headers += nearest.headers(now_s)
+        return headers
+
+
+def _lacks(counters: tuple[Counter, ...], amount: int, now_s: float) -> bool:
+    """Whether one of them has less."""
+    for counter in counters:
+        if now_s >= counter.ends_s:
+            counter.roll(now_s)
+        if counter.left < amount:
+            return True
+    return False
+
 
 def shortages(counters: tuple[Counter, ...], amount: int, now_s: float) -> list[Shortage]:
     short: list[Shortage] = []
@@ -74,6 +92,10 @@ def shortages(counters: tuple[Counter, ...], amount: int, now_s: float) -> list[
         if counter.left < amount:
             short.append((counter, amount))
     return short
+
+
+def _left(shown: Shown) -> int:
+    return shown.counter.visible
 
 
 NO_PLAN = Plan(())

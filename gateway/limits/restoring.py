@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 
-from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from accounting.postings import FROM_CACHE
 from accounting.tables import usage_table
+from gateway.identity.key_queries import ids_used_by
 from gateway.identity.tables import person_table
 from gateway.limits.counters import CounterKey
 from gateway.limits.local import Reader
@@ -48,5 +49,6 @@ def _whose(scope: str) -> ColumnElement[bool]:
     if kind == "key":
         return usage.key_id == name
     if kind == "person":
-        return usage.user_id == name
-    return usage.user_id.in_(select(person_table.c.user_id).where(person_table.c.organization_id == name))
+        return and_(usage.user_id == name, usage.key_id.in_(ids_used_by([name])))
+    people = select(person_table.c.user_id).where(person_table.c.organization_id == name)
+    return and_(usage.user_id.in_(people), usage.key_id.in_(ids_used_by(people)))

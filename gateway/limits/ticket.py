@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from typing import Protocol
 
+from msgspec import Struct
+
 from gateway.limits.counters import Counter
-from gateway.limits.headers import Headers, headers_of
+from gateway.limits.headers import Headers
 from gateway.limits.plans import NO_PLAN, Plan
 
 
@@ -14,44 +16,26 @@ class SpendDesk(Protocol):
     async def take_spend(self, plan: Plan, amount_nano: int) -> None: ...
 
 
-class Ticket:
-    """What a request has reserved. One event loop owns it.
+class Ticket(Struct, eq=False):
+    """What a request has reserved, once its plan was taken. One event loop owns it.
 
-    `answers_by` is the model whose limits it is within. Where that is not the one asked for, the limits that name
-    it are a ticket of their own beside this one, which ends with it.
+    It is within the limits of the `model` that was asked for. Where another one answers, the limits that name that
+    one are a ticket of their own `beside` this, which ends with it.
     """
 
-    __slots__ = (
-        "_beside",
-        "_clock",
-        "_desk",
-        "_entered_s",
-        "_plan",
-        "_spend_nano",
-        "answers_by",
-        "model",
-        "tokens",
-    )
+    plan: Plan
+    tokens: int
+    entered_s: float
+    clock: Callable[[], float]
+    desk: SpendDesk
+    model: str = ""
+    spend_nano: int = 0
+    beside: "Ticket | None" = None
 
-    def __init__(
-        self,
-        plan: Plan,
-        tokens: int,
-        entered_s: float,
-        clock: Callable[[], float],
-        desk: SpendDesk,
-        model: str = "",
-    ) -> None:
-        self.model = self.answers_by = model
-        self.tokens = tokens
-        self._beside: Ticket | None = None
-        self._plan = plan
-        self._spend_nano = 0
-        self._entered_s = entered_s
-        self._clock = clock
-        self._desk = desk
-        for counter in plan.tokens + plan.spend:
-            counter.tickets += 1
+    @property
+    def answers_by(self) -> str:
+        """The model whose limits it is within."""
+        return self.beside.model if self.beside else self.model
 
     async def reserve_spend(self, amount_nano: int) -> None:
         """The most that the request may cost, in addition to what is reserved already.
@@ -60,24 +44,23 @@ class Ticket:
             BudgetExceeded: a limit on money has less left.
             BudgetUnavailable: nobody can say what is left.
         """
-        if amount_nano and self._plan.spend:
-            await self._desk.take_spend(self._plan, amount_nano)
-            self._spend_nano += amount_nano
+        if amount_nano and self.plan.spend:
+            await self.desk.take_spend(self.plan, amount_nano)
+            self.spend_nano += amount_nano
 
     async def cover(self, amount_nano: int) -> None:
         """Have so much reserved in all, also within the limits of the model that answers in another's place.
 
         Raises BudgetExceeded, BudgetUnavailable.
         """
-        if amount_nano > self._spend_nano:
-            await self.reserve_spend(amount_nano - self._spend_nano)
-        if self._beside:
-            await self._beside.cover(amount_nano)
+        if amount_nano > self.spend_nano:
+            await self.reserve_spend(amount_nano - self.spend_nano)
+        if self.beside:
+            await self.beside.cover(amount_nano)
 
     def put_beside(self, other: "Ticket | None") -> None:
         """Another model is to answer than the one asked for, or than the one before, which did not."""
-        before, self._beside = self._beside, other
-        self.answers_by = other.model if other else self.model
+        before, self.beside = self.beside, other
         if before:
             before.leave(0, 0, is_served=False)
 
@@ -87,31 +70,28 @@ class Ticket:
         A request that was not served does not count at all; without the caller's word, one that came to nothing
         was not served.
         """
-        plan, self._plan = self._plan, NO_PLAN
-        now_s = self._clock()
+        plan, self.plan = self.plan, NO_PLAN
+        now_s = self.clock()
         for counter in plan.slots:
             counter.left += 1
             counter.held -= 1
-        for counter in plan.tokens + plan.spend:
+        for counter in plan.trued_up:
             counter.tickets -= 1
         if plan.tokens:
             _settle(plan.tokens, self.tokens, tokens, now_s)
-        if plan.spend and (spend_nano or self._spend_nano):
-            _settle(plan.spend, self._spend_nano, spend_nano, now_s)
+        if plan.spend and (spend_nano or self.spend_nano):
+            _settle(plan.spend, self.spend_nano, spend_nano, now_s)
         if is_served is None:
             is_served = bool(tokens or spend_nano)
         if not is_served:
             for counter in plan.requests:
-                counter.untake(1, self._entered_s, now_s)
-        if self._beside:
-            self._beside.leave(tokens, spend_nano, is_served=is_served)
+                counter.untake(1, self.entered_s, now_s)
+        if self.beside:
+            self.beside.leave(tokens, spend_nano, is_served=is_served)
 
     def headers(self) -> Headers:
         """What the limits on requests and tokens that are nearest have left, in OpenAI's names."""
-        if not self._plan.requests and not self._plan.tokens:
-            return []
-        now_s = self._clock()
-        return [*_headers(self._plan.requests, now_s), *_headers(self._plan.tokens, now_s)]
+        return self.plan.headers(self.clock())
 
 
 def _settle(counters: tuple[Counter, ...], reserved: int, used: int, now_s: float) -> None:
@@ -121,10 +101,3 @@ def _settle(counters: tuple[Counter, ...], reserved: int, used: int, now_s: floa
         counter.held -= reserved
         counter.taken += used
         counter.left += reserved - used
-
-
-def _headers(counters: tuple[Counter, ...], now_s: float) -> Headers:
-    if not counters:
-        return []
-    nearest = min(counters, key=lambda have: have.visible)
-    return headers_of(nearest, nearest.room_s(nearest.amount, now_s))

@@ -33,7 +33,9 @@ class Metrics:
         )
         self.cache_hits = _counter("cache_hits", "Answers from the answer cache, by how they were found.", "kind")
         self.lane_failures = _counter("lane_failures", "Backends that failed before their first byte.", "lane")
-        self.upstream_errors = _counter("upstream_errors", "Errors of backends by lane and kind.", "lane", "kind")
+        self.upstream_errors = _counter(
+            "upstream_errors", "Errors of backends by lane and kind, whenever they came.", "lane", "kind"
+        )
         self.hedges = _counter("hedges", "Second backends asked, by what came of it (won, lost).", "result")
         self.continuations = _counter(
             "continuations", "Broken answers gone on with elsewhere, by lane and result.", "lane", "result"

@@ -5,7 +5,7 @@ the books are for reckoning.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 Labels: TypeAlias = tuple[str, ...]
@@ -45,13 +45,14 @@ class Spread:
 
 
 class Counter:
-    """Counts by the values of its labels."""
+    """Counts by the values of its labels; or those that somebody else keeps, and `read` gives at the scrape."""
 
     kind: Literal["counter"] = "counter"
 
     def __init__(self, name: str, text: str, labels: Labels = ()) -> None:
         self.name, self.text, self._labels = name, text, labels
         self._series: dict[Labels, Count] = {} if labels else {(): Count()}
+        self.read: Callable[[], Mapping[Labels, float]] | None = None
 
     def labels(self, *values: str) -> Count:
         series = self._series.get(values)
@@ -64,8 +65,11 @@ class Counter:
         self._series[()].inc(amount)
 
     def samples(self) -> Iterator[Sample]:
-        for values, series in list(self._series.items()):
-            yield "_total", self._labels, values, series.value
+        counts = (
+            self.read() if self.read else {values: series.value for values, series in list(self._series.items())}
+        )
+        for values, value in counts.items():
+            yield "_total", self._labels, values, value
 
 
 class Histogram:

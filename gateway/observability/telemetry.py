@@ -85,6 +85,8 @@ class Telemetry:
             },
             start_time=usage.started_ns,
         )
+        if ended.finish_reasons:
+            span.set_attribute("gen_ai.response.finish_reasons", ended.finish_reasons)
         if "error.type" in attributes:
             span.set_status(Status(StatusCode.ERROR, ended.problem))
         span.end(usage.started_ns + usage.duration_ms * 10**6)
@@ -110,6 +112,8 @@ def _attributes(ended: Ended) -> Attributes:
         "gen_ai.request.model": usage.model,
         "server.address": ended.backend,
     }
+    if usage.ttft_ms is not None:  # else nobody answered
+        attributes["gen_ai.response.model"] = usage.served_model or usage.model
     if usage.outcome in ("failed", "refused"):
         attributes["error.type"] = str(ended.status) if ended.status != 200 else usage.outcome
     return attributes

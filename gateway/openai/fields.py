@@ -12,11 +12,25 @@ INPUTS_MAX = 2048
 STOPS_MAX = 16
 BIASES_MAX = 1024
 TOOLS_MAX = 1024
+# Of all choices of an answer together, and the bytes that so many take as JSON.
+HAD_TOKENS_MAX = 131_072
+HAD_BYTES_MAX = 2**21
 
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 PositiveTokens = Annotated[int, Meta(ge=1, le=TOKENS_MAX)]
 StopString = Annotated[str, Meta(min_length=1, max_length=1000)]
 ModelName = Annotated[str, Meta(min_length=1, max_length=256, pattern="^[^\\x00-\\x1f\\x7f]+$")]
+
+
+class Had(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a caller has of one choice of an answer that broke off elsewhere: its tokens and characters.
+
+    `text_offset` is where the next token of a completion's log-probabilities begins.
+    """
+
+    token_ids: Annotated[list[TokenId], Meta(max_length=HAD_TOKENS_MAX)]
+    characters: Annotated[int, Meta(ge=0, le=2**31 - 1)]
+    text_offset: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
 
 
 class Extras(Struct, frozen=True, forbid_unknown_fields=True):
@@ -25,6 +39,10 @@ class Extras(Struct, frozen=True, forbid_unknown_fields=True):
     `continue_on_failure` allows an answer that a foreign backend broke off to be taken up by another one from its
     text, which is not what the first would have said; never with tools or a schema. `deadline_s` is when the
     caller gives up waiting for the first token.
+
+    Gateways say the rest to each other. `resumable` asks a stream of the cluster lane to tell its tokens beside
+    its chunks; `resume` has, for each choice, what the caller was told of an answer that is to go on behind it.
+    `weights` are those that the caller expects: of others nothing is told, and nothing is gone on with.
     """
 
     lane: LaneName | None = None
@@ -32,6 +50,18 @@ class Extras(Struct, frozen=True, forbid_unknown_fields=True):
     continue_on_failure: bool = False
     deadline_s: Annotated[float, Meta(gt=0, le=86_400)] | None = None
     cache: bool | None = None
+    resumable: bool = False
+    resume: Annotated[list[Had], Meta(min_length=1, max_length=128)] | None = None
+    weights: Annotated[str, Meta(max_length=200)] | None = None
+
+    def __post_init__(self) -> None:
+        if self.had_tokens > HAD_TOKENS_MAX:
+            raise ValueError(f"resume has {self.had_tokens} tokens in all; {HAD_TOKENS_MAX} are allowed")
+
+    @property
+    def had_tokens(self) -> int:
+        """Of the choices that are to be resumed, together."""
+        return sum(len(had.token_ids) for had in self.resume or ())
 
 
 class MaxPrice(Struct, frozen=True):

@@ -10,6 +10,7 @@ import msgspec
 
 from gateway.errors import RequestInvalid
 from gateway.openai.checks import check_chat, check_completion, check_embedding
+from gateway.openai.fields import HAD_BYTES_MAX, HAD_TOKENS_MAX
 from gateway.openai.generation import ChatRequest, CompletionRequest, GenerationRequest
 from gateway.openai.kinds import Kind
 from gateway.openai.tasks import (
@@ -46,6 +47,8 @@ _checks: dict[Kind, Callable[[Any], None]] = {
 
 def read_request(kind: Kind, body: bytes) -> Request:
     """Parse and check a JSON body. Raises RequestInvalid naming the field."""
+    if len(body) > HAD_BYTES_MAX:
+        _check_resume(body)
     request = decode(_decoders[kind], body)
     # Rarely so, and mostly for a tool's field of that name. As an escape each of its letters begins like this.
     # For the speed of these searches: one byte is looked for a hundred times faster than several.
@@ -54,6 +57,28 @@ def read_request(kind: Kind, body: bytes) -> Request:
     if check := _checks.get(kind):
         check(request)
     return request
+
+
+class _Resumed(msgspec.Struct):
+    resume: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _Resuming(msgspec.Struct):
+    millrace: _Resumed | None = None
+
+
+_resuming = msgspec.json.Decoder(_Resuming)
+
+
+def _check_resume(body: bytes) -> None:
+    """Before its tokens are made numbers, which take many times the bytes that they come in."""
+    try:
+        found = _resuming.decode(body).millrace
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return  # What is wrong is said where the whole is read.
+    if found and len(bytes(found.resume)) > HAD_BYTES_MAX:
+        text = f"millrace.resume: too long; {HAD_TOKENS_MAX} tokens are allowed in all"
+        raise RequestInvalid(text, param="millrace.resume", code="invalid_value")
 
 
 def _check_model(body: bytes) -> None:

@@ -67,8 +67,7 @@ class Pool:
         return sorted({name for member in self._members.values() for name in member.backend.names})
 
     def offers(self, model: str) -> list[Offer]:
-        found = (member.backend.offer(model) for member in self._members.values())
-        return [offer for offer in found if offer is not None]
+        return [offer for member in self._members.values() if (offer := member.backend.offer(model))]
 
     def find(self, name: str) -> Backend:
         """Raises NotFound."""

@@ -92,4 +92,5 @@ def _offer(
         load_s=loads.expected_s(model),
         queued=report.queued,
         running=report.running,
+        weights=model.weights,
     )

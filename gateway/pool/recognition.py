@@ -17,7 +17,7 @@ _BY_OWNER: dict[str, BackendKind] = {
     "exo": "exo",
     "gpustack": "gpustack",
     "library": "ollama",
-    "millrace": "openai",
+    "millrace": "millrace",
 }
 # What stands in the Server header.
 _BY_SERVER: tuple[tuple[str, BackendKind], ...] = (("llama.cpp", "llama-server"), ("BaseHTTP/", "mlx-lm"))
@@ -26,7 +26,10 @@ _DLLAMA = ListedModel("dl", "user")
 
 
 class _Version(Struct, frozen=True):
+    """Ollama's; a Millrace, which answers Ollama's clients too, adds what it is."""
+
     version: str
+    server: str = ""
 
 
 async def recognise(asker: Asker) -> BackendKind:
@@ -53,12 +56,12 @@ def _by_list(entries: list[ListedModel], reply: Reply) -> BackendKind | None:
 
 
 async def _by_endpoint(asker: Asker) -> BackendKind | None:
-    """Ollama shows models under the names of their makers, LM Studio may have none."""
+    """Ollama shows models under the names of their makers, LM Studio and a Millrace may have none."""
     try:
-        if (await asker.get("/api/version")).read(_Version):
-            return "ollama"
+        if said := (await asker.get("/api/version")).read(_Version):
+            return "millrace" if said.server == "millrace" else "ollama"
         if (await asker.get("/api/v0/models")).read(ModelList):
             return "lm-studio"
     except ProbeFailed:
-        pass  # It answered before; whatever this is, it is none of the two.
+        pass  # It answered before; whatever this is, it is none of these.
     return None

@@ -27,7 +27,7 @@ class ModelReport:
 
     `aliases` are further names that the backend itself takes. `load_bytes` is how much must be read to load it.
     `is_remote` says that the backend only passes requests on to somebody else. `state` and `note` are the model's
-    own, where they differ from the backend's.
+    own, where they differ from the backend's. `weights` are an offer's.
     """
 
     name: str
@@ -42,6 +42,7 @@ class ModelReport:
     aliases: tuple[str, ...] = ()
     state: State = "ready"
     note: str = ""
+    weights: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ def is_safe_name(name: str) -> bool:
     return 0 < len(name) <= NAME_CHARS_MAX and name.isprintable() and not _PARENT.search(name)
 
 
-def abilities(*, tools: bool, vision: bool, audio: bool = True) -> frozenset[Feature]:
+def abilities(*, tools: bool, vision: bool, audio: bool = True, logprobs: bool = True) -> frozenset[Feature]:
     """Features of a model on a server that runs on people's own machines and says which of these it has."""
     lacking: set[Feature] = {"hosted_tools", "web_search"}
     if not tools:
@@ -110,6 +111,8 @@ def abilities(*, tools: bool, vision: bool, audio: bool = True) -> frozenset[Fea
         lacking |= {"vision", "remote_media"}
     if not audio:
         lacking.add("audio")
+    if not logprobs:
+        lacking |= {"logprobs", "echo_logprobs"}
     return ALL_FEATURES - lacking
 
 

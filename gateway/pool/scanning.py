@@ -26,6 +26,7 @@ _CONNECT_S = 0.7
 _ASK_S = 3.0
 _AT_ONCE = 128
 _RESOLVE_S = 3.0
+_ADDRESSES_OF_NAME_MAX = 4
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._@-]+")
 
 
@@ -41,14 +42,21 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where to look."""
+    """Where to look. `addresses` are what the resolver said of a host that is a name: it is not asked again, since
+    it might say something else to whoever connects than to whoever admitted it."""
 
     host: str
     port: int
+    addresses: tuple[str, ...] = ()
 
     @property
     def base_url(self) -> str:
         return f"http://[{self.host}]:{self.port}/v1" if ":" in self.host else f"http://{self.host}:{self.port}/v1"
+
+    @property
+    def doors(self) -> list["Place"]:
+        """Each of its addresses by itself."""
+        return [Place(address, self.port) for address in self.addresses or (self.host,)]
 
 
 async def places(hosts: Iterable[str], ports: Iterable[int], *, public: bool) -> list[Place]:
@@ -56,22 +64,21 @@ async def places(hosts: Iterable[str], ports: Iterable[int], *, public: bool) ->
     wanted = list(dict.fromkeys(hosts))
     if not 0 < len(wanted) <= HOSTS_MAX:
         raise RequestInvalid(f"hosts: name 1 to {HOSTS_MAX} hosts or networks", param="hosts")
-    addresses = [address for host in wanted for address in await _addresses(host, public=public)]
-    if len(addresses) > ADDRESSES_MAX:
+    known = [each for host in wanted for each in await _known(host, public=public)]
+    if len(known) > ADDRESSES_MAX:
         raise RequestInvalid(
-            f"hosts: {len(addresses)} addresses are more than {ADDRESSES_MAX}; scan smaller networks",
-            param="hosts",
+            f"hosts: {len(known)} addresses are more than {ADDRESSES_MAX}; scan smaller networks", param="hosts"
         )
     chosen = list(dict.fromkeys(ports)) or list(PORTS)
-    found = [Place(address, port) for address in dict.fromkeys(addresses) for port in chosen]
+    found = [Place(host, port, addresses) for host, addresses in dict.fromkeys(known) for port in chosen]
     if len(found) > PLACES_MAX:
         text = f"ports: {len(found)} ports of all hosts together are more than {PLACES_MAX}; scan in parts"
         raise RequestInvalid(text, param="ports")
     return found
 
 
-async def _addresses(host: str, *, public: bool) -> list[str]:
-    """The host itself, or every address of a network in CIDR notation."""
+async def _known(host: str, *, public: bool) -> list[tuple[str, tuple[str, ...]]]:
+    """A name with its addresses, or every address of a network in CIDR notation; each is admitted."""
     with contextlib.suppress(ValueError):
         network = ipaddress.ip_network(host, strict=False)
         if network.num_addresses > ADDRESSES_MAX:
@@ -82,20 +89,21 @@ async def _addresses(host: str, *, public: bool) -> list[str]:
         found = [str(address) for address in network.hosts()] or [str(network.network_address)]
         for address in (found[0], found[-1]):
             _admit(host, address, public=public)
-        return found
-    for address in await _resolve(host):
+        return [(address, ()) for address in found]
+    addresses = await _resolve(host)
+    for address in addresses:
         _admit(host, address, public=public)
-    return [host]
+    return [(host, addresses[:_ADDRESSES_OF_NAME_MAX])]
 
 
-async def _resolve(host: str) -> list[str]:
+async def _resolve(host: str) -> tuple[str, ...]:
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(_RESOLVE_S):
             entries = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, TimeoutError, UnicodeError):
         raise RequestInvalid(f"hosts: {host[:100]!r} is not known to the resolver", param="hosts") from None
-    return [str(entry[4][0]) for entry in entries]
+    return tuple(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
 
 def _admit(host: str, address: str, *, public: bool) -> None:
@@ -123,9 +131,10 @@ async def scan(client: Client, wanted: Iterable[Place]) -> list[Found]:
 
 
 async def _look(client: Client, place: Place) -> Found | None:
-    if not await _listens(place):
+    door = await _open_door(place)
+    if door is None:
         return None
-    asker = Asker(client, place.base_url, {}, _ASK_S)
+    asker = Asker(client, door.base_url, {}, _ASK_S)
     try:
         async with asyncio.timeout(_ASK_S * 2):
             kind = await recognise(asker)
@@ -135,6 +144,14 @@ async def _look(client: Client, place: Place) -> Found | None:
     label = _NOT_IN_NAMES.sub("-", f"{kind}-{place.host}-{place.port}")[:80]
     entry = PoolBackend(name=label, base_url=place.base_url, kind=kind)
     return Found(kind, entry, models, note)
+
+
+async def _open_door(place: Place) -> Place | None:
+    """The first of its addresses where somebody listens."""
+    for door in place.doors:
+        if await _listens(door):
+            return door
+    return None
 
 
 async def _listens(place: Place) -> bool:

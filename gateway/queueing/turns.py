@@ -70,7 +70,8 @@ class Turns:
         line = self._lines.get(label)
         if line is None:
             line = self._line(label, slots)
-        _resize(line, slots)
+        if line.slots != slots:
+            _resize(line, slots)
         if line.serving >= slots or len(line.waiting):
             return False
         line.serving += 1

@@ -109,4 +109,5 @@ def _entry(ended: Ended, event_seq: int | None) -> RequestEntry:
         usage.duration_ms,
         ended.settlement.charge_nano if event_seq is not None else 0,
         event_seq,
+        usage.served_model,
     )

@@ -19,7 +19,7 @@ _STAGES_MAX = 1024
 
 
 class Ended(Struct, frozen=True, gc=False):
-    """One request that is over. `problem` is empty for an answer."""
+    """One request that is over. `problem` is empty for an answer, `address` the caller's where it is known."""
 
     settlement: Settlement
     kind: Kind
@@ -30,6 +30,8 @@ class Ended(Struct, frozen=True, gc=False):
     key_prefix: str
     is_stream: bool
     traceparent: str = ""
+    address: str = ""
+    finish_reasons: tuple[str, ...] = ()
 
 
 def end(trip: Trip, meter: Meter, ending: Ending) -> Ended:
@@ -45,6 +47,8 @@ def end(trip: Trip, meter: Meter, ending: Ending) -> Ended:
         trip.caller.key_prefix,
         call.request.is_stream,
         call.traceparent,
+        call.address,
+        meter.finish_reasons,
     )
 
 
@@ -83,6 +87,7 @@ def _usage(trip: Trip, meter: Meter, ending: Ending) -> UsageRecord:
         0,
         0,
         _compute_nano(offer, meter, ending, duration_s),
+        _served_model(trip),
     )
 
 
@@ -107,6 +112,14 @@ def _compute_nano(offer: Offer | None, meter: Meter, ending: Ending, duration_s:
         # A backend that is not ours does not say how busy it was: the time it took stands for it.
         return duration_ns
     return _between(0, meter.compute_ns, duration_ns * _STAGES_MAX)
+
+
+def _served_model(trip: Trip) -> str | None:
+    """None where the model that was asked for is called the same where it was served, as nearly all are."""
+    offer = trip.offer
+    if offer is None or offer.served_as is None or offer.served_as == trip.call.request.model:
+        return None
+    return _storable(offer.served_as)
 
 
 def _between(least: int, number: int, most: int) -> int:

@@ -24,8 +24,8 @@ from gateway.settings import RequestLogSettings
 
 log = structlog.get_logger(__name__)
 
-QUEUE_MAX = 20_000
-BATCH_MAX = 500
+QUEUE_MAX = 6_000
+BATCH_MAX = 1000
 ROWS_MAX = 1000
 # Old rows go in small portions: on SQLite the books wait for each.
 PRUNED_MAX = 1000
@@ -42,7 +42,8 @@ _DATABASE_AWAY = (OperationalError, InterfaceError, PoolTimeout)
 class RequestEntry:
     """One finished request. `decision` explains the route, as data when it is read, and `reason` in a sentence.
 
-    Who writes an entry leaves the reason to the decision. `error` is empty for an answer.
+    Who writes an entry leaves the reason to the decision. `error` is empty for an answer. `served_model` is the
+    one that answered, where that is not the one asked for.
     """
 
     request_id: str
@@ -63,6 +64,7 @@ class RequestEntry:
     duration_ms: int
     charge_nano: int
     event_seq: int | None
+    served_model: str | None = None
 
 
 class RequestLog:
@@ -190,13 +192,14 @@ class RequestLog:
 
 _BEFORE_DECISION = ("request_id", "started_ns", "key_id", "model", "kind", "lane", "backend")
 _AFTER_DECISION = ("status", "outcome", "error", "prompt_tokens", "completion_tokens", "ttft_ms", "duration_ms")
-_first, _rest = attrgetter(*_BEFORE_DECISION), attrgetter(*_AFTER_DECISION, "charge_nano", "event_seq")
+_MONEY = ("charge_nano", "event_seq")
+_first, _rest = attrgetter(*_BEFORE_DECISION), attrgetter(*_AFTER_DECISION, *_MONEY, "served_model")
 
 
 def _row(entry: RequestEntry) -> Values:
     """The columns in the table's order, with text that every database takes."""
     values = (*_first(entry), _decision_text(entry), *_rest(entry))
-    text = entry.model + entry.backend + entry.error
+    text = entry.model + entry.backend + entry.error + (entry.served_model or "")
     return values if text.isascii() and "\0" not in text else tuple(map(_storable, values))
 
 

@@ -27,6 +27,7 @@ class RequestRecord(SQLModel, table=True):
     duration_ms: int = Field(sa_column=Column(BigInteger, nullable=False))
     charge_nano: int = Field(sa_column=Column(BigInteger, nullable=False))
     event_seq: int | None = Field(default=None, sa_column=Column(BigInteger, nullable=True))
+    served_model: str | None = Field(default=None, sa_column=Column(Text, nullable=True))
 
 
 request_table = SQLModel.metadata.tables["request_record"]

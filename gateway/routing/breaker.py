@@ -52,8 +52,9 @@ class Breaker:
             self.trial_until_s = now_s + _TRIAL_S
 
     def succeeded(self) -> None:
-        self.failures_in_row = 0
-        self.trial_until_s = self.asked_until_s = 0.0
+        if self.failures_in_row or self.asked_until_s:
+            self.failures_in_row = 0
+            self.trial_until_s = self.asked_until_s = 0.0
 
     def failed(self, now_s: float, retry_after_s: float | None = None) -> None:
         """`retry_after_s` is the backend's own word, where it said one."""

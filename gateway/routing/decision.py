@@ -1,6 +1,6 @@
 """Which lane answers a request: a pure function of offers, health and weights to a ranking with its reasons.
 
-First what may and can answer (`sift`), then what each would take (`rank`), in one cost. Own machines cost no
+First what may and can answer (`sift`), then what each would take (`weigh`), in one cost. Own machines cost no
 dollars, so they come first until waiting for them costs more than the cloud charges. That they speak slowly is no
 reason to pay somebody else; among equals the one that is predicted to finish first leads.
 
@@ -17,7 +17,7 @@ from gateway.lanes.base import Offer
 from gateway.routing import reasons
 from gateway.routing.need import NO_PREFERENCES, Need
 from gateway.routing.policy import Ceiling, Objection, Rule, objection_to, place_in
-from gateway.routing.prediction import Facts, Prediction, predict
+from gateway.routing.prediction import Known, Prediction, predict
 from gateway.routing.prefixes import Chain
 from gateway.settings import LaneName, RoutingSettings
 
@@ -33,7 +33,7 @@ class Candidate(Struct, frozen=True):
 
     offer: Offer
     predicted: Prediction
-    facts: Facts | None = None
+    known: Known | None = None
 
     @property
     def predicted_s(self) -> float:
@@ -77,8 +77,10 @@ class Decision(Struct, frozen=True):
         """In a sentence why the first leads, or why there is none."""
         if self.said:
             return self.said
-        if len(self.candidates) == 1 and not self.rejections and self.candidates[0].offer.model == self.model:
-            return reasons.of_only_one(self.candidates[0].offer, self.candidates[0].predicted)
+        if len(self.candidates) == 1 and not self.rejections:
+            only = self.candidates[0]
+            if only.offer.model == self.model:
+                return reasons.of_only_one(only.offer, only.predicted)
         first = [(c.offer, c.predicted) for c in self.candidates[:2]]
         text = reasons.of_decision(first, [(r.offer, r.reason) for r in self.rejections])
         if first and first[0][0].model != self.model:
@@ -106,23 +108,23 @@ def sift(need: Need, caller: Caller, offers: Sequence[Offer]) -> tuple[list[Offe
     return passed, rejections
 
 
-def rank(
-    need: Need, facts: Sequence[Facts], weights: RoutingSettings, ceiling: Ceiling | None = None
-) -> tuple[list[Candidate], list[Rejection]]:
-    """What passed, best first. What would cost more than the ceiling is ruled out."""
-    candidates: list[Candidate] = []
-    rejections: list[Rejection] = []
-    for fact in facts:
-        predicted = predict(need, fact, weights)
-        if ceiling and predicted.nano > ceiling.amount_nano:
-            rejections.append(Rejection(fact.offer, ceiling.objection(predicted.nano)))
-        else:
-            candidates.append(Candidate(fact.offer, predicted, fact))
+def weigh(
+    need: Need, known: Known, matched_tokens: int, now_s: float, weights: RoutingSettings, ceiling: Ceiling | None
+) -> Candidate | Rejection:
+    """What passed is a candidate, but where it would cost more than the ceiling."""
+    predicted = predict(need, known, matched_tokens, now_s, weights)
+    if ceiling and predicted.nano > ceiling.amount_nano:
+        return Rejection(known.offer, ceiling.objection(predicted.nano))
+    return Candidate(known.offer, predicted, known)
+
+
+def rank(need: Need, candidates: list[Candidate]) -> list[Candidate]:
+    """Best first, as many as the request's preferences want."""
     if len(candidates) > 1:
         _sort(candidates, need)
     if not need.preferences.allows_fallbacks and not need.preferences.order:
-        candidates = candidates[:1]
-    return candidates, rejections
+        return candidates[:1]
+    return candidates
 
 
 def _sort(candidates: list[Candidate], need: Need) -> None:

@@ -9,7 +9,7 @@ from gateway.routing.accuracy import Accuracy
 from gateway.routing.decision import Candidate
 from gateway.routing.health import Health
 from gateway.routing.lengths import OutputLengths
-from gateway.routing.prediction import Facts, Prediction
+from gateway.routing.prediction import Known, Prediction
 from gateway.routing.prefixes import PrefixIndex
 
 
@@ -43,9 +43,9 @@ class Dispatch(Struct):
     def begin(self) -> None:
         self.began_s = now_s = self.clock()
         self.record.began(now_s)
-        if self.chosen and self.chosen.predicted.load.is_stream:
+        load = self.chosen.predicted.load if self.chosen else None
+        if load and load.is_stream:
             # An answer that comes as a whole does not show when its prompt is through, and is not counted.
-            load = self.chosen.predicted.load
             self.pending_tokens = max(1, load.prompt_tokens - load.matched_tokens)
             self.record.pending_tokens += self.pending_tokens
 
@@ -56,29 +56,32 @@ class Dispatch(Struct):
         now_s = self.clock()
         self.first_s = first_s = now_s - self.began_s if seconds is None else seconds
         record, chosen = self.record, self.chosen
-        self._is_through()
+        if self.pending_tokens:
+            self._is_through()
         record.breaker.succeeded()
-        record.speaking += 1
-        if record.speaking > record.spoke_most:
-            record.spoke_most = record.speaking
-        if chosen and chosen.facts and chosen.predicted.load.is_stream and chosen.facts.rates.is_due(now_s):
+        record.speaking = speaking = record.speaking + 1
+        if speaking > record.spoke_most:
+            record.spoke_most = speaking
+        if chosen is None or chosen.known is None:
+            return
+        predicted = chosen.predicted
+        if predicted.load.is_stream and chosen.known.rates.is_due(now_s):
             self.teaches = True
-            predicted = chosen.predicted
             self.memory.accuracy.add(
                 self.label, chosen.offer.lane, "first_token", predicted.first_token_s, first_s
             )
-            chosen.facts.rates.saw_first_token(predicted.load, first_s)
+            chosen.known.rates.saw_first_token(predicted.load, first_s)
 
     def succeeded(self, tokens: int = 0, cached_tokens: int | None = None) -> None:
         """The answer was whole; counts are the meter's. `cached_tokens` is for backends that are known to tell."""
         if self._ends():
             now_s, chosen = self.clock(), self.chosen
             self.record.succeeded(now_s)
-            if chosen is None or chosen.facts is None:
+            if chosen is None or chosen.known is None:
                 return
             is_stream = chosen.predicted.load.is_stream
-            if self.teaches or (not is_stream and chosen.facts.rates.is_due(now_s)):
-                self._learn(chosen, chosen.facts, now_s - self.began_s, tokens, cached_tokens)
+            if self.teaches or (not is_stream and chosen.known.rates.is_due(now_s)):
+                self._learn(chosen, chosen.known, now_s - self.began_s, tokens, cached_tokens)
 
     def failed(self, retry_after_s: float | None = None) -> None:
         """The backend did not answer, or broke off."""
@@ -94,8 +97,10 @@ class Dispatch(Struct):
         if self.has_ended:
             return False
         self.has_ended = True
-        self._is_through()
-        self.record.speaking -= self.first_s is not None
+        if self.pending_tokens:
+            self._is_through()
+        if self.first_s is not None:
+            self.record.speaking -= 1
         return True
 
     def _is_through(self) -> None:
@@ -103,9 +108,9 @@ class Dispatch(Struct):
         self.pending_tokens = 0
 
     def _learn(
-        self, chosen: Candidate, facts: Facts, duration_s: float, tokens: int, cached_tokens: int | None
+        self, chosen: Candidate, known: Known, duration_s: float, tokens: int, cached_tokens: int | None
     ) -> None:
-        load, memory, rates = chosen.predicted.load, self.memory, facts.rates
+        load, memory, rates = chosen.predicted.load, self.memory, known.rates
         memory.lengths.observe(self.key_id, chosen.offer.model, tokens)
         if cached_tokens is not None and load.matched_tokens:
             memory.prefixes.learn_size(self.label, load.matched_tokens, cached_tokens)

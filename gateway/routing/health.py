@@ -61,7 +61,8 @@ class Health:
     def began(self, now_s: float) -> None:
         """A request was sent there; one of the three below follows."""
         self.in_flight += 1
-        self.breaker.began(now_s)
+        if self.breaker.failures_in_row:
+            self.breaker.began(now_s)
 
     def succeeded(self, now_s: float) -> None:
         self._end()

@@ -12,7 +12,7 @@ from gateway.errors import RequestInvalid
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Call
 from gateway.lanes.features import Feature
-from gateway.openai import Kind, MaxPrice, ProviderPreferences
+from gateway.openai import Extras, Kind, MaxPrice, ProviderPreferences
 from gateway.settings import LaneName
 from gateway.settings.base import Privacy
 
@@ -63,12 +63,17 @@ def need_of(call: Call, caller: Caller, expected_tokens: int) -> Need:
         prompt_tokens=call.prompt_tokens,
         output_tokens=request.tokens_limit,
         expected_tokens=expected_tokens,
-        lane=extras.lane if extras else None,
+        lane=_lane(extras) if extras else None,
         kind=call.kind,
         privacy=privacy_of(call, caller),
         is_stream=request.is_stream,
         preferences=_preferences(provider) if provider else NO_PREFERENCES,
     )
+
+
+def _lane(extras: Extras) -> LaneName | None:
+    """Only the cluster goes on behind the tokens of an answer: anybody else would begin anew."""
+    return "cluster" if extras.resume else extras.lane
 
 
 def privacy_of(call: Call, caller: Caller) -> Privacy:

@@ -24,15 +24,12 @@ _USUAL_RISK = 0.02
 _LEAST_WEIGHT = 0.001
 
 
-class Facts(Struct, frozen=True, gc=False):
-    """One offer with its backend's record at this moment. A Struct, as thousands are made each second."""
+class Known(Struct, frozen=True):
+    """An offer with its backend's record and what the model takes there; both go on changing."""
 
     offer: Offer
     health: Health
     rates: Rates
-    failure_share: float
-    matched_tokens: int = 0
-    now_s: float = 0.0
 
 
 class Prediction(Struct, frozen=True, gc=False):
@@ -53,45 +50,39 @@ class Prediction(Struct, frozen=True, gc=False):
         return self.first_token_s + self.tokens * self.token_s
 
 
-def predict(need: Need, facts: Facts, weights: RoutingSettings) -> Prediction:
-    """Never fails, and never less for a busier backend."""
-    offer, rates = facts.offer, facts.rates
-    load = load_on(need, facts)
-    load_s = 0.0 if load.is_resident else loading_s(facts)
+def predict(need: Need, known: Known, matched_tokens: int, now_s: float, weights: RoutingSettings) -> Prediction:
+    """Never fails, and never less for a busier backend. `matched_tokens` of the prompt it was sent before."""
+    offer, rates = known.offer, known.rates
+    load = load_on(need, known, matched_tokens)
     first_token_s, wait_s, token_s = rates.predict(load)
-    first_token_s += load_s
+    load_s, begin_s = 0.0, first_token_s
+    if not load.is_resident:
+        load_s = loading_s(known, now_s)
+        first_token_s += load_s
+        # Each wait that a loaded model would have spared others counts for loading it.
+        begin_s = first_token_s - min(load_s, rates.regret_s)
     nano = price_nano(offer, need) if offer.price else 0
-    # Each wait that a loaded model would have spared others counts for loading it.
-    begin_s = first_token_s - min(load_s, rates.regret_s) if load_s else first_token_s
-    cost = weights.speed_nano_per_s * (begin_s + need.expected_tokens * token_s)
+    tokens, failure_share = need.expected_tokens, known.health.failure_share(now_s)
+    cost = weights.speed_nano_per_s * (begin_s + tokens * token_s)
     if offer.weight != 1.0:
         cost /= max(_LEAST_WEIGHT, offer.weight)
     late_s = begin_s * (1 + rates.spread) - weights.target_s
     if late_s > 0:
         cost += weights.time_nano_per_s * late_s
-    if facts.failure_share > _USUAL_RISK:
-        cost += weights.failure_nano * (facts.failure_share - _USUAL_RISK)
-    return Prediction(
-        first_token_s,
-        wait_s,
-        load_s,
-        token_s,
-        need.expected_tokens,
-        nano,
-        facts.failure_share,
-        nano + int(cost),
-        load,
-    )
+    if failure_share > _USUAL_RISK:
+        cost += weights.failure_nano * (failure_share - _USUAL_RISK)
+    cost_nano = nano + int(cost)
+    return Prediction(first_token_s, wait_s, load_s, token_s, tokens, nano, failure_share, cost_nano, load)
 
 
-def load_on(need: Need, facts: Facts) -> Load:
+def load_on(need: Need, known: Known, matched_tokens: int) -> Load:
     """What would stand before the request: by our own count, or by the backend's where that is more."""
-    offer, health = facts.offer, facts.health
+    offer, health = known.offer, known.health
     beside = health.in_flight
     if offer.running is not None or offer.queued is not None:
         beside = max(beside, (offer.running or 0) + (offer.queued or 0))
     beside += health.waiting
-    prompt_tokens, matched_tokens = need.prompt_tokens, facts.matched_tokens
+    prompt_tokens = need.prompt_tokens
     if prompt_tokens > MAX_TOKENS:
         prompt_tokens = MAX_TOKENS
     return Load(
@@ -105,9 +96,9 @@ def load_on(need: Need, facts: Facts) -> Load:
     )
 
 
-def loading_s(facts: Facts) -> float:
+def loading_s(known: Known, now_s: float) -> float:
     """Until the model is there; less for those who come while it is being loaded."""
-    offer = facts.offer
+    offer = known.offer
     whole_s = offer.load_s or (STARTING_S if offer.state == "starting" else 0.0)
-    since_s = facts.rates.loading_since_s
-    return whole_s if since_s is None else max(0.0, whole_s - (facts.now_s - since_s))
+    since_s = known.rates.loading_since_s
+    return whole_s if since_s is None else max(0.0, whole_s - (now_s - since_s))

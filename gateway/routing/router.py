@@ -10,15 +10,15 @@ from gateway.identity.caller import Caller
 from gateway.lanes.base import Call, Lane, Offer
 from gateway.routing.accuracy import Accuracy, Report
 from gateway.routing.breaker import Breaker
-from gateway.routing.decision import Candidate, Decision, Rejection, rank
+from gateway.routing.decision import Candidate, Decision, Rejection, rank, weigh
 from gateway.routing.dispatch import Dispatch, Memory
 from gateway.routing.health import LaneHealth
 from gateway.routing.lengths import OutputLengths
 from gateway.routing.need import Need, need_of
 from gateway.routing.policy import Ceiling, Objection
-from gateway.routing.prediction import Facts
+from gateway.routing.prediction import Known
 from gateway.routing.prefixes import Chain, PrefixIndex, chain_of
-from gateway.routing.shortlist import Known, Shortlists
+from gateway.routing.shortlist import Shortlists
 from gateway.settings import LaneName, PolicySettings, RoutingSettings
 from gateway.settings.routing import chain_of_fallbacks
 
@@ -45,7 +45,7 @@ class Router:
         seed: int | None = None,
     ) -> None:
         """`report` gets each prediction beside what was seen; `seed` makes the lots repeatable."""
-        self._lanes = lanes
+        self._lanes = tuple(lanes.values())
         self._health = health
         self._weights = weights
         spend_nano_max = policy.spend_nano_max if policy else None
@@ -75,14 +75,15 @@ class Router:
         need = need_of(call, caller, self._lengths.expected(caller.key_id, model, limit))
         chain: list[int] = []
         candidates, rejections = self._weigh(need, caller, call, chain)
-        for other in self._fallbacks.get(model, ()):
-            if len(candidates) >= _ENOUGH or not need.preferences.allows_fallbacks:
-                break
-            expected = self._lengths.expected(caller.key_id, other, limit)
-            instead = structs.replace(need, model=other, expected_tokens=expected)
-            more, unfit = self._weigh(instead, caller, call, chain)
-            candidates += more
-            rejections += unfit
+        if model in self._fallbacks and need.preferences.allows_fallbacks:
+            for other in self._fallbacks[model]:
+                if len(candidates) >= _ENOUGH:
+                    break
+                expected = self._lengths.expected(caller.key_id, other, limit)
+                instead = structs.replace(need, model=other, expected_tokens=expected)
+                more, unfit = self._weigh(instead, caller, call, chain)
+                candidates += more
+                rejections += unfit
         if not candidates:
             candidates = self._last_resort(need, rejections)
         return Decision(tuple(candidates), tuple(rejections), "", chain, caller.key_id, model)
@@ -93,7 +94,8 @@ class Router:
         rejections[:] = [r for r in rejections if r not in exact]
         now_s = self._health.now_s()
         known = self._admitted(self._shortlists.known([r.offer for r in exact]), rejections, now_s)
-        return rank(need, self._facts(known, (), now_s), self._weights)[0]
+        weighed = [weigh(need, one, 0, now_s, self._weights, None) for one in known]
+        return rank(need, [one for one in weighed if isinstance(one, Candidate)])
 
     def _weigh(
         self, need: Need, caller: Caller, call: Call, chain: list[int]
@@ -104,16 +106,25 @@ class Router:
         shortlist = self._shortlists.of(need, caller, offers, now_s)
         rejections = list(shortlist.rejections)
         known = self._admitted(shortlist.passed, rejections, now_s)
-        if len(known) > 1 and not chain:
-            chain += chain_of(call.request, call.request.model, call.tenant, need.privacy)
-        if len(known) > SAMPLE:
-            known = self._sample(known, chain)
-        facts = self._facts(known, chain, now_s)
-        candidates, dear = rank(need, facts, self._weights, shortlist.ceiling)
-        return candidates, rejections + dear
+        if len(known) > 1:
+            if not chain:
+                chain += chain_of(call.request, call.request.model, call.tenant, need.privacy)
+            if len(known) > SAMPLE:
+                known = self._sample(known, chain)
+        candidates: list[Candidate] = []
+        for one in known:
+            matched = self._prefixes.matched_bytes(one.offer.label, chain) // BYTES_PER_TOKEN if chain else 0
+            weighed = weigh(need, one, matched, now_s, self._weights, shortlist.ceiling)
+            if isinstance(weighed, Candidate):
+                candidates.append(weighed)
+            else:
+                rejections.append(weighed)
+        return rank(need, candidates), rejections
 
     def _offers(self, model: str, asked: str) -> list[Offer]:
-        offers = [offer for lane in self._lanes.values() for offer in lane.offers(model)]
+        offers: list[Offer] = []
+        for lane in self._lanes:
+            offers += lane.offers(model)
         if model == asked:
             return offers
         # The request's bytes name another model: the lane has to put this one's name there.
@@ -137,20 +148,6 @@ class Router:
         cold = [one for one in known if one.offer.label not in labels]
         return warm + self._lots.sample(cold, SAMPLE - len(warm))
 
-    def _facts(self, known: Sequence[Known], chain: Chain, now_s: float) -> list[Facts]:
-        matched_bytes = self._prefixes.matched_bytes
-        return [
-            Facts(
-                one.offer,
-                one.health,
-                one.rates,
-                one.health.failure_share(now_s),
-                matched_bytes(one.offer.label, chain) // BYTES_PER_TOKEN if chain else 0,
-                now_s,
-            )
-            for one in known
-        ]
-
     def _ceiling(self, caller: Caller, model: str) -> Ceiling | None:
         """The least of what the settings and the caller's spend quotas allow for one request."""
         ceiling = self._ceiling_of_all
@@ -166,28 +163,30 @@ class Router:
         `offer` tells which candidate is meant where a backend has several. The dispatch is to be told how it ends.
         """
         found = _candidate(decision.candidates, label, offer) if decision else None
-        if decision is None or found is None or found.facts is None:
+        known = found.known if found else None
+        if decision is None or found is None or known is None:
             dispatch = Dispatch(label, self._health.clock, self._health.of(label), self._memory)
         else:
             if decision.chain:
                 self._prefixes.insert(label, decision.chain)
-            self._remember(found, decision.candidates)
-            record, key_id = found.facts.health, decision.key_id
-            dispatch = Dispatch(label, self._health.clock, record, self._memory, found, key_id)
+            self._remember(found, known, decision.candidates)
+            clock, key_id = self._health.clock, decision.key_id
+            dispatch = Dispatch(label, clock, known.health, self._memory, found, key_id)
         dispatch.begin()
         return dispatch
 
-    def _remember(self, chosen: Candidate, candidates: Sequence[Candidate]) -> None:
-        """What follows from the choice for those that were not chosen."""
+    def _remember(self, chosen: Candidate, known: Known, candidates: Sequence[Candidate]) -> None:
+        """What follows from the choice for the one that was chosen, and for those that were not."""
+        rates = known.rates
+        rates.passed_over = 0
+        if chosen.predicted.load_s and rates.loading_since_s is None:
+            rates.loading_since_s = self._health.now_s()
+        if len(candidates) == 1:
+            return
         for candidate in candidates:
-            if candidate.facts is None:
+            if candidate is chosen or candidate.known is None:
                 continue
-            rates = candidate.facts.rates
-            if candidate is chosen:
-                rates.passed_over = 0
-                if candidate.predicted.load_s and rates.loading_since_s is None:
-                    rates.loading_since_s = self._health.now_s()
-                continue
+            rates = candidate.known.rates
             rates.was_passed_over()
             if candidate.predicted.load_s:
                 # As with skis, that are bought once renting has cost as much: the model is loaded when the waits

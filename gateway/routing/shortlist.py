@@ -11,23 +11,15 @@ from msgspec import Struct, structs
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Offer
 from gateway.routing.decision import Rejection, sift
-from gateway.routing.health import Health, LaneHealth
+from gateway.routing.health import LaneHealth
 from gateway.routing.need import NO_PREFERENCES, Need
 from gateway.routing.policy import Ceiling, context_needed
-from gateway.routing.rates import Rates
+from gateway.routing.prediction import Known
 
 # Records of backends and models that were not used for long are forgotten; nobody holds on to them for longer.
 _LASTS_S = 1.0
 _REMEMBERED = 4096
 _NO_BOUND = 2**62
-
-
-class Known(Struct, frozen=True):
-    """An offer with the record of its backend, and what the model takes there."""
-
-    offer: Offer
-    health: Health
-    rates: Rates
 
 
 class Shortlist(Struct, frozen=True):

@@ -71,3 +71,12 @@ class CloudSettings(Section):
         description="HTTPS_PROXY and the like for the cloud worker; those of the environment by default.",
         examples=['{"HTTPS_PROXY": "http://proxy:3128"}'],
     )
+    first_byte_s: float = Field(
+        120.0, gt=0, le=3600, description="Patience for the first byte of a provider's stream, in seconds."
+    )
+    silence_s: float = Field(
+        60.0, gt=0, le=3600, description="Patience between two events of a provider's stream, in seconds."
+    )
+    total_s: float = Field(
+        900.0, gt=0, le=43_200, description="The longest that a provider's answer may take, in seconds."
+    )

@@ -20,6 +20,7 @@ BackendKind = Literal[
     "exo",
     "dllama",
     "gpustack",
+    "millrace",
     "openai",
 ]
 

@@ -34,6 +34,12 @@ class RoutingSettings(Section):
         gt=0,
         description="Longest wait for a free slot of an own backend, in seconds, unless a request says its own.",
     )
+    queue_length_max: int = Field(
+        1000, ge=1, le=100_000, description="Most requests that wait for one backend's slots; more get a 429."
+    )
+    queue_length_of_key_max: int = Field(
+        200, ge=1, le=100_000, description="Most requests of one key that wait for one backend's slots."
+    )
     hedging: bool = Field(
         True, description="Ask a second, idle own backend when the first is slower to begin than it mostly is."
     )

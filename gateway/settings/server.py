@@ -1,10 +1,14 @@
 """Where the gateway listens, what it keeps and what it writes down."""
 
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Literal
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 
 from gateway.settings.base import Section
+
+# Of an address of the sixth version, those before the one of the fourth inside of it.
+_MAPPED_BITS = 96
 
 
 class ServerSettings(Section):
@@ -12,7 +16,30 @@ class ServerSettings(Section):
     port: int = Field(8400, ge=0, le=65535, description="HTTP port; 0 takes a free one.")
     body_bytes_max: int = Field(32 * 2**20, ge=1024, description="Largest request body, in bytes.")
     requests_max: int = Field(1024, ge=1, description="Most requests answered at once; more get a 503.")
+    trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = Field(
+        (),
+        description="Networks of proxies whose word for the caller's address and scheme counts "
+        "(X-Forwarded-For, else Forwarded; X-Forwarded-Proto).",
+        examples=['["127.0.0.1/32", "10.0.0.0/24"]'],
+    )
     drain_s: int = Field(30, ge=0, description="How long a stop waits for running requests, in seconds.")
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _names_proxies(
+        cls, networks: tuple[IPv4Network | IPv6Network, ...]
+    ) -> tuple[IPv4Network | IPv6Network, ...]:
+        return tuple(map(_unmapped, networks))
+
+
+def _unmapped(network: IPv4Network | IPv6Network) -> IPv4Network | IPv6Network:
+    """As callers' addresses are compared. Raises ValueError for a network of everybody."""
+    inner = network.network_address.ipv4_mapped if isinstance(network, IPv6Network) else None
+    if inner is not None and network.prefixlen >= _MAPPED_BITS:
+        network = ip_network((inner, network.prefixlen - _MAPPED_BITS))
+    if network.prefixlen == 0:
+        raise ValueError(f"{network} would trust everybody's word; name the proxies' own networks")
+    return network
 
 
 class DatabaseSettings(Section):

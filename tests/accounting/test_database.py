@@ -1,5 +1,7 @@
 """Engines and migrations, which the books stand on."""
 
+import asyncio
+import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,9 +21,11 @@ from gateway.database import (
     open_upgraded,
     parse_dsn,
     read_sessions,
+    revisions,
     upgrade,
     write_sessions,
 )
+from gateway.upgrading import upgrade_aside
 from tests.databases import Databases, Kind
 
 
@@ -54,6 +58,23 @@ def test_several_that_start_at_once_migrate_once_to_what_the_code_expects(empty_
     with engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), SQLModel.metadata) == []
     engine.dispose()
+
+
+def test_another_process_brings_tables_up_to_date(empty_dsn: str) -> None:
+    asyncio.run(upgrade_aside(empty_dsn))
+    engine = open_engine(empty_dsn)
+    with engine.connect() as connection:
+        seen = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    engine.dispose()
+    assert seen == revisions()[-1]
+
+
+def test_another_process_says_why_it_cannot(tmp_path: Path) -> None:
+    dsn = f"sqlite:///{tmp_path}/books.db"
+    with sqlite3.connect(tmp_path / "books.db") as connection:
+        connection.execute("CREATE TABLE account (id TEXT)")
+    with pytest.raises(DatabaseUnusable, match="the database cannot be used"):
+        asyncio.run(upgrade_aside(dsn))
 
 
 def test_a_database_of_a_newer_version_is_left_alone(engine: Engine) -> None:

@@ -60,7 +60,7 @@ FORBIDDEN_ON = {
         + "(9, 1, 9, 99, 2, 1, 'single', NULL, NULL)",
         "usage of nobody, references off": "PRAGMA foreign_keys = OFF;"
         "INSERT INTO usage SELECT 'r99', user_id, department, key_id, model, lane, provider,"
-        " 0, 0, 0, count_source, outcome, 0, 0, 0, 0, 0, 0, 99 FROM usage",
+        " 0, 0, 0, count_source, outcome, 0, 0, 0, 0, 0, 0, 99, NULL FROM usage",
         "overdraft, checks off": "PRAGMA ignore_check_constraints = ON;"
         + TRANSFER
         + "(9, 1, 9, 2, 1, 1001, 'single', NULL, NULL)",

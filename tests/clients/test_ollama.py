@@ -68,5 +68,13 @@ def test_errors_are_the_clients_own(client: ollama.Client) -> None:
     assert missing.value.status_code == 404
     with pytest.raises(ollama.ResponseError, match="not found"):
         client.show("none")
-    with pytest.raises(ollama.ResponseError, match="nothing to load"):
-        client.generate(MODEL, "")
+
+
+def test_models_are_loaded_and_put_away(client: ollama.Client) -> None:
+    """As `ollama run` and `ollama stop` do it."""
+    assert (client.generate(MODEL, "").done, client.generate(MODEL, "").done_reason) == (True, "load")
+    assert client.generate(MODEL, keep_alive=0).done_reason == "unload"
+    (streamed,) = client.chat(MODEL, [], stream=True)
+    assert (streamed.message.content, streamed.done_reason) == ("", "load")
+    with pytest.raises(ollama.ResponseError, match="does not exist"):
+        client.generate("none")

@@ -99,6 +99,24 @@ def test_a_caller_sees_one_stream_of_several_tries() -> None:
     assert [event.compute_ns for event in told if not isinstance(event, Accepted)] == [100, 50, 140, 190]
 
 
+def test_what_was_begun_elsewhere_is_not_forgotten_with_a_head() -> None:
+    """Another gateway's caller had two tokens, of which the first head here tells the text once more."""
+    had = Resume(token_ids=[5, 6], characters=0)
+    asked = ResumedRequest(GenerateRequest(id="r", prompt=TextPrompt("a"), resume=(had,)))
+    assert not asked.is_begun
+    assert asked.next_try().resume == (had,)
+    asked.note_loss(counts=True)
+    again = asked.next_try()
+    assert again.resume == (had,)
+    assert not again.is_retry, "no head here has begun it"
+    asked.pass_on(TokenEvent(0, "ab", 2, 0))
+    asked.pass_on(TokenEvent(0, "c", 3, 10, token_ids=(7,)))
+    asked.note_loss(counts=True)
+    second = asked.next_try()
+    assert second.resume == (Resume(token_ids=[5, 6, 7], characters=3),)
+    assert second.is_retry
+
+
 def test_a_request_that_loses_head_after_head_is_given_up() -> None:
     asked = ResumedRequest(GenerateRequest(id="r", prompt=TextPrompt("a")))
     for _ in range(LOSSES_MAX):
@@ -123,7 +141,15 @@ class Rings:
         self.epochs = itertools.count(1)
         self.breaks = 0
 
-    def ask(self, name: str, max_tokens: int, resume: tuple[Resume, ...] = (), prompts: int = 20) -> Ticket:
+    def ask(
+        self,
+        name: str,
+        max_tokens: int,
+        resume: tuple[Resume, ...] = (),
+        prompts: int = 20,
+        *,
+        is_retry: bool = False,
+    ) -> Ticket:
         self.told[name] = []
         request = GenerateRequest(
             id=name,
@@ -132,6 +158,7 @@ class Rings:
             limits=Limits(max_tokens=max_tokens, ignore_eos=True),
             cache_salt=name,
             resume=resume,
+            is_retry=is_retry,
         )
         ticket = Ticket(request, list(PROMPT) * prompts, self.told[name].append)
         self.desk.take(ticket)
@@ -187,12 +214,15 @@ def test_the_next_suspect_is_tried_when_the_first_has_waited_too_long() -> None:
     assert isinstance(rings.told["other"][-1], wire.Events)
 
 
-def test_an_answer_that_has_begun_elsewhere_is_not_turned_away() -> None:
+def test_only_what_a_lost_head_had_begun_is_not_turned_away() -> None:
     rings = Rings(kept=True, chance=Random(0))
     for at in range(REQUESTS_MAX + 1):
         rings.ask(str(at), 4)
     assert isinstance(rings.told[str(REQUESTS_MAX)][-1], wire.Rejected)
-    rings.ask("begun", 4, resume=(Resume(token_ids=[PROMPT[0]], characters=0),))
+    had = (Resume(token_ids=[PROMPT[0]], characters=0),)
+    rings.ask("claimed", 4, resume=had)
+    assert isinstance(rings.told["claimed"][-1], wire.Rejected), "any caller may say so"
+    rings.ask("begun", 4, resume=had, is_retry=True)
     assert "begun" in rings.desk.tickets
 
 

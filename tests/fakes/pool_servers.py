@@ -232,8 +232,13 @@ def gpustack() -> FakeServer:
     return FakeServer({"/v1/models": listed("qwen3", owner="gpustack", meta=None)}, "uvicorn")
 
 
+def plain() -> FakeServer:
+    return FakeServer({"/v1/models": listed("m", owner="somebody")})
+
+
 def another_millrace() -> FakeServer:
-    models = listed("own", owner="millrace", millrace={"lanes": ["cluster"]})
+    own = {"lanes": ["cluster"], "can": ["chat"], "features": ["tools"], "is_loaded": False, "weights": "abc/bf16"}
+    models = listed("own", owner="millrace", millrace=own)
     models["data"] += listed("bought", owner="millrace", millrace={"lanes": ["cloud"]})["data"]
     return FakeServer({"/v1/models": models})
 
@@ -249,5 +254,6 @@ EVERY: dict[str, Callable[[], FakeServer]] = {
     "mlx-lm": mlx_lm,
     "dllama": distributed_llama,
     "gpustack": gpustack,
-    "openai": another_millrace,
+    "millrace": another_millrace,
+    "openai": plain,
 }

@@ -238,6 +238,24 @@ async def test_a_broken_rule_and_a_database_that_is_away_show(database: Database
 
 
 @pytest.mark.anyio
+async def test_what_waits_while_the_books_hang_is_bounded_and_the_rest_is_on_disk(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.records.clerk.WAITING_MAX", 20)
+    async with keeping(database, tmp_path) as (_, bookkeeper):
+        database.answers.clear()
+        for number in range(60):
+            bookkeeper.settle(trip(POOL, request_id=f"req_{number}"), said(), DONE)
+        # The clerk's thread may have taken one batch out of the queue before it was full.
+        assert 20 <= bookkeeper.waiting <= 40
+        spooled = (tmp_path / "unbooked.jsonl").read_text().splitlines()
+        assert len(spooled) == 60 - bookkeeper.waiting
+        database.answers.set()
+    async with keeping(database, tmp_path):
+        await until(lambda: len(usage_rows(database)) == 60)
+
+
+@pytest.mark.anyio
 async def test_many_free_requests_are_few_events_and_each_counts_once(database: Database, tmp_path: Path) -> None:
     """Although some end twice, in one batch and in another, and others come again out of the spool."""
     spool = Spool(tmp_path / "unbooked.jsonl")

@@ -28,6 +28,8 @@ def test_settings_of_the_gateways_are_settings(name: str, monkeypatch: pytest.Mo
     assert settings.database.dsn
     assert settings.redis.url
     assert settings.identity.secret
+    balancer = SERVICES["balancer"]["networks"]["default"]["ipv4_address"]
+    assert [str(network) for network in settings.server.trusted_proxies] == [f"{balancer}/32"]
 
 
 def test_what_both_must_share_is_the_same() -> None:
@@ -47,4 +49,8 @@ def test_the_balancer_knows_both_gateways() -> None:
     content = COMPOSE["configs"]["balancer"]["content"]
     assert re.findall(r"server ([\w-]+):8400", content) == list(GATEWAYS)
     assert content.count("{") == content.count("}")
+    # What gateways believe of it, it writes itself; nothing of that is the caller's.
+    for header in ("X-Forwarded-For $$remote_addr", "X-Forwarded-Proto $$scheme", 'Forwarded ""'):
+        assert f"proxy_set_header {header};" in content
+    assert f"set_real_ip_from {SERVICES['cloudflared']['networks']['default']['ipv4_address']};" in content
     assert not re.findall(r"(?<!\$)\$(?!\$)", content), "compose would put variables of its own in their place"

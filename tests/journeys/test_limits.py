@@ -79,6 +79,15 @@ def test_tokens_a_minute(gateway: Gateway) -> None:
     assert 500 - (len(question(FREE)["messages"][0]["content"]) + 6) < served * TOKENS <= 500
 
 
+def test_tokens_that_are_to_be_gone_on_with_count(gateway: Gateway) -> None:
+    key = new_key(gateway, "resuming", [{"measure": "tokens", "amount": "500", "span": "minute"}])
+    resume = {"resume": [{"token_ids": [1] * 500, "characters": 0}]}
+    answer = gateway.http(key).post(
+        "/v1/chat/completions", json=question(FREE) | {"stream": True, "millrace": resume}
+    )
+    assert (answer.status_code, "500 tokens a minute" in answer.text) == (429, True)
+
+
 def test_requests_at_a_time(gateway: Gateway, provider: CountingProvider) -> None:
     key = new_key(gateway, "places", [{"measure": "concurrency", "amount": "7"}])
     provider.hold()

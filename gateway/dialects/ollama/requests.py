@@ -16,6 +16,7 @@ from gateway.dialects.ollama.shapes import (
     Options,
     ToolCall,
 )
+from gateway.dialects.upkeep import Upkeep, UpkeepAsked, Wanted
 from gateway.errors import RequestInvalid
 from gateway.openai import Kind, read_request
 from gateway.openai.reading import decode
@@ -33,10 +34,10 @@ _PICTURES = {"/9j/": "jpeg", "iVBOR": "png", "R0lGOD": "gif", "UklGR": "webp"}
 
 
 def read_chat(raw: bytes) -> Question:
-    """POST /api/chat as lanes take it. Raises RequestInvalid."""
+    """POST /api/chat as lanes take it. Raises RequestInvalid, UpkeepAsked."""
     asked = decode(_chat, raw)
     if not asked.messages:
-        raise _nothing_asked("messages")
+        raise _upkeep(asked, "messages", {"message": {"role": "assistant", "content": ""}})
     fields: Json = {"messages": _messages(asked.messages)}
     if asked.tools:
         fields["tools"] = asked.tools
@@ -44,10 +45,13 @@ def read_chat(raw: bytes) -> Question:
 
 
 def read_generate(raw: bytes) -> Question:
-    """POST /api/generate: a chat of one message, or a completion where the prompt is to go as it is."""
+    """POST /api/generate: a chat of one message, or a completion where the prompt is to go as it is.
+
+    Raises RequestInvalid, UpkeepAsked.
+    """
     asked = decode(_generate, raw)
     if not asked.prompt and not asked.images:
-        raise _nothing_asked("prompt")
+        raise _upkeep(asked, "prompt", {"response": ""})
     if asked.raw or asked.suffix:
         suffix = {"suffix": asked.suffix} if asked.suffix else {}
         # Completions end after 16 tokens unless told otherwise, Ollama's do not.
@@ -66,14 +70,18 @@ def read_embed(raw: bytes) -> Question:
 def read_embeddings(raw: bytes) -> Question:
     asked = decode(_embeddings, raw)
     if not asked.prompt:
-        raise _nothing_asked("prompt")
+        raise RequestInvalid("prompt: missing", param="prompt", code="missing_required_parameter")
     return _encoded("embedding", asked, {"input": asked.prompt})
 
 
-def _nothing_asked(field: str) -> RequestInvalid:
-    """Ollama takes such a request as a wish to load the model or to unload it."""
-    text = f"{field}: missing; models are loaded here as they are needed, so there is nothing to load ahead"
-    return RequestInvalid(text, param=field, code="missing_required_parameter")
+def _upkeep(asked: GenerationFields, field: str, nothing: Json) -> UpkeepAsked:
+    """Ollama takes a request without a question as a wish to load the model, or to put it away."""
+    if not asked.is_time:
+        message = "keep_alive: no duration; give seconds as a number, or text with units such as 5m or 1h30m"
+        raise RequestInvalid(message, param="keep_alive")
+    body = _body(asked, {"messages": [{"role": "user", "content": ""}]})
+    wanted: Wanted = "unload" if asked.is_last else "load"
+    return UpkeepAsked(Upkeep(wanted, asked.model, body, nothing, asked.keep_alive), field)
 
 
 def _question(kind: Kind, asked: GenerationFields, fields: Json) -> Question:
@@ -83,10 +91,14 @@ def _question(kind: Kind, asked: GenerationFields, fields: Json) -> Question:
 
 
 def _encoded(kind: Kind, asked: CommonFields, fields: Json) -> Question:
+    body = _body(asked, fields)
+    return Question(kind, read_request(kind, body), body)
+
+
+def _body(asked: CommonFields, fields: Json) -> bytes:
     extras = {"millrace": asked.millrace, "provider": asked.provider}
     given = {name: value for name, value in extras.items() if value is not None}
-    body = msgspec.json.encode({"model": asked.model, **fields, **given})
-    return Question(kind, read_request(kind, body), body)
+    return msgspec.json.encode({"model": asked.model, **fields, **given})
 
 
 def _options(options: Options) -> Json:

@@ -1,5 +1,6 @@
 """The shapes of Ollama's requests, checked as they are parsed. Fields that we do not act on are let pass."""
 
+import re
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
@@ -8,6 +9,10 @@ from gateway.openai import STOPS_MAX, TOOLS_MAX, Extras, ModelName, ProviderPref
 
 Image = Annotated[str, Meta(min_length=1)]
 Format = Literal["", "json"] | dict[str, Any]
+
+# How Go writes durations: every number has its unit, so that there is one way alone to read each.
+_DURATION = re.compile(r"[-+]?(?:0|(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:h|m|s|ms|us|\u00b5s|\u03bcs|ns))+)")
+_MORE_THAN_NOTHING = re.compile(r"[1-9]")
 
 
 class Function(Struct, frozen=True):
@@ -59,12 +64,25 @@ class GenerationFields(CommonFields, frozen=True, kw_only=True):
     format: Format | None = None
     options: Options | None = None
     think: bool | Literal["low", "medium", "high"] | None = None
+    keep_alive: float | Annotated[str, Meta(max_length=40)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
 
     @property
     def is_stream(self) -> bool:
         return self.stream is not False
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the model is to be put away after it: kept for no time, in seconds or as Go writes durations."""
+        if isinstance(self.keep_alive, str):
+            return self.is_time and not _MORE_THAN_NOTHING.search(self.keep_alive)
+        return self.keep_alive == 0
+
+    @property
+    def is_time(self) -> bool:
+        """Whether `keep_alive`, where it is given, is one that an Ollama takes."""
+        return not isinstance(self.keep_alive, str) or _DURATION.fullmatch(self.keep_alive) is not None
 
 
 class ChatBody(GenerationFields, frozen=True, kw_only=True):

@@ -1,10 +1,10 @@
 """What a question points at in earlier responses, looked up before it is asked."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import orjson
+from msgspec import structs
 
 from gateway.dialects.base import Question
 from gateway.dialects.responses.answer import response_of_item
@@ -35,7 +35,7 @@ async def resolve(store: ResponseStore, caller: Caller, question: Question) -> Q
         question = with_items(question, earlier, own_items, label)
     privacy = most_private(label, caller.privacy)
     is_kept = question.asked.store is not False and store.keeps(privacy)
-    return replace(question, owner=owner, privacy=privacy, keep=store.add if is_kept else None)
+    return structs.replace(question, owner=owner, privacy=privacy, keep=store.add if is_kept else None)
 
 
 def most_private(*labels: Privacy) -> Privacy:

@@ -1,7 +1,6 @@
 """A Responses request becomes a chat request."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import msgspec
 
@@ -22,8 +21,7 @@ _ELSEWHERE = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResponsesQuestion(Question):
+class ResponsesQuestion(Question, frozen=True, kw_only=True):
     """`own_items` is the request's own input; with what is stored before it, it became the chat.
 
     `keep` takes the finished response, where it is to be stored, of the given `owner` under the label `privacy`.

@@ -33,7 +33,15 @@ class Architecture(Struct, frozen=True):
 
 
 class GatewayExtras(Struct, frozen=True):
+    """What another Millrace says of a model (gateway.openai.models)."""
+
     lanes: list[str] = []
+    can: list[str] | None = None
+    features: list[str] | None = None
+    context_tokens: int | None = None
+    quantization: str | None = None
+    is_loaded: bool = True
+    weights: str = ""
 
 
 class ListedModel(Struct, frozen=True):

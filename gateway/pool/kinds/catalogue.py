@@ -9,6 +9,7 @@ from gateway.pool.kinds.listed import ListReader, distributed_llama, mlx_lm
 from gateway.pool.kinds.llama_server import LlamaServerReader
 from gateway.pool.kinds.lm_studio import LmStudioReader
 from gateway.pool.kinds.loaded_only import ExoReader, TabbyReader
+from gateway.pool.kinds.millrace import MillraceReader
 from gateway.pool.kinds.ollama import OllamaReader
 from gateway.settings.pool import BackendKind
 
@@ -34,9 +35,8 @@ KINDS_OF_BACKEND: dict[BackendKind, KindFacts] = {
     "exo": KindFacts("exo", 52415, ExoReader),
     "dllama": KindFacts("distributed-llama", 9990, distributed_llama, hears_nothing=True),
     "gpustack": KindFacts("GPUStack", 80, ListReader),
+    "millrace": KindFacts("Millrace", 8400, MillraceReader),
     "openai": KindFacts("an OpenAI-compatible server", 8000, ListReader),
 }
 
-# Another Millrace listens there.
-_GATEWAY_PORT = 8400
-PORTS: tuple[int, ...] = (*dict.fromkeys(facts.port for facts in KINDS_OF_BACKEND.values()), _GATEWAY_PORT)
+PORTS: tuple[int, ...] = tuple(dict.fromkeys(facts.port for facts in KINDS_OF_BACKEND.values()))

@@ -2,7 +2,7 @@
 
 mlx-lm (0.20 and later) lists every model in the Hugging Face cache and loads what is asked for. The API of
 distributed-llama (0.12 and later) works on one thread, one request after the other, without tools or pictures.
-GPUStack lists the models that have ready replicas (/v1, /v1-openai before 2.0). Another Millrace lists its lanes.
+GPUStack lists the models that have ready replicas (/v1, /v1-openai before 2.0).
 """
 
 from dataclasses import dataclass, field
@@ -36,6 +36,7 @@ class ListReader:
             features=self.features,
             context_tokens=positive(context),
             quantization=entry.quantization or None,
+            # Another Millrace may be set up as a server like any.
             is_remote=entry.millrace is not None and "cloud" in entry.millrace.lanes,
         )
 
@@ -46,5 +47,5 @@ def mlx_lm() -> ListReader:
 
 
 def distributed_llama() -> ListReader:
-    features = abilities(tools=False, vision=False, audio=False) - {"files", "json", "suffix"}
+    features = abilities(tools=False, vision=False, audio=False, logprobs=False) - {"files", "json", "suffix"}
     return ListReader(kinds=frozenset(("chat",)), features=features, slots=1)

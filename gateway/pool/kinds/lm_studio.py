@@ -2,12 +2,14 @@
 
 Both list everything on disk with what is loaded. Whatever is asked for is loaded, unless its owner has switched
 just-in-time loading off; then a model that is not loaded answers with an error, and the next backend is asked.
+Asked for log-probabilities, its OpenAI API leaves the field null.
 """
 
 from typing import Any
 
 from msgspec import Struct
 
+from gateway.lanes.features import Feature
 from gateway.openai import Kind
 from gateway.pool.asking import LIST_BYTES_MAX, Asker, explain
 from gateway.pool.kinds.base import positive
@@ -80,7 +82,7 @@ def _report_v0(model: _ModelV0) -> ModelReport:
     return ModelReport(
         name=model.id,
         kinds=_kinds(model.type),
-        features=abilities(tools=can is None or "tool_use" in can, vision=model.type in ("vlm", "")),
+        features=_features(tools=can is None or "tool_use" in can, vision=model.type in ("vlm", "")),
         context_tokens=positive(model.loaded_context_length) or positive(model.max_context_length),
         quantization=model.quantization,
         is_resident=model.state in ("loaded", ""),
@@ -92,12 +94,16 @@ def _report_v1(model: _ModelV1) -> ModelReport:
     return ModelReport(
         name=model.key,
         kinds=_kinds(model.type),
-        features=abilities(tools=can is None or can.trained_for_tool_use, vision=can is None or can.vision),
+        features=_features(tools=can is None or can.trained_for_tool_use, vision=can is None or can.vision),
         context_tokens=model.loaded_context or positive(model.max_context_length),
         quantization=model.quantization.name if model.quantization else None,
         is_resident=bool(model.loaded_instances),
         load_bytes=model.size_bytes,
     )
+
+
+def _features(*, tools: bool, vision: bool) -> frozenset[Feature]:
+    return abilities(tools=tools, vision=vision, logprobs=False)
 
 
 def _kinds(kind: str) -> frozenset[Kind]:

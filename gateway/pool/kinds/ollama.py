@@ -1,8 +1,9 @@
-"""Ollama, as of its versions 0.6 to 0.12: /api/tags, /api/ps and /api/show.
+"""Ollama, as of its versions 0.6 to 0.12: /api/tags, /api/ps, /api/show and /api/version.
 
 Lists what is on disk; whatever is asked for is loaded. /api/ps says what is in memory, with the context that it
 was loaded with: what is longer is cut without a word, so that is the context we believe. How many requests it
 works on at once (OLLAMA_NUM_PARALLEL) is published nowhere. Models with a `remote_host` are not computed there.
+Log-probabilities come with 0.12.11, and from no remote host; before, the request for them was ignored.
 """
 
 import asyncio
@@ -19,6 +20,8 @@ from gateway.pool.report import LANGUAGE, BackendReport, Listing, ModelReport, P
 
 _SHOWN_PER_PROBE = 16
 _AT_ONCE = 4
+_LOGPROBS_SINCE = (0, 12, 11)
+_VERSION = re.compile(r"(\d{1,6})\.(\d{1,6})\.(\d{1,6})")
 _NUM_CTX = re.compile(r"^num_ctx\s+(\d{1,9})\s*$", re.MULTILINE)
 
 
@@ -61,10 +64,22 @@ class _Show(Struct, frozen=True):
         return next((positive(value) for value in named if isinstance(value, int)), None)
 
 
+class _Version(Struct, frozen=True):
+    version: str = ""
+
+    @property
+    def has_logprobs(self) -> bool:
+        """One built from source has no number that says how old it is: it may have them."""
+        found = _VERSION.match(self.version)
+        return not found or found[0] == "0.0.0" or tuple(map(int, found.groups())) >= _LOGPROBS_SINCE
+
+
 class OllamaReader:
-    """Remembers what /api/show said: it is long, and stays true as long as the digest does."""
+    """Remembers what /api/show said: it is long, and stays true as long as the digest does. So does the version,
+    for a server that was away is read anew."""
 
     def __init__(self) -> None:
+        self._version: _Version | None = None
         self._shown: dict[tuple[str, str], _Show] = {}
 
     async def read(self, asker: Asker) -> BackendReport:
@@ -74,6 +89,7 @@ class OllamaReader:
             raise explain(reply)
         running = (await asker.get("/api/ps")).read(_Running)
         loaded = {one.name: one for one in (running.models or ())} if running else None
+        self._version = self._version or (await asker.get("/api/version")).read(_Version) or _Version()
         await self._show_new(asker, tags.models or [])
         listing = Listing()
         for tag in tags.models or ():
@@ -102,7 +118,7 @@ class OllamaReader:
         return ModelReport(
             name=tag.name,
             kinds=_kinds(shown.capabilities),
-            features=_features(shown.capabilities),
+            features=_features(shown.capabilities, logprobs=self._has_logprobs and not tag.remote_host),
             context_tokens=(positive(here.context_length) if here else None) or shown.context_tokens,
             quantization=tag.details.quantization_level if tag.details else None,
             is_resident=loaded is None or here is not None or tag.remote_host is not None,
@@ -111,14 +127,18 @@ class OllamaReader:
             is_remote=bool(tag.remote_host),
         )
 
+    @property
+    def _has_logprobs(self) -> bool:
+        return self._version is None or self._version.has_logprobs
+
 
 def _kinds(can: list[str] | None) -> frozenset[Kind]:
     """Models that generate are taken for embeddings, too."""
     return LANGUAGE if can is None else kinds_of(generates="completion" in can, embeds=True)
 
 
-def _features(can: list[str] | None) -> frozenset[Feature]:
+def _features(can: list[str] | None, *, logprobs: bool) -> frozenset[Feature]:
     if can is None:
-        return abilities(tools=True, vision=True)
-    features = abilities(tools="tools" in can, vision="vision" in can, audio="audio" in can)
+        return abilities(tools=True, vision=True, logprobs=logprobs)
+    features = abilities(tools="tools" in can, vision="vision" in can, audio="audio" in can, logprobs=logprobs)
     return features if "insert" in can else features - {"suffix"}

@@ -411,3 +411,13 @@ def test_names_said_twice_are_refused_where_they_decide(target: Range) -> None:
         answered = Answered.read_from(target.say(target.request(body, b"connection: close\r\n")))
         assert answered.status == 400, answered
         assert answered.error["param"] == "model"
+
+
+@pytest.mark.parametrize(
+    "path", [b"/v1/models/", b"/admin/keys/", b"/console/", b"/console/static", b"/console/login/"]
+)
+def test_nobody_is_sent_to_the_host_that_a_request_names(target: Range, path: bytes) -> None:
+    head = b"GET %b HTTP/1.1\r\nhost: elsewhere.example\r\nconnection: close\r\n\r\n" % path
+    answered = Answered.read_from(target.say(head))
+    assert answered.headers.get("location", "/console") == "/console"
+    assert "elsewhere.example" not in str(answered.headers)

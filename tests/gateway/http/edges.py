@@ -38,6 +38,7 @@ class Backend:
     """How many brought requests; a pool's questions about models have their own."""
     open: int = 0
     """Requests that are being answered."""
+    models: bytes = b'{"data":[{"id":"m"}]}'
 
     @property
     def base_url(self) -> str:
@@ -57,7 +58,7 @@ class Backend:
                     has_asked = True
                     await self._answer(body, reader, writer)
                 else:
-                    writer.write(whole(b'{"data":[{"id":"m"}]}'))
+                    writer.write(whole(self.models))
                 if writer.is_closing():
                     return
                 await writer.drain()
@@ -213,6 +214,7 @@ async def served(services: Services) -> AsyncIterator[Edge]:
         http=HotProtocol.serving(desk),
         ws="none",
         lifespan="off",
+        proxy_headers=False,
         log_config=None,
         limit_concurrency=1000,
     )

@@ -12,8 +12,7 @@ import pytest
 
 from accounting.rules import Hold
 from gateway.journey.trip import Trip
-from gateway.limits.limits import Limits
-from gateway.limits.ticket import Ticket
+from gateway.limits.quotas import Measure, Quota, Span
 from gateway.records.bookkeeping import Bookkeeper
 from gateway.records.books import Books
 from gateway.routing.breaker import Breaker
@@ -24,6 +23,7 @@ from tests.gateway.journey.roads import ANSWER, left, receive, road, send, with_
 pytestmark = pytest.mark.anyio
 
 REQUESTS = 150
+_PLENTY = 10**15
 
 
 class Chaos:
@@ -54,18 +54,9 @@ class Chaos:
 
 @contextmanager
 def counted() -> Iterator[Counter[str]]:
-    """How often limits were entered and left, and by its request's id how often a hold was placed and settled."""
+    """By its request's id how often a hold was placed and settled."""
     counts: Counter[str] = Counter()
-    enter, leave, hold, settle = Limits.enter, Ticket.leave, Books.hold, Bookkeeper.settle
-
-    async def entering(self: Limits, *given: Any) -> Ticket:
-        ticket = await enter(self, *given)
-        counts["tickets"] += 1
-        return ticket
-
-    def leaving(self: Ticket, *given: Any, **named: Any) -> None:
-        counts["tickets"] -= 1
-        leave(self, *given, **named)
+    hold, settle = Books.hold, Bookkeeper.settle
 
     async def holding(self: Books, request_id: str, *given: Any) -> Hold:
         placed = await hold(self, request_id, *given)
@@ -80,8 +71,6 @@ def counted() -> Iterator[Counter[str]]:
         settle(self, trip, *given)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Limits, "enter", entering)
-        patch.setattr(Ticket, "leave", leaving)
         patch.setattr(Books, "hold", holding)
         patch.setattr(Bookkeeper, "settle", settling)
         yield counts
@@ -105,7 +94,33 @@ async def chaotic(tmp_path: Path, seed: int) -> AsyncIterator[Edge]:
         ) as running,
         with_paid_lane(running, paid.base_url, "paid") as other,
     ):
+        _limit(other)
         yield other
+
+
+def _limit(running: Edge) -> None:
+    """The key has a limit of every kind, and stays within all."""
+    services = running.services
+    caller = services.keys.find(running.key)
+    assert caller
+    spans: dict[Measure, Span | None] = {
+        "requests": "minute",
+        "tokens": "minute",
+        "concurrency": None,
+        "spend": "day",
+    }
+    for measure, span in spans.items():
+        services.directory.quotas.set(Quota(f"key:{caller.key_id}", measure, _PLENTY, span))
+
+
+def _check_limits(running: Edge) -> None:
+    """Requests went through them, and all have left."""
+    caller = running.services.keys.find(running.key)
+    assert caller
+    plan = running.services.limits.plans.of(caller, "m")
+    assert [counter.left < _PLENTY for counter in plan.requests + plan.tokens] == [True, True]
+    assert [counter.left for counter in plan.slots] == [_PLENTY]
+    assert not any(counter.held or counter.tickets for counter in plan.counted + plan.trued_up)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -137,6 +152,7 @@ async def test_nothing_stays_behind(tmp_path: Path, seed: int) -> None:
         assert placed > REQUESTS // 10
         assert settled >= REQUESTS // 2  # who hangs up early enough is never asked what it wanted
         assert not any(counts.values()), +counts
+        _check_limits(running)
         # What a lease has free goes back when nobody has asked for a while.
         async with asyncio.timeout(20):
             while (await running.services.books.balance("owner")).held_nano:

@@ -1,5 +1,6 @@
 """A stream that breaks off goes on elsewhere, where its caller wants that and half an answer allows it."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from tests.gateway.journey.roads import nothing_is_left, receive, road, send, te
 pytestmark = pytest.mark.anyio
 
 KIND = {"kind": "vllm"}
-WANTED = {"stream": True, "millrace": {"continue_on_failure": True}}
+WANTED: dict[str, Any] = {"stream": True, "millrace": {"continue_on_failure": True}}
 USAGE = {"prompt_tokens": 12, "completion_tokens": 3, "total_tokens": 15}
 
 
@@ -78,6 +79,28 @@ async def test_nobody_left_to_go_on_is_an_error(tmp_path: Path) -> None:
     assert answered.error["code"] == "upstream_broke_off"
     assert (len(first.requests), len(second.requests)) == (1, 1)
     assert entry.outcome == "failed"
+
+
+async def test_who_hangs_up_in_the_rest_stops_it_and_leaves_nothing(tmp_path: Path) -> None:
+    async def begin_only(body: bytes, writer: Writer) -> None:
+        writer.write(SSE + chunk(said("turns ")))
+        await asyncio.Event().wait()
+
+    async with (
+        backend(break_off) as first,
+        backend(begin_only) as second,
+        road(tmp_path, first.base_url, second.base_url, backend=KIND) as running,
+    ):
+        pool: Any = running.services.lanes["pool"]
+        light = pool.pool.find("second")
+        light.settings = light.settings.model_copy(update={"weight": 0.01})
+        light._renew()
+        reader, writer = await send(running, **WANTED)
+        await asyncio.wait_for(reader.readuntil(b"turns "), 10)
+        assert second.open == 1
+        writer.close()
+        await until(lambda: second.open == 0, 10)
+        await nothing_is_left(running, 10)
 
 
 def text_of_error(answered: Answered) -> str:

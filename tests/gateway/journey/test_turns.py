@@ -174,3 +174,23 @@ async def test_a_wait_past_the_target_is_bought_off_where_that_is_worth_it(
         assert (await receive(second)).headers["x-millrace-lane"] == lane
         assert (await receive(first)).headers["x-millrace-lane"] == "pool"
         await nothing_is_left(running)
+
+
+async def test_a_line_is_as_long_as_its_owner_says(tmp_path: Path) -> None:
+    async def sit_on_it(body: bytes, writer: Writer) -> None:
+        await asyncio.Event().wait()
+
+    bounds = {"queue_length_max": 1}
+    async with (
+        backend(sit_on_it) as one,
+        road(tmp_path, one.base_url, backend={"slots": 1}, routing=bounds) as running,
+    ):
+        asking = [await send(running)]
+        await until(lambda: one.open == 1, 10)
+        asking.append(await send(running))
+        await until(lambda: running.services.turns.all_waiting == 1, 10)
+        refused = await receive(await send(running))
+        assert (refused.status, refused.error["code"]) == (429, "queue_full")
+        for _, writer in asking:
+            writer.close()
+        await nothing_is_left(running, 10)

@@ -201,6 +201,7 @@ async def test_schemas_are_kept_to(lane: ClusterLane) -> None:
             "tools[0].function.parameters",
         ),
         ({"functions": [{"name": "f"}]}, "functions"),
+        ({"function_call": "auto"}, "function_call"),
         ({"response_format": DEEP}, "response_format"),
         ({"chat_template_kwargs": DEEP}, "chat_template_kwargs"),
         ({"tools": [WEATHER | {"function": WEATHER["function"] | {"parameters": DEEP}}]}, "tools"),

@@ -4,9 +4,11 @@ import time
 from typing import Any
 
 import pytest
+from sqlalchemy import insert
 
 from accounting import rules
 from gateway.database import open_engine, read_sessions
+from gateway.identity.tables import api_key_table
 from gateway.limits.counters import CounterKey
 from gateway.limits.quotas import Measure
 from gateway.limits.restoring import used_since
@@ -20,6 +22,7 @@ ROWS: list[dict[str, Any]] = [
     {"key_id": "k1", "model": "small", "started_ns": (NOW_S - 100) * 10**9},
     {"key_id": "k1", "model": "small", "outcome": "refused", "prompt_tokens": 0, "completion_tokens": 0},
     {"key_id": "k3", "model": "small", "lane": "cache"},
+    {"key_id": "", "model": "small", "user_id": "another"},
 ]
 
 
@@ -42,15 +45,23 @@ def test_use_is_summed_by_scope_and_model(
     dsn: str, scope: str, measure: Measure, model: str | None, used: int
 ) -> None:
     engine = open_engine(dsn)
+    with engine.begin() as connection:
+        connection.execute(insert(api_key_table), [_key(key_id) for key_id in ("k1", "k2", "k3")])
     with Books(engine) as books:
         for number, changes in enumerate(ROWS):
             fields: dict[str, Any] = {
+                "user_id": "owner",
                 "prompt_tokens": 10,
                 "completion_tokens": 20,
                 "cached_tokens": 0,
                 "started_ns": NOW_S * 10**9,
             }
-            books.post(rules.local_use(usage(f"r{number}", user_id="owner", **(fields | changes))))
+            books.post(rules.local_use(usage(f"r{number}", **(fields | changes))))
     read = used_since(read_sessions(engine))
     assert read(CounterKey(scope, measure, "day", model), NOW_S - 50) == used
     engine.dispose()
+
+
+def _key(key_id: str) -> dict[str, Any]:
+    texts = {"name": key_id, "prefix": key_id, "digest": key_id, "department": "home", "lanes": "pool"}
+    return {"key_id": key_id, "user_id": "owner", "created_ns": 0, "privacy": "public"} | texts

@@ -92,7 +92,7 @@ class LimitsMachine(RuleBasedStateMachine):
         assert self.plan.take_spend(amount, self.now_s) == fits
         if fits:
             self.open[0].spend += amount
-            self.open[0].ticket._spend_nano += amount
+            self.open[0].ticket.spend_nano += amount
 
     @rule(which=st.integers(0, 2), tokens=st.integers(0, 60), share=st.integers(0, 2))
     def leave(self, which: int, tokens: int, share: int) -> None:

@@ -12,11 +12,11 @@ from gateway.errors import BudgetExceeded, BudgetUnavailable, RateLimited
 from gateway.identity.caller import Caller
 from gateway.limits.central import Central
 from gateway.limits.counters import CounterKey
-from gateway.limits.leased import MISSING_S, UNREADABLE_S, Grant, LeasedCounter
+from gateway.limits.leased import MISSING_S, UNREADABLE_S, Grant, LeasedCounter, Order
 from gateway.limits.leases import LeaseSource
 from gateway.limits.limits import Limits
 from gateway.limits.local import Reader
-from gateway.limits.quotas import Quota
+from gateway.limits.quotas import Quota, Span
 from gateway.limits.ticket import Ticket
 from tests.gateway.limits.callers import caller, quota
 from tests.redis_server import RedisServer
@@ -323,3 +323,25 @@ async def test_a_minute_is_any_sixty_seconds_for_all_of_them(redis_server: Redis
         assert refused.value.retry_after_s in (2, 3)
         await asyncio.sleep(refused.value.retry_after_s)
         assert len(await _enter_all(gateway, caller(limit), 9)) == 4
+
+
+@pytest.mark.parametrize("span", ["minute", "day"])
+async def test_a_report_whose_answer_is_lost_counts_once(redis_server: RedisServer, span: Span) -> None:
+    """The last of a lease was used: nothing is lent any more, and nobody but Redis knows that it was told."""
+    central = Central(redis_server.url, "test", TIMEOUT_S, LEASE_S)
+    limit = quota("tokens", 100, span)
+    counter = LeasedCounter(limit, central.name(CounterKey.of(limit)))
+
+    async def say(**changes: int) -> Grant:
+        fields = dict.fromkeys(Order.__dataclass_fields__, 0) | {"amount": 100, "books": -1}
+        _, (grant,) = await central.exchange([(counter, Order(**fields | changes))], time.time())
+        return grant
+
+    assert (await say(need=40, least=40, books=0)).granted == 40
+    for _ in range(2):  # the first answer never came
+        assert (await say(taken=40)).available == 60
+    assert (await say(taken=40, taken_before=40)).available == 60
+    # Some of it came to nothing after all.
+    for _ in range(2):
+        assert (await say(taken=40, untaken=10, taken_before=40)).available == 70
+    await central.close()

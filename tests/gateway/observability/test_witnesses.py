@@ -29,12 +29,14 @@ RAW = b'{"model": "tiny", "stream": true, "messages": [{"role": "user", "content
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-def booked(ending: Ending, **changes: Any) -> Booked:
+def booked(ending: Ending, first_byte_s: float | None = 0.5, **changes: Any) -> Booked:
     caller = Caller("key-1", "mr-abc", "ann", "lab", frozenset({"pool"}))
     call = Call("req_1", "chat", read_request("chat", RAW), RAW)
     began_s = time.perf_counter() - 2
-    trip = Trip(call, caller, Decision((), ()), time.time_ns(), began_s, Offer("pool", "desk", "tiny"), None, 0.5)
-    ended = end(trip, Meter(12, 3, 31, "upstream", is_complete=True), ending)
+    trip = Trip(call, caller, Decision((), ()), time.time_ns(), began_s, Offer("pool", "desk", "tiny"))
+    trip.first_byte_s = first_byte_s
+    meter = Meter(12, 3, 31, "upstream", is_complete=True, finish_reasons=("stop", "length"))
+    ended = end(trip, meter, ending)
     fields = {name: getattr(ended, name) for name in ended.__struct_fields__} | changes
     return Booked(Ended(**fields), 7)
 
@@ -95,7 +97,7 @@ def collector() -> Iterator[Collector]:
 def test_a_collector_gets_spans_and_metrics_by_the_conventions(collector: Collector) -> None:
     telemetry = open_telemetry(TelemetrySettings(otlp_endpoint=f"http://127.0.0.1:{collector.server_port}"))
     telemetry.write(
-        [booked(Ending(200, "complete"), traceparent=PARENT), booked(Ending(502, "failed", "broke off"))]
+        [booked(Ending(200, "complete"), traceparent=PARENT), booked(Ending(502, "failed", "was down"), None)]
     )
     telemetry.stop()
     spans = [
@@ -113,7 +115,11 @@ def test_a_collector_gets_spans_and_metrics_by_the_conventions(collector: Collec
     assert (good["gen_ai.usage.input_tokens"], good["gen_ai.usage.output_tokens"]) == (12, 31)
     assert good["server.address"] == "desk"
     assert "error.type" not in good
+    assert good["gen_ai.response.model"] == "tiny"
+    reasons = next(item.value for item in spans[0].attributes if item.key == "gen_ai.response.finish_reasons")
+    assert [value.string_value for value in reasons.array_value.values] == ["stop", "length"]
     assert bad["error.type"] == "502"
+    assert "gen_ai.response.model" not in bad
     metrics = {
         metric.name
         for sent in collector.metrics

@@ -23,6 +23,13 @@ async def test_a_server_is_recognised_by_what_it_says_of_itself(kind: str, opene
         assert lane.models()
 
 
+async def test_a_millrace_whose_models_are_still_to_come_is_none_of_ollamas(opened: Opens) -> None:
+    server = servers.another_millrace()
+    server.answers |= {"/v1/models": {"data": []}, "/api/version": {"version": "0.12.6", "server": "millrace"}}
+    async with servers.running(server), opened(one(server.base_url)) as lane:
+        assert lane.pool.find("desk").kind == "millrace"
+
+
 async def test_ollama_says_what_is_loaded_how_long_and_what_it_can(opened: Opens) -> None:
     found = await offers_of(servers.ollama(), opened)
     qwen, llava, embedder = found["qwen3:8b"], found["llava"], found["nomic-embed-text:latest"]
@@ -43,6 +50,24 @@ async def test_what_ollama_lets_its_cloud_compute_is_not_private(opened: Opens) 
     found = await offers_of(servers.ollama(), opened)
     assert found["qwen3:8b"].clearance == "private"
     assert found["gpt-oss:120b-cloud"].clearance == "public"
+
+
+@pytest.mark.parametrize(
+    ("kind", "can"),
+    [("vllm", True), ("llama-server", True), ("lm-studio", False), ("dllama", False), ("ollama", False)],
+)
+async def test_who_gives_log_probabilities(kind: str, can: bool, opened: Opens) -> None:
+    found = await offers_of(servers.EVERY[kind](), opened)
+    assert any("logprobs" in offer.features for offer in found.values()) is can
+
+
+async def test_an_ollama_gives_them_since_it_has_them_and_its_cloud_never(opened: Opens) -> None:
+    newer = servers.ollama()
+    newer.answers["/api/version"] = {"version": "0.12.11-rc1"}
+    found = await offers_of(newer, opened)
+    assert "logprobs" in found["qwen3:8b"].features
+    assert "logprobs" not in found["gpt-oss:120b-cloud"].features
+    assert newer.asked["/api/version"] <= 2  # recognised by it, then asked once
 
 
 async def test_ollama_is_asked_once_about_each_model(opened: Opens) -> None:
@@ -108,6 +133,18 @@ async def test_a_tabby_without_a_model_is_starting_and_says_the_remedy(opened: O
         assert "load one" in standing.note
 
 
-async def test_what_another_gateway_buys_is_not_private(opened: Opens) -> None:
-    found = await offers_of(servers.another_millrace(), opened)
+@pytest.mark.parametrize("kind", ["auto", "openai", "gpustack"])
+async def test_what_another_gateway_buys_is_not_private(kind: str, opened: Opens) -> None:
+    """Whatever it is said to be."""
+    found = await offers_of(servers.another_millrace(), opened, kind=kind)
     assert (found["own"].clearance, found["bought"].clearance) == ("private", "public")
+
+
+async def test_another_gateway_says_what_its_models_can_and_whose_twins_they_are(opened: Opens) -> None:
+    found = await offers_of(servers.another_millrace(), opened)
+    own, bought = found["own"], found["bought"]
+    assert (own.weights, bought.weights) == ("abc/bf16", "")
+    assert not own.is_resident
+    assert own.kinds == {"chat"}
+    assert own.features >= {"tools", "suffix"}
+    assert not own.features & {"json", "vision"}

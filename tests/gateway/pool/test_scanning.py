@@ -1,6 +1,7 @@
 """Looking for servers: what is found, and where nobody looks."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
@@ -84,3 +85,21 @@ async def test_what_announces_itself_is_a_place_to_look_at() -> None:
         await by_hand.async_close()
     assert {Place("127.0.0.1", 11434), Place("127.0.0.1", 8470), Place("127.0.0.1", 8400)} <= set(found)
     assert not any(place.host == "8.8.8.8" for place in found)
+
+
+async def test_a_name_is_resolved_once_and_what_was_admitted_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second answer of a resolver is an attacker's to choose."""
+    answers = iter(["127.0.0.1"])
+
+    async def resolve(host: str, *_: object, **__: object) -> list[Any]:
+        return [(0, 0, 0, "", (next(answers), 0))] if host == "desk.example" else [(0, 0, 0, "", (host, 0))]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve, raising=False)
+    async with servers.running(servers.ollama()) as ollama:
+        wanted = await places(["desk.example"], [ollama.port], public=False)
+        monkeypatch.undo()
+        client = Client()
+        (found,) = await scan(client, wanted)
+        await client.close()
+    # By its name, as its owner wrote it: the address may be another one tomorrow.
+    assert (found.kind, found.entry.base_url) == ("ollama", f"http://desk.example:{ollama.port}/v1")

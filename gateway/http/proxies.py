@@ -1,0 +1,87 @@
+"""Whose request a connection brings: where the peer is a proxy that is trusted, its word for that is taken."""
+
+import ipaddress
+from collections.abc import Iterable, Sequence
+
+# Nobody stands behind more proxies; whatever was written before, callers may have made up.
+_HOPS_MAX = 32
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+Fields = Sequence[tuple[bytes, bytes]]
+
+
+class TrustedProxies:
+    """The networks whose machines may say for whom they ask; without any, nobody's word counts.
+
+    Every proxy adds the address that it was asked from behind what it was given, so that the last address which is
+    no trusted proxy's own is the caller's: whatever stands before it, the caller may have made up.
+    """
+
+    def __init__(self, networks: Iterable[Network]) -> None:
+        self._networks = tuple(networks)
+
+    def __bool__(self) -> bool:
+        return bool(self._networks)
+
+    def trusts(self, peer: str) -> bool:
+        return self._is_ours(_parsed(peer))
+
+    def caller(self, peer: str, fields: Fields) -> str:
+        """The caller's address: the peer's, unless that is trusted and its headers name another.
+
+        Forwarded is read where there is no X-Forwarded-For alone: a proxy that writes the latter passes the former
+        on as it came.
+        """
+        if not self.trusts(peer):
+            return peer
+        is_plain = any(name == b"x-forwarded-for" for name, _ in fields)
+        return self._last_stranger(peer, _listed(fields, b"x-forwarded-for") if is_plain else _forwarded(fields))
+
+    def scheme(self, peer: str, fields: Fields) -> str | None:
+        """How the caller spoke to the first proxy, where a trusted one says so."""
+        said = _listed(fields, b"x-forwarded-proto") if self.trusts(peer) else []
+        return said[-1] if said and said[-1] in ("http", "https") else None
+
+    def _last_stranger(self, peer: str, hops: Sequence[str]) -> str:
+        """Back from the gateway; at a hop that is no address nobody knows what was before it."""
+        nearest = peer
+        for hop in reversed(hops):
+            address = _parsed(hop)
+            if address is None:
+                return nearest
+            nearest = str(address)
+            if not self._is_ours(address):
+                return nearest
+        return nearest
+
+    def _is_ours(self, address: ipaddress.IPv4Address | ipaddress.IPv6Address | None) -> bool:
+        return address is not None and any(address in network for network in self._networks)
+
+
+def _listed(fields: Fields, name: bytes) -> list[str]:
+    """The last elements of a list that may be spread over several headers, without empty ones."""
+    values = b",".join(value for have, value in fields if have == name).decode("latin-1")
+    elements = (element.strip() for element in values.rsplit(",", _HOPS_MAX)[-_HOPS_MAX:])
+    return [element for element in elements if element]
+
+
+def _forwarded(fields: Fields) -> list[str]:
+    """What each element of Forwarded (RFC 7239) says of who asked; empty for one that does not say."""
+    hops = []
+    for element in _listed(fields, b"forwarded"):
+        pairs = (pair.partition("=") for pair in element.split(";"))
+        hops.append(next((value.strip(' "') for name, _, value in pairs if name.strip().lower() == "for"), ""))
+    return hops
+
+
+def _parsed(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """An address that may have brackets and a port; the fourth version inside of the sixth is the fourth."""
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        address = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address

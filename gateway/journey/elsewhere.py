@@ -1,0 +1,91 @@
+"""Who gives the rest of an answer that its backend broke off: the best of those who may, up to the first bytes."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import structlog
+from msgspec import structs
+
+from cluster.errors import GenerationError
+from gateway.errors import GatewayError, LaneFailed
+from gateway.journey.attempt import begin
+from gateway.journey.opening import enter_for
+from gateway.journey.trip import Trip
+from gateway.journey.turn import move_turn
+from gateway.lanes.base import Answer, Call, Offer
+from gateway.routing.decision import Decision
+from gateway.services import Services
+
+log = structlog.get_logger(__name__)
+
+_OK = 200
+# A large model may read the prompt and all that was said for minutes; clients give up on less silence.
+_SILENCE_S = 15.0
+
+
+async def open_elsewhere(
+    services: Services,
+    trip: Trip,
+    call: Call,
+    decision: Decision,
+    failed: set[str],
+    may_go_on: Callable[[Offer], bool],
+) -> Answer | None:
+    """The first bytes of what `call` asks for, which is the rest; None when nobody can go on.
+
+    Labels in `failed` are not asked; those who cannot go on after all are added. The trip is that backend's then.
+    """
+    for candidate in decision.candidates:
+        offer = candidate.offer
+        if offer.label in failed or not may_go_on(offer):
+            continue
+        move_turn(services, trip, offer)
+        try:
+            answer = await _ask(services, trip, call, decision, offer)
+        except (GatewayError, GenerationError) as error:
+            log.warning("not continued", request_id=call.id, lane=offer.label, reason=str(error))
+            services.metrics.continuations.labels(offer.lane, "failed").inc()
+            failed.add(offer.label)
+            continue
+        # What the request log says; the caller has had its headers.
+        trip.decision = structs.replace(trip.decision, said=f"{trip.decision.reason}; continued on {offer.label}")
+        services.metrics.continuations.labels(offer.lane, "begun").inc()
+        return answer
+    return None
+
+
+@contextmanager
+def keeping_awake(note: Callable[[str], None]) -> Iterator[None]:
+    """While somebody is looked for, the caller gets a comment now and then; `note` writes it."""
+    loop = asyncio.get_running_loop()
+    timer: asyncio.TimerHandle
+
+    def say() -> None:
+        nonlocal timer
+        timer = loop.call_later(_SILENCE_S, say)
+        note("still looking for who goes on")
+
+    timer = loop.call_later(_SILENCE_S, say)
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+async def _ask(services: Services, trip: Trip, call: Call, decision: Decision, offer: Offer) -> Answer:
+    """Raises LaneFailed also for an answer that is no stream: it cannot be a part of one."""
+    await enter_for(services, trip, offer)
+    dispatch = services.router.began(offer.label, decision, offer)
+    answer = await begin(services, call, offer, dispatch)
+    if not is_stream(answer):
+        dispatch.left()
+        await answer.body.close()
+        raise LaneFailed(f"{offer.label} answers {answer.status} and does not go on")
+    trip.offer, trip.dispatch = offer, dispatch
+    return answer
+
+
+def is_stream(answer: Answer) -> bool:
+    """Whether it is an answer, and comes in events."""
+    return answer.status == _OK and answer.content_type.startswith("text/event-stream")

@@ -1,0 +1,44 @@
+"""Telling an Ollama to have a model in memory, or to put it away: the one kind that is told so by a request."""
+
+from gateway.dialects.upkeep import Upkeep
+from gateway.errors import LaneFailed, LaneTimeout, LaneUnreachable
+from gateway.http.client import Client
+from gateway.lanes.base import Offer
+from gateway.pool.asking import Asker
+from gateway.pool.members import Pool
+from gateway.pool.report import ProbeFailed
+
+
+def can_be_told(pool: Pool, offer: Offer) -> bool:
+    backend = pool.get(offer.backend)
+    return backend is not None and backend.kind == "ollama"
+
+
+async def reside(pool: Pool, offer: Offer, upkeep: Upkeep, timeout_s: float) -> None:
+    """Returns when the backend says it is so; at once where it is no Ollama. Raises LaneFailed."""
+    backend = pool.get(offer.backend)
+    if backend is None or not can_be_told(pool, offer):
+        return
+    keep_alive = 0 if upkeep.wanted == "unload" else upkeep.keep_alive
+    body = {"model": offer.served_as or offer.model}
+    more = {} if keep_alive is None else {"keep_alive": keep_alive}
+    # Loading takes minutes: it is no probe, and takes no probe's connection.
+    client = Client(1)
+    try:
+        reply = await Asker(client, backend.settings.base_url, backend.headers, timeout_s).post(
+            "/api/generate", body | more
+        )
+    except ProbeFailed as failed:
+        raise _failure(offer, failed) from None
+    finally:
+        await client.close()
+        pool.doubt(offer.backend)  # what is loaded there, or why it fails, is asked soon
+    if reply.status != 200:
+        raise LaneFailed(f"{offer.label} answers {reply.status} to being told to {upkeep.wanted} {offer.model}")
+
+
+def _failure(offer: Offer, failed: ProbeFailed) -> LaneFailed:
+    text = f"{offer.label} {failed.note}"
+    if failed.problem == "timeout":
+        return LaneTimeout(text)
+    return LaneUnreachable(text) if failed.problem == "unreachable" else LaneFailed(text)

@@ -1,0 +1,74 @@
+"""Tables brought up to date by a process that ends.
+
+What migrating imports would stay with a gateway for its whole life, and is 7 MB. The process (`gateway.migrating`)
+gets the DSN, which may hold a password, as a line on stdin and ends when stdin does: it outlives no gateway.
+"""
+
+import asyncio
+from asyncio.subprocess import PIPE, Process
+from contextlib import suppress
+
+import msgspec
+
+from cluster.nodes.interpreter import command_of, environment
+from gateway.database import MIGRATION_TIMEOUT_S, DatabaseUnusable, is_behind
+
+_PATIENCE_S = 2.0 * MIGRATION_TIMEOUT_S
+_END_S = 5.0
+_LINE_BYTES_MAX = 64 * 1024
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """The process's last line on stdout, as JSON; `problem` is empty when the tables are up to date."""
+
+    problem: str = ""
+
+
+async def upgrade_aside(dsn: str) -> None:
+    """Bring the tables up to date where they are behind; whoever cancels this ends it. Raises DatabaseUnusable."""
+    if not is_behind(dsn):
+        return
+    # In a session of its own: a terminal's Ctrl-C reaches the gateway alone, which ends it without a word.
+    process = await asyncio.create_subprocess_exec(
+        *command_of("gateway.migrating"), stdin=PIPE, stdout=PIPE, env=environment(), start_new_session=True
+    )
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            said = await _ask(process, dsn)
+            status = await process.wait()
+    except TimeoutError:
+        raise DatabaseUnusable(f"the database was not upgraded within {_PATIENCE_S:.0f} s") from None
+    finally:
+        await _end(process)
+    problem = _read(said).problem
+    if problem or status:
+        raise DatabaseUnusable(problem or f"the upgrade of the database ended with status {status}")
+
+
+async def _ask(process: Process, dsn: str) -> bytes:
+    """The last line that it says; code that it runs may print what it likes."""
+    assert process.stdin
+    assert process.stdout
+    with suppress(ConnectionError):  # Its status says why it went before it was asked.
+        process.stdin.write(msgspec.json.encode(dsn) + b"\n")
+        await process.stdin.drain()
+    tail = b""
+    while chunk := await process.stdout.read(_LINE_BYTES_MAX):
+        tail = (tail + chunk)[-_LINE_BYTES_MAX:]
+    return tail.strip().rpartition(b"\n")[2]
+
+
+def _read(line: bytes) -> Outcome:
+    try:
+        return msgspec.json.decode(line, type=Outcome)
+    except msgspec.DecodeError:
+        return Outcome()
+
+
+async def _end(process: Process) -> None:
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            process.kill()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_END_S):
+                await process.wait()
