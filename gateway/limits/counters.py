@@ -152,7 +152,8 @@ class SlidingCounter(Counter):
     def whole_s(self, now_s: float) -> float:
         """What is held now counts for a minute from its request's end, which may be now."""
         if self.held or self.taken:
-            return max(_LEAST_S, self._second + _SECONDS - now_s)
+            second = int(now_s) if self.held else self._second
+            return max(_LEAST_S, second + _SECONDS - now_s)
         return self.room_s(self.amount, now_s)
 
     def is_blank(self, now_s: float) -> bool:

@@ -28,6 +28,8 @@ _ORDERS_MAX = 64
 _DOWN_PAUSE_S = 0.5
 _ROUND_PATIENCE_S = 2.0
 _CANCELLED_AGAIN_S = 0.1
+# Redis keeps a process's sums for a minute after its lease; one that began anew before then would say less.
+_REMEMBERED_S = 61.0
 _CANCELLATIONS_MAX = 20
 
 
@@ -225,7 +227,7 @@ class LeaseSource:
             return False
         now_s = self.clock()
         quiet = [have for key, have in self._counters.items() if key not in self._active and not have.tickets]
-        blank = [have for have in quiet if have.is_blank(now_s)]
+        blank = [have for have in quiet if have.is_blank(now_s - _REMEMBERED_S)]
         for counter in blank:
             del self._counters[counter.key]
             del self._by_name[counter.name]

@@ -115,11 +115,9 @@ def _compute_nano(offer: Offer | None, meter: Meter, ending: Ending, duration_s:
 
 
 def _served_model(trip: Trip) -> str | None:
-    """None where the model that was asked for is called the same where it was served, as nearly all are."""
-    offer = trip.offer
-    if offer is None or offer.served_as is None or offer.served_as == trip.call.request.model:
-        return None
-    return _storable(offer.served_as)
+    """None where nobody answered, or the model is called the same where it was served, as nearly all are."""
+    served_as = trip.offer.served_as if trip.offer and trip.first_byte_s is not None else None
+    return None if served_as is None or served_as == trip.call.request.model else _storable(served_as)
 
 
 def _between(least: int, number: int, most: int) -> int:

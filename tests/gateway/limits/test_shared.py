@@ -345,3 +345,20 @@ async def test_a_report_whose_answer_is_lost_counts_once(redis_server: RedisServ
     for _ in range(2):
         assert (await say(taken=40, untaken=10, taken_before=40)).available == 70
     await central.close()
+
+
+@pytest.mark.parametrize("span", ["minute", "day"])
+async def test_a_sweep_forgets_nothing_that_redis_remembers(redis_server: RedisServer, span: Span) -> None:
+    who = caller(quota("requests", 10, span))
+    async with gateways(redis_server, 1) as (gateway,):
+        for ticket in await _enter_all(gateway, who, 5):
+            ticket.leave(1, 0)
+        counter = gateway.source.counter(who.quotas[0])
+
+        async def is_over() -> bool:
+            return counter.is_blank(gateway.source.clock())
+
+        await eventually(is_over)
+        gateway.source.sweep()
+        again = [await gateway.enter(who) for _ in range(10)]
+        assert len([ticket for ticket in again if ticket]) == 5
