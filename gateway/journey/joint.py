@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 import orjson
+from msgspec import structs
 
 from gateway.http.events import DONE, EventSplitter
 from gateway.lanes.base import Call, Out
@@ -104,9 +105,10 @@ class Joined:
 
 
 def next_call(call: Call, told: Told) -> Call:
-    """The request for the rest: the text so far is the beginning of its answer."""
+    """The request for the rest, as the caller sent it: the text so far is the beginning of its answer."""
     if not told.text:
-        return call
+        # What twins would have told each other is nothing for the caller.
+        return structs.replace(call, request=read_request(call.kind, call.raw))
     fields = _top_level.decode(call.raw)
     request = call.generation
     if isinstance(request, ChatRequest):

@@ -5,8 +5,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
+from msgspec import structs
 
+from gateway.journey.joint import Told, next_call
+from gateway.lanes.base import Call
+from gateway.openai import Extras, read_request
 from tests.gateway.http.edges import DONE, SSE, Answered, Backend, Writer, backend, chunk, said, until
 from tests.gateway.journey.roads import nothing_is_left, receive, road, send, text_of
 
@@ -135,3 +140,21 @@ async def test_what_was_not_only_text_is_not_gone_on_with(tmp_path: Path) -> Non
     answered, _, second, _ = await asked(tmp_path, think, go_on, **WANTED)
     assert answered.error["code"] == "upstream_broke_off"
     assert not second.requests
+
+
+def test_a_rest_from_the_beginning_is_asked_for_as_the_caller_asked() -> None:
+    raw = orjson.dumps({"model": "m", "messages": [{"role": "user", "content": "?"}], "stream": True})
+    asked = Call("req_1", "chat", read_request("chat", raw), raw, "tenant")
+    between_gateways = structs.replace(asked.generation, millrace=Extras(resumable=True), seed=1)
+    rest = next_call(structs.replace(asked, request=between_gateways), Told(_Nobody()))
+    assert rest.request == asked.request
+
+
+class _Nobody:
+    is_full = False
+
+    def write(self, data: bytes) -> None:
+        raise AssertionError(data)
+
+    async def drain(self) -> None:
+        raise AssertionError
