@@ -65,6 +65,11 @@ ASSET_BANK = "asset:bank"
 ASSET_STRIPE = "asset:stripe"
 ASSET_STRIPE_IN_TRANSIT = "asset:stripe_in_transit"
 CLEARING_BURST = "clearing:burst"
+CLEARING_MARKET = "clearing:market"
+INCOME_MARKET_FEE = "income:market_fee"
+INCOME_BREAKAGE = "income:breakage"
+EXPENSE_PROMO = "expense:promo"
+EXPENSE_GOODWILL = "expense:goodwill"
 INCOME_BURST_MARGIN = "income:burst_margin"
 EXPENSE_BURST_VARIANCE = "expense:burst_variance"
 INCOME_TOPUP_FEE = "income:topup_fee"
@@ -102,6 +107,31 @@ def user_of(code: str) -> str:
 def user_receivable(user_id: str) -> str:
     """What a user owes us: text delivered after the hold that covered it was gone."""
     return f"asset:user_recv:{user_id}"
+
+
+def user_promo(user_id: str, lot_id: str) -> str:
+    """Credits that were given to a user and end one day; each lot by itself."""
+    return f"user:{user_id}:promo:{lot_id}"
+
+
+def pool_paid(pool_id: str) -> str:
+    """The credits that an organization's members draw from."""
+    return f"pool:{pool_id}:paid"
+
+
+def seller_maturing(seller_id: str) -> str:
+    """What a seller has earned and cannot have yet."""
+    return f"seller:{seller_id}:maturing"
+
+
+def seller_reserve(seller_id: str) -> str:
+    """What is kept of a seller's earnings against what may come back."""
+    return f"seller:{seller_id}:reserve"
+
+
+def seller_receivable(seller_id: str) -> str:
+    """What a seller owes us: earnings that were paid out and had to be given back."""
+    return f"asset:seller_recv:{seller_id}"
 
 
 def seller_payable(seller_id: str) -> str:

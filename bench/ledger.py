@@ -12,12 +12,12 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
-from accounting import rules
-from accounting.holds import Holds
-from accounting.journal import Journal
-from accounting.poster import Poster
-from accounting.postings import Posted, Posting, UsageRecord
-from accounting.rules import CloudBill
+from accounting.ledger.journal import Journal
+from accounting.ledger.poster import Poster
+from accounting.ledger.postings import Posted, Posting, UsageRecord
+from accounting.rules import grants, local
+from accounting.rules.held import CloudBill
+from accounting.spending.holds import Holds
 from bench import settling
 from gateway.database import open_engine, upgrade, write_sessions
 
@@ -54,7 +54,7 @@ def _measure_lone_pairs(name: str, engine: Engine) -> None:
     """Hold and capture one after the other, as a single caller of a paid lane sees them."""
     poster = Poster(write_sessions(engine))
     poster.start()
-    poster.submit(rules.manual_credit("bench", "ann", 10**12, "bench")).result(10)
+    poster.submit(grants.manual_credit("bench", "ann", 10**12, "bench")).result(10)
     holds, times_ms = Holds(poster), []
     for number in range(LONE_PAIRS):
         began_s = time.perf_counter()
@@ -67,7 +67,7 @@ def _measure_lone_pairs(name: str, engine: Engine) -> None:
 
 
 def _local_use(name: str) -> Posting:
-    return rules.local_use(
+    return local.local_use(
         UsageRecord(
             request_id=f"{name}-{os.urandom(6).hex()}",
             user_id="ann",

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from accounting.metering.prices import PricedModel
 from accounting.money import NANO_PER_USD, Price
-from accounting.prices import PricedModel
 from bench.simulator import Clock, Query, Ride, Server
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Answer, Call, Offer

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
+from accounting.metering.prices import PricedModel
 from accounting.money import Price
-from accounting.prices import PricedModel
 from gateway.database import read_sessions, write_sessions
 from gateway.identity.caller import Caller
 from gateway.journey.trip import Ending, Trip

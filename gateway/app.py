@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import structlog
 from starlette.types import ASGIApp
 
-from accounting.prices import CloudPrices, PriceBook
+from accounting.metering.prices import CloudPrices, PriceBook
 from cluster.control.owners import Owners
 from cluster.controller import Controller
 from cluster.trust.addresses import Target

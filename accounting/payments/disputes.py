@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy import select
 
 from accounting import chart
-from accounting.balances import balance
+from accounting.ledger.balances import balance
 from accounting.payments import rules
 from accounting.payments.client import Object
 from accounting.payments.desk import Desk, check_currency, check_mode

@@ -8,10 +8,10 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from accounting import chart
-from accounting.balances import balance
 from accounting.errors import IdempotencyConflict, InsufficientCredit, LedgerBusy
-from accounting.poster import Poster
-from accounting.postings import Posted, Posting
+from accounting.ledger.balances import balance
+from accounting.ledger.postings import Posted, Posting
+from accounting.ledger.writer import Writer
 from accounting.tables import event_table, transfer_table
 
 OpenSession: TypeAlias = Callable[[], Session]
@@ -24,7 +24,7 @@ _TAKES_MAX = 8
 class Ledger:
     """Waits for each answer: called from threads that have nothing else to do."""
 
-    poster: Poster
+    poster: Writer
     read: OpenSession
 
     def book(self, posting: Posting) -> Posted | None:

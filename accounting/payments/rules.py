@@ -2,12 +2,13 @@
 
 An event's key names the Stripe object that it is about, so that no number of messages books it twice. Its `ref`
 names the subject under which Stripe's balance transactions and our events are compared (`reconciliation`).
-`debit -> credit` reads as in `accounting.rules`.
+`debit -> credit` reads as in `accounting.rules.requests`.
 """
 
 from accounting import chart
+from accounting.ledger.postings import EventKind, Leg, Posting
 from accounting.payments.terms import Quote
-from accounting.postings import EventKind, Leg, Posting
+from accounting.rules.moves import moved
 
 NEVER_NS = 2**61
 """When pending transfers of payments expire: only Stripe's answer resolves them, no reaper."""
@@ -17,14 +18,14 @@ def topup(intent_id: str, topup_id: str, user_id: str, paid: Quote) -> Posting:
     """A payment arrived: `asset:stripe -> user:paid` for the credits, `-> income:topup_fee` for the rest."""
     legs = (
         Leg(chart.ASSET_STRIPE, chart.user_paid(user_id), paid.credit_nano),
-        *_moved(chart.ASSET_STRIPE, chart.INCOME_TOPUP_FEE, paid.fee_nano),
+        *moved(chart.ASSET_STRIPE, chart.INCOME_TOPUP_FEE, paid.fee_nano),
     )
     return Posting(f"stripe:{intent_id}", "topup", intent_id, legs, {"topup": topup_id})
 
 
 def stripe_fee(txn_id: str, subject: str, fee_nano: int) -> Posting:
     """What Stripe keeps of a payment, by its balance transaction: `expense:stripe_fee -> asset:stripe`."""
-    legs = _moved(chart.EXPENSE_STRIPE_FEE, chart.ASSET_STRIPE, fee_nano)
+    legs = moved(chart.EXPENSE_STRIPE_FEE, chart.ASSET_STRIPE, fee_nano)
     return Posting(f"stripe:{txn_id}", "stripe_fee", subject, legs)
 
 
@@ -57,7 +58,7 @@ def refund_elsewhere(refund_id: str, user_id: str, paid_nano: int, owed_nano: in
 
 def dispute_withdrawn(dispute_id: str, user_id: str, paid_nano: int, owed_nano: int, fee_nano: int) -> Posting:
     """A bank took a payment back: `user:paid -> asset:stripe` as it goes, the rest is owed; the fee is ours."""
-    fee = _moved(chart.EXPENSE_DISPUTE_FEE, chart.ASSET_STRIPE, fee_nano)
+    fee = moved(chart.EXPENSE_DISPUTE_FEE, chart.ASSET_STRIPE, fee_nano)
     legs = (*_taken_back(user_id, paid_nano, owed_nano), *fee)
     return Posting(f"dp:{dispute_id}:withdrawn", "dispute", dispute_id, legs)
 
@@ -67,16 +68,16 @@ def dispute_reinstated(
 ) -> Posting:
     """The dispute was won: the mirror of its withdrawal; `fee_nano` is what Stripe gives back of its fee."""
     legs = (
-        *_moved(chart.ASSET_STRIPE, chart.user_paid(user_id), paid_nano),
-        *_moved(chart.ASSET_STRIPE, chart.user_receivable(user_id), owed_nano),
-        *_moved(chart.ASSET_STRIPE, chart.EXPENSE_DISPUTE_FEE, fee_nano),
+        *moved(chart.ASSET_STRIPE, chart.user_paid(user_id), paid_nano),
+        *moved(chart.ASSET_STRIPE, chart.user_receivable(user_id), owed_nano),
+        *moved(chart.ASSET_STRIPE, chart.EXPENSE_DISPUTE_FEE, fee_nano),
     )
     return Posting(f"dp:{dispute_id}:reinstated", "dispute", dispute_id, legs)
 
 
 def dispute_lost(dispute_id: str, user_id: str, owed_nano: int) -> Posting:
     """What the user still owes of a lost dispute is written off: `expense:bad_debt -> asset:user_recv`."""
-    legs = _moved(chart.EXPENSE_BAD_DEBT, chart.user_receivable(user_id), owed_nano)
+    legs = moved(chart.EXPENSE_BAD_DEBT, chart.user_receivable(user_id), owed_nano)
     return Posting(f"dp:{dispute_id}:lost", "dispute", dispute_id, legs)
 
 
@@ -129,9 +130,9 @@ def suspense(subject: str, number: int, gained_nano: int) -> Posting:
     counts the moves of a subject, so that each has its key.
     """
     legs = (
-        _moved(chart.ASSET_STRIPE, chart.SUSPENSE, gained_nano)
+        moved(chart.ASSET_STRIPE, chart.SUSPENSE, gained_nano)
         if gained_nano > 0
-        else _moved(chart.SUSPENSE, chart.ASSET_STRIPE, -gained_nano)
+        else moved(chart.SUSPENSE, chart.ASSET_STRIPE, -gained_nano)
     )
     kind: EventKind = "suspense"
     return Posting(f"sus:{subject}:{number}", kind, subject, legs)
@@ -145,10 +146,6 @@ def correction(incident: str, account: str, counterpart: str, amount_nano: int) 
 
 def _taken_back(user_id: str, paid_nano: int, owed_nano: int) -> tuple[Leg, ...]:
     return (
-        *_moved(chart.user_paid(user_id), chart.ASSET_STRIPE, paid_nano),
-        *_moved(chart.user_receivable(user_id), chart.ASSET_STRIPE, owed_nano),
+        *moved(chart.user_paid(user_id), chart.ASSET_STRIPE, paid_nano),
+        *moved(chart.user_receivable(user_id), chart.ASSET_STRIPE, owed_nano),
     )
-
-
-def _moved(debit: str, credit: str, amount_nano: int) -> tuple[Leg, ...]:
-    return (Leg(debit, credit, amount_nano),) if amount_nano else ()

@@ -12,8 +12,9 @@ from typing import Any
 
 from sqlalchemy import select
 
-from accounting import balances, chart
+from accounting import chart
 from accounting.errors import IdempotencyConflict
+from accounting.ledger import balances
 from accounting.payments import rules
 from accounting.payments.calls import TAG
 from accounting.payments.client import Object

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
 
+from accounting.metering.usage import UsageTotal, usage_totals
 from accounting.money import format_usd
-from accounting.usage import UsageTotal, usage_totals
 from gateway.api.authority import Authority, Somebody
 from gateway.errors import RequestInvalid
 from gateway.identity.caller import Caller

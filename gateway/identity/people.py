@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.orm import Session
 
-from accounting.balances import balances
+from accounting.ledger.balances import balances
 from gateway.errors import Conflict, NotFound, RequestInvalid
 from gateway.identity import audit
 from gateway.identity.audit import MACHINE, Actor

@@ -2,7 +2,7 @@
 
 import structlog
 
-from accounting.postings import Outcome
+from accounting.ledger.postings import Outcome
 from cluster.errors import GenerationError
 from gateway.errors import LaneFailed, to_api_error
 from gateway.identity.caller import Caller

@@ -4,8 +4,8 @@ import time
 
 from msgspec import Struct
 
-from accounting.postings import FROM_CACHE, Outcome
-from accounting.rules import Hold
+from accounting.ledger.postings import FROM_CACHE, Outcome
+from accounting.rules.held import Hold
 from gateway.cache.answers import Lead, Source
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Call, Offer

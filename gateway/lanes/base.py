@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from accounting.prices import PricedModel
+from accounting.metering.prices import PricedModel
 from gateway.lanes.body import Body, GeneratorBody, Out, begun
 from gateway.lanes.features import ALL_FEATURES, Feature, features_of
 from gateway.lanes.meter import Meter

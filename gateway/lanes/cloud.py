@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from accounting.errors import PriceUnknown
-from accounting.prices import PriceBook
+from accounting.metering.prices import PriceBook
 from gateway.cloud_worker.supervisor import CloudWorker, CloudWorkerUnavailable
 from gateway.errors import LaneBrokeOff, LaneBusy, LaneUnreachable
 from gateway.http.client import Client

@@ -2,7 +2,7 @@
 
 import orjson
 
-from accounting.metering import estimate
+from accounting.metering.counts import estimate
 from gateway.http.events import EVENT_BYTES_MAX, EventSplitter
 from gateway.lanes.tokens import said_in
 

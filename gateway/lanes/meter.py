@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from accounting.postings import CountSource
+from accounting.ledger.postings import CountSource
 
 _COUNTED_MAX = 10**9
 

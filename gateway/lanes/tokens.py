@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from accounting.metering import estimate_tokens
+from accounting.metering.counts import estimate_tokens
 from gateway.cloud_worker.schemas import SchemaTooLarge, expanded_bytes
 from gateway.errors import RequestInvalid
 from gateway.lanes.meter import Meter

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import orjson
 
-from accounting.metering import estimate_tokens
+from accounting.metering.counts import estimate_tokens
 from gateway.lanes.base import Call, Meter
 from gateway.lanes.tokens import read_usage, said_in
 from gateway.openai import GENERATES

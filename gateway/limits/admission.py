@@ -1,8 +1,8 @@
 """Whether there is room for one more request, and the money put aside before a paid one is sent."""
 
-from accounting import holds
-from accounting.metering import tokens_max
-from accounting.rules import Hold
+from accounting.metering.counts import tokens_max
+from accounting.rules.held import Hold
+from accounting.spending import holds
 from gateway.errors import Overloaded
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Call, Offer

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.orm import Session
 
-from accounting.postings import FROM_CACHE
+from accounting.ledger.postings import FROM_CACHE
 from accounting.tables import usage_table
 from gateway.identity.key_queries import ids_used_by
 from gateway.identity.tables import person_table

@@ -12,19 +12,20 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from accounting import health, rules
-from accounting.balances import Balance, balance
 from accounting.chart import user_paid
 from accounting.errors import (
     DatabaseFailing,
     LedgerError,
 )
-from accounting.health import Finding
-from accounting.leases import Leases
-from accounting.poster import Poster
-from accounting.postings import Posted
-from accounting.reaper import Reaper
-from accounting.rules import Hold
+from accounting.ledger import health
+from accounting.ledger.balances import Balance, balance
+from accounting.ledger.health import Finding
+from accounting.ledger.poster import Poster
+from accounting.ledger.postings import Posted
+from accounting.rules import grants
+from accounting.rules.held import Hold
+from accounting.spending.leases import Leases
+from accounting.spending.reaper import Reaper
 from gateway.records.settler import ANSWER_TIMEOUT_S, Settler
 
 log = structlog.get_logger(__name__)
@@ -103,7 +104,7 @@ class Books:
 
     async def credit(self, credit_id: str, user_id: str, amount_nano: int, reason: str) -> Posted:
         """The operator's own money, once per `credit_id`."""
-        posting = rules.manual_credit(credit_id, user_id, amount_nano, reason)
+        posting = grants.manual_credit(credit_id, user_id, amount_nano, reason)
         return await asyncio.wrap_future(self._poster.submit(posting))
 
     async def balance(self, user_id: str) -> Balance:

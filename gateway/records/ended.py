@@ -5,9 +5,9 @@ Neither the prompt nor the answer is among it, so that what waits to be written 
 
 from msgspec import Struct
 
+from accounting.ledger.postings import MAX_TEXT, UsageRecord
 from accounting.money import MAX_TOKENS, charge
-from accounting.postings import MAX_TEXT, UsageRecord
-from accounting.rules import CloudBill
+from accounting.rules.held import CloudBill
 from gateway.journey.trip import NO_LANE, Ending, Trip
 from gateway.lanes.base import Meter, Offer
 from gateway.openai import Kind

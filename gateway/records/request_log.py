@@ -15,8 +15,8 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
-from accounting.inserting import Row as Values
-from accounting.inserting import insert_rows
+from accounting.ledger.inserting import Row as Values
+from accounting.ledger.inserting import insert_rows
 from gateway.records.decisions import pack, unpack
 from gateway.records.tables import request_table
 from gateway.routing.decision import Decision

@@ -11,8 +11,6 @@ from typing import Protocol, TypeAlias, TypeVar
 import structlog
 from sqlalchemy.orm import Session
 
-from accounting import rules
-from accounting.balances import balance
 from accounting.chart import user_paid
 from accounting.errors import (
     AlreadyResolved,
@@ -25,12 +23,14 @@ from accounting.errors import (
     LedgerError,
     UsageBooked,
 )
-from accounting.holds import Holds
-from accounting.leases import Leases
-from accounting.poster import Poster
-from accounting.postings import MAX_USAGES, Posted, UsageRecord
-from accounting.reaper import lease_tip
-from accounting.rules import CloudBill, Hold
+from accounting.ledger.balances import balance
+from accounting.ledger.postings import MAX_USAGES, Posted, UsageRecord
+from accounting.ledger.writer import Writer
+from accounting.rules import burst, local
+from accounting.rules.held import CloudBill, Hold
+from accounting.spending.holds import Holds
+from accounting.spending.leases import Leases
+from accounting.spending.reaper import lease_tip
 from gateway.records.spool import Settlement
 
 log = structlog.get_logger(__name__)
@@ -51,7 +51,7 @@ class Read(Protocol):
 class Settler:
     """Waits for the books' answers; `read` gives a query a session, and raises DatabaseFailing where it cannot."""
 
-    def __init__(self, poster: Poster, leases: Leases, read: Read) -> None:
+    def __init__(self, poster: Writer, leases: Leases, read: Read) -> None:
         self._poster = poster
         self._leases = leases
         self._holds = Holds(poster)
@@ -79,7 +79,7 @@ class Settler:
         if not usages:
             return []
         try:
-            posted = _posted(self._poster.submit(rules.local_uses(usages)))
+            posted = _posted(self._poster.submit(local.local_uses(usages)))
         except UsageBooked as known:
             rest = [usage for usage in usages if usage.request_id not in known.request_ids]
             booked = iter(self._record_together(rest))
@@ -137,7 +137,7 @@ class Settler:
             bill = replace(bill, charge_nano=held.amount_nano)
         last_held = replace(held, pending_seq=self._read(lambda session: lease_tip(session, held.pending_seq)))
         name, user_id = f"last-{held.request_id}", held.user_id
-        last = rules.lease(name, last_held, [(bill, usage)], user_id=user_id, amount_nano=0, expires_ns=0)
+        last = burst.lease(name, last_held, [(bill, usage)], user_id=user_id, amount_nano=0, expires_ns=0)
         try:
             return _posted(self._poster.submit(last)).event_seq
         except (HoldExpired, AlreadyResolved, HoldNotFound):
@@ -151,7 +151,7 @@ class Settler:
             return self._capture_owed(held, bill, usage, 0)
 
     def _capture_owed(self, held: Hold, bill: CloudBill, usage: UsageRecord, covered_nano: int) -> int:
-        posting = rules.owed_capture(held, bill, usage, covered_nano=covered_nano)
+        posting = burst.owed_capture(held, bill, usage, covered_nano=covered_nano)
         return _posted(self._poster.submit(posting)).event_seq
 
     def _available_nano(self, user_id: str) -> int:

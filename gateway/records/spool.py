@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from accounting.postings import UsageRecord
-from accounting.rules import CloudBill, Hold
+from accounting.ledger.postings import UsageRecord
+from accounting.rules.held import CloudBill, Hold
 
 log = structlog.get_logger(__name__)
 

@@ -9,14 +9,14 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from accounting import rules
-from accounting.balances import Balance, balance
-from accounting.health import Finding, findings
-from accounting.holds import Holds
-from accounting.poster import Poster
-from accounting.postings import Posted, Posting, UsageRecord
-from accounting.reaper import Reaper
-from accounting.rules import Hold
+from accounting.ledger.balances import Balance, balance
+from accounting.ledger.health import Finding, findings
+from accounting.ledger.poster import Poster
+from accounting.ledger.postings import Posted, Posting, UsageRecord
+from accounting.rules import grants
+from accounting.rules.held import Hold
+from accounting.spending.holds import Holds
+from accounting.spending.reaper import Reaper
 from gateway.database import read_sessions, write_sessions
 
 START_NS = 1_790_000_000 * 10**9
@@ -48,7 +48,7 @@ class Books(AbstractContextManager["Books"]):
         return self.poster.submit(posting).result(ANSWER_S)
 
     def credit(self, user_id: str, amount_nano: int) -> Posted:
-        return self.post(rules.manual_credit(f"{user_id}-{next(self._credits)}", user_id, amount_nano, "test"))
+        return self.post(grants.manual_credit(f"{user_id}-{next(self._credits)}", user_id, amount_nano, "test"))
 
     def hold(self, request_id: str, user_id: str, amount_nano: int) -> Hold:
         return self.holds.place(request_id, user_id, amount_nano, self.now_ns + MINUTE_NS).result(ANSWER_S)

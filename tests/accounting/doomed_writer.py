@@ -6,10 +6,10 @@ import threading
 from itertools import count
 from multiprocessing.connection import Connection
 
-from accounting import rules
-from accounting.journal import Failpoint
-from accounting.postings import Posted, Posting
-from accounting.rules import CloudBill, Hold
+from accounting.ledger.journal import Failpoint
+from accounting.ledger.postings import Posted, Posting
+from accounting.rules import burst, grants, local
+from accounting.rules.held import CloudBill, Hold
 from gateway.database import open_engine
 from tests.accounting.books import MINUTE_NS, START_NS, Books, usage
 
@@ -20,7 +20,7 @@ COMPUTE_NANO = 7
 
 
 def credit(request_id: str) -> Posting:
-    return rules.manual_credit(request_id, "ann", CREDIT_NANO, "kill test")
+    return grants.manual_credit(request_id, "ann", CREDIT_NANO, "kill test")
 
 
 def write(dsn: str, name: str, failpoint: Failpoint | None, passes: int, answers: Connection) -> None:
@@ -50,10 +50,10 @@ def write(dsn: str, name: str, failpoint: Failpoint | None, passes: int, answers
             request_id = f"{name}-{writer}-{number}"
             book(credit(request_id))
             expires_ns = START_NS + MINUTE_NS
-            placed = book(rules.hold(request_id, "ann", CREDIT_NANO, expires_ns))
+            placed = book(burst.hold(request_id, "ann", CREDIT_NANO, expires_ns))
             held = Hold(request_id, "ann", CREDIT_NANO, placed.transfer_seqs[0], expires_ns)
-            book(rules.capture(held, BILL) if number % 2 else rules.release(held))
-            book(rules.local_use(usage(request_id, compute_nano=COMPUTE_NANO)))
+            book(burst.capture(held, BILL) if number % 2 else burst.release(held))
+            book(local.local_use(usage(request_id, compute_nano=COMPUTE_NANO)))
 
     writers = [threading.Thread(target=serve_requests, args=(writer,)) for writer in range(WRITERS)]
     for thread in writers:

@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from accounting import rules
-from accounting.balances import balances
-from accounting.holds import HOLD_GRACE_NS
-from accounting.postings import Posting
-from accounting.rules import CloudBill, Hold
+from accounting.ledger.balances import balances
+from accounting.ledger.postings import Posting
+from accounting.rules import burst, grants, local
+from accounting.rules.held import CloudBill, Hold
+from accounting.spending.holds import HOLD_GRACE_NS
 from gateway.database import open_engine
 from tests.accounting.books import ANSWER_S, MINUTE_NS, Books, outcome, usage
 from tests.accounting.model import Model
@@ -124,7 +124,7 @@ class BooksMachine(RuleBasedStateMachine):
 
 
 def _credit(credit_id: str, user_id: str, amount: int) -> Attempt:
-    posting = rules.manual_credit(credit_id, user_id, amount, "model")
+    posting = grants.manual_credit(credit_id, user_id, amount, "model")
     return Attempt(lambda model: model.credit(credit_id, user_id, amount), posting)
 
 
@@ -132,34 +132,34 @@ def _place(request_id: str, user_id: str, amount: int, deadline_ns: int) -> Atte
     expires_ns = deadline_ns + HOLD_GRACE_NS
     return Attempt(
         lambda model: model.place(request_id, user_id, amount, expires_ns),
-        rules.hold(request_id, user_id, amount, expires_ns),
+        burst.hold(request_id, user_id, amount, expires_ns),
         Hold(request_id, user_id, amount, 0, expires_ns),
     )
 
 
 def _use(request_id: str, department: str, lane: str, amount: int) -> Attempt:
     record = usage(request_id, department=department, lane=lane, compute_nano=amount)
-    return Attempt(lambda model: model.use(request_id, department, lane, amount), rules.local_use(record))
+    return Attempt(lambda model: model.use(request_id, department, lane, amount), local.local_use(record))
 
 
 def _resolve(wish: Wish, held: Hold) -> Attempt:
     if wish.what == "release":
-        return Attempt(lambda model: model.release(held.request_id), rules.release(held))
+        return Attempt(lambda model: model.release(held.request_id), burst.release(held))
     charge = min(held.amount_nano * wish.percent // 100, 10**15)
     cost = min(wish.amount, 10**15) if wish.pick % 2 else charge // 2
     bill, record = CloudBill("acme", charge, cost), usage(held.request_id, lane="cloud", provider="acme")
     if wish.what == "capture":
-        posting = rules.capture(held, bill, record)
+        posting = burst.capture(held, bill, record)
         return Attempt(lambda model: model.capture(held.request_id, charge, cost), posting)
     covered = wish.amount if wish.pick % 3 else 0
-    posting = rules.late_capture(held, bill, record, covered_nano=covered)
+    posting = burst.late_capture(held, bill, record, covered_nano=covered)
     return Attempt(lambda model: model.capture_late(held.request_id, charge, cost, covered), posting)
 
 
 def _tampered(earlier: Attempt, amount: int) -> Attempt:
     """The key of an earlier event with the contents of another: what a buggy or hostile caller might send."""
     key = earlier.posting.idem_key
-    forged = replace(rules.manual_credit("forged", "eve", amount, "tampered"), idem_key=key)
+    forged = replace(grants.manual_credit("forged", "eve", amount, "tampered"), idem_key=key)
     return Attempt(lambda model: model.forged(key, "eve", amount), forged)
 
 

@@ -3,7 +3,7 @@
 import pytest
 from sqlalchemy import Engine, text
 
-from accounting import rules
+from accounting.rules import local
 from tests.accounting.books import Books, usage
 from tests.databases import Kind
 
@@ -102,7 +102,7 @@ def written(books: Books) -> None:
     """Accounts: 1 bank, 2 Ann, 3 clearing, 4 department, 5 supply. Transfers: 1 credits 1000, 2 holds 500."""
     books.credit("ann", 1000)
     books.hold("r1", "ann", 500)
-    books.post(rules.local_use(usage("r2", compute_nano=7)))
+    books.post(local.local_use(usage("r2", compute_nano=7)))
 
 
 def _is_refused(engine: Engine, script: str) -> bool:

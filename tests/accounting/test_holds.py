@@ -3,8 +3,8 @@
 import pytest
 
 from accounting.errors import HoldExpired
-from accounting.holds import LATE_CAPTURE_NS
-from accounting.rules import CloudBill
+from accounting.rules.held import CloudBill
+from accounting.spending.holds import LATE_CAPTURE_NS
 from tests.accounting.books import ANSWER_S, MINUTE_NS, Books, outcome, usage
 
 

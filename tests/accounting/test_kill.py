@@ -8,8 +8,8 @@ from typing import get_args
 import pytest
 from sqlalchemy import Engine, func, select
 
-from accounting.journal import Failpoint
-from accounting.reaper import open_holds
+from accounting.ledger.journal import Failpoint
+from accounting.spending.reaper import open_holds
 from accounting.tables import event_table
 from tests.accounting.books import ANSWER_S, MINUTE_NS, Books
 from tests.accounting.doomed_writer import BILL, COMPUTE_NANO, CREDIT_NANO, WRITERS, credit, write

@@ -16,11 +16,11 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
 from accounting.errors import DatabaseFailing, HoldExpired, InsufficientCredit
-from accounting.journal import Failpoint
-from accounting.lease import LEASE_NS
-from accounting.leases import Leases
-from accounting.postings import Posted
-from accounting.rules import CloudBill, Hold
+from accounting.ledger.journal import Failpoint
+from accounting.ledger.postings import Posted
+from accounting.rules.held import CloudBill, Hold
+from accounting.spending.lease import LEASE_NS
+from accounting.spending.leases import Leases
 from gateway.database import open_engine
 from tests.accounting.books import ANSWER_S, START_NS, Books, usage
 from tests.accounting.model import LeaseModel

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from accounting.errors import TokenizerMismatch
-from accounting.metering import Count, TokenCounter, estimate, load_counter, tokens_max
+from accounting.metering.counts import Count, TokenCounter, estimate, load_counter, tokens_max
 
 
 @pytest.fixture(scope="module")

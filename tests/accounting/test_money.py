@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from accounting.errors import AmountInvalid
-from accounting.holds import size
 from accounting.money import MAX_EVENT_NANO, Price, UsdAmount, charge, format_usd, nano_per_million, parse_usd
+from accounting.spending.holds import size
 
 AMOUNTS = st.integers(0, MAX_EVENT_NANO)
 PRICES = st.builds(Price, *[st.integers(0, 10**11)] * 3)

@@ -9,12 +9,12 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from accounting import rules
 from accounting.errors import DatabaseFailing, LedgerBusy, PosterStopped
-from accounting.journal import Failpoint
-from accounting.poster import Poster
-from accounting.postings import Posted
-from accounting.rules import CloudBill
+from accounting.ledger.journal import Failpoint
+from accounting.ledger.poster import Poster
+from accounting.ledger.postings import Posted
+from accounting.rules import burst, grants, local
+from accounting.rules.held import CloudBill
 from gateway.database import write_sessions
 from tests.accounting.books import ANSWER_S, Books, outcomes, usage
 
@@ -39,18 +39,18 @@ class Gate:
 def test_a_denial_does_not_sink_its_group(engine: Engine) -> None:
     gate = Gate()
     with Books(engine, failpoint=gate) as books:
-        first = books.poster.submit(rules.manual_credit("c1", "ann", 100, "test"))
+        first = books.poster.submit(grants.manual_credit("c1", "ann", 100, "test"))
         assert gate.reached.wait(ANSWER_S)
-        replay, tampered = "c1", rules.manual_credit("c1", "ann", 101, "test")
+        replay, tampered = "c1", grants.manual_credit("c1", "ann", 101, "test")
         group = [
-            rules.hold("r1", "ann", 60, books.now_ns),
-            rules.hold("r2", "ann", 60, books.now_ns),
-            rules.manual_credit(replay, "ann", 100, "test"),
+            burst.hold("r1", "ann", 60, books.now_ns),
+            burst.hold("r2", "ann", 60, books.now_ns),
+            grants.manual_credit(replay, "ann", 100, "test"),
             tampered,
-            rules.hold("r3", "ann", 40, books.now_ns),
-            rules.local_use(usage("r4", compute_nano=5)),
-            rules.local_use(usage("r4", compute_nano=5)),
-            rules.hold("r5", "nobody", 1, books.now_ns),
+            burst.hold("r3", "ann", 40, books.now_ns),
+            local.local_use(usage("r4", compute_nano=5)),
+            local.local_use(usage("r4", compute_nano=5)),
+            burst.hold("r5", "nobody", 1, books.now_ns),
         ]
         answers = [books.poster.submit(posting) for posting in group]
         gate.open()
@@ -79,10 +79,10 @@ def test_a_denial_costs_its_group_two_tries_and_not_one_for_each_event(engine: E
         gate(place)
 
     with Books(engine, failpoint=pass_by) as books:
-        first = books.poster.submit(rules.manual_credit("c1", "ann", 100, "test"))
+        first = books.poster.submit(grants.manual_credit("c1", "ann", 100, "test"))
         assert gate.reached.wait(ANSWER_S)
         users = ["ann"] * 40 + ["nobody"] * 3 + ["ann"] * 40
-        held = [books.poster.submit(rules.hold(f"r{n}", user, 1, books.now_ns)) for n, user in enumerate(users)]
+        held = [books.poster.submit(burst.hold(f"r{n}", user, 1, books.now_ns)) for n, user in enumerate(users)]
         gate.open()
         assert outcomes([first, *held]).count("posted") == 1 + 80
     # The first event, the group as it came, and its two parts without the denied ones between.
@@ -92,7 +92,7 @@ def test_a_denial_costs_its_group_two_tries_and_not_one_for_each_event(engine: E
 def test_a_denial_says_what_is_missing(books: Books) -> None:
     books.credit("ann", 100)
     books.hold("r1", "ann", 70)
-    error = books.poster.submit(rules.hold("r2", "ann", 31, books.now_ns)).exception(ANSWER_S)
+    error = books.poster.submit(burst.hold("r2", "ann", 31, books.now_ns)).exception(ANSWER_S)
     assert vars(error) == {"account": "user:ann:paid", "needed_nano": 31, "available_nano": 30}
 
 
@@ -122,36 +122,36 @@ def test_a_database_that_stays_away_fails_the_group_and_not_the_writer(engine: E
     poster = Poster(open_or_fail, attempts_max=2)
     poster.start()
     down.set()
-    failed = poster.submit(rules.manual_credit("c1", "ann", 100, "test"))
+    failed = poster.submit(grants.manual_credit("c1", "ann", 100, "test"))
     assert isinstance(failed.exception(ANSWER_S), DatabaseFailing)
     down.clear()
-    assert poster.submit(rules.manual_credit("c1", "ann", 100, "test")).result(ANSWER_S) == Posted(1, (1,))
+    assert poster.submit(grants.manual_credit("c1", "ann", 100, "test")).result(ANSWER_S) == Posted(1, (1,))
     assert poster.stop()
 
 
 def test_a_full_queue_refuses_and_a_stop_books_what_waits(engine: Engine) -> None:
     gate = Gate()
     with Books(engine, failpoint=gate, queue_max=3) as books:
-        answers = [books.poster.submit(rules.manual_credit("c0", "ann", 1, "test"))]
+        answers = [books.poster.submit(grants.manual_credit("c0", "ann", 1, "test"))]
         assert gate.reached.wait(ANSWER_S)
-        answers += [books.poster.submit(rules.manual_credit(f"c{n}", "ann", 1, "test")) for n in (1, 2, 3)]
+        answers += [books.poster.submit(grants.manual_credit(f"c{n}", "ann", 1, "test")) for n in (1, 2, 3)]
         with pytest.raises(LedgerBusy):
-            books.poster.submit(rules.manual_credit("c4", "ann", 1, "test"))
+            books.poster.submit(grants.manual_credit("c4", "ann", 1, "test"))
         gate.open()
     assert outcomes(answers) == ["posted"] * 4
     with pytest.raises(PosterStopped):
-        books.poster.submit(rules.manual_credit("c5", "ann", 1, "test"))
+        books.poster.submit(grants.manual_credit("c5", "ann", 1, "test"))
 
 
 def test_what_is_not_urgent_goes_with_the_next_that_is_and_with_a_stop(engine: Engine) -> None:
     begun: list[Failpoint] = []
     with Books(engine, patience_s=3600, linger_s=3600, failpoint=begun.append) as books:
-        patient = [books.poster.submit(rules.local_use(usage(f"r{n}")), urgent=False) for n in range(3)]
+        patient = [books.poster.submit(local.local_use(usage(f"r{n}")), urgent=False) for n in range(3)]
         assert books.poster.waiting == 3
         books.credit("ann", 100)
         assert outcomes(patient) == ["posted"] * 3
         assert begun.count("begun") == 1
-        patient = [books.poster.submit(rules.local_use(usage("r3")), urgent=False)]
+        patient = [books.poster.submit(local.local_use(usage("r3")), urgent=False)]
     assert outcomes(patient) == ["posted"]
 
 
@@ -159,9 +159,9 @@ def test_a_stop_that_takes_too_long_fails_what_still_waits(engine: Engine) -> No
     gate = Gate()
     poster = Poster(write_sessions(engine), failpoint=gate)
     poster.start()
-    inside = poster.submit(rules.manual_credit("c1", "ann", 1, "test"))
+    inside = poster.submit(grants.manual_credit("c1", "ann", 1, "test"))
     assert gate.reached.wait(ANSWER_S)
-    waiting = poster.submit(rules.manual_credit("c2", "ann", 1, "test"))
+    waiting = poster.submit(grants.manual_credit("c2", "ann", 1, "test"))
     assert not poster.stop(timeout_s=0.05)
     gate.open()
     assert outcomes([inside, waiting]) == ["posted", "PosterStopped"]

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from accounting import rules
 from accounting.errors import AccountUnknown, AmountInvalid, PostingInvalid
-from accounting.holds import HOLD_MAX_NS
+from accounting.ledger.postings import Leg, Posting
 from accounting.money import MAX_EVENT_NANO
-from accounting.postings import Leg, Posting
+from accounting.rules import grants
+from accounting.spending.holds import HOLD_MAX_NS
 from tests.accounting.books import START_NS, Books, usage
 
 ANN, BANK = "user:ann:paid", "asset:bank"
@@ -79,6 +79,6 @@ def test_a_hold_ends_within_a_day(books: Books, deadline_ns: int) -> None:
 
 
 def test_any_text_that_fits_comes_back(books: Books) -> None:
-    posted = books.post(rules.manual_credit("c1", "ann", 1, 'naïve "東京" \\ 🏞'))
+    posted = books.post(grants.manual_credit("c1", "ann", 1, 'naïve "東京" \\ 🏞'))
     assert posted.event_seq == 1
-    assert books.post(rules.manual_credit("c1", "ann", 1, 'naïve "東京" \\ 🏞')).replayed
+    assert books.post(grants.manual_credit("c1", "ann", 1, 'naïve "東京" \\ 🏞')).replayed

@@ -7,8 +7,8 @@ import pytest
 
 from accounting.chart import provider_accrued, terms_of
 from accounting.errors import PriceUnknown
+from accounting.metering.prices import CloudPrices, LongContext, PriceBook
 from accounting.money import Price
-from accounting.prices import CloudPrices, LongContext, PriceBook
 
 OWN = Price(1, 2, 3)
 
@@ -84,7 +84,7 @@ def test_each_listed_token_price_can_be_read() -> None:
 
 def test_prices_are_read_without_importing_litellm() -> None:
     script = (
-        "import sys; from accounting.prices import CloudPrices; CloudPrices.installed().find('gpt-4o');"
+        "import sys; from accounting.metering.prices import CloudPrices; CloudPrices.installed().find('gpt-4o');"
         "sys.exit('litellm' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", script], timeout=60).returncode == 0

@@ -1,9 +1,9 @@
 """What people read in the books: balances, statements by page, usage totals."""
 
-from accounting import rules
-from accounting.balances import balances, statement
-from accounting.rules import CloudBill
-from accounting.usage import UsageTotal, usage_totals
+from accounting.ledger.balances import balances, statement
+from accounting.metering.usage import UsageTotal, usage_totals
+from accounting.rules import local
+from accounting.rules.held import CloudBill
 from tests.accounting.books import ANSWER_S, START_NS, Books, usage
 
 DAY_NS = 86_400 * 10**9
@@ -34,7 +34,7 @@ def test_usage_is_totalled_by_any_groups(books: Books) -> None:
         record = usage(
             f"r{number}", model=model, user_id=user_id, started_ns=START_NS + day * DAY_NS, compute_nano=10
         )
-        books.post(rules.local_use(record))
+        books.post(local.local_use(record))
     with books.read() as session:
         until_ns = START_NS + 2 * DAY_NS
         by_model = usage_totals(session, ["model"], since_ns=0, until_ns=until_ns)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from accounting.errors import AmountInvalid
+from accounting.metering.prices import PricedModel
 from accounting.money import Price
-from accounting.prices import PricedModel
 from gateway.database import open_engine, read_sessions, write_sessions
 from gateway.errors import to_api_error
 from gateway.identity.caller import Caller

@@ -14,10 +14,10 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from accounting.chart import supply, user_paid, user_receivable
-from accounting.lease import LEASE_NS
+from accounting.metering.prices import PricedModel
 from accounting.money import Price
-from accounting.prices import PricedModel
-from accounting.rules import Hold
+from accounting.rules.held import Hold
+from accounting.spending.lease import LEASE_NS
 from accounting.tables import event_table, usage_table
 from gateway.database import open_engine, read_sessions, write_sessions
 from gateway.identity.caller import Caller

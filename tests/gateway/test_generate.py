@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from accounting.metering.prices import PricedModel
 from accounting.money import Price
-from accounting.prices import PricedModel
 from gateway.errors import LaneBrokeOff, LaneFailed, LaneUnreachable
 from gateway.lanes.base import Answer, Call, Lane, Offer
 from gateway.routing.router import Router

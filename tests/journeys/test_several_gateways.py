@@ -19,7 +19,7 @@ import openai
 import pytest
 from openai.types import Batch
 
-from accounting.health import findings
+from accounting.ledger.health import findings
 from gateway.database import open_engine, read_sessions
 from tests import crowds
 from tests.accounting.books import Books

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import count
 
 from accounting.errors import LedgerError
-from accounting.journal import Failpoint
+from accounting.ledger.journal import Failpoint
 from accounting.payments.calls import CallFailpoint
 from accounting.payments.inbox import Source
 from accounting.payments.payments import Payments

@@ -4,7 +4,7 @@ import multiprocessing
 
 import pytest
 
-from accounting.journal import Failpoint
+from accounting.ledger.journal import Failpoint
 from accounting.payments.calls import CallFailpoint
 from accounting.payments.inbox import Source
 from tests.accounting.books import ANSWER_S

@@ -4,7 +4,7 @@ import orjson
 import pytest
 from msgspec.structs import replace
 
-from accounting.prices import CloudPrices, PriceBook
+from accounting.metering.prices import CloudPrices, PriceBook
 from gateway.cloud_worker.providers import CloudConfiguration, Timeouts
 from gateway.cloud_worker.supervisor import CloudWorker
 from gateway.errors import LaneTimeout

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from accounting.metering.prices import PricedModel
 from accounting.money import Price
-from accounting.prices import PricedModel
 from gateway.http.client import Client
 from gateway.lanes.base import Answer, Call, Lane, Offer
 from gateway.lanes.relay import relay

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from accounting.metering.prices import PricedModel
 from accounting.money import Price
-from accounting.prices import PricedModel
 from gateway.app import open_services
 from gateway.data_folder import DataFolder
 from gateway.http.client import Client

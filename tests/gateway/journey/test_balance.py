@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from accounting.rules import Hold
+from accounting.rules.held import Hold
 from gateway.journey.trip import Trip
 from gateway.limits.quotas import Measure, Quota, Span
 from gateway.records.bookkeeping import Bookkeeper

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from accounting.prices import CloudPrices, PriceBook
+from accounting.metering.prices import CloudPrices, PriceBook
 from gateway.app import _cloud_worker
 from gateway.cloud_worker.providers import CloudConfiguration, Timeouts
 from gateway.cloud_worker.supervisor import CloudWorker

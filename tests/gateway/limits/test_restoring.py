@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import insert
 
-from accounting import rules
+from accounting.rules import local
 from gateway.database import open_engine, read_sessions
 from gateway.identity.tables import api_key_table
 from gateway.limits.counters import CounterKey
@@ -56,7 +56,7 @@ def test_use_is_summed_by_scope_and_model(
                 "cached_tokens": 0,
                 "started_ns": NOW_S * 10**9,
             }
-            books.post(rules.local_use(usage(f"r{number}", **(fields | changes))))
+            books.post(local.local_use(usage(f"r{number}", **(fields | changes))))
     read = used_since(read_sessions(engine))
     assert read(CounterKey(scope, measure, "day", model), NOW_S - 50) == used
     engine.dispose()

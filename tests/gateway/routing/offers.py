@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from accounting.metering.prices import PricedModel
 from accounting.money import Price
-from accounting.prices import PricedModel
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Answer, Call, Offer
 from gateway.openai import ChatRequest, Message

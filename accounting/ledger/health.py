@@ -6,9 +6,9 @@ from typing import Any, TypeAlias
 
 from sqlalchemy import ColumnElement, Select, Subquery, case, func, literal, or_, select
 
-from accounting.balances import Reader
 from accounting.chart import CLEARING_BURST
-from accounting.holds import HOLD_GRACE_NS
+from accounting.ledger.balances import Reader
+from accounting.spending.holds import HOLD_GRACE_NS
 from accounting.tables import account_table, event_table, transfer_table, usage_table
 
 _Query: TypeAlias = Select[*tuple[Any, ...]]

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
-from accounting import rules
 from accounting.errors import HoldExpired, PostingInvalid
+from accounting.ledger.postings import Posted, UsageRecord
+from accounting.ledger.writer import Writer
 from accounting.money import Nano, Price, charge
-from accounting.poster import Poster
-from accounting.postings import Posted, UsageRecord
-from accounting.rules import CloudBill, Hold
+from accounting.rules import burst
+from accounting.rules.held import CloudBill, Hold
 
 HOLD_GRACE_NS = 60 * 10**9
 """How long after its request's deadline a hold is left alone, in nanoseconds."""
@@ -39,7 +39,7 @@ def size(price: Price, prompt_tokens_max: int, completion_tokens_max: int, choic
 class Holds:
     """Places and resolves holds through the poster; nothing here waits, every answer is a future."""
 
-    def __init__(self, poster: Poster, *, clock_ns: Callable[[], int] = time.time_ns) -> None:
+    def __init__(self, poster: Writer, *, clock_ns: Callable[[], int] = time.time_ns) -> None:
         self._poster = poster
         self._clock_ns = clock_ns
 
@@ -54,7 +54,7 @@ class Holds:
         if not 0 < deadline_ns - self._clock_ns() <= HOLD_MAX_NS:
             raise PostingInvalid(f"the deadline of {request_id!r} has passed, or is too far ahead for a hold")
         expires_ns = deadline_ns + HOLD_GRACE_NS
-        posted = self._poster.submit(rules.hold(request_id, user_id, amount_nano, expires_ns))
+        posted = self._poster.submit(burst.hold(request_id, user_id, amount_nano, expires_ns))
         return _then(
             posted, lambda answer: Hold(request_id, user_id, amount_nano, answer.transfer_seqs[0], expires_ns)
         )
@@ -65,7 +65,7 @@ class Holds:
         The future raises `HoldExpired` when the reaper was faster (then `capture_late` books it) and
         `AlreadyResolved` when the hold was released.
         """
-        return self._poster.submit(rules.capture(held, bill, usage))
+        return self._poster.submit(burst.capture(held, bill, usage))
 
     def capture_late(
         self, held: Hold, bill: CloudBill, usage: UsageRecord | None = None, *, covered_nano: int = 0
@@ -82,11 +82,11 @@ class Holds:
         """
         if self._clock_ns() - held.expires_ns > LATE_CAPTURE_NS:
             raise HoldExpired(f"the hold of {held.request_id!r} ended too long ago to book anything on it")
-        return self._poster.submit(rules.late_capture(held, bill, usage, covered_nano=covered_nano))
+        return self._poster.submit(burst.late_capture(held, bill, usage, covered_nano=covered_nano))
 
     def release(self, held: Hold, usage: UsageRecord | None = None) -> "Future[Posted]":
         """Give a hold back whole: nothing was delivered, nothing is charged."""
-        return self._poster.submit(rules.release(held, usage))
+        return self._poster.submit(burst.release(held, usage))
 
 
 def _then(future: "Future[T]", make: Callable[[T], U]) -> "Future[U]":

@@ -22,11 +22,11 @@ from accounting.errors import (
     PosterStopped,
     UsageBooked,
 )
-from accounting.lease import Capture, Draw, Lease, Roll, fail_captures, fail_draws
+from accounting.ledger.postings import MAX_USAGES, Posted, UsageRecord
+from accounting.ledger.writer import Writer
 from accounting.money import checked_nano
-from accounting.poster import Poster
-from accounting.postings import MAX_USAGES, Posted, UsageRecord
-from accounting.rules import CloudBill, Hold
+from accounting.rules.held import CloudBill, Hold
+from accounting.spending.lease import Capture, Draw, Lease, Roll, fail_captures, fail_draws
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Leases:
         clock_ns: wall-clock time in nanoseconds since 1970.
     """
 
-    def __init__(self, poster: Poster, *, clock_ns: Callable[[], int] = time.time_ns) -> None:
+    def __init__(self, poster: Writer, *, clock_ns: Callable[[], int] = time.time_ns) -> None:
         self._poster = poster
         self._clock_ns = clock_ns
         self._leases: dict[str, Lease] = {}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from accounting.errors import TokenizerMismatch
-from accounting.postings import CountSource
+from accounting.ledger.postings import CountSource
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -11,7 +11,6 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, Select, select
 from sqlalchemy.exc import DBAPIError
 
-from accounting.balances import available, balance
 from accounting.chart import terms_of
 from accounting.errors import (
     AlreadyResolved,
@@ -23,7 +22,8 @@ from accounting.errors import (
     PostingRefused,
     UsageBooked,
 )
-from accounting.postings import Answer, Leg, Posted, Posting, request_hash
+from accounting.ledger.balances import available, balance
+from accounting.ledger.postings import Answer, Leg, Posted, Posting, request_hash
 from accounting.tables import account_table, event_table, transfer_table, usage_table
 
 # Values that one query may ask for; databases bound the parameters of a statement.

@@ -31,6 +31,13 @@ EventKind = Literal[
     "payout",
     "bank_payout",
     "suspense",
+    "pool",
+    "promo",
+    "expiry",
+    "purchase",
+    "mature",
+    "reserve",
+    "usage_refund",
     "correction",
 ]
 CountSource = Literal["tokenizer", "upstream", "estimate"]

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, CompoundSelect, func, select
 
-from accounting.balances import ROWS_MAX, Reader
+from accounting.ledger.balances import ROWS_MAX, Reader
 from accounting.tables import usage_table
 
 UsageGroup = Literal["day", "model", "lane", "provider", "key_id", "user_id", "department", "outcome"]

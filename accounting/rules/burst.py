@@ -1,61 +1,20 @@
-"""The posting rules: each business event becomes its transfers, by a pure function with its own key.
+"""The posting rules of requests at cloud providers: each business event becomes its transfers, by a pure function.
 
 The key of an event is made of what it is about, so that sending an event again can only find it booked.
 `debit -> credit` in the docstrings reads: from the debited account to the credited one.
 """
 
-import hashlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from accounting import chart
+from accounting.ledger.postings import MAX_TEXT, EventKind, Leg, Phase, Posting, UsageRecord
 from accounting.money import checked_nano
-from accounting.postings import MAX_TEXT, EventKind, Leg, Phase, Posting, UsageRecord
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """Credits of a user put aside for one request, until captured, released, or reaped after `expires_ns`.
-
-    Where `lease` names one, the credits are a part of that lease, and `pending_seq` was the lease's at that time.
-    """
-
-    request_id: str
-    user_id: str
-    amount_nano: int
-    pending_seq: int
-    expires_ns: int
-    lease: str = ""
-
-    @property
-    def account(self) -> str:
-        return chart.user_paid(self.user_id)
-
-
-@dataclass(frozen=True, slots=True)
-class CloudBill:
-    """What a request at a cloud provider comes to: the caller's charge and our cost, in nano-USD.
-
-    `price_version` names the price list that both were reckoned with; it is kept with the event.
-    """
-
-    provider: str
-    charge_nano: int
-    cost_nano: int
-    price_version: str = ""
-
-    def __post_init__(self) -> None:
-        checked_nano(self.charge_nano)
-        checked_nano(self.cost_nano)
-
-
-def manual_credit(credit_id: str, user_id: str, amount_nano: int, reason: str) -> Posting:
-    """The operator gives a user credits against money that reached the bank: `asset:bank -> user:paid`."""
-    leg = Leg(chart.ASSET_BANK, chart.user_paid(user_id), checked_nano(amount_nano))
-    return Posting(f"credit:{credit_id}", "credit", credit_id, (leg,), {"reason": reason})
+from accounting.rules.held import CloudBill, Hold
+from accounting.rules.local import worked
+from accounting.rules.moves import moved
 
 
 def hold(request_id: str, user_id: str, amount_nano: int, expires_ns: int) -> Posting:
@@ -104,8 +63,8 @@ def _unheld(held: Hold, charge_nano: int, covered_nano: int) -> tuple[Leg, ...]:
     """Return the transfers of a charge that nothing is put aside for any more."""
     covered_nano = min(checked_nano(covered_nano), charge_nano)
     return (
-        *_moved(held.account, chart.CLEARING_BURST, covered_nano),
-        *_moved(chart.user_receivable(held.user_id), chart.CLEARING_BURST, charge_nano - covered_nano),
+        *moved(held.account, chart.CLEARING_BURST, covered_nano),
+        *moved(chart.user_receivable(held.user_id), chart.CLEARING_BURST, charge_nano - covered_nano),
     )
 
 
@@ -137,7 +96,7 @@ def lease(
         replace(usage, charge_nano=bill.charge_nano, cost_nano=bill.cost_nano) if bill else usage
         for bill, usage in ended
     ]
-    legs += _worked(usages)
+    legs += worked(usages)
     if amount_nano:
         legs.append(
             Leg(account, chart.CLEARING_BURST, checked_nano(amount_nano), "pending", expires_ns=expires_ns)
@@ -157,11 +116,11 @@ def _shared(bills: Sequence[CloudBill]) -> list[Leg]:
         covered[bill.provider] += covered_nano
         beyond[bill.provider] += bill.cost_nano - covered_nano
         margin_nano += bill.charge_nano - covered_nano
-    legs = list(_moved(chart.CLEARING_BURST, chart.INCOME_BURST_MARGIN, margin_nano))
+    legs = list(moved(chart.CLEARING_BURST, chart.INCOME_BURST_MARGIN, margin_nano))
     for provider in covered:
         owed = chart.provider_accrued(provider)
-        legs += _moved(chart.CLEARING_BURST, owed, covered[provider])
-        legs += _moved(chart.EXPENSE_BURST_VARIANCE, owed, beyond[provider])
+        legs += moved(chart.CLEARING_BURST, owed, covered[provider])
+        legs += moved(chart.EXPENSE_BURST_VARIANCE, owed, beyond[provider])
     return legs
 
 
@@ -178,9 +137,9 @@ def _captured(
     covered_nano = min(charge_nano, bill.cost_nano)
     legs = (
         *paid,
-        *_moved(chart.CLEARING_BURST, owed, covered_nano),
-        *_moved(chart.CLEARING_BURST, chart.INCOME_BURST_MARGIN, charge_nano - covered_nano),
-        *_moved(chart.EXPENSE_BURST_VARIANCE, owed, bill.cost_nano - covered_nano),
+        *moved(chart.CLEARING_BURST, owed, covered_nano),
+        *moved(chart.CLEARING_BURST, chart.INCOME_BURST_MARGIN, charge_nano - covered_nano),
+        *moved(chart.EXPENSE_BURST_VARIANCE, owed, bill.cost_nano - covered_nano),
     )
     if usage is not None:
         assert usage.request_id == held.request_id, "a request is paid from its own hold"
@@ -189,17 +148,12 @@ def _captured(
     return Posting(f"cap:{held.request_id}", kind, held.request_id, legs, meta, _only(usage))
 
 
-def _moved(debit: str, credit: str, amount_nano: int) -> tuple[Leg, ...]:
-    """Return the transfer, or none at all where there is nothing to move."""
-    return (Leg(debit, credit, amount_nano),) if amount_nano else ()
-
-
 def release(held: Hold, usage: UsageRecord | None = None) -> Posting:
     """Give a hold back whole: no provider delivered anything, nothing is charged.
 
     Where own machines answered after all, what they spent is booked with it.
     """
-    legs = (_given_back(held), *_worked(_only(usage)))
+    legs = (_given_back(held), *worked(_only(usage)))
     return Posting(f"void:{held.request_id}", "release", held.request_id, legs, usages=_only(usage))
 
 
@@ -212,38 +166,5 @@ def _given_back(held: Hold) -> Leg:
     return Leg(held.account, chart.CLEARING_BURST, 0, phase="void", pending_seq=held.pending_seq)
 
 
-def local_use(usage: UsageRecord) -> Posting:
-    """Book what own machines spent on a request, in compute units: `cu:dept -> cu:supply`.
-
-    A request that cost nothing (an answer from the cache, a refusal) is an event without transfers: every
-    request has its place in the books.
-    """
-    return Posting(f"use:{usage.request_id}", "use", usage.request_id, _worked((usage,)), usages=(usage,))
-
-
-def local_uses(usages: Sequence[UsageRecord]) -> Posting:
-    """Book what own machines spent on many requests as one event: a transfer for each pair of accounts.
-
-    Its key is made of the requests it ends, so that the same ones are always the same event; one of them alone is
-    `local_use`. A request that has its usage row already makes the books refuse the whole event with its id.
-    """
-    if len(usages) == 1:
-        return local_use(usages[0])
-    name = hashlib.sha256("\n".join(usage.request_id for usage in usages).encode()).hexdigest()[:32]
-    return Posting(f"uses:{name}", "uses", name, _worked(usages), usages=tuple(usages))
-
-
 def _only(usage: UsageRecord | None) -> tuple[UsageRecord, ...]:
     return () if usage is None else (usage,)
-
-
-def _worked(usages: Sequence[UsageRecord]) -> tuple[Leg, ...]:
-    """Return the transfers of what own machines spent, `cu:dept -> cu:supply`."""
-    spent: Counter[tuple[str, str]] = Counter()
-    for usage in usages:
-        spent[usage.department, usage.lane] += usage.compute_nano
-    return tuple(
-        leg
-        for (department, lane), compute_nano in spent.items()
-        for leg in _moved(chart.department(department), chart.supply(lane), compute_nano)
-    )

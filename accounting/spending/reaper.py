@@ -8,13 +8,13 @@ from sqlalchemy import BigInteger, func, literal, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from accounting import rules
-from accounting.balances import Reader
 from accounting.chart import user_of
 from accounting.errors import DatabaseFailing, PostingDenied
-from accounting.poster import Poster
-from accounting.postings import Posted
-from accounting.rules import Hold
+from accounting.ledger.balances import Reader
+from accounting.ledger.postings import Posted
+from accounting.ledger.writer import Writer
+from accounting.rules import burst
+from accounting.rules.held import Hold
 from accounting.tables import account_table, event_table, transfer_table
 
 _SWEEP_MAX = 1_000
@@ -71,7 +71,7 @@ class Reaper:
     """
 
     def __init__(
-        self, poster: Poster, open_session: Callable[[], Session], *, clock_ns: Callable[[], int] = time.time_ns
+        self, poster: Writer, open_session: Callable[[], Session], *, clock_ns: Callable[[], int] = time.time_ns
     ) -> None:
         self._poster = poster
         self._open_session = open_session
@@ -90,7 +90,7 @@ class Reaper:
         if abs(now_ns - self._full_sweep_ns) >= _FULL_SWEEP_EVERY_NS:
             self._swept_until_ns, self._full_sweep_ns = 0, now_ns
         expired = self._expired(now_ns)
-        futures = [self._poster.submit(rules.reap(held)) for held in expired]
+        futures = [self._poster.submit(burst.reap(held)) for held in expired]
         if wait(futures, timeout_s).not_done:
             raise TimeoutError(f"{len(futures)} expired holds were not all booked within {timeout_s} s")
         reaped = sum(_was_reaped(future) for future in futures)

@@ -18,8 +18,8 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.orm import Session
 
 from accounting.errors import DatabaseFailing, LedgerBusy, LedgerError, PosterStopped
-from accounting.journal import Failpoint, Journal, OnFailpoint
-from accounting.postings import Answer, Posted, Posting
+from accounting.ledger.journal import Failpoint, Journal, OnFailpoint
+from accounting.ledger.postings import Answer, Posted, Posting
 
 _log = logging.getLogger(__name__)
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 
 from accounting.chart import user_paid
 from accounting.errors import InsufficientCredit, LedgerError
+from accounting.ledger.postings import MAX_USAGES, Posted, Posting, UsageRecord
 from accounting.money import MAX_EVENT_NANO
-from accounting.postings import MAX_USAGES, Posted, Posting, UsageRecord
-from accounting.rules import CloudBill, Hold, lease
+from accounting.rules.burst import lease
+from accounting.rules.held import CloudBill, Hold
 
 LEASE_NS = 180 * 10**9
 """How long a lease lasts, in nanoseconds. Of a process that died, the reaper gives it back then."""

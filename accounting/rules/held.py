@@ -1,0 +1,42 @@
+"""What requests have put aside, and what they come to: the nouns that the rules work with."""
+
+from dataclasses import dataclass
+
+from accounting import chart
+from accounting.money import checked_nano
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Credits of a user put aside for one request, until captured, released, or reaped after `expires_ns`.
+
+    Where `lease` names one, the credits are a part of that lease, and `pending_seq` was the lease's at that time.
+    """
+
+    request_id: str
+    user_id: str
+    amount_nano: int
+    pending_seq: int
+    expires_ns: int
+    lease: str = ""
+
+    @property
+    def account(self) -> str:
+        return chart.user_paid(self.user_id)
+
+
+@dataclass(frozen=True, slots=True)
+class CloudBill:
+    """What a request at a cloud provider comes to: the caller's charge and our cost, in nano-USD.
+
+    `price_version` names the price list that both were reckoned with; it is kept with the event.
+    """
+
+    provider: str
+    charge_nano: int
+    cost_nano: int
+    price_version: str = ""
+
+    def __post_init__(self) -> None:
+        checked_nano(self.charge_nano)
+        checked_nano(self.cost_nano)

@@ -1,0 +1,62 @@
+"""Money put aside out of several accounts at once, in the order in which they pay."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from accounting.errors import InsufficientCredit
+from accounting.ledger.postings import Leg, Phase
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one pending transfer has put aside; `pending_seq` is that transfer's number."""
+
+    account: str
+    amount_nano: int
+    pending_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """An amount of one account: what there is to take, or what is to be taken."""
+
+    account: str
+    amount_nano: int
+
+
+def split(amount_nano: int, purse: Sequence[Share]) -> tuple[Share, ...]:
+    """Share an amount out over accounts in their order, each as far as it goes.
+
+    Raises:
+        InsufficientCredit: all of them together have less; it names the last, whose owner is to top up.
+    """
+    left_nano, shares = amount_nano, []
+    for each in purse:
+        if taken_nano := min(left_nano, each.amount_nano):
+            shares.append(Share(each.account, taken_nano))
+            left_nano -= taken_nano
+    if left_nano:
+        raise InsufficientCredit(purse[-1].account, amount_nano, amount_nano - left_nano)
+    return tuple(shares)
+
+
+def put_aside(shares: Sequence[Share], clearing: str, expires_ns: int) -> tuple[Leg, ...]:
+    """Reserve every share: pending `account -> clearing`."""
+    return tuple(
+        Leg(share.account, clearing, share.amount_nano, "pending", expires_ns=expires_ns) for share in shares
+    )
+
+
+def take(parts: Sequence[Part], clearing: str, charge_nano: int) -> tuple[Leg, ...]:
+    """Resolve every part: the charge is posted in their order, what it leaves is given back.
+
+    The charge is within what they put aside together; of more, nobody would pay the rest.
+    """
+    assert charge_nano <= sum(part.amount_nano for part in parts), "a charge is within its hold"
+    legs = []
+    for part in parts:
+        taken_nano = min(charge_nano, part.amount_nano)
+        charge_nano -= taken_nano
+        phase: Phase = "post" if taken_nano else "void"
+        legs.append(Leg(part.account, clearing, taken_nano, phase, part.pending_seq))
+    return tuple(legs)
