@@ -7,11 +7,11 @@ TORCH ?= torch==2.13.0
 # Without CUDA, which is gigabytes on Linux and not needed for CPUs; `make setup TORCH_INDEX=` takes PyPI's build.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 BIN := .venv/bin
-# Tests run in so many processes side by side.
-WORKERS ?= 2
+# Tests run in so many processes side by side, since many wait for others; a file's stay together, for they share gateways.
+WORKERS ?= 4
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help setup demo dev check fix test test-slow test-browser clients-npm bench bench-gateway lock clean
+.PHONY: help setup demo demo-market dev check fix test test-slow test-browser screenshots clients-npm bench bench-gateway lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ setup: .venv/node ## install Millrace (pinned by hash) and torch (pinned by vers
 demo: .venv/node ## gateway and two nodes on this machine answer one chat (ONCE=1: then stop)
 	@$(BIN)/python -m demo $(if $(filter-out 0,$(ONCE)),--once)
 
+demo-market: .venv/dev ## a house, a seller and a buyer trade one answer, and their books agree (ONCE=1: then stop)
+	@$(BIN)/python -m demo.market $(if $(filter-out 0,$(ONCE)),--once)
+
 dev: .venv/dev ## gateway and two nodes with readable logs; Ctrl-C stops
 	@MILLRACE_LOG__FORMAT=console MILLRACE_LOG__LEVEL=debug $(BIN)/millrace up --model demo/model --nodes 2 --data-dir .dev
 
@@ -56,14 +59,23 @@ fix: .venv/dev ## mend what the formatter and linter can mend
 	@$(BIN)/ruff format .
 
 test: .venv/dev ## the tests that every change passes (under 10 minutes on 2 cores)
-	@$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow and not browser" $(ARGS)
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m "not slow and not browser" $(ARGS)
 
-test-slow: .venv/dev ## soak, chaos and large property runs
-	@$(BIN)/python -m pytest -q -m slow --timeout 3600 $(ARGS)
+# Debian's etcd, unpacked beside us and not installed: nothing is started, and nobody has to be root.
+.bench/etcd/usr/bin/etcd:
+	@mkdir -p $(dir $@) && cd .bench/etcd && apt-get download -q etcd-server >&2 && dpkg -x etcd-server_*.deb . \
+		|| echo "etcd cannot be had here: its tests are left out" >&2
+
+test-slow: .venv/dev $(if $(shell command -v etcd),,.bench/etcd/usr/bin/etcd) ## soak, chaos and large property runs
+	@$(BIN)/python -m pytest -q -m slow --timeout 3600 --hypothesis-profile=wide $(ARGS)
 
 test-browser: .venv/dev ## console pages in a real Chromium
 	@command -v chromium >/dev/null || apt-get install -y --no-install-recommends chromium >&2
 	@$(BIN)/python -m pytest -q -m browser $(ARGS)
+
+screenshots: .venv/dev ## pictures of every console page into docs/images
+	@command -v chromium >/dev/null || apt-get install -y --no-install-recommends chromium >&2
+	@$(BIN)/python -m tests.console.screenshots docs/images
 
 clients-npm: ## install the npm clients that `make test` then tries too (needs node 20)
 	@cd tests/clients/npm && npm ci --no-audit --no-fund --ignore-scripts

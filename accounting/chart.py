@@ -37,7 +37,7 @@ _GUARDED = True
 _OPEN = False
 
 _CHART: tuple[tuple[str, Terms], ...] = (
-    ("asset:(stripe|bank|stripe_in_transit)", Terms("asset", _OPEN)),
+    ("asset:(stripe|bank|stripe_in_transit|market_recv)", Terms("asset", _OPEN)),
     ("asset:(user_recv|seller_recv):<id>", Terms("asset", _GUARDED)),
     ("user:<id>:paid", Terms("liability", _GUARDED)),
     ("user:<id>:promo:<id>", Terms("liability", _GUARDED)),
@@ -47,7 +47,7 @@ _CHART: tuple[tuple[str, Terms], ...] = (
     ("provider:<id>:accrued", Terms("liability", _OPEN)),
     ("tax:payable", Terms("liability", _OPEN)),
     ("suspense", Terms("liability", _OPEN)),
-    ("income:(market_fee|burst_margin|topup_fee|breakage)", Terms("income", _OPEN)),
+    ("income:(market_fee|market_sales|burst_margin|topup_fee|breakage)", Terms("income", _OPEN)),
     (
         "expense:(stripe_fee|promo|dispute_fee|bad_debt|goodwill|audit|burst_variance)",
         Terms("expense", _OPEN),
@@ -62,14 +62,18 @@ _NOT_IN_ID = re.compile("[^A-Za-z0-9._@-]")
 _PATTERNS = tuple((re.compile(code.replace("<id>", _ID)), terms) for code, terms in _CHART)
 
 ASSET_BANK = "asset:bank"
+ASSET_MARKET_RECV = "asset:market_recv"
+"""What our own machines sold on the market, and a house elsewhere owes us."""
 ASSET_STRIPE = "asset:stripe"
 ASSET_STRIPE_IN_TRANSIT = "asset:stripe_in_transit"
 CLEARING_BURST = "clearing:burst"
 CLEARING_MARKET = "clearing:market"
 INCOME_MARKET_FEE = "income:market_fee"
+INCOME_MARKET_SALES = "income:market_sales"
 INCOME_BREAKAGE = "income:breakage"
 EXPENSE_PROMO = "expense:promo"
 EXPENSE_GOODWILL = "expense:goodwill"
+EXPENSE_AUDIT = "expense:audit"
 INCOME_BURST_MARGIN = "income:burst_margin"
 EXPENSE_BURST_VARIANCE = "expense:burst_variance"
 INCOME_TOPUP_FEE = "income:topup_fee"
@@ -109,9 +113,49 @@ def user_receivable(user_id: str) -> str:
     return f"asset:user_recv:{user_id}"
 
 
+def debtor_of(code: str) -> str:
+    """The user who owes what a receivable's code names; the way back from `user_receivable`, empty for others."""
+    prefix = user_receivable("")
+    return code.removeprefix(prefix) if code.startswith(prefix) else ""
+
+
 def user_promo(user_id: str, lot_id: str) -> str:
     """Credits that were given to a user and end one day; each lot by itself."""
     return f"user:{user_id}:promo:{lot_id}"
+
+
+def is_clearing(code: str) -> bool:
+    """Whether a code names an account that holds put credits aside for, empty after every event."""
+    return code.startswith("clearing:")
+
+
+def is_income(code: str) -> bool:
+    return code.startswith("income:")
+
+
+def is_receivable(code: str) -> bool:
+    """Whether a code names what somebody owes us."""
+    return code.startswith(("asset:user_recv:", "asset:seller_recv:"))
+
+
+def is_provider(code: str) -> bool:
+    return code.startswith("provider:")
+
+
+def is_promo(code: str) -> bool:
+    """Whether a code names credits that were given."""
+    return code.startswith("user:") and ":promo:" in code
+
+
+def owner_of(code: str) -> str:
+    """The user whose own credits a code names; the way back from `user_paid`, empty for others."""
+    is_own = code.startswith("user:") and code.endswith(":paid")
+    return code.removeprefix("user:").removesuffix(":paid") if is_own else ""
+
+
+def own_beside(code: str) -> str:
+    """The own credits of the user who was given the lot that a code names."""
+    return f"{code.partition(':promo:')[0]}:paid"
 
 
 def pool_paid(pool_id: str) -> str:
@@ -127,6 +171,11 @@ def seller_maturing(seller_id: str) -> str:
 def seller_reserve(seller_id: str) -> str:
     """What is kept of a seller's earnings against what may come back."""
     return f"seller:{seller_id}:reserve"
+
+
+def seller_of(code: str) -> str:
+    """The seller whom one of the seller's accounts names."""
+    return code.removeprefix("seller:").rpartition(":")[0]
 
 
 def seller_receivable(seller_id: str) -> str:

@@ -5,6 +5,7 @@ LedgerError
 ├── AccountUnknown           a code that is not in the chart of accounts
 ├── PriceUnknown             no price for this model on this lane
 ├── TokenizerMismatch        a tokenizer file whose SHA-256 is not the pinned one
+├── TextNotCounted           the tokenizer fails at this text: its characters are its count
 ├── PostingInvalid           an event that contradicts itself or that no database can hold
 ├── PostingDenied            the books said no, and nothing of the event was booked
 │   ├── InsufficientCredit   the account has less than the event needs, holds counted
@@ -17,6 +18,7 @@ LedgerError
 └── BooksUnavailable         the event was not answered; the same key may be sent again
     ├── LedgerBusy           more events wait than the queue may hold
     ├── PosterStopped        the writer has stopped, or stops and takes nothing new
+    ├── BooksBroken          a rule of the books is broken, and nothing is spent until it is mended
     └── DatabaseFailing      the database refused or vanished, and bounded retries did not help
 """
 
@@ -48,6 +50,10 @@ class PriceUnknown(LedgerError):
 
 class TokenizerMismatch(LedgerError):
     """A tokenizer file whose SHA-256 is not the pinned one."""
+
+
+class TextNotCounted(LedgerError):
+    """The tokenizer fails at this text: its characters are its count."""
 
 
 class PostingInvalid(LedgerError):
@@ -110,6 +116,14 @@ class LedgerBusy(BooksUnavailable):
 
 class PosterStopped(BooksUnavailable):
     """The writer has stopped, or stops and takes nothing new."""
+
+
+class BooksBroken(BooksUnavailable):
+    """A rule of the books is broken, and nothing is spent until it is mended; `rule` is its short name."""
+
+    def __init__(self, rule: str, meaning: str) -> None:
+        super().__init__(f"the books break the rule {rule} ({meaning}): nothing is spent until it is mended")
+        self.rule = rule
 
 
 class DatabaseFailing(BooksUnavailable):

@@ -80,34 +80,50 @@ UsdAmount = Annotated[Nano, BeforeValidator(_usd_field), PlainSerializer(format_
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What tokens cost, in nano-USD (or nano compute units) per million of them."""
+    """What tokens cost, in nano-USD (or nano compute units) per million of them.
+
+    `reasoning_nano` is None where thoughts cost what all else of an answer does.
+    """
 
     prompt_nano: int
     cached_nano: int
     completion_nano: int
+    reasoning_nano: int | None = None
 
     def __post_init__(self) -> None:
-        for nano in (self.prompt_nano, self.cached_nano, self.completion_nano):
+        for nano in (self.prompt_nano, self.cached_nano, self.completion_nano, self.reasoning_nano or 0):
             checked_nano(nano)
 
+    @property
+    def dearest_completion_nano(self) -> int:
+        """Whatever an answer's tokens turn out to be."""
+        return max(self.completion_nano, self.reasoning_nano or 0)
 
-def charge(price: Price, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> Nano:
+
+def charge(
+    price: Price, prompt_tokens: int, cached_tokens: int, completion_tokens: int, reasoning_tokens: int = 0
+) -> Nano:
     """Return what a request costs in nano-USD, rounded up once at the end.
 
-    As in OpenAI's usage object, `cached_tokens` are part of `prompt_tokens`, not beside them.
+    As in OpenAI's usage object, `cached_tokens` are part of `prompt_tokens` and `reasoning_tokens` of
+    `completion_tokens`, not beside them.
 
     Raises:
-        AmountInvalid: for counts below zero or beyond `MAX_TOKENS`, more cached tokens than prompt, or a
-            result beyond `MAX_EVENT_NANO`.
+        AmountInvalid: for counts below zero or beyond `MAX_TOKENS`, more cached tokens than prompt or reasoning
+            than completion, or a result beyond `MAX_EVENT_NANO`.
     """
-    if not (0 <= cached_tokens <= prompt_tokens <= MAX_TOKENS and 0 <= completion_tokens <= MAX_TOKENS):
+    is_prompt = 0 <= cached_tokens <= prompt_tokens <= MAX_TOKENS
+    if not (is_prompt and 0 <= reasoning_tokens <= completion_tokens <= MAX_TOKENS):
         raise AmountInvalid(
             f"no request has {prompt_tokens} ({cached_tokens} cached) + {completion_tokens} tokens"
+            f" ({reasoning_tokens} reasoning)"
         )
+    reasoning_nano = price.completion_nano if price.reasoning_nano is None else price.reasoning_nano
     total = (
         (prompt_tokens - cached_tokens) * price.prompt_nano
         + cached_tokens * price.cached_nano
-        + completion_tokens * price.completion_nano
+        + (completion_tokens - reasoning_tokens) * price.completion_nano
+        + reasoning_tokens * reasoning_nano
     )
     return checked_nano(-(-total // TOKENS_PER_PRICE))
 

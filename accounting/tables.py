@@ -1,6 +1,6 @@
-"""The tables of the books: accounts with their running totals, events, transfers, and usage.
+"""The tables of the books: accounts with their running totals, events, transfers, usage, and promo lots.
 
-Events, transfers and usage rows are only ever appended, and an account's totals change only by a transfer
+Events, transfers, usage rows and lots are only ever appended, and an account's totals change only by a transfer
 that touches it: triggers see to both on SQLite and on PostgreSQL (migrations/versions/0001_ledger.py), so
 that neither a mistake here nor a hand at the SQL prompt can rewrite the past. Numbers (`id`, `seq`) are given
 by the one writer without gaps, in the order of commits.
@@ -135,6 +135,10 @@ class Usage(SQLModel, table=True):
         # Limits begin with what a key, or a person's keys, used before the gateway's start. People have no index
         # of their own: each costs as much as half the row where many of them are served.
         Index("usage_key", "key_id", "started_ns"),
+        # Console sessions have no keys to be found by, and few requests.
+        Index("usage_session", "user_id", "started_ns", sqlite_where=text("key_id = ''")),
+        # Proofs read what each event ended.
+        Index("usage_event", "event_seq"),
         # Ids of later requests sort after earlier ones: what is written together goes to the same pages.
         {"sqlite_strict": True, "sqlite_with_rowid": False},
     )
@@ -158,10 +162,35 @@ class Usage(SQLModel, table=True):
     cost_nano: int = Field(sa_type=BigInt)
     compute_nano: int = Field(sa_type=BigInt)
     served_model: str | None = Field(default=None, sa_type=Text)
+    reasoning_tokens: int = Field(default=0, sa_type=BigInt)
+    tool_tokens: int = Field(default=0, sa_type=BigInt)
+    price_id: str | None = Field(default=None, sa_type=Text)
     event_seq: int = Field(sa_type=BigInt, foreign_key="event.seq")
+
+
+class PromoLot(SQLModel, table=True):
+    """Credits that were given to a user once and end one day. Rows are only ever appended."""
+
+    __tablename__ = "promo_lot"
+    __table_args__ = (
+        CheckConstraint("amount_nano > 0", name="promo_lot_amount"),
+        CheckConstraint("scope IN ('cloud', 'market', 'all')", name="promo_lot_scope"),
+        Index("promo_lot_user", "user_id", "expires_ns"),
+        Index("promo_lot_expires", "expires_ns"),
+        {"sqlite_strict": True},
+    )
+
+    id: str = Field(primary_key=True, sa_type=Text)
+    user_id: str = Field(sa_type=Text)
+    amount_nano: int = Field(sa_type=BigInt)
+    scope: str = Field(default="cloud", sa_type=Text)
+    reason: str = Field(default="", sa_type=Text)
+    created_ns: int = Field(sa_type=BigInt)
+    expires_ns: int = Field(sa_type=BigInt)
 
 
 account_table = SQLModel.metadata.tables["account"]
 event_table = SQLModel.metadata.tables["event"]
 transfer_table = SQLModel.metadata.tables["transfer"]
 usage_table = SQLModel.metadata.tables["usage"]
+lot_table = SQLModel.metadata.tables["promo_lot"]

@@ -1,21 +1,41 @@
 """`python -m bench NAME [...]`: run one benchmark, or without a name all that need nothing but this machine."""
 
 import argparse
+import signal
 import sys
 from collections.abc import Callable
 
-from bench import cluster, decode, failover, kernels, ledger, peers, quality, routing, scaling, speculation
+from bench import (
+    cluster,
+    decode,
+    failover,
+    holding,
+    kernels,
+    ledger,
+    owner,
+    peers,
+    proofs,
+    quality,
+    routing,
+    scaling,
+    speculation,
+)
+from bench.console import main as console
 from bench.gateway import main as gateway
 from cluster.nodes.process import configure_logs
 
 BENCHMARKS: dict[str, Callable[[list[str]], None]] = {
     "cluster": cluster.main,
+    "console": console.main,
     "decode": decode.main,
     "failover": failover.main,
     "gateway": gateway.main,
+    "holding": holding.main,
     "kernels": kernels.main,
     "ledger": ledger.main,
+    "owner": owner.main,
     "peers": peers.main,
+    "proofs": proofs.main,
     "quality": quality.main,
     "routing": routing.main,
     "scaling": scaling.main,
@@ -31,6 +51,8 @@ def main() -> int:
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the benchmark's own; see NAME --help")
     given = parser.parse_args()
     configure_logs("json:error")
+    # Ended from outside it ends what it has started, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     for name in [given.name] if given.name else BY_DEFAULT:
         BENCHMARKS[name](given.arguments)
     return 0

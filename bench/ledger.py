@@ -1,4 +1,7 @@
-"""Events per second and CPU per event of the books, on SQLite and PostgreSQL, by size of the group."""
+"""Events per second and CPU per event of the books, on SQLite and PostgreSQL, by size of the group.
+
+And what many clients get who all pay from one account, on PostgreSQL beside plain row locking in the same run.
+"""
 
 import argparse
 import os
@@ -6,7 +9,7 @@ import statistics
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,7 +21,7 @@ from accounting.ledger.postings import Posted, Posting, UsageRecord
 from accounting.rules import grants, local
 from accounting.rules.held import CloudBill
 from accounting.spending.holds import Holds
-from bench import settling
+from bench import contention, settling
 from gateway.database import open_engine, upgrade, write_sessions
 
 GROUPS = ((1, 300), (16, 1600), (128, 6400))
@@ -28,9 +31,28 @@ LONE_PAIRS = 150
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench ledger", description=__doc__)
     parser.add_argument("databases", nargs="*", default=["sqlite", "postgresql"])
+    parser.add_argument("--clients", type=int, default=64, help="who buy at once from one payer's credits")
+    parser.add_argument("--seconds", type=float, default=30, help="how long they do; 0 leaves it out")
+    parser.add_argument("--only-clients", action="store_true", help="nothing but that")
+    given = parser.parse_args(arguments)
+    if not given.only_clients:
+        _measure_alone(given.databases)
+    if given.seconds > 0:
+        _measure_clients(given.databases, given.clients, given.seconds)
+
+
+def _measure_clients(databases: Sequence[str], clients: int, seconds: float) -> None:
+    print("| database | writer | clients | events/s | p50 ms | p99 ms | load |")
+    print("|---|---|---|---|---|---|---|")
+    for name in databases:
+        with _engine(name) as engine:
+            contention.measure(name, engine, clients, seconds)
+
+
+def _measure_alone(databases: Sequence[str]) -> None:
     print("| database | what | group | events/s | us CPU/event |")
     print("|---|---|---|---|---|")
-    for name in parser.parse_args(arguments).databases:
+    for name in databases:
         with _engine(name) as engine:
             _measure_groups(name, engine)
             _measure_lone_pairs(name, engine)

@@ -10,6 +10,7 @@ from sqlalchemy import Engine
 
 from accounting.metering.prices import PricedModel
 from accounting.money import Price
+from accounting.rules.held import Payer
 from gateway.database import read_sessions, write_sessions
 from gateway.identity.caller import Caller
 from gateway.journey.trip import Ending, Trip
@@ -89,7 +90,7 @@ async def _settle_free(keeper: Bookkeeper, trip: Trip) -> None:
 
 
 async def _settle_paid(books: Books, keeper: Bookkeeper, trip: Trip) -> None:
-    trip.hold = await books.hold(trip.call.id, "ann", 100_000)
+    trip.hold = await books.hold(trip.call.id, Payer("ann"), 100_000)
     keeper.observe(trip, _METER, _DONE)
     keeper.settle(trip, _METER, _DONE)
 

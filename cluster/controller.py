@@ -4,13 +4,15 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import structlog
 
 from cluster import wire
 from cluster.client import HeadClient
+from cluster.control.chronicle import ClusterEvent
 from cluster.control.deployment import Deployment, Model
 from cluster.control.embedder_place import Held, held_by
 from cluster.control.embedding_manager import EmbeddingManager
@@ -45,6 +47,18 @@ RESUME_PATIENCE_S = 120.0
 # Until the news that broke a request has reached the manager, too.
 LOSS_PAUSE_S = 0.05
 LOSS_PAUSE_MAX_S = 1.0
+
+
+Step = Literal["pulled", "hashed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """So much of a model's files is done, of as much as is known of by now."""
+
+    step: Step
+    done_bytes: int
+    total_bytes: int
 
 
 class Controller:
@@ -88,6 +102,7 @@ class Controller:
         self._model: Model | None = None
         self._text: ModelText | None = None
         self._asked_for: str | None = None
+        self._reading: Reading | None = None
         self._client: HeadClient | None = None
         self._opening = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
@@ -129,13 +144,25 @@ class Controller:
             if self._manager.deployment is None:  # What serves does so with its own model's files.
                 await self._manager.readiness.tell("failed", str(error))
             raise
+        finally:
+            self._reading = None
         await self._manager.serve(self._model)
         return self._model
 
+    def _watched(self, step: Step, progress: Progress | None = None) -> Progress:
+        def tell(done_bytes: int, total_bytes: int) -> None:
+            self._reading = Reading(step, done_bytes, total_bytes)  # From the thread that reads: one assignment.
+            if progress:
+                progress(done_bytes, total_bytes)
+
+        return tell
+
     async def _read_model(self, reference: str, progress: Progress | None) -> Model:
-        folder = await asyncio.to_thread(find_model, reference, self._folder / "models")
+        pulled = self._watched("pulled")
+        folder = await asyncio.to_thread(find_model, reference, self._folder / "models", progress=pulled)
         name = model_name(reference)
-        manifest = await asyncio.to_thread(load_manifest, folder, name, self._folder / "manifests", progress)
+        hashed = self._watched("hashed", progress)
+        manifest = await asyncio.to_thread(load_manifest, folder, name, self._folder / "manifests", hashed)
         card = read_card(manifest.config)
         check_tensors(card, manifest)
         return Model(name, folder, manifest, card)
@@ -156,7 +183,9 @@ class Controller:
     async def remove_machine(self, name: str) -> NodeId:
         """Put the machine of this name or id out, at once and for good. Raises MachineUnknown, OSError."""
         node_id = self._authority.machines.find(name)
+        called = self._authority.machines.records[node_id].name
         self._authority.machines.remove(node_id)
+        self._roster.chronicle.note("removed", f"{called} is put out for good")
         self._identity.keep_removed(self._authority.machines.removed)
         await self._roster.expel(node_id)
         self._door.cut({node_id})
@@ -168,19 +197,27 @@ class Controller:
         await self._roster.drain(node_id, draining=draining)
         return node_id
 
-    async def draft_plan(self, without: Sequence[str] = ()) -> PlanDraft:
+    async def draft_plan(self, without: Sequence[str] = (), *, including: Sequence[str] = ()) -> PlanDraft:
         """What would be planned now without the machines of these names; nothing comes of it.
+
+        Those `including` count as if they were not drained.
 
         Raises MachineUnknown, ModelNotFound where there is no model to plan.
         """
         if self._model is None:
             raise ModelNotFound("there is no model to plan")
         left_out = frozenset(self._authority.machines.find(name) for name in without)
-        return await self._manager.draft(self._model, left_out)
+        taken_in = frozenset(self._authority.machines.find(name) for name in including)
+        return await self._manager.draft(self._model, left_out, taken_in)
 
-    def new_token(self) -> str:
-        """A join token for one more machine."""
-        return self._authority.new_token()
+    def new_token(self, *, aside: bool = False) -> str:
+        """A join token for one more machine; with `aside` it is let in drained. Raises PeerRejected, OSError."""
+        return self._authority.new_token(aside=aside)
+
+    @property
+    def fingerprint(self) -> str:
+        """What machines that join know this cluster by: it is part of every join token."""
+        return self._authority.fingerprint
 
     @property
     def model(self) -> Model | None:
@@ -191,6 +228,11 @@ class Controller:
     def model_name(self) -> str | None:
         """What it is called, known before its files are."""
         return self._model.name if self._model else self._asked_for
+
+    @property
+    def reading(self) -> Reading | None:
+        """How far a model on its way is, while it is being pulled or hashed."""
+        return self._reading
 
     @property
     def context_tokens(self) -> int | None:
@@ -256,7 +298,18 @@ class Controller:
             embedder=embedder.node_id if (embedder := self.embeddings.machine) else None,
             embedder_status=self.embeddings.readiness.status,
             warnings={member.node_id: self._roster.links.warnings(member) for member in members},
+            network=self._roster.links.network(),
+            conditions={member.node_id: self._roster.links.condition(member) for member in members},
+            draining=self._roster.draining,
         )
+
+    def events(self) -> list[ClusterEvent]:
+        """What happened since this gateway was started, the newest first."""
+        return self._roster.chronicle.newest()
+
+    def measure_links(self) -> None:
+        """Have every link measured again, a few machines at a time; figures come as they are taken."""
+        self._roster.links.measure_again()
 
     def head_vitals(self) -> wire.Vitals | None:
         """What the present ring's head last told of itself."""

@@ -101,7 +101,9 @@ class GenerateRequest(Struct, frozen=True, kw_only=True):
     prefixes, so that nobody learns from the time of an answer what somebody else has asked. `speculate` lets the
     head draft from the text where that pays; the answer is the same without. With `shows_markers` the text has the
     special tokens that begin thoughts, channels and calls of tools, for whoever takes them apart. `is_retry` is
-    the controller's alone: what a lost head had begun has its place at the next one.
+    the controller's alone: what a lost head had begun has its place at the next one. What `yields` is here only
+    while nobody else is: its prompt goes round in small pieces, so that whoever comes waits for little, and it
+    spares what others have asked last.
     """
 
     id: str
@@ -115,6 +117,7 @@ class GenerateRequest(Struct, frozen=True, kw_only=True):
     constraint: Constraint | None = None
     shows_markers: bool = False
     is_retry: bool = False
+    yields: bool = False
 
 
 class Alternative(Struct, frozen=True, array_like=True):

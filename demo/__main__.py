@@ -2,21 +2,18 @@
 
 import argparse
 import json
-import os
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import httpx
 from openai import DefaultHttpxClient, OpenAI
 
+from demo.processes import end_on_signals, first_line, running
 from gateway.api.admin import HEADER
 from gateway.data_folder import DataFolder
 
@@ -24,8 +21,6 @@ MODEL = Path(__file__).parent / "model"
 QUESTION = "What is a river?"
 NODES = 2
 BOOKED_TIMEOUT_S = 10.0
-STOP_TIMEOUT_S = 60.0
-_ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 def main() -> int:
@@ -34,8 +29,7 @@ def main() -> int:
     parser.add_argument("--question", default=QUESTION)
     parser.add_argument("--port", type=int, default=0)
     given = parser.parse_args()
-    for number in _ENDING:
-        signal.signal(number, _end)
+    end_on_signals()
     with (
         tempfile.TemporaryDirectory(prefix="millrace-demo-") as folder,
         _gateway(Path(folder), given.port) as facts,
@@ -49,62 +43,14 @@ def main() -> int:
     return 0
 
 
-def _end(number: int, _: FrameType | None) -> None:
-    """As an exception, so that the gateway is stopped and its folder removed on the way out."""
-    # `timeout` and `make` pass a signal on to those who got it already; stopping is bounded as it is.
-    for ending in _ENDING:
-        signal.signal(ending, signal.SIG_IGN)
-    sys.exit(128 + number)
-
-
 @contextmanager
 def _gateway(folder: Path, port: int) -> Iterator[dict[str, Any]]:
     """`millrace up`, as anybody would start it; stopped with SIGTERM at the end, or killed if that does not do."""
-    command = [sys.executable, "-m", "gateway", "up", "--json", "--model", str(MODEL), "--nodes", str(NODES)]
+    command = ["gateway", "up", "--json", "--model", str(MODEL), "--nodes", str(NODES)]
     print(f"starting a gateway and {NODES} nodes, each with half of the model ...", flush=True)
-    with ExitStack() as stack:
-        with _signals_later():
-            process = subprocess.Popen(
-                [*command, "--port", str(port), "--data-dir", str(folder)],
-                stdout=subprocess.PIPE,
-                env=os.environ | {"MILLRACE_LOG__LEVEL": "error"},
-                start_new_session=True,
-                text=True,
-            )
-            stack.callback(_stop, process)
-        assert process.stdout
-        line = process.stdout.readline()
-        if not line:
-            sys.exit(f"the gateway did not start (exit status {process.wait()})")
-        yield json.loads(line)
-
-
-@contextmanager
-def _signals_later() -> Iterator[None]:
-    """One that came between a process's start and our knowing of it would leave it behind."""
-    came: list[int] = []
-    before = {
-        number: signal.signal(number, lambda had, _: came.append(had)) for number in (*_ENDING, signal.SIGINT)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    if came:
-        signal.raise_signal(came[0])
-
-
-def _stop(process: "subprocess.Popen[str]") -> None:
-    process.terminate()
-    try:
-        process.wait(STOP_TIMEOUT_S)
-    finally:
-        if process.poll() is None:
-            # Its nodes are in sessions of their own and end with it.
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+    command += ["--port", str(port), "--data-dir", str(folder)]
+    with running(command, {"MILLRACE_LOG__LEVEL": "error"}) as process:
+        yield json.loads(first_line(process, "the gateway"))
 
 
 def _ask(facts: dict[str, Any], folder: Path, question: str) -> dict[str, Any]:

@@ -1,13 +1,20 @@
 """The composition root: every service built and started, everything ended in order."""
 
+import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING
 
 import structlog
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
 from starlette.types import ASGIApp
 
 from accounting.metering.prices import CloudPrices, PriceBook
+from accounting.proofs.maker import BlockMaker
+from accounting.proofs.signing import KeyFile
 from cluster.control.owners import Owners
 from cluster.controller import Controller
 from cluster.trust.addresses import Target
@@ -22,6 +29,8 @@ from gateway.cloud_worker.providers import CloudConfiguration, CloudModel, Timeo
 from gateway.cloud_worker.supervisor import CloudWorker
 from gateway.data_folder import DataFolder
 from gateway.database import open_upgraded, read_sessions, write_sessions
+from gateway.guests.admission import OwnWork
+from gateway.guests.guests import Guests
 from gateway.http.on_demand import OnDemand
 from gateway.identity.directory import Directory
 from gateway.identity.keys import Keys
@@ -29,10 +38,14 @@ from gateway.identity.secret import open_secret
 from gateway.lanes.base import Lane
 from gateway.lanes.cloud import CloudLane
 from gateway.lanes.cluster import ClusterLane
+from gateway.lanes.model_terms import ModelTerms
 from gateway.lanes.pool import PoolLane
 from gateway.limits.admission import Admission
 from gateway.limits.opening import open_limits
+from gateway.metering.opening import open_recounter, use_cluster, write_prices
+from gateway.metering.rates import Rates
 from gateway.observability.access_log import AccessLog
+from gateway.observability.history import History
 from gateway.observability.metrics import Metrics
 from gateway.observability.opening import open_telemetry
 from gateway.queueing.turns import Turns
@@ -40,13 +53,20 @@ from gateway.records.bookkeeping import Bookkeeper
 from gateway.records.books import Books
 from gateway.records.clerk import Booked
 from gateway.records.request_log import RequestLog
+from gateway.records.shared import open_shared
 from gateway.records.spool import Spool
 from gateway.responses.store import ResponseStore
 from gateway.routing.health import LaneHealth
 from gateway.routing.patience import Patience
+from gateway.routing.pauses import Pausable, Pauses
 from gateway.routing.router import Router
 from gateway.services import Services
-from gateway.settings import CloudSettings, ClusterSettings, LaneName, RoutingSettings, Settings
+from gateway.settings import CloudSettings, ClusterSettings, LaneName, RoutingSettings, Settings, SettingsInvalid
+
+if TYPE_CHECKING:
+    from gateway.coordination.opening import Coordination
+    from gateway.house.house import House
+    from gateway.payments.till import Till
 
 log = structlog.get_logger(__name__)
 
@@ -65,8 +85,9 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
     async with AsyncExitStack() as stack:
         stack.callback(engine.dispose)
         secret = open_secret(settings.identity, folder.path, write)
-        books = Books(read, write)
-        books.start()
+        proofs = BlockMaker(read, write, KeyFile(folder.ledger_key))
+        books = Books(read, write, open_shared(settings, write), proofs)
+        _start(books, settings)
         books.inspect()
         stack.push_async_callback(books.stop)
         request_log = RequestLog(read, write, settings.request_log)
@@ -76,34 +97,49 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
         response_store.start()
         stack.callback(response_store.stop)
         metrics, lane_health = Metrics.create(), LaneHealth()
+        metrics.ledger_broken_rules.read = books.inspection.by_rule
+        metrics.ledger_inspected_seconds.read = books.inspection.age_s
         batches = Batches(read, write, folder.path / "files", settings.batches)
         batches.open()
-        witnesses = [*_witnesses(settings, stack), batches.receipts.note]
-        bookkeeper = Bookkeeper(books, request_log, metrics, Spool(folder.spool), witnesses)
+        admission, turns = Admission(settings.server.requests_max), _turns(metrics, settings.routing)
+        history = History(metrics, lambda: (turns.all_waiting, admission.in_flight))
+        history.start()
+        stack.push_async_callback(history.stop)
+        witnesses = [*_witnesses(settings, stack), batches.receipts.note, history.witness]
+        recounter = open_recounter(settings.metering, metrics)
+        bookkeeper = Bookkeeper(books, request_log, metrics, Spool(folder.spool), witnesses, recounter)
         bookkeeper.start()
         stack.push_async_callback(bookkeeper.stop)
-        controller = Controller(
-            folder.cluster,
-            precision=settings.cluster.precision,
-            slots=settings.cluster.slots,
-            expected_nodes=max(1, settings.cluster.nodes),
-            stages_min=settings.cluster.stages_min,
-            goal=settings.cluster.goal,
-            owners=_owners(settings.cluster),
-            context_tokens=settings.cluster.context_tokens,
-            discovery=settings.cluster.discovery,
-        )
+        controller = _controller(settings.cluster, folder)
         stack.push_async_callback(controller.stop)
+        use_cluster(recounter, controller)
         lanes = await _open_lanes(settings, folder, controller, stack)
+        if settings.market.is_wanted:
+            lanes["market"] = await _open_market(settings, folder, books, bookkeeper, stack, write)
+        model_terms = _model_terms(lanes, read, write)
+        await model_terms.start()
+        stack.push_async_callback(model_terms.stop)
+        await asyncio.to_thread(write_prices, lanes, write)
         afterwork = Afterwork()
         stack.push_async_callback(afterwork.stop)
         router = Router(lanes, lane_health, settings.routing, settings.policy, report=metrics.foretold)
-        turns, model = _turns(metrics, settings.routing), settings.cache.semantic_model
+        model = settings.cache.semantic_model
+        till = _open_till(settings, books, metrics, stack, read, write)
         embed = Embedder(router, lanes, turns, model) if model else None
         keys = Keys(secret, read, write)
+        coordination = await _open_coordination(settings, keys, stack, read, write)
+        guests = Guests(
+            lambda: OwnWork(admission.in_flight, batch_runner.open_batches),
+            settings.batches.per_backend_max,
+            settings.pool.probe_s + settings.pool.probe_timeout_s,
+        )
+        pauses = Pauses(read, write, partial(_rest, router, guests))
+        pauses.start()
+        stack.push_async_callback(pauses.stop)
         services = Services(
             settings=settings,
             metrics=metrics,
+            history=history,
             keys=keys,
             directory=Directory.of(keys, settings.identity, settings.policy.lanes, read, write),
             books=books,
@@ -111,29 +147,103 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
             responses=response_store,
             batches=batches,
             bookkeeper=bookkeeper,
-            admission=Admission(settings.server.requests_max),
+            admission=admission,
             limits=await stack.enter_async_context(open_limits(settings.redis, read)),
-            answers=await stack.enter_async_context(open_answers(settings.cache, settings.redis, embed)),
+            answers=await stack.enter_async_context(
+                open_answers(settings.cache, settings.redis, embed, model_terms.aliases)
+            ),
             turns=turns,
             patience=Patience(),
             afterwork=afterwork,
+            guests=guests,
             health=lane_health,
             lanes=lanes,
             router=router,
+            pauses=pauses,
+            model_terms=model_terms,
             controller=controller,
             admin_token=secrets.token_urlsafe(32),
+            till=till,
+            house=await _open_house(settings, folder, books, stack, engine),
+            coordination=coordination,
         )
         metrics.limit_refusals.read = services.limits.refused
+        rates = Rates(settings.costs, read, write, metrics, lambda: admission.in_flight > 0 or bool(guests.stays))
+        await rates.start()
+        stack.push_async_callback(rates.stop)
         batch_runner = BatchRunner(services)
         batch_runner.start()
         stack.push_async_callback(batch_runner.stop)
         yield services
 
 
+def _open_till(
+    settings: Settings,
+    books: Books,
+    metrics: Metrics,
+    stack: AsyncExitStack,
+    read: Callable[[], Session],
+    write: Callable[[], Session],
+) -> "Till | None":
+    """Payments, where the owner has set up Stripe; nothing of them is imported otherwise."""
+    if not settings.payments.is_wanted:
+        return None
+    from gateway.payments.opening import open_till, watch
+
+    till = open_till(settings, books.writer, read, write, books.inspection.check)
+    watch(till, metrics)
+    books.frozen_why = till.frozen.why
+    till.keeper.start()
+    stack.push_async_callback(asyncio.to_thread, till.stop)
+    return till
+
+
+async def _open_coordination(
+    settings: Settings,
+    keys: Keys,
+    stack: AsyncExitStack,
+    read: Callable[[], Session],
+    write: Callable[[], Session],
+) -> "Coordination | None":
+    """This gateway among others, where there may be some; nothing of it is imported otherwise."""
+    if settings.database.dsn is None and settings.coordination.kind == "database":
+        return None
+    from gateway.coordination.opening import open_coordination
+
+    return await stack.enter_async_context(open_coordination(settings.coordination, keys, read, write))
+
+
+async def _open_house(
+    settings: Settings, folder: DataFolder, books: Books, stack: AsyncExitStack, engine: Engine
+) -> "House | None":
+    """The house of a market, where the owner wants one; nothing of it is imported otherwise."""
+    if not settings.house.enabled:
+        return None
+    from gateway.house.opening import open_house, watched
+
+    house = open_house(settings.house, folder, books, engine)
+    await stack.enter_async_context(watched(house, settings.house))
+    return house
+
+
+def _start(books: Books, settings: Settings) -> None:
+    try:
+        books.start()
+    except OSError as error:
+        where = f"books.host, books.port: nobody can listen at {settings.books.host}:{settings.books.port}"
+        raise SettingsInvalid(f"{where}: {error.strerror or error}") from None
+
+
 def _turns(metrics: Metrics, settings: RoutingSettings) -> Turns:
     turns = Turns(settings.queue_length_max, settings.queue_length_of_key_max)
     metrics.queue_depth.read = lambda: {(): turns.all_waiting}
     return turns
+
+
+def _rest(router: Router, guests: Guests, paused: frozenset[Pausable]) -> None:
+    """What an operator has paused: lanes get nothing, guests do not come in."""
+    router.pause(paused)
+    guests.is_paused = "selling" in paused
 
 
 def _witnesses(settings: Settings, stack: AsyncExitStack) -> list[Callable[[list[Booked]], None]]:
@@ -149,7 +259,10 @@ def _witnesses(settings: Settings, stack: AsyncExitStack) -> list[Callable[[list
 
 
 async def _open_lanes(
-    settings: Settings, folder: DataFolder, controller: Controller, stack: AsyncExitStack
+    settings: Settings,
+    folder: DataFolder,
+    controller: Controller,
+    stack: AsyncExitStack,
 ) -> dict[LaneName, Lane]:
     """The lanes that the settings call for; cluster and pool always, since machines may join at any time."""
     cluster = settings.cluster
@@ -165,6 +278,42 @@ async def _open_lanes(
         stack.push_async_callback(cloud.stop)
         lanes["cloud"] = cloud
     return lanes
+
+
+async def _open_market(
+    settings: Settings,
+    folder: DataFolder,
+    books: Books,
+    bookkeeper: Bookkeeper,
+    stack: AsyncExitStack,
+    write: Callable[[], Session],
+) -> Lane:
+    """The lane to other people's machines, where the owner wants it; nothing of it is imported otherwise."""
+    from gateway.buying.opening import open_market
+
+    return await open_market(settings.market, folder.market, books, bookkeeper, stack, write)
+
+
+def _model_terms(
+    lanes: dict[LaneName, Lane], read: Callable[[], Session], write: Callable[[], Session]
+) -> ModelTerms:
+    pool, cloud = lanes["pool"], lanes.get("cloud")
+    assert isinstance(pool, PoolLane)
+    return ModelTerms(read, write, pool, cloud if isinstance(cloud, CloudLane) else None)
+
+
+def _controller(settings: ClusterSettings, folder: DataFolder) -> Controller:
+    return Controller(
+        folder.cluster,
+        precision=settings.precision,
+        slots=settings.slots,
+        expected_nodes=max(1, settings.nodes),
+        stages_min=settings.stages_min,
+        goal=settings.goal,
+        owners=_owners(settings),
+        context_tokens=settings.context_tokens,
+        discovery=settings.discovery,
+    )
 
 
 def _owners(settings: ClusterSettings) -> Owners | None:

@@ -46,7 +46,8 @@ class DataFolder:
         """What we make in it; settings and provider keys are their owner's to close."""
         for suffix in ("", "-wal", "-shm"):
             yield self.database.with_name(self.database.name + suffix)
-        yield from (self.cluster, self.nodes, self.node, self.spool, self.pool, self._running, self.path / "lock")
+        yield from (self.cluster, self.nodes, self.node, self.spool, self.pool, self.ledger_key, self.market)
+        yield from (self._running, self.path / "lock")
 
     def lock(self) -> int:
         """Claim the folder for this process's life; returns the descriptor to keep. Raises FolderBusy."""
@@ -72,6 +73,11 @@ class DataFolder:
         return f"sqlite:///{self.database}"
 
     @property
+    def ledger_key(self) -> Path:
+        """What blocks of the ledger are signed with."""
+        return self.path / "ledger.key"
+
+    @property
     def spool(self) -> Path:
         """What the books could not take, until they do."""
         return self.path / "unbooked.jsonl"
@@ -93,6 +99,11 @@ class DataFolder:
     def pool(self) -> Path:
         """Pool backends that were added or drained while the gateway ran, with their keys."""
         return self.path / "pool.json"
+
+    @property
+    def market(self) -> Path:
+        """Who this gateway is on the market, what it knows of others there, and what it owes and is owed."""
+        return self.path / "market"
 
     @property
     def _running(self) -> Path:

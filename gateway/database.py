@@ -29,6 +29,15 @@ _LOCK_TIMEOUT_S = 5
 _STATEMENT_TIMEOUT_S = 30
 _CONNECT_TIMEOUT_S = 5
 MIGRATION_TIMEOUT_S = 600
+# A server that is gone without a word, behind a network that swallows everything: found out in about ten seconds,
+# whether it owes us an answer or an acknowledgement.
+_SILENCE = {
+    "keepalives": 1,
+    "keepalives_idle": 4,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
 
 
 class DatabaseUnsupported(ValueError):
@@ -51,6 +60,9 @@ def open_upgraded(dsn: str) -> Engine:
         upgrade(engine)
     except (DatabaseUnsupported, DatabaseNewer) as error:
         reason = str(error)
+    except UnicodeDecodeError:
+        # SQLite gives damaged text out as it is, that of its own schema, too.
+        reason = "it is damaged: text in it is no text"
     except DBAPIError as error:
         # Without the driver's own words, which may repeat the DSN.
         reason = f"is it there, is it a database, and are we let in? ({type(error.orig).__name__})"
@@ -73,7 +85,7 @@ def is_behind(dsn: str) -> bool:
     try:
         with engine.connect() as connection:
             found = _revision(connection)
-    except DBAPIError:
+    except (DBAPIError, UnicodeDecodeError):
         return False
     finally:
         engine.dispose()
@@ -130,7 +142,8 @@ def open_engine(dsn: str, *, pool_size: int = 8) -> Engine:
         pool_pre_ping=True,
         # Whatever the server's default is: who waited for a lock must see what the holder committed.
         isolation_level="READ COMMITTED",
-        connect_args={"connect_timeout": _CONNECT_TIMEOUT_S, "options": bounds, "application_name": "millrace"},
+        connect_args=_SILENCE
+        | {"connect_timeout": _CONNECT_TIMEOUT_S, "options": bounds, "application_name": "millrace"},
     )
 
 
@@ -178,6 +191,12 @@ def read_sessions(engine: Engine) -> Callable[[], Session]:
     if engine.dialect.name == "postgresql":
         options = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
     return sessionmaker(engine.execution_options(**options), expire_on_commit=False)
+
+
+def allow_s(session: Session, seconds: int) -> None:
+    """Give the statements of the session's transaction so long, in seconds; SQLite's have no bound."""
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(text(f"SET LOCAL statement_timeout = '{seconds:d}s'"))
 
 
 def _writing(engine: Engine) -> Engine:

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import Self
 
 import msgspec
-from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from accounting import errors as books
+from accounting.payments import errors as payments
 from cluster import errors as cluster
 
 
@@ -36,6 +37,13 @@ class GatewayError(Exception):
 
 class RequestInvalid(GatewayError):
     """The body is not what the API asks for."""
+
+
+class PaymentRefused(RequestInvalid):
+    """Stripe has said no for good."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="stripe_refused")
 
 
 class BodyTooLarge(GatewayError):
@@ -70,6 +78,14 @@ class RoleForbids(GatewayError):
 
 class Conflict(GatewayError):
     """What is there already, or must stay, stands against it."""
+
+
+class KeyInUse(Conflict):
+    """A request with the same Idempotency-Key is being answered; worth asking again after `retry_after_s`."""
+
+    def __init__(self, message: str, retry_after_s: int) -> None:
+        super().__init__(message, param="Idempotency-Key", code="idempotency_key_in_use")
+        self.retry_after_s = retry_after_s
 
 
 class TooManyWrongKeys(GatewayError):
@@ -118,6 +134,14 @@ class QueueFull(GatewayError):
     def __init__(self, message: str, retry_after_s: int) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class GuestsNotNow(GatewayError):
+    """No guest may come in just now: the owner's own work, or no free slot. Worth asking elsewhere."""
+
+
+class Preempted(GatewayError):
+    """The owner has come, and the guest's answer ends where it is."""
 
 
 class LaneFailed(GatewayError):
@@ -206,6 +230,8 @@ _TABLE: dict[type[Exception], _Row] = {
     PolicyForbids: _Row(403, "permission_error", "policy_forbids"),
     FeatureUnsupported: _Row(400, "invalid_request_error", "unsupported_feature"),
     Overloaded: _Row(503, "overloaded_error", "overloaded"),
+    GuestsNotNow: _Row(503, "overloaded_error", "guests_not_now"),
+    Preempted: _Row(503, "overloaded_error", "preempted"),
     QueueFull: _Row(429, "rate_limit_error", "queue_full"),
     LaneTimeout: _Row(504, "upstream_error", "upstream_timeout"),
     LaneBrokeOff: _Row(502, "upstream_error", "upstream_broke_off"),
@@ -213,14 +239,35 @@ _TABLE: dict[type[Exception], _Row] = {
     LaneBusy: _Row(503, "overloaded_error", "upstream_busy"),
     LaneFailed: _Row(502, "upstream_error", "upstream_failed"),
     books.InsufficientCredit: _Row(402, "insufficient_credit", "insufficient_credit"),
+    payments.PayerFrozen: _Row(403, "permission_error", "payments_frozen"),
+    books.BooksBroken: _Row(503, "server_error", "ledger_broken"),
     books.LedgerBusy: _Row(503, "overloaded_error", "ledger_busy"),
+    books.IdempotencyConflict: _Row(409, "invalid_request_error", "idempotency_key_reused"),
+    books.PostingInvalid: _Row(400, "invalid_request_error"),
     books.BooksUnavailable: _Row(503, "server_error", "ledger_unavailable"),
     # Of all that a hold is sized with, only the caller's limit can be too much for any request.
     books.AmountInvalid: _Row(400, "invalid_request_error", "invalid_value", "max_tokens"),
     books.AccountUnknown: _Row(403, "permission_error", "account_unknown"),
     books.PriceUnknown: _Row(503, "server_error", "price_unknown"),
+    books.TokenizerMismatch: _Row(503, "server_error", "tokenizer_unusable"),
+    books.TextNotCounted: _Row(503, "server_error", "tokenizer_unusable"),
+    books.HoldNotFound: _Row(404, "invalid_request_error", "hold_not_found"),
+    books.HoldExpired: _Row(409, "invalid_request_error", "hold_expired"),
+    books.AlreadyResolved: _Row(409, "invalid_request_error", "hold_resolved"),
+    books.UsageBooked: _Row(409, "invalid_request_error", "usage_booked"),
+    # Among them PostingRefused, which has the database's words.
+    books.PostingDenied: _Row(
+        409, "invalid_request_error", "posting_refused", message="The books refuse this; nothing was booked."
+    ),
+    payments.PaymentInvalid: _Row(400, "invalid_request_error", "invalid_value"),
+    payments.PaymentNotFound: _Row(404, "invalid_request_error", "not_found"),
+    payments.WebhookRefused: _Row(400, "invalid_request_error", "webhook_refused"),
+    payments.StripeRefused: _Row(400, "invalid_request_error", "stripe_refused"),
+    payments.StripeUnavailable: _Row(503, "server_error", "stripe_unavailable"),
+    # Among them WrongMode and PaymentMismatch: what Stripe has is not what the books are about.
+    payments.PaymentError: _Row(409, "invalid_request_error", "payment_conflict"),
     **dict.fromkeys(
-        (OperationalError, InterfaceError, PoolTimeout),
+        (OperationalError, InterfaceError, InternalError, PoolTimeout),
         _Row(
             503, "server_error", "database_unavailable", message="The database does not answer. Try again shortly."
         ),

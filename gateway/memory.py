@@ -1,8 +1,10 @@
-"""What the process asks of the C library's allocator and of Python's collector."""
+"""What a process asks of the C library's allocator, of Python's collector and of the kernel."""
 
 import ctypes
 import gc
+import resource
 import sys
+from contextlib import suppress
 
 _ARENAS_MAX = -8  # glibc's M_ARENA_MAX
 # Objects. A request leaves next to none behind that counting references does not free.
@@ -24,3 +26,13 @@ def settle() -> None:
     gc.freeze()
     gc.enable()
     gc.set_threshold(_COLLECTED_AFTER, 50, 20)
+
+
+def limit_memory(bytes_max: int) -> None:
+    """What asks for more fails alone, with a MemoryError. And no core file: it would hold keys."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    if hard != resource.RLIM_INFINITY:
+        bytes_max = min(bytes_max, hard)
+    with suppress(ValueError, OSError):  # not every system knows this limit
+        resource.setrlimit(resource.RLIMIT_AS, (bytes_max, bytes_max))

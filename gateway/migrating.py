@@ -29,7 +29,9 @@ def main() -> None:
     from gateway.database import DatabaseUnusable, open_upgraded  # which imports this module for its part
     from gateway.upgrading import Outcome
 
-    dsn = msgspec.json.decode(sys.stdin.buffer.readline(), type=str)
+    if not (asked := sys.stdin.buffer.readline()).endswith(b"\n"):
+        sys.exit(1)  # The gateway was gone before it said what to migrate.
+    dsn = msgspec.json.decode(asked, type=str)
     threading.Thread(target=_end_with_stdin, daemon=True).start()
     outcome = Outcome()
     try:

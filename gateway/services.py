@@ -2,16 +2,20 @@
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from cluster.controller import Controller
 from gateway.afterwork import Afterwork
 from gateway.batches.batches import Batches
 from gateway.cache.answers import Answers
+from gateway.guests.guests import Guests
 from gateway.identity.directory import Directory
 from gateway.identity.keys import Keys
 from gateway.lanes.base import Lane
+from gateway.lanes.model_terms import ModelTerms
 from gateway.limits.admission import Admission
 from gateway.limits.limits import Limits
+from gateway.observability.history import History
 from gateway.observability.metrics import Metrics
 from gateway.queueing.turns import Turns
 from gateway.records.bookkeeping import Bookkeeper
@@ -20,14 +24,21 @@ from gateway.records.request_log import RequestLog
 from gateway.responses.store import ResponseStore
 from gateway.routing.health import LaneHealth
 from gateway.routing.patience import Patience
+from gateway.routing.pauses import Pauses
 from gateway.routing.router import Router
 from gateway.settings import LaneName, Settings
+
+if TYPE_CHECKING:
+    from gateway.coordination.opening import Coordination
+    from gateway.house.house import House
+    from gateway.payments.till import Till
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
     settings: Settings
     metrics: Metrics
+    history: History
     keys: Keys
     directory: Directory
     books: Books
@@ -39,6 +50,8 @@ class Services:
     health: LaneHealth
     lanes: dict[LaneName, Lane]
     router: Router
+    pauses: Pauses
+    model_terms: ModelTerms
     controller: Controller
     admin_token: str
     limits: Limits
@@ -46,5 +59,16 @@ class Services:
     turns: Turns
     patience: Patience
     afterwork: Afterwork
+    guests: Guests
+    till: "Till | None" = None
+    """Payments, where the owner has set them up."""
+    house: "House | None" = None
+    """The house of a market, where this gateway is one."""
+    coordination: "Coordination | None" = None
+    """What it agrees through with other gateways, where there may be some."""
     counting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
     """Prompts whose tokens are only counted, so many at once."""
+    verifying: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while the ledger is verified: one at a time."""
+    loading: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while the cluster's model is read because an admin asked for it: one at a time."""

@@ -106,6 +106,7 @@ async def run(
                         await stopped
                 finally:
                     starting.cancel()
+                    services.guests.close()
                     folder.forget_running()
                     log.info("stopping", in_flight=services.admission.in_flight)
                     # The nodes go next: nobody starts another one.

@@ -2,5 +2,9 @@
 
 import gateway.batches.tables
 import gateway.identity.tables
+import gateway.lanes.tables
+import gateway.market.tables
 import gateway.records.tables
-import gateway.responses.tables  # noqa: F401
+import gateway.responses.tables
+import gateway.routing.tables  # noqa: F401
+import market.coordination.tables  # noqa: F401

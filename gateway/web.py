@@ -6,14 +6,20 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from accounting.errors import LedgerError
 from cluster.trust.addresses import Target
-from gateway.api import admin, batches, files, messages, ollama, responses, routes_admin
+from gateway.api import admin, advice, batches, files, guests, messages, ollama, responses, routes_admin
+from gateway.api.accounting import ledger
+from gateway.api.accounting.routes import accounting_routers
 from gateway.api.edge import BoundedBodies, misspelt
 from gateway.api.plain import error_response, plain_routes
-from gateway.console import pages
+from gateway.console.console import add_console
+from gateway.console.errors import answer_error, is_console
 from gateway.dialects.routes import ROUTES
 from gateway.errors import GatewayError, MethodNotAllowed, NotFound, RequestInvalid
+from gateway.guests.idle import IdleWatch
 from gateway.pool import api as pool_api
+from gateway.records.asked import AskedBefore
 from gateway.services import Services
 
 # They have a bound of their own, and ask for the key first.
@@ -26,27 +32,48 @@ def make_web(services: Services, cluster: Target) -> ASGIApp:
     app = FastAPI(title="Millrace", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.state.services = services
     app.state.cluster = cluster
+    app.state.idle = IdleWatch(services)
+    app.state.asked = AskedBefore(services.directory.write, is_alone=services.settings.database.dsn is None)
     # FastAPI knows the routes before it too, to say of other methods that they are not allowed.
     app.router.routes.extend(Route(route.path, misspelt, methods=["POST"]) for route in ROUTES)
     app.router.routes.extend(plain_routes(services))
     for router in (responses.router, messages.router, ollama.router, files.router, batches.router):
         app.include_router(router)
-    for router in (admin.router, routes_admin.router, pool_api.router, pages.router):
+    for router in (
+        admin.router,
+        advice.router,
+        routes_admin.router,
+        guests.router,
+        pool_api.router,
+        ledger.router,
+    ):
         app.include_router(router)
-    app.mount("/console/static", pages.static)
-    for kind in (GatewayError, HTTPException, RequestValidationError, Exception):
+    for router in accounting_routers(has_payments=services.till is not None):
+        app.include_router(router)
+    if services.house is not None:
+        from gateway.house.relay import relay_router
+        from gateway.house.relay_opening import relay_of
+        from gateway.house.routes import house_routers
+
+        relay = relay_of(services.house, lambda: services.guests.is_closed)
+        for router in (*house_routers(services.house), relay_router(relay)):
+            app.include_router(router)
+    add_console(app, services)
+    for kind in (GatewayError, LedgerError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, _answer_error)
     return BoundedBodies(app, services.settings.server.body_bytes_max, _UPLOADS)
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
-    """Any route's error in OpenAI's shape."""
+    """Any route's error: in OpenAI's shape, or as the console's page."""
     if isinstance(error.__cause__, GatewayError):
         error = error.__cause__  # FastAPI has words of its own for whatever keeps it from reading a body
     if isinstance(error, HTTPException):
         error = _of_status(request, error)
     elif isinstance(error, RequestValidationError):
         error = _of_field(error)
+    if is_console(request):
+        return answer_error(request, error)
     return error_response(error, request.url.path)
 
 
@@ -63,4 +90,4 @@ def _of_field(error: RequestValidationError) -> GatewayError:
     """The first field that is wrong; its place begins with where the field was, as in ("query", "limit")."""
     problem = error.errors()[0]
     param = ".".join(map(str, problem["loc"][1:]))
-    return RequestInvalid(f"{param}: {problem['msg']}", param=param)
+    return RequestInvalid(f"{param}: {problem['msg'].removeprefix('Value error, ')}", param=param)

@@ -3,13 +3,19 @@
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.databases import KINDS, Databases, Kind
 
-# How long an example takes is the machine's affair: properties hold or they do not.
-settings.register_profile("house", deadline=None)
-settings.load_profile("house")
+# How long an example takes is the machine's affair: properties hold or they do not. A run says of the same code
+# the same each time; `make test-slow` looks elsewhere (--hypothesis-profile=wide).
+_CALM = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("house", _CALM, derandomize=True)
+settings.register_profile("wide", _CALM)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile(config.getoption("--hypothesis-profile") or "house")
 
 
 @pytest.fixture

@@ -2,10 +2,11 @@
 
 import itertools
 import shutil
+import sqlite3
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -100,3 +101,16 @@ def _start_postgresql() -> Any:
         connection.execute("ALTER SYSTEM SET fsync = off")
         connection.execute("SELECT pg_reload_conf()")
     return server
+
+
+@contextmanager
+def refusing(path: Path, *tables: str) -> Iterator[None]:
+    """Inside the block nothing of these tables of a SQLite file can be read or written, whoever has it open."""
+    with closing(sqlite3.connect(path)) as database:
+        for table in tables:
+            database.execute(f"ALTER TABLE {table} RENAME TO gone_{table}")
+        try:
+            yield
+        finally:
+            for table in tables:
+                database.execute(f"ALTER TABLE gone_{table} RENAME TO {table}")

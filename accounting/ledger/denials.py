@@ -5,10 +5,11 @@ refused, and turns it into the stored answer of an earlier request or the error 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, select
+from sqlalchemy import ColumnElement, Connection, Row, select
 from sqlalchemy.exc import DBAPIError
 
 from accounting.chart import terms_of
@@ -25,6 +26,25 @@ from accounting.errors import (
 from accounting.ledger.balances import available, balance
 from accounting.ledger.postings import Answer, Leg, Posted, Posting, request_hash
 from accounting.tables import account_table, event_table, transfer_table, usage_table
+
+_debited, _credited = account_table.alias("debited"), account_table.alias("credited")
+_resolved_by = transfer_table.alias("resolution")
+_HOLDS = (
+    select(
+        transfer_table.c.seq,
+        transfer_table.c.amount,
+        _debited.c.code.label("debit"),
+        _credited.c.code.label("credit"),
+        _resolved_by.c.seq.label("resolution"),
+    )
+    .join(_debited, _debited.c.id == transfer_table.c.debit)
+    .join(_credited, _credited.c.id == transfer_table.c.credit)
+    .join(_resolved_by, _resolved_by.c.pending_seq == transfer_table.c.seq, isouter=True)
+    .where(transfer_table.c.phase == "pending")
+)
+
+_Held: TypeAlias = dict[int, Row[*tuple[Any, ...]]]
+"""Pending transfers by their numbers, as `_HOLDS` has them."""
 
 # Values that one query may ask for; databases bound the parameters of a statement.
 _ASKED_MAX = 500
@@ -51,30 +71,59 @@ def foreseen(connection: Connection, posting: Posting) -> Answer | None:
 def suspects(connection: Connection, postings: Sequence[Posting]) -> list[bool]:
     """Guess for each event of a group, in order, whether the books will refuse it.
 
-    A few queries for the whole group: a key or a request that is known, or less credit than the events before
-    leave. Other reasons are not looked for; the books themselves have the last word on every event.
+    A few queries for the whole group: a key, a request, or a resolution that is known, a hold that is none, a late
+    capture of what was not reaped, or less credit than the events before leave. Other reasons are not looked for;
+    the books themselves have the last word on every event.
     """
-    known = _known(connection, event_table.c.idem_key, [posting.idem_key for posting in postings])
-    ended = _known(
-        connection, usage_table.c.request_id, [id_ for posting in postings for id_ in _requests(posting)]
-    )
-    held = _held_amounts(connection, [leg for posting in postings for leg in posting.legs])
-    all_needs = [_needs(posting.legs, held) for posting in postings]
-    left = available(connection, {code for needs in all_needs for code in needs})
-    found = []
-    for posting, needs in zip(postings, all_needs, strict=True):
-        is_suspect = (
-            posting.idem_key in known
-            or not ended.isdisjoint(_requests(posting))
-            or any(needed > left[code] for code, needed in needs.items())
+    forecast = _forecast(connection, postings)
+    return [not forecast.takes(posting) for posting in postings]
+
+
+@dataclass(slots=True)
+class _Forecast:
+    """What stands in the books about a group's events, and what those of them change that are taken."""
+
+    known: set[str]
+    ended: set[str]
+    held: _Held
+    resolved: set[int]
+    left: dict[str, int]
+
+    def takes(self, posting: Posting) -> bool:
+        """Whether the books will take this event; it counts for those that come after."""
+        needs = _needs(posting.legs, self.held)
+        is_taken = (
+            posting.idem_key not in self.known
+            and self.ended.isdisjoint(_requests(posting))
+            and all(self._resolves(leg) for leg in posting.legs if leg.pending_seq is not None)
+            and (posting.kind != "late" or f"reap:{posting.ref}" in self.known)
+            and all(needed <= self.left[code] for code, needed in needs.items())
         )
-        if not is_suspect:
-            known.add(posting.idem_key)
-            ended.update(_requests(posting))
+        if is_taken:
+            self.known.add(posting.idem_key)
+            self.ended.update(_requests(posting))
+            self.resolved.update(leg.pending_seq for leg in posting.legs if leg.pending_seq is not None)
             for code, needed in needs.items():
-                left[code] -= needed
-        found.append(is_suspect)
-    return found
+                self.left[code] -= needed
+        return is_taken
+
+    def _resolves(self, leg: Leg) -> bool:
+        return leg.pending_seq not in self.resolved and _matches(self.held.get(leg.pending_seq or 0), leg)
+
+
+def _forecast(connection: Connection, postings: Sequence[Posting]) -> _Forecast:
+    keys = [posting.idem_key for posting in postings]
+    keys += [f"reap:{posting.ref}" for posting in postings if posting.kind == "late"]
+    legs = [leg for posting in postings for leg in posting.legs]
+    held = _holds(connection, [leg.pending_seq for leg in legs if leg.pending_seq is not None])
+    guarded = {code for leg in legs for code in (leg.debit, leg.credit) if terms_of(code).guarded}
+    return _Forecast(
+        _known(connection, event_table.c.idem_key, keys),
+        _known(connection, usage_table.c.request_id, [id_ for posting in postings for id_ in _requests(posting)]),
+        held,
+        {seq for seq, row in held.items() if row.resolution is not None},
+        available(connection, guarded),
+    )
 
 
 def _requests(posting: Posting) -> list[str]:
@@ -112,7 +161,7 @@ def _unresolvable(connection: Connection, posting: Posting) -> PostingDenied | N
     for leg in posting.legs:
         if leg.pending_seq is None:
             continue
-        if not _matches(_held(connection, leg.pending_seq), leg):
+        if not _matches(_holds(connection, [leg.pending_seq]).get(leg.pending_seq), leg):
             return HoldNotFound(f"transfer {leg.pending_seq} is no hold that {posting.idem_key!r} could resolve")
         resolved_by = _resolution(connection, leg.pending_seq)
         if resolved_by == "reap":
@@ -130,23 +179,22 @@ def _not_reaped(connection: Connection, posting: Posting) -> PostingDenied | Non
         select(event_table.c.kind).where(
             event_table.c.idem_key.in_((f"reap:{posting.ref}", f"void:{posting.ref}"))
         )
-    ).scalars()
-    match kinds.one_or_none():
-        case "reap":
-            return None
-        case "release":
-            return AlreadyResolved(f"the hold of {posting.ref!r} was resolved before, by a release")
+    )
+    found = set(kinds.scalars())
+    if "reap" in found:
+        return None
+    if "release" in found:
+        return AlreadyResolved(f"the hold of {posting.ref!r} was resolved before, by a release")
     return HoldNotFound(f"no hold of {posting.ref!r} was reaped, so nothing is late")
 
 
-def _held(connection: Connection, pending_seq: int) -> Row[*tuple[Any, ...]] | None:
-    debit, credit = account_table.alias("debited"), account_table.alias("credited")
-    return connection.execute(
-        select(transfer_table.c.amount, debit.c.code.label("debit"), credit.c.code.label("credit"))
-        .join(debit, debit.c.id == transfer_table.c.debit)
-        .join(credit, credit.c.id == transfer_table.c.credit)
-        .where(transfer_table.c.seq == pending_seq, transfer_table.c.phase == "pending")
-    ).one_or_none()
+def _holds(connection: Connection, numbers: Sequence[int]) -> _Held:
+    """Return pending transfers by their numbers, and the numbers of the transfers that resolved them."""
+    found: _Held = {}
+    for start in range(0, len(numbers), _ASKED_MAX):
+        some = numbers[start : start + _ASKED_MAX]
+        found.update({row.seq: row for row in connection.execute(_HOLDS.where(transfer_table.c.seq.in_(some)))})
+    return found
 
 
 def _matches(held: Row[*tuple[Any, ...]] | None, leg: Leg) -> bool:
@@ -166,7 +214,7 @@ def _resolution(connection: Connection, pending_seq: int) -> str | None:
 
 
 def _short_of_credit(connection: Connection, posting: Posting) -> InsufficientCredit | None:
-    held = _held_amounts(connection, posting.legs)
+    held = _holds(connection, [leg.pending_seq for leg in posting.legs if leg.pending_seq is not None])
     for code, needed_nano in _needs(posting.legs, held).items():
         available_nano = balance(connection, code).available_nano
         if needed_nano > available_nano:
@@ -174,18 +222,7 @@ def _short_of_credit(connection: Connection, posting: Posting) -> InsufficientCr
     return None
 
 
-def _held_amounts(connection: Connection, legs: Iterable[Leg]) -> dict[int, int]:
-    """Return what the pending transfers that the legs resolve put aside, by their numbers."""
-    numbers = [leg.pending_seq for leg in legs if leg.pending_seq is not None]
-    query: Select[int, int] = select(transfer_table.c.seq, transfer_table.c.amount)
-    found: dict[int, int] = {}
-    for start in range(0, len(numbers), _ASKED_MAX):
-        some = numbers[start : start + _ASKED_MAX]
-        found.update(connection.execute(query.where(transfer_table.c.seq.in_(some))).all())
-    return found
-
-
-def _needs(legs: tuple[Leg, ...], held: Mapping[int, int]) -> Counter[str]:
+def _needs(legs: tuple[Leg, ...], held: _Held) -> Counter[str]:
     """Return how much each guarded account must have for these legs, less what they bring it themselves.
 
     A post takes from what its hold put aside and frees the rest; what is only pending brings nothing yet.
@@ -197,8 +234,8 @@ def _needs(legs: tuple[Leg, ...], held: Mapping[int, int]) -> Counter[str]:
             if not terms.guarded:
                 continue
             if terms.normal != side:
-                freed_nano = 0 if leg.pending_seq is None else held.get(leg.pending_seq, 0)
-                needs[code] += leg.amount_nano - freed_nano
+                freed = held.get(leg.pending_seq) if leg.pending_seq is not None else None
+                needs[code] += leg.amount_nano - (freed.amount if freed else 0)
             elif terms.normal == side and leg.phase != "pending":
                 needs[code] -= leg.amount_nano
     return needs

@@ -18,13 +18,14 @@ Row: TypeAlias = tuple[Any, ...]
 # Long enough that statements cost little beside their rows; well below the parameters that a statement may have.
 _ROWS_A_STATEMENT = 64
 _ROWS_AS_JSON = 8
+_encode = msgspec.json.Encoder().encode
 
 
 def insert_rows(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
     """Insert every row, or raise what the database raises at the first that it refuses."""
     is_postgresql = connection.dialect.name == "postgresql"
-    if is_postgresql and len(rows) >= _ROWS_AS_JSON and _fits_json(table):
-        connection.exec_driver_sql(_json_statement(table), (msgspec.json.encode(rows).decode(),))
+    if is_postgresql and len(rows) >= _ROWS_AS_JSON:
+        connection.exec_driver_sql(_json_statement(table), (_encode(rows).decode(),))
         return
     for start in range(0, len(rows), _ROWS_A_STATEMENT):
         some = rows[start : start + _ROWS_A_STATEMENT]
@@ -40,9 +41,7 @@ def _statement(table: Table, rows: int, mark: str) -> str:
 
 @lru_cache(maxsize=64)
 def _json_statement(table: Table) -> str:
-    values = ", ".join(
-        f"(value ->> {number})::{_type(column.type)}" for number, column in enumerate(table.columns)
-    )
+    values = ", ".join(_value(number, column.type) for number, column in enumerate(table.columns))
     return f"INSERT INTO {_into(table)} SELECT {values} FROM jsonb_array_elements(%s::jsonb)"  # noqa: S608  as above
 
 
@@ -51,12 +50,11 @@ def _into(table: Table) -> str:
     return f'"{table.name}" ({names})'
 
 
-def _type(column_type: Any) -> str:
+def _value(number: int, column_type: Any) -> str:
+    """How a row's value of that number is read; bytes travel in base64, as msgspec writes them."""
+    value = f"value ->> {number}"
+    if isinstance(column_type, LargeBinary):
+        return f"decode({value}, 'base64')"
     if isinstance(column_type, BigInteger):
-        return "bigint"
-    return "integer" if isinstance(column_type, Integer) else "text"
-
-
-@lru_cache(maxsize=64)
-def _fits_json(table: Table) -> bool:
-    return not any(isinstance(column.type, LargeBinary) for column in table.columns)
+        return f"({value})::bigint"
+    return f"({value})::integer" if isinstance(column_type, Integer) else value

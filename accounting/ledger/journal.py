@@ -30,13 +30,24 @@ Failpoint = Literal[
 """The places where a test may stop or kill the writer, in the order in which a batch passes them."""
 
 OnFailpoint: TypeAlias = Callable[[Failpoint], None]
+Fence: TypeAlias = Callable[[Connection], None]
+"""Called at each transaction's begin; what it raises ends the transaction."""
 _Writer: TypeAlias = "Callable[[Connection, _Page, Sequence[Posting]], tuple[_Page, list[Answer]]]"
 
 _key_id = itemgetter(usage_table.columns.keys().index("key_id"))
 
 _WRITER_LOCK = 0x626F6F6B
+_FROZEN_S = 3
+"""A writer that does nothing inside of its transaction for so long is taken for frozen, and lets others go on."""
 _ACCOUNTS_REMEMBERED_MAX = 65_536
 
+_ENTER = select(
+    func.pg_advisory_xact_lock(_WRITER_LOCK),
+    func.set_config("idle_in_transaction_session_timeout", f"{_FROZEN_S}s", True),
+    # Everything here is looked up by a key. Plans that were made while the tables were young, those of the
+    # database's own checks of references too, stay with a connection until statistics change.
+    func.set_config("enable_seqscan", "off", True),
+)
 _LAST_NUMBERS = select(
     *(
         select(func.coalesce(func.max(column), 0)).scalar_subquery()
@@ -74,14 +85,20 @@ class Journal:
         open_session: gives sessions that may write.
         clock_ns: wall-clock time in nanoseconds since 1970, kept with each event.
         failpoint: called at each named place; does nothing outside of tests.
+        fence: where several processes share the books, whatever keeps all but one of them from writing.
     """
 
     def __init__(
-        self, open_session: Callable[[], Session], clock_ns: Callable[[], int], failpoint: OnFailpoint
+        self,
+        open_session: Callable[[], Session],
+        clock_ns: Callable[[], int],
+        failpoint: OnFailpoint,
+        fence: Fence | None = None,
     ) -> None:
         self._open_session = open_session
         self._clock_ns = clock_ns
         self._failpoint = failpoint
+        self._fence = fence
         self._account_ids: dict[str, int] = {}
 
     def book(self, postings: Sequence[Posting]) -> list[Answer]:
@@ -111,7 +128,9 @@ class Journal:
     def _last_page(self, connection: Connection) -> _Page:
         if connection.dialect.name == "postgresql":
             # One writer at a time also among processes; SQLite has its write lock for that.
-            connection.execute(select(func.pg_advisory_xact_lock(_WRITER_LOCK)))
+            connection.execute(_ENTER)
+        if self._fence:
+            self._fence(connection)
         event_seq, transfer_seq, account_id = connection.execute(_LAST_NUMBERS).one()
         return _Page(event_seq, transfer_seq, account_id, account_ids={})
 
@@ -207,7 +226,7 @@ class Journal:
     def _rows(self, page: _Page, postings: Sequence[Posting]) -> _Rows:
         rows = _Rows()
         created_ns = self._clock_ns()
-        ids = ChainMap(page.account_ids, self._account_ids)
+        ids = ChainMap(self._account_ids, page.account_ids)
         transfer_seq = page.transfer_seq
         for event_seq, posting in enumerate(postings, start=page.event_seq + 1):
             first_seq = transfer_seq + 1

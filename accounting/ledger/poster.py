@@ -12,14 +12,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import InterfaceError, InternalError, OperationalError
 from sqlalchemy.orm import Session
 
-from accounting.errors import DatabaseFailing, LedgerBusy, LedgerError, PosterStopped
+from accounting.errors import BooksUnavailable, DatabaseFailing, LedgerBusy, LedgerError, PosterStopped
 from accounting.ledger.journal import Failpoint, Journal, OnFailpoint
-from accounting.ledger.postings import Answer, Posted, Posting
+from accounting.ledger.postings import Posted, Posting
 
 _log = logging.getLogger(__name__)
 
@@ -30,6 +30,14 @@ class _Waiting(NamedTuple):
     posting: Posting
     future: "Future[Posted]"
     urgent: bool
+
+
+class Booking(Protocol):
+    """Where groups of events are booked: a `Journal`, or whatever brings them to one."""
+
+    def book(self, postings: Sequence[Posting]) -> Sequence[Posted | LedgerError]:
+        """The answer to each event, in order. Raises BooksUnavailable, and what `Journal.book` raises."""
+        ...
 
 
 def _no_failpoint(_: Failpoint) -> None:
@@ -48,6 +56,7 @@ class Poster:
         patience_s: longest wait of events that are not urgent, in seconds.
         attempts_max: how often one group is tried when the database fails, with pauses that double between.
         failpoint: called at named places of each transaction; for tests that kill the writer there.
+        booking: where groups are booked instead of by a journal of our own; it then has clock and failpoint.
     """
 
     def __init__(
@@ -61,8 +70,9 @@ class Poster:
         patience_s: float = 0.05,
         attempts_max: int = 4,
         failpoint: OnFailpoint = _no_failpoint,
+        booking: Booking | None = None,
     ) -> None:
-        self._journal = Journal(open_session, clock_ns, failpoint)
+        self._journal = booking or Journal(open_session, clock_ns, failpoint)
         self._queue_max = queue_max
         self._group_max = group_max
         self._linger_s = linger_s
@@ -161,6 +171,9 @@ class Poster:
         answers: Sequence[Posted | LedgerError]
         try:
             answers = self._book([waiting.posting for waiting in group])
+        except BooksUnavailable as error:
+            _log.warning("a group of %d events is not booked: %s", len(group), error)
+            answers = [error] * len(group)
         except Exception as error:  # noqa: BLE001  the thread's edge: it outlives whatever happens to a group
             _log.exception("a group of %d events could not be booked", len(group))
             answers = [DatabaseFailing(f"the books could not be written: {type(error).__name__}")] * len(group)
@@ -170,15 +183,15 @@ class Poster:
             else:
                 waiting.future.set_exception(answer)
 
-    def _book(self, postings: list[Posting]) -> list[Answer]:
-        """Book a group, again if the database fails in a way that passes: busy, restarted, unreachable.
+    def _book(self, postings: list[Posting]) -> Sequence[Posted | LedgerError]:
+        """Book a group, again if the database fails in a way that passes: busy, restarted, unreachable, frozen.
 
         A commit that was cut off may have happened. The keys tell: the next attempt finds those events booked.
         """
         for attempt in range(self._attempts_max - 1):
             try:
                 return self._journal.book(postings)
-            except (OperationalError, InterfaceError) as error:
+            except (OperationalError, InterfaceError, InternalError) as error:
                 _log.warning("booking %d events failed, trying again: %s", len(postings), error.orig)
                 if self._abandoned.wait(_FIRST_PAUSE_S * 2**attempt):
                     break

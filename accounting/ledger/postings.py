@@ -35,12 +35,22 @@ EventKind = Literal[
     "promo",
     "expiry",
     "purchase",
+    "draw",
+    "sale",
     "mature",
     "reserve",
     "usage_refund",
     "correction",
+    "goodwill",
+    "settlement",
+    "write_off",
+    "invoice",
+    "audit",
+    "variance",
 ]
-CountSource = Literal["tokenizer", "upstream", "estimate"]
+CountSource = Literal["tokenizer", "upstream", "characters", "estimate"]
+"""Who counted: the engine or a pinned tokenizer, the backend, the rule for text without a tokenizer (both of them
+`accounting.metering.delivered`), or nobody: then every event of a stream that cost nothing stands for a token."""
 Outcome = Literal["complete", "interrupted", "failed", "refused"]
 
 FROM_CACHE = "cache"
@@ -50,6 +60,8 @@ MAX_TEXT = 512
 MAX_LEGS = 64
 MAX_USAGES = 1000
 """The most usage rows that one event writes."""
+HOLD_GRACE_NS = 60 * 10**9
+"""How long after its request's deadline a hold is left alone, in nanoseconds."""
 _MAX_TIME = 2**62
 """The longest time in any unit here: half of what the column can hold."""
 
@@ -94,6 +106,8 @@ class UsageRecord(msgspec.Struct, frozen=True, gc=False):
     `charge_nano` is what the caller pays and `cost_nano` what the provider bills, in nano-USD; `compute_nano`
     is the own machines' cost in billionths of a compute unit. `cached_tokens` are part of `prompt_tokens`.
     `served_model` is the one that answered, where that is not the one asked for: behind an alias, or a fallback.
+    `reasoning_tokens` and `tool_tokens` are part of `completion_tokens`, as far as it is told.
+    `price_id` is the version of the price that a charge was reckoned with (`accounting.metering.versions`).
 
     Raises:
         AmountInvalid: a number that is no int, below zero, or beyond what a request can have.
@@ -119,9 +133,13 @@ class UsageRecord(msgspec.Struct, frozen=True, gc=False):
     cost_nano: int = 0
     compute_nano: int = 0
     served_model: str | None = None
+    reasoning_tokens: int = 0
+    tool_tokens: int = 0
+    price_id: str | None = None
 
     def __post_init__(self) -> None:
         _check_numbers(self.prompt_tokens, self.cached_tokens, self.completion_tokens, most=MAX_TOKENS)
+        _check_numbers(self.reasoning_tokens, self.tool_tokens, most=self.completion_tokens)
         _check_numbers(self.charge_nano, self.cost_nano, self.compute_nano, most=MAX_EVENT_NANO)
         ttft_ms = 0 if self.ttft_ms is None else self.ttft_ms
         _check_numbers(self.started_ns, self.duration_ms, ttft_ms, most=_MAX_TIME)
@@ -134,6 +152,7 @@ class UsageRecord(msgspec.Struct, frozen=True, gc=False):
             self.lane,
             self.provider,
             self.served_model or "",
+            self.price_id or "",
         )
 
 
@@ -218,6 +237,8 @@ def request_hash(posting: Posting) -> bytes:
 
 
 def _usage_content(usage: UsageRecord) -> tuple[str | int, ...]:
+    # Told apart later than all else: only where there are some, so that what was booked before stays what it was.
+    apart = (usage.reasoning_tokens, usage.tool_tokens)
     return (
         usage.request_id,
         usage.user_id,
@@ -233,6 +254,7 @@ def _usage_content(usage: UsageRecord) -> tuple[str | int, ...]:
         usage.cost_nano,
         usage.compute_nano,
         usage.outcome,
+        *(apart if any(apart) else ()),
     )
 
 

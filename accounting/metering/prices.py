@@ -4,12 +4,13 @@ Cloud prices come from the JSON list that the litellm package carries, read as a
 seconds, calls the network, and is only done in the process that is fenced in for it.
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,10 +18,12 @@ from typing import Any
 
 from accounting.chart import provider_id
 from accounting.errors import PriceUnknown
-from accounting.money import Price, nano_per_million
+from accounting.money import Nano, Price, charge, nano_per_million
 
 CLOUD_LANE = "cloud"
 
+# Offers are asked for with every request, and the list's decimals take their time.
+_FOUND_MAX = 4096
 _LIST_NAME = "model_prices_and_context_window_backup.json"
 _LONG_CONTEXT = re.compile(r"input_cost_per_token_above_([0-9]{1,6})k_tokens")
 
@@ -35,22 +38,53 @@ class LongContext:
 
 @dataclass(frozen=True, slots=True)
 class PricedModel:
-    """One entry of the price book. `version` names the list it stands in; limits are None where unknown."""
+    """One entry of the price book. `source` names the list it stands in; limits are None where unknown.
+
+    `compute_nano` is what a second of a machine costs its owner, in nano-USD, on lanes of own machines. `reasons`:
+    it may think before it answers, and bill for thoughts that it does not show.
+    """
 
     lane: str
     model: str
-    version: str
+    source: str
     price: Price
     provider: str = ""
     long_context: LongContext | None = None
     max_input_tokens: int | None = None
     max_output_tokens: int | None = None
+    compute_nano: int | None = None
+    reasons: bool = False
+
+    @property
+    def id(self) -> str:
+        """The name of this version of the price: made of what is charged by it, and of nothing else."""
+        return _price_id(self.lane, self.model, self.provider, self.price, self.long_context, self.compute_nano)
+
+    def charge_for(
+        self, prompt_tokens: int, cached_tokens: int, completion_tokens: int, reasoning_tokens: int = 0
+    ) -> Nano:
+        """Return what such a request costs, in nano-USD. Raises AmountInvalid."""
+        price = self.price_for(prompt_tokens)
+        return charge(price, prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens)
 
     def price_for(self, prompt_tokens: int) -> Price:
         """Return the price that a request with a prompt of this length gets."""
         if self.long_context is not None and prompt_tokens > self.long_context.above_tokens:
             return self.long_context.price
         return self.price
+
+
+@lru_cache(maxsize=1024)
+def _price_id(
+    lane: str, model: str, provider: str, price: Price, long_context: LongContext | None, compute_nano: int | None
+) -> str:
+    rates = (*_rates(price), *((long_context.above_tokens, *_rates(long_context.price)) if long_context else ()))
+    content = json.dumps([lane, model, provider, rates, compute_nano], separators=(",", ":"))
+    return f"price-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
+
+
+def _rates(price: Price) -> tuple[int | None, ...]:
+    return (price.prompt_nano, price.cached_nano, price.completion_nano, price.reasoning_nano)
 
 
 class CloudPrices:
@@ -99,12 +133,13 @@ class CloudPrices:
         return PricedModel(
             lane=CLOUD_LANE,
             model=model,
-            version=self._version,
+            source=self._version,
             price=price,
             provider=provider_id(entry["litellm_provider"]),
             long_context=_long_context(entry),
             max_input_tokens=entry.get("max_input_tokens"),
             max_output_tokens=entry.get("max_output_tokens"),
+            reasons=bool(entry.get("supports_reasoning")),
         )
 
 
@@ -114,7 +149,14 @@ def _price(entry: Mapping[str, Any], tier: str) -> Price | None:
     if prompt is None or completion is None:
         return None
     cached = entry.get(f"cache_read_input_token_cost{tier}", prompt)
-    return Price(*(nano_per_million(str(usd)) for usd in (prompt, cached, completion)))
+    prompt_nano, cached_nano, completion_nano = (
+        nano_per_million(str(usd)) for usd in (prompt, cached, completion)
+    )
+    # Only where no tier has a price of its own: the list names none, and thoughts may be most of an answer.
+    reasoning = None if tier else entry.get("output_cost_per_reasoning_token")
+    reasoning_nano = completion_nano if reasoning is None else nano_per_million(str(reasoning))
+    is_other = reasoning_nano != completion_nano
+    return Price(prompt_nano, cached_nano, completion_nano, reasoning_nano if is_other else None)
 
 
 def _long_context(entry: Mapping[str, Any]) -> LongContext | None:
@@ -136,9 +178,15 @@ class PriceBook:
     """
 
     def __init__(self, own: Mapping[tuple[str, str], Price], own_version: str, cloud: CloudPrices) -> None:
-        self._own = dict(own)
-        self._own_version = own_version
+        self._own = {key: (price, own_version) for key, price in own.items()}
         self._cloud = cloud
+        self._found: dict[tuple[str, str, str | None], PricedModel] = {}
+
+    def over(self, prices: Mapping[tuple[str, str], Price], version: str) -> "PriceBook":
+        """Return a book with these prices before the owner's; this one stays as it is."""
+        book = PriceBook(prices, version, self._cloud)
+        book._own = self._own | book._own
+        return book
 
     def find(self, lane: str, model: str, *, name: str | None = None) -> PricedModel:
         """Return what a model costs on a lane.
@@ -150,12 +198,22 @@ class PriceBook:
         Raises:
             PriceUnknown: nobody named a price per token for it.
         """
+        found = self._found.get((lane, model, name))
+        if found is None:
+            found = self._find(lane, model, name)
+            if len(self._found) >= _FOUND_MAX:
+                self._found.clear()
+            self._found[lane, model, name] = found
+        return found
+
+    def _find(self, lane: str, model: str, name: str | None) -> PricedModel:
         own = self._own.get((lane, name or model)) or self._own.get((lane, "*"))
         listed = self._cloud.find(model) if lane == CLOUD_LANE else None
         if own is None:
             if listed is None:
                 raise PriceUnknown(lane, model)
             return listed
+        price, version = own
         if listed is None:
-            return PricedModel(lane, model, self._own_version, own, provider=provider_id(model))
-        return replace(listed, version=self._own_version, price=own, long_context=None)
+            return PricedModel(lane, model, version, price, provider=provider_id(model))
+        return replace(listed, source=version, price=price, long_context=None)

@@ -5,20 +5,34 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, CompoundSelect, func, select
+from sqlalchemy import ColumnElement, case, func, select
 
 from accounting.ledger.balances import ROWS_MAX, Reader
+from accounting.metering.own_cost import work_nano
+from accounting.metering.rate_periods import rate_periods
 from accounting.tables import usage_table
 
 UsageGroup = Literal["day", "model", "lane", "provider", "key_id", "user_id", "department", "outcome"]
 
 _NS_PER_DAY = 86_400 * 10**9
-_SUMMED = ("prompt_tokens", "cached_tokens", "completion_tokens", "charge_nano", "cost_nano", "compute_nano")
+_SUMMED = (
+    "prompt_tokens",
+    "cached_tokens",
+    "completion_tokens",
+    "charge_nano",
+    "cost_nano",
+    "compute_nano",
+    "reasoning_tokens",
+    "tool_tokens",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class UsageTotal:
-    """What the requests of one group used; `group` has a text for each name asked for (a UTC day: 2026-11-21)."""
+    """What the requests of one group used; `group` has a text for each name asked for (a UTC day: 2026-11-21).
+
+    `own_cost_nano` is what own machines' work cost their owner, in nano-USD, at the rates valid at its time.
+    """
 
     group: tuple[str, ...]
     requests: int
@@ -28,6 +42,9 @@ class UsageTotal:
     charge_nano: int
     cost_nano: int
     compute_nano: int
+    reasoning_tokens: int = 0
+    tool_tokens: int = 0
+    own_cost_nano: int = 0
 
 
 def usage_totals(
@@ -37,28 +54,36 @@ def usage_totals(
     since_ns: int,
     until_ns: int,
     user_id: str | None = None,
-    key_ids: CompoundSelect[tuple[str]] | None = None,
+    whose: ColumnElement[bool] | None = None,
+    offset: int = 0,
     limit: int = ROWS_MAX,
 ) -> list[UsageTotal]:
     """Return totals of the requests that started from `since_ns` to before `until_ns`, ordered by group.
 
-    At most `ROWS_MAX` groups come back. `key_ids` finds the keys of the user's requests: rows are found by their
-    keys and by their time, so that without it everybody's of that time are looked at.
+    At most `ROWS_MAX` groups come back, after the first `offset`. `whose` narrows the rows, and says by what they
+    are found besides their time: without it everybody's of that time are looked at.
     """
     groups = [_group_column(name) for name in by]
     # Cast in Python, not in SQL: PostgreSQL sums BIGINT to NUMERIC, and a decimal is not an amount here.
     sums = [func.sum(usage_table.c[name]) for name in _SUMMED]
     started = usage_table.c.started_ns
+    periods = rate_periods(reader, since_ns, until_ns)
+    # What was spent in each of them: times the rates it may be more than the database's integers hold.
+    sums += [func.sum(case((period.applies, usage_table.c.compute_nano), else_=0)) for period in periods]
     query = select(*groups, func.count(), *sums).where(started >= since_ns, started < until_ns)
     if user_id is not None:
         query = query.where(usage_table.c.user_id == user_id)
-    if key_ids is not None:
-        query = query.where(usage_table.c.key_id.in_(key_ids))
-    query = query.group_by(*groups).order_by(*groups).limit(min(limit, ROWS_MAX))
+    if whose is not None:
+        query = query.where(whose)
+    query = query.group_by(*groups).order_by(*groups).limit(min(limit, ROWS_MAX)).offset(offset)
     totals = []
     for row in reader.execute(query):
         group = tuple(_group_text(name, value) for name, value in zip(by, row, strict=False))
-        totals.append(UsageTotal(group, *(int(value or 0) for value in row[len(by) :])))
+        requests, *summed = (int(value or 0) for value in row[len(by) :])
+        spent = zip(summed[len(_SUMMED) :], periods, strict=True)
+        own_cost_nano = sum(work_nano(compute_nano, period.rate_nano) for compute_nano, period in spent)
+        counted = dict(zip(_SUMMED, summed, strict=False))
+        totals.append(UsageTotal(group=group, requests=requests, own_cost_nano=own_cost_nano, **counted))
     return totals
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias
 from accounting.payments.client import Object, Stripe
 from accounting.payments.errors import StripeRefused, StripeUnavailable
 from accounting.payments.ledger import OpenSession
+from accounting.payments.rows import put_if_new
 from accounting.payments.tables import StripeCall
 
 CallFailpoint = Literal["call_stored", "call_made", "call_answered", "event_stored", "event_handled", "row_stored"]
@@ -100,7 +101,7 @@ class Calls:
             call = session.get(StripeCall, key)
             if call is None:
                 tagged = {**params, "metadata": {**params.get("metadata", {}), TAG: key}}
-                call = StripeCall(
+                row = StripeCall(
                     key=key,
                     resource=resource,
                     params=json.dumps(tagged, sort_keys=True),
@@ -108,8 +109,8 @@ class Calls:
                     created_ns=now_ns,
                     sent_ns=now_ns,
                 )
-                session.add(call)
-            session.flush()
+                put_if_new(session, row)
+                call = session.get_one(StripeCall, key)
             session.expunge(call)
         return call
 

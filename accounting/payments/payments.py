@@ -1,18 +1,29 @@
 """All of payments put together: what the gateway holds, and what it lets run now and then."""
 
+import logging
 from dataclasses import dataclass
 
+from sqlalchemy import select
+
 from accounting.payments.bank import Bank
+from accounting.payments.client import Stripe
 from accounting.payments.desk import Desk
 from accounting.payments.disputes import Disputes
 from accounting.payments.inbox import Inbox
 from accounting.payments.payers import Payers
 from accounting.payments.payouts import Payouts
-from accounting.payments.reconciliation import Reconciliation
+from accounting.payments.reconciliation import LOOKBACK_S, Reconciliation
 from accounting.payments.refunds import Refunds
+from accounting.payments.resuming import go_on
 from accounting.payments.sellers import Sellers
+from accounting.payments.tables import dispute_table
 from accounting.payments.topups import Topups
 from accounting.payments.worker import Handler, Worker
+
+_log = logging.getLogger(__name__)
+_EVENTS_MAX = 100
+_OVER = ("won", "lost", "warning_closed")
+_dispute = dispute_table.c
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,19 +39,45 @@ class Payments:
     bank: Bank
     reconciliation: Reconciliation
 
-    def tick(self) -> None:
-        """Work the inbox off and go on with what stands still; every few seconds, from one thread."""
-        self.worker.run()
-        self.topups.resume()
-        self.topups.run_auto()
-        self.refunds.resume()
-        self.payouts.resume()
+    def look_for_disputes(self) -> None:
+        """Look at each dispute that is open at Stripe or here: its message may have been lost or given up."""
+        desk = self.worker.desk
+        since = desk.clock_ns() // 10**9 - LOOKBACK_S
+        listed = self.stripe.list("disputes", {"created": {"gte": max(since, 0)}})
+        with desk.read() as session:
+            here = session.scalars(select(_dispute.id).where(_dispute.status.in_(("open", "inquiry")))).all()
+        there = [made["id"] for made in listed if made["status"] not in _OVER]
+        go_on("dispute", dict.fromkeys([*there, *here]), self.disputes.changed)
+
+    @property
+    def stripe(self) -> Stripe:
+        return self.worker.desk.stripe
+
+    def tick(self) -> bool:
+        """Work the inbox off and go on with what stands still; every few seconds, from one thread.
+
+        Whatever one kind of undertaking meets is told, and the others go on. Return whether the inbox may have
+        more that is due.
+        """
+        worked: list[int] = []
+        for step in (
+            lambda: worked.append(self.worker.run(_EVENTS_MAX)),
+            self.topups.resume,
+            self.topups.run_auto,
+            self.refunds.resume,
+            self.payouts.resume,
+        ):
+            try:
+                step()
+            except Exception:  # noqa: BLE001  the task's edge: one kind that stands still does not stop the others
+                _log.exception("%s stands still", step.__qualname__)
+        return worked == [_EVENTS_MAX]
 
 
 def open_payments(desk: Desk, inbox: Inbox, *, grace_s: float | None = None) -> Payments:
     payers, sellers, bank = Payers(desk), Sellers(desk), Bank(desk)
     topups, payouts = Topups(desk, payers), Payouts(desk, sellers)
-    refunds, disputes = Refunds(desk, topups), Disputes(desk, payers, topups)
+    refunds, disputes = Refunds(desk, topups), Disputes(desk, topups)
 
     def payout_changed(account: str, object_id: str) -> None:
         if account:

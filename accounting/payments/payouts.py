@@ -7,15 +7,20 @@ leaves the money on the seller's account at Stripe, and the next attempt has a k
 import logging
 from dataclasses import dataclass
 
-from sqlalchemy import func, select
+from sqlalchemy import and_, func, or_, select
+from sqlalchemy.orm import Session
+from sqlmodel import col
 
 from accounting import chart
 from accounting.errors import IdempotencyConflict, InsufficientCredit, PostingDenied
+from accounting.money import format_usd
 from accounting.payments import rules
 from accounting.payments.desk import Desk, check_currency, check_mode, own_id
 from accounting.payments.errors import PaymentError, PaymentInvalid, PaymentNotFound, StripeRefused
+from accounting.payments.listing import newest
 from accounting.payments.progress import PAYOUT, advance
-from accounting.payments.sellers import Sellers, locked, refusal
+from accounting.payments.resuming import go_on
+from accounting.payments.sellers import Sellers, locked, refusal, stopped_why
 from accounting.payments.tables import Payout, SellerAccount, account_at_stripe_table, payout_table
 from accounting.payments.terms import NANO_PER_CENT, from_cents, to_cents
 
@@ -23,7 +28,9 @@ _log = logging.getLogger(__name__)
 _payout = payout_table.c
 _account = account_at_stripe_table.c
 
-ATTEMPTS_MAX = 5
+_PAUSES_S = (0, 3_600, 4 * 3_600, 16 * 3_600, 24 * 3_600)
+"""How long each attempt waits after the one before it: banks take days, and funds some time, to be there."""
+ATTEMPTS_MAX = len(_PAUSES_S)
 _DAY_NS = 24 * 3600 * 10**9
 _GONE = ("refused", "cancelled")
 _ROWS_MAX = 100
@@ -38,13 +45,17 @@ class Payouts:
     def open(self, payout_id: str, seller_id: str, amount_nano: int) -> Payout:
         """Pay a seller part of what is payable. The same id again is the same payout.
 
+        What the seller owes is taken out of what is payable first.
+
         Raises:
+            BooksBroken: nothing is paid out until the books are mended.
             PaymentInvalid: below the minimum, above what a day allows, or the account cannot be paid now.
             PaymentNotFound: the seller has no account.
             InsufficientCredit: less than that is payable. IdempotencyConflict: the id is another payout's.
             StripeRefused, StripeUnavailable: as of `Calls.make`; `resume` goes on with what is unavailable.
         """
         to_cents(amount_nano)
+        self.desk.check()
         with self.desk.write() as session, session.begin():
             account = locked(session, seller_id)
             known = session.get(Payout, payout_id)
@@ -56,23 +67,25 @@ class Payouts:
                     _payout.created_ns > self.desk.clock_ns() - _DAY_NS,
                     _payout.status.not_in(_GONE),
                 )
-                self._check(account, amount_nano, int(session.scalar(day) or 0))
+                self._check(session, account, amount_nano, int(session.scalar(day) or 0))
                 session.add(self._row(payout_id, account, amount_nano))
         self.desk.calls.failpoint("row_stored")
         return self.drive(payout_id)
 
-    def _check(self, account: SellerAccount, amount_nano: int, today_nano: int) -> None:
+    def _check(self, session: Session, account: SellerAccount, amount_nano: int, today_nano: int) -> None:
         terms = self.desk.terms
         if amount_nano < terms.payout_min_nano:
-            raise PaymentInvalid("amount", f"a payout is of at least {terms.payout_min_nano} nano-USD")
+            raise PaymentInvalid("amount", f"a payout is of at least {format_usd(terms.payout_min_nano)} USD")
         if today_nano + amount_nano > terms.payout_day_max_nano:
-            raise PaymentInvalid("amount", f"a day's payouts are at most {terms.payout_day_max_nano} nano-USD")
-        if why := self._refusal(account, account.account_id or ""):
+            most = format_usd(terms.payout_day_max_nano)
+            raise PaymentInvalid("amount", f"a day's payouts are at most {most} USD")
+        if why := self._refusal(session, account, account.account_id or ""):
             raise PaymentInvalid("seller", why)
 
-    def _refusal(self, account: SellerAccount, account_id: str) -> str | None:
+    def _refusal(self, session: Session, account: SellerAccount, account_id: str) -> str | None:
         rests_until_ns = account.changed_ns + self.desk.terms.account_rest_s * 10**9
-        return refusal(account, account_id, rests_until_ns, self.desk.clock_ns())
+        stopped = stopped_why(session, account.seller_id)
+        return stopped or refusal(account, account_id, rests_until_ns, self.desk.clock_ns())
 
     def _row(self, payout_id: str, account: SellerAccount, amount_nano: int) -> Payout:
         now_ns = self.desk.clock_ns()
@@ -85,6 +98,10 @@ class Payouts:
             updated_ns=now_ns,
         )
 
+    def newest(self, user_id: str | None, before: str | None, limit: int) -> list[Payout]:
+        """Return those of a user, or all, newest first; `before` is the last one that is known."""
+        return newest(self.desk.read, Payout, col(Payout.seller_id), user_id, before, limit)
+
     def find(self, payout_id: str) -> Payout:
         with self.desk.read() as session:
             payout = session.get(Payout, payout_id)
@@ -93,7 +110,11 @@ class Payouts:
         return payout
 
     def drive(self, payout_id: str) -> Payout:
-        """Do what a payout needs next, as far as it goes; again and again it comes to the same."""
+        """Do what a payout needs next, as far as it goes; again and again it comes to the same.
+
+        Raises BooksBroken: whatever is not at Stripe yet waits until the books are mended.
+        """
+        self.desk.check()
         payout = self.find(payout_id)
         if payout.status == "new":
             self._hold(payout)
@@ -106,7 +127,13 @@ class Payouts:
         return self.find(payout_id)
 
     def _hold(self, payout: Payout) -> None:
+        owed_nano = self.desk.ledger.settle_sellers_debt(f"pay:{_TAG}{payout.id}", payout.seller_id)
         try:
+            if owed_nano:
+                payable = chart.seller_payable(payout.seller_id)
+                raise InsufficientCredit(
+                    payable, payout.amount_nano + owed_nano, self.desk.ledger.available(payable)
+                )
             self.desk.ledger.book(rules.payout_hold(_TAG + payout.id, payout.seller_id, payout.amount_nano))
         except InsufficientCredit:
             self._move(payout.id, "refused", reason="less than that is payable")
@@ -115,7 +142,8 @@ class Payouts:
 
     def _transfer(self, payout: Payout) -> None:
         subject = _TAG + payout.id
-        why = self._refusal(self.sellers.find(payout.seller_id), payout.account_id)
+        with self.desk.read() as session:
+            why = self._refusal(session, self.sellers.find(payout.seller_id), payout.account_id)
         # What may have reached Stripe is never taken back here: its answer decides.
         if why and not self.desk.calls.is_begun(subject):
             self._void(payout)
@@ -142,6 +170,11 @@ class Payouts:
         """From the account to the bank. The money is the seller's already: a refusal waits for the next time."""
         params = {"amount": to_cents(payout.amount_nano), "currency": "usd"}
         key = f"{_TAG}{payout.id}-bank-{payout.attempt}"
+        with self.desk.read() as session:
+            stopped = stopped_why(session, payout.seller_id)
+        if stopped and not self.desk.calls.is_begun(key):
+            self._note(payout, stopped)
+            return
         try:
             made = self.desk.calls.make(key, "payouts", params, account=payout.account_id)
         except StripeRefused as refused:
@@ -164,6 +197,10 @@ class Payouts:
             self._move(payout_id, "paid", payout_id=stripe_id)
         elif made["status"] in ("failed", "canceled"):
             self._try_again(payout, made["failure_code"] or made["status"])
+
+    def _note(self, payout: Payout, reason: str) -> None:
+        with self.desk.write() as session, session.begin():
+            session.get_one(Payout, payout.id, with_for_update=True).reason = reason
 
     def _try_again(self, payout: Payout, reason: str) -> None:
         """Note a failure; `resume` makes the next attempt."""
@@ -193,13 +230,15 @@ class Payouts:
     def run_schedule(self, day: str) -> int:
         """Pay every seller what is payable, in whole cents, and return how many were asked for.
 
-        A day's run again pays nobody twice.
+        A day's run again pays nobody twice. Raises BooksBroken, with nobody paid.
         """
+        self.desk.check()
         with self.desk.read() as session:
             ready = select(_account.seller_id).where(_account.is_ready).order_by(_account.seller_id)
             seller_ids = session.scalars(ready).all()
         paid = 0
         for seller_id in seller_ids:
+            self.desk.ledger.settle_sellers_debt(f"payouts:{seller_id}-{day}", seller_id)
             payable_nano = self.desk.ledger.available(chart.seller_payable(seller_id))
             amount_nano = min(payable_nano, self.desk.terms.payout_day_max_nano) // NANO_PER_CENT * NANO_PER_CENT
             if amount_nano < self.desk.terms.payout_min_nano:
@@ -212,23 +251,31 @@ class Payouts:
         return paid
 
     def resume(self) -> int:
-        """Go on with payouts that stand still."""
+        """Go on with payouts that stand still, after `ATTEMPTS_MAX` attempts only where somebody asks for it."""
+        stale_ns = self.desk.stale_before_ns
+        has_waited = or_(
+            *(
+                and_(_payout.attempt == number, _payout.updated_ns <= stale_ns - pause_s * 10**9)
+                for number, pause_s in enumerate(_PAUSES_S, 1)
+            )
+        )
         standing = select(_payout.id, _payout.account_id, _payout.status, _payout.payout_id).where(
-            _payout.status.in_(("new", "held", "transferred", "paying")),
-            _payout.attempt <= ATTEMPTS_MAX,
-            _payout.updated_ns <= self.desk.stale_before_ns,
+            _payout.status.in_(("new", "held", "transferred", "paying")), has_waited
         )
         with self.desk.read() as session:
             rows = session.execute(standing.order_by(_payout.updated_ns).limit(_ROWS_MAX)).all()
-        for payout_id, account_id, status, stripe_id in rows:
-            try:
-                if status == "paying" and stripe_id:
-                    self.payout_changed(account_id, stripe_id)
-                else:
-                    self.drive(payout_id)
-            except (PaymentError, PostingDenied) as error:
-                _log.warning("payout %s waits: %s", payout_id, error)
-            self._touch(payout_id)
+        paying = {
+            row.id: (row.account_id, row.payout_id) for row in rows if row.status == "paying" and row.payout_id
+        }
+
+        def look_again(payout_id: str) -> None:
+            account_id, stripe_id = paying.get(payout_id, ("", None))
+            if stripe_id:
+                self.payout_changed(account_id, stripe_id)
+            else:
+                self.drive(payout_id)
+
+        go_on("payout", [row.id for row in rows], look_again, self._touch)
         return len(rows)
 
     def _void(self, payout: Payout) -> None:

@@ -8,7 +8,8 @@ TOPUP: Mapping[str, int] = {"new": 0, "open": 1, "expired": 2, "failed": 2, "pai
 REFUND: Mapping[str, int] = {
     "new": 0, "held": 1, "sent": 2, "succeeded": 3, "refused": 4, "failed": 4, "returned": 5,
 }  # fmt: skip
-DISPUTE: Mapping[str, int] = {"open": 0, "won": 1, "lost": 1}
+DISPUTE: Mapping[str, int] = {"inquiry": 0, "over": 1, "open": 2, "lost": 3, "forgiven": 4, "won": 5}
+"""An inquiry moves no money; it ends, or becomes a dispute. A lost one an operator may let be."""
 PAYOUT: Mapping[str, int] = {
     "new": 0, "held": 1, "transferred": 2, "paying": 3, "paid": 4, "refused": 5, "cancelled": 5, "reversed": 6,
 }  # fmt: skip

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Select, case, func, or_, select
+from sqlalchemy import CompoundSelect, Select, case, exists, func, or_, select
 
 from accounting import chart
+from accounting.ledger.balances import balance
 from accounting.payments import rules
 from accounting.payments.client import Object
 from accounting.payments.desk import Desk, own_id
@@ -28,7 +29,9 @@ GRACE_S = 24 * 3600
 """How long after the last thing that happened to a subject a difference is nothing but a message on its way."""
 LOOKBACK_S = 120 * 24 * 3600
 """How far back subjects are compared, in seconds: disputes may take this long."""
+_LISTED_AGAIN_S = 7 * 24 * 3600
 _SECOND_NS = 10**9
+_USD = "usd"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +45,29 @@ class Unmatched:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`difference_nano` is Stripe's balance less what is in `asset:stripe` after the run."""
+    """`difference_nano` is Stripe's balance less `asset:stripe` after the run, less what `waiting` explains.
+
+    `foreign` are movements and balances in other currencies, by what Stripe calls them: books in dollars cannot
+    say anything of them, so that somebody has to look.
+    """
 
     compared: int
     unmatched: tuple[Unmatched, ...]
     waiting: tuple[Unmatched, ...]
     difference_nano: int
+    foreign: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """What each subject moved: at Stripe, in the books, and by `suspense` (how much, and in how many events)."""
+    """What each subject moved: at Stripe, in the books, and by `suspense` (how much, and in how many events).
+
+    `pending` is what the books have put aside for it: Stripe may have moved that, or may do it any day.
+    """
 
     stripe: Mapping[str, int]
     books: Mapping[str, int]
+    pending: Mapping[str, int]
     suspended: Mapping[str, tuple[int, int]]
     last_ns: Mapping[str, int]
 
@@ -63,6 +75,10 @@ class Sides:
         subjects = sorted(self.stripe.keys() | self.books.keys())
         pairs = (Unmatched(one, self.stripe.get(one, 0), self.books.get(one, 0)) for one in subjects)
         return [pair for pair in pairs if pair.stripe_nano != pair.books_nano]
+
+    def is_foreseen(self, pair: Unmatched) -> bool:
+        """Whether the books wait for Stripe's last word about the whole difference, however long that takes."""
+        return pair.stripe_nano - pair.books_nano == self.pending.get(pair.subject)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +90,25 @@ class Reconciliation:
         """Compare, move what is unmatched to suspense and what is matched by now back, and say what was found."""
         now_ns = self.desk.clock_ns()
         since_ns = max(now_ns - LOOKBACK_S * _SECOND_NS, 0)
-        self._fetch(since_ns)
+        foreign = self._fetch(since_ns)
         sides = self._sides(since_ns)
         too_young_ns = now_ns - int(self.grace_s * _SECOND_NS)
         unmatched: list[Unmatched] = []
         waiting: list[Unmatched] = []
         for pair in sides.unmatched():
-            (waiting if sides.last_ns[pair.subject] > too_young_ns else unmatched).append(pair)
+            is_young = sides.last_ns[pair.subject] > too_young_ns
+            (waiting if is_young or sides.is_foreseen(pair) else unmatched).append(pair)
         self._suspend(sides, unmatched, waiting)
         for pair in unmatched:
             _log.error(
                 "%s: Stripe moved %d nano-USD, the books %d", pair.subject, pair.stripe_nano, pair.books_nano
             )
+        difference_nano, foreign_funds = self._difference(waiting)
+        foreign += foreign_funds
+        for name in foreign:
+            _log.error("%s: not in dollars, the books leave it out", name)
         compared = len(sides.stripe.keys() | sides.books.keys())
-        return Report(compared, tuple(unmatched), tuple(waiting), self._difference())
+        return Report(compared, tuple(unmatched), tuple(waiting), difference_nano, tuple(foreign))
 
     def _suspend(self, sides: Sides, unmatched: list[Unmatched], waiting: list[Unmatched]) -> None:
         wanted = {pair.subject: pair.stripe_nano - pair.books_nano for pair in unmatched}
@@ -98,16 +119,25 @@ class Reconciliation:
             if gained_nano:
                 self.desk.ledger.book(rules.suspense(subject, events + 1, gained_nano))
 
-    def _fetch(self, since_ns: int) -> None:
-        """Keep the balance transactions that are new, and book Stripe's fees that no message told of."""
+    def _fetch(self, since_ns: int) -> list[str]:
+        """Keep the balance transactions that are new, and book Stripe's fees that no message told of.
+
+        Returns those in other currencies, which are not kept: told anew as long as Stripe lists them.
+        """
         with self.desk.read() as session:
+            newest_ns = session.scalar(select(func.max(_txn.created_ns))) or 0
+            # What is older was listed when it was new: of a busy house's four months every day would be too much.
+            since_ns = max(since_ns, newest_ns - _LISTED_AGAIN_S * _SECOND_NS)
             known = set(session.scalars(select(_txn.id).where(_txn.created_ns >= since_ns)))
         params = {"created": {"gte": since_ns // _SECOND_NS}, "expand": ["data.source"]}
-        new = [txn for txn in self.desk.stripe.list("balance_transactions", params) if txn["id"] not in known]
-        with self.desk.write() as session, session.begin():
-            session.add_all(_row(txn) for txn in new)
+        listed = [txn for txn in self.desk.stripe.list("balance_transactions", params) if txn["id"] not in known]
+        new = [txn for txn in listed if txn["currency"] == _USD]
+        # Before it is known: whoever dies in between does it again, and each fee has its key.
         for txn in new:
             self._book_fee(txn)
+        with self.desk.write() as session, session.begin():
+            session.add_all(_row(txn) for txn in new)
+        return [f"{txn['id']} ({txn['currency']})" for txn in listed if txn["currency"] != _USD]
 
     def _book_fee(self, txn: Object) -> None:
         subject = subject_of(txn)
@@ -119,7 +149,9 @@ class Reconciliation:
     def _sides(self, since_ns: int) -> Sides:
         """Sum both sides of every subject of which anything happened since then."""
         with self.desk.read() as session:
-            booked, at_stripe = session.execute(_booked()).all(), session.execute(_AT_STRIPE).all()
+            booked = session.execute(_booked(since_ns)).all()
+            at_stripe = session.execute(_at_stripe(since_ns)).all()
+            pending = {subject: int(moved_nano) for subject, moved_nano in session.execute(_pending())}
         last_ns: Counter[str] = Counter({subject: created_ns for subject, _, created_ns in at_stripe})
         books: Counter[str] = Counter()
         suspended: dict[str, tuple[int, int]] = {}
@@ -129,34 +161,65 @@ class Reconciliation:
                 suspended[subject] = (int(moved_nano), count)
             else:
                 books[subject] += int(moved_nano)
-        live = {subject for subject, at_ns in last_ns.items() if at_ns >= since_ns}
-        return Sides(
-            stripe={subject: int(net_nano) for subject, net_nano, _ in at_stripe if subject in live},
-            books={subject: moved_nano for subject, moved_nano in books.items() if subject in live},
-            suspended={subject: moves for subject, moves in suspended.items() if subject in live},
-            last_ns=last_ns,
-        )
+        stripe = {subject: int(net_nano) for subject, net_nano, _ in at_stripe}
+        return Sides(stripe, books, pending, suspended, last_ns)
 
-    def _difference(self) -> int:
+    def _difference(self, waiting: list[Unmatched]) -> tuple[int, list[str]]:
+        """Return it, and the balances in other currencies."""
         funds = self.desk.stripe.retrieve_balance()
-        at_stripe = sum(money["amount"] for money in funds["available"] + funds["pending"])
-        return from_cents(at_stripe) - self.desk.ledger.available(chart.ASSET_STRIPE)
+        lying = funds["available"] + funds["pending"]
+        at_stripe = sum(money["amount"] for money in lying if money["currency"] == _USD)
+        foreign = {money["currency"] for money in lying if money["currency"] != _USD and money["amount"]}
+        with self.desk.read() as session:
+            booked_nano = balance(session, chart.ASSET_STRIPE).posted_nano
+        explained_nano = sum(pair.stripe_nano - pair.books_nano for pair in waiting)
+        return from_cents(at_stripe) - booked_nano - explained_nano, [
+            f"balance ({name})" for name in sorted(foreign)
+        ]
 
 
-_AT_STRIPE = select(_txn.subject, func.sum(_txn.net_nano), func.max(_txn.created_ns)).group_by(_txn.subject)
+_transfer, _event = transfer_table.c, event_table.c
+_account = select(account_table.c.id).where(account_table.c.code == chart.ASSET_STRIPE).scalar_subquery()
+_moved = case((_transfer.debit == _account, _transfer.amount), else_=-_transfer.amount)
+_on_account = or_(_transfer.debit == _account, _transfer.credit == _account)
+_has_moved = _transfer.phase.in_(("single", "post"))
 
 
-def _booked() -> Select[*tuple[Any, ...]]:
-    """Sum what events moved on `asset:stripe`, by what they are about and what kind they are."""
-    account = select(account_table.c.id).where(account_table.c.code == chart.ASSET_STRIPE).scalar_subquery()
-    transfer, event = transfer_table.c, event_table.c
-    moved = case((transfer.debit == account, transfer.amount), else_=-transfer.amount)
+def _live(since_ns: int) -> CompoundSelect[Any]:
+    """Find the subjects of which anything happened since then, on either side: the others are never summed."""
+    happened = (
+        select(_event.ref)
+        .join(transfer_table, _transfer.event_seq == _event.seq)
+        .where(_on_account, _has_moved, _event.created_ns >= since_ns, _event.kind != "suspense")
+    )
+    return select(_txn.subject).where(_txn.created_ns >= since_ns).union(happened)
+
+
+def _at_stripe(since_ns: int) -> Select[*tuple[Any, ...]]:
+    """Sum what Stripe moved of each live subject, with the time of the last of it."""
+    sums = select(_txn.subject, func.sum(_txn.net_nano), func.max(_txn.created_ns))
+    return sums.where(_txn.subject.in_(_live(since_ns))).group_by(_txn.subject)
+
+
+def _booked(since_ns: int) -> Select[*tuple[Any, ...]]:
+    """Sum what events moved on `asset:stripe`, by the live subject they are about and what kind they are."""
     return (
-        select(event.ref, event.kind, func.sum(moved), func.count(), func.max(event.created_ns))
-        .join(transfer_table, transfer.event_seq == event.seq)
-        .where(or_(transfer.debit == account, transfer.credit == account))
-        .where(transfer.phase.in_(("single", "post")))
-        .group_by(event.ref, event.kind)
+        select(_event.ref, _event.kind, func.sum(_moved), func.count(), func.max(_event.created_ns))
+        .join(transfer_table, _transfer.event_seq == _event.seq)
+        .where(_on_account, _has_moved, _event.ref.in_(_live(since_ns)))
+        .group_by(_event.ref, _event.kind)
+    )
+
+
+def _pending() -> Select[*tuple[Any, ...]]:
+    """Sum what is put aside on `asset:stripe` and neither posted nor given back, by what it is about."""
+    resolution = transfer_table.alias("resolution")
+    is_resolved = exists().where(resolution.c.pending_seq == _transfer.seq)
+    return (
+        select(_event.ref, func.sum(_moved))
+        .join(transfer_table, _transfer.event_seq == _event.seq)
+        .where(_on_account, _transfer.phase == "pending", ~is_resolved)
+        .group_by(_event.ref)
     )
 
 

@@ -1,16 +1,23 @@
 """Refunds of top-ups: the credits are put aside first, then Stripe is asked, and its answer takes or frees."""
 
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from sqlalchemy import func, select
+from sqlmodel import col
 
+from accounting import chart
 from accounting.errors import IdempotencyConflict, InsufficientCredit
+from accounting.money import format_usd
 from accounting.payments import rules
 from accounting.payments.client import Object
 from accounting.payments.desk import Desk, check_currency, check_mode, own_id
-from accounting.payments.errors import PaymentError, PaymentInvalid, PaymentNotFound, StripeRefused
+from accounting.payments.errors import PaymentInvalid, PaymentNotFound, StripeRefused
+from accounting.payments.listing import newest
+from accounting.payments.payers import switch_auto_off
 from accounting.payments.progress import REFUND, advance
+from accounting.payments.resuming import go_on
 from accounting.payments.tables import Topup, TopupRefund, refund_table, topup_table
 from accounting.payments.terms import from_cents, to_cents
 from accounting.payments.topups import Topups
@@ -19,8 +26,9 @@ _log = logging.getLogger(__name__)
 _topup = topup_table.c
 _refund = refund_table.c
 
-_GONE = ("refused", "failed", "returned")
+GONE = ("refused", "failed", "returned")
 _RESUMED_MAX = 100
+_SHOWN_MAX = 1_000
 _TAG = "refund-"
 
 
@@ -32,13 +40,17 @@ class Refunds:
     def open(self, refund_id: str, topup_id: str, amount_nano: int) -> TopupRefund:
         """Give credits of a paid top-up back as money, at most what it bought. The same id is the same refund.
 
+        Automatic top-ups of the user end with it: what goes back is not to be bought again the moment after.
+
         Raises:
+            BooksBroken: nothing is paid back until the books are mended.
             PaymentNotFound: no such top-up. PaymentInvalid: it was not paid, or less than that is left of it.
             InsufficientCredit: the user has spent the credits. IdempotencyConflict: the id is another refund's.
             StripeRefused, StripeUnavailable: as of `Calls.make`; `resume` goes on with what is unavailable.
         """
         if to_cents(amount_nano) < 1:
             raise PaymentInvalid("amount", "a refund is of at least one cent")
+        self.desk.check()
         now_ns = self.desk.clock_ns()
         with self.desk.write() as session, session.begin():
             topup = session.get(Topup, topup_id, with_for_update=True)
@@ -49,11 +61,12 @@ class Refunds:
                 raise IdempotencyConflict(refund_id)
             if known is None:
                 others = select(func.coalesce(func.sum(_refund.amount_nano), 0)).where(
-                    _refund.topup_id == topup_id, _refund.status.not_in(_GONE)
+                    _refund.topup_id == topup_id, _refund.status.not_in(GONE)
                 )
                 left_nano = topup.credit_nano - int(session.scalar(others) or 0)
                 if topup.status != "paid" or amount_nano > left_nano:
-                    raise PaymentInvalid("amount", f"{max(left_nano, 0)} nano of a paid top-up can be refunded")
+                    raise PaymentInvalid("amount", f"{format_usd(max(left_nano, 0))} USD of it can be refunded")
+                switch_auto_off(session, topup.user_id)
                 session.add(
                     TopupRefund(
                         id=refund_id,
@@ -67,6 +80,16 @@ class Refunds:
         self.desk.calls.failpoint("row_stored")
         return self.drive(refund_id)
 
+    def newest(self, user_id: str | None, before: str | None, limit: int) -> list[TopupRefund]:
+        """Return those of a user, or all, newest first; `before` is the last one that is known."""
+        return newest(self.desk.read, TopupRefund, col(TopupRefund.user_id), user_id, before, limit)
+
+    def of_topups(self, topup_ids: Collection[str]) -> list[TopupRefund]:
+        """Return those of some top-ups, newest first; at most `_SHOWN_MAX`."""
+        query = select(TopupRefund).where(_refund.topup_id.in_(topup_ids)).order_by(_refund.created_ns.desc())
+        with self.desk.read() as session:
+            return list(session.scalars(query.limit(_SHOWN_MAX)))
+
     def find(self, refund_id: str) -> TopupRefund:
         with self.desk.read() as session:
             refund = session.get(TopupRefund, refund_id)
@@ -75,7 +98,8 @@ class Refunds:
         return refund
 
     def drive(self, refund_id: str) -> TopupRefund:
-        """Do what a refund needs next; again and again it comes to the same."""
+        """Do what a refund needs next; again and again it comes to the same. Raises BooksBroken."""
+        self.desk.check()
         refund = self.find(refund_id)
         if refund.status == "new":
             self._hold(refund)
@@ -141,12 +165,26 @@ class Refunds:
 
     def _elsewhere(self, made: Object) -> None:
         """A refund from Stripe's own pages: the money is gone, the user has what remains or owes it."""
-        topup = self.topups.of_intent(made["payment_intent"]) if made["status"] == "succeeded" else None
+        is_booked = self.desk.ledger.is_booked(f"rf:{made['id']}")
+        topup = self.topups.of_intent(made["payment_intent"])
         if topup is None:
             return
         user_id, amount_nano = topup.user_id, from_cents(made["amount"])
-        self.desk.ledger.take_back(
-            user_id, amount_nano, lambda paid, owed: rules.refund_elsewhere(made["id"], user_id, paid, owed)
+        if made["status"] == "succeeded" and not is_booked:
+            self.topups.payers.top_up_no_more(user_id)
+            self.desk.ledger.take_back(
+                user_id, amount_nano, lambda paid, owed: rules.refund_elsewhere(made["id"], user_id, paid, owed)
+            )
+        elif made["status"] in ("failed", "canceled") and is_booked:
+            self._give_back(made["id"], user_id, amount_nano)
+
+    def _give_back(self, stripe_id: str, user_id: str, amount_nano: int) -> None:
+        """Mirror a refund from Stripe's own pages that had succeeded, and came back from the bank."""
+        if self.desk.ledger.is_booked(f"rf:{stripe_id}:back"):
+            return
+        owed_nano = self.desk.ledger.still_owed(f"rf:{stripe_id}", chart.user_receivable(user_id))
+        self.desk.ledger.book(
+            rules.refund_elsewhere_returned(stripe_id, user_id, amount_nano - owed_nano, owed_nano)
         )
 
     def resume(self) -> int:
@@ -157,16 +195,15 @@ class Refunds:
         )
         with self.desk.read() as session:
             rows = session.execute(standing.order_by(_refund.updated_ns).limit(_RESUMED_MAX)).all()
-        for refund_id, stripe_id in rows:
-            try:
-                if stripe_id:
-                    self.changed(stripe_id)
-                else:
-                    self.drive(refund_id)
-            except (PaymentError, InsufficientCredit) as error:
-                _log.warning("refund %s waits: %s", refund_id, error)
-            self._touch(refund_id)
-        return len(rows)
+        asked: dict[str, str | None] = {row.id: row.refund_id for row in rows}
+        go_on("refund", asked, lambda refund_id: self._look_again(refund_id, asked[refund_id]), self._touch)
+        return len(asked)
+
+    def _look_again(self, refund_id: str, stripe_id: str | None) -> None:
+        if stripe_id:
+            self.changed(stripe_id)
+        else:
+            self.drive(refund_id)
 
     def _move(self, refund_id: str, status: str, /, **fields: str) -> None:
         with self.desk.write() as session, session.begin():

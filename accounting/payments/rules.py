@@ -2,7 +2,7 @@
 
 An event's key names the Stripe object that it is about, so that no number of messages books it twice. Its `ref`
 names the subject under which Stripe's balance transactions and our events are compared (`reconciliation`).
-`debit -> credit` reads as in `accounting.rules.requests`.
+`debit -> credit` reads as in `accounting.rules`.
 """
 
 from accounting import chart
@@ -56,6 +56,11 @@ def refund_elsewhere(refund_id: str, user_id: str, paid_nano: int, owed_nano: in
     return Posting(f"rf:{refund_id}", "topup_refund", refund_id, _taken_back(user_id, paid_nano, owed_nano))
 
 
+def refund_elsewhere_returned(refund_id: str, user_id: str, paid_nano: int, owed_nano: int) -> Posting:
+    """Such a refund came back from the bank: what the user still owes of it is settled, the rest are credits."""
+    return Posting(f"rf:{refund_id}:back", "topup_refund", refund_id, _given_back(user_id, paid_nano, owed_nano))
+
+
 def dispute_withdrawn(dispute_id: str, user_id: str, paid_nano: int, owed_nano: int, fee_nano: int) -> Posting:
     """A bank took a payment back: `user:paid -> asset:stripe` as it goes, the rest is owed; the fee is ours."""
     fee = moved(chart.EXPENSE_DISPUTE_FEE, chart.ASSET_STRIPE, fee_nano)
@@ -67,11 +72,8 @@ def dispute_reinstated(
     dispute_id: str, user_id: str, paid_nano: int, owed_nano: int, fee_nano: int = 0
 ) -> Posting:
     """The dispute was won: the mirror of its withdrawal; `fee_nano` is what Stripe gives back of its fee."""
-    legs = (
-        *moved(chart.ASSET_STRIPE, chart.user_paid(user_id), paid_nano),
-        *moved(chart.ASSET_STRIPE, chart.user_receivable(user_id), owed_nano),
-        *moved(chart.ASSET_STRIPE, chart.EXPENSE_DISPUTE_FEE, fee_nano),
-    )
+    fee = moved(chart.ASSET_STRIPE, chart.EXPENSE_DISPUTE_FEE, fee_nano)
+    legs = (*_given_back(user_id, paid_nano, owed_nano), *fee)
     return Posting(f"dp:{dispute_id}:reinstated", "dispute", dispute_id, legs)
 
 
@@ -138,14 +140,15 @@ def suspense(subject: str, number: int, gained_nano: int) -> Posting:
     return Posting(f"sus:{subject}:{number}", kind, subject, legs)
 
 
-def correction(incident: str, account: str, counterpart: str, amount_nano: int) -> Posting:
-    """Put a mistake right by an event of its own: `account -> counterpart`; run twice, it is booked once."""
-    leg = Leg(account, counterpart, amount_nano)
-    return Posting(f"fix:{incident}:{account}", "correction", incident, (leg,))
-
-
 def _taken_back(user_id: str, paid_nano: int, owed_nano: int) -> tuple[Leg, ...]:
     return (
         *moved(chart.user_paid(user_id), chart.ASSET_STRIPE, paid_nano),
         *moved(chart.user_receivable(user_id), chart.ASSET_STRIPE, owed_nano),
+    )
+
+
+def _given_back(user_id: str, paid_nano: int, owed_nano: int) -> tuple[Leg, ...]:
+    return (
+        *moved(chart.ASSET_STRIPE, chart.user_paid(user_id), paid_nano),
+        *moved(chart.ASSET_STRIPE, chart.user_receivable(user_id), owed_nano),
     )

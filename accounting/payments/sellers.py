@@ -8,6 +8,8 @@ from sqlalchemy.orm import Session
 from accounting.payments.client import Object
 from accounting.payments.desk import Desk, check_mode, own_id
 from accounting.payments.errors import PaymentNotFound, StripeUnavailable
+from accounting.payments.frozen import frozen_why
+from accounting.payments.rows import put_if_new
 from accounting.payments.tables import SellerAccount, account_at_stripe_table
 
 _TAG = "seller-"
@@ -53,11 +55,12 @@ class Sellers:
         """Let this be the seller's account from now on; after a change nothing is paid out for a while."""
         now_ns = self.desk.clock_ns()
         with self.desk.write() as session, session.begin():
-            row = session.get(SellerAccount, seller_id, with_for_update=True)
-            if row is None:
-                session.add(SellerAccount(seller_id=seller_id, account_id=account_id, changed_ns=0))
-            elif row.account_id != account_id:
-                row.account_id, row.changed_ns, row.is_ready = account_id, now_ns, False
+            put_if_new(session, SellerAccount(seller_id=seller_id, account_id=account_id, changed_ns=0))
+            row = session.get_one(SellerAccount, seller_id, with_for_update=True)
+            if row.account_id != account_id:
+                # The first account replaces none: there is nothing that somebody could have swapped.
+                row.changed_ns = now_ns if row.account_id else 0
+                row.account_id, row.is_ready = account_id, False
 
     def changed(self, account_id: str) -> None:
         """Look at an account again: what Stripe wants of the seller, and whether payouts are on."""
@@ -80,9 +83,13 @@ class Sellers:
             raise StripeUnavailable(f"account {made['id']} is being made at this moment")
 
     def freeze(self, seller_id: str, why: str | None) -> None:
-        """Pay a seller nothing until somebody looked into it; None ends it."""
+        """Pay a seller nothing until somebody looked into it, an account there or not; None ends it."""
         with self.desk.write() as session, session.begin():
-            locked(session, seller_id).frozen_why = why
+            row = session.get(SellerAccount, seller_id, with_for_update=True)
+            if row is None:
+                row = SellerAccount(seller_id=seller_id, changed_ns=0)
+                session.add(row)
+            row.frozen_why = why
 
     def find(self, seller_id: str) -> SellerAccount:
         with self.desk.read() as session:
@@ -94,17 +101,25 @@ class Sellers:
 
 def locked(session: Session, seller_id: str) -> SellerAccount:
     row = session.get(SellerAccount, seller_id, with_for_update=True)
-    if row is None:
+    if row is None or row.account_id is None:
         raise PaymentNotFound(f"{seller_id} has no account to be paid on: onboard first")
     return row
+
+
+def stopped_why(session: Session, seller_id: str) -> str | None:
+    """Return why somebody is paid nothing, as a seller or for what the same user does as a payer; None if paid."""
+    account = session.get(SellerAccount, seller_id)
+    if account is not None and account.frozen_why:
+        return f"the seller is frozen: {account.frozen_why}"
+    if why := frozen_why(session, seller_id):
+        return f"the seller is frozen as a payer: {why}"
+    return None
 
 
 def refusal(account: SellerAccount, account_id: str, rests_until_ns: int, now_ns: int) -> str | None:
     """Say why nothing may be sent to this account now; None where it may."""
     if account.account_id != account_id:
         return "the seller's account is another one by now"
-    if account.frozen_why:
-        return f"the seller is frozen: {account.frozen_why}"
     if not account.is_ready:
         return f"Stripe pays nothing out to the account: {account.reason or 'onboarding is not finished'}"
     if now_ns < rests_until_ns:

@@ -10,14 +10,23 @@ BigInt = BigInteger().with_variant(Integer(), "sqlite")
 
 
 class Payer(SQLModel, table=True):
-    """A user towards Stripe: the customer there, the saved method, when to top up by itself, whether frozen."""
+    """A user towards Stripe: the customer there, the saved method, when to top up by itself.
+
+    `frozen_why` is an operator's word alone (`frozen` knows the other reasons); until `moving_until_ns` somebody
+    moves credits of this user into a pool.
+    """
+
+    __table_args__ = (Index("payer_frozen", "frozen_why"), Index("payer_auto", "auto_below_nano"))
 
     user_id: str = Field(primary_key=True, sa_type=Text)
     customer_id: str | None = Field(default=None, sa_type=Text)
     method_id: str | None = Field(default=None, sa_type=Text)
     auto_below_nano: int | None = Field(default=None, sa_type=BigInt)
     auto_credit_nano: int | None = Field(default=None, sa_type=BigInt)
+    auto_day_max: int = Field(default=4, sa_type=Integer)
     auto_failures: int = Field(default=0, sa_type=Integer)
+    auto_paused_until_ns: int = Field(default=0, sa_type=BigInt)
+    moving_until_ns: int = Field(default=0, sa_type=BigInt)
     frozen_why: str | None = Field(default=None, sa_type=Text)
 
 
@@ -53,6 +62,7 @@ class TopupRefund(SQLModel, table=True):
     __table_args__ = (
         UniqueConstraint("refund_id", name="topup_refund_stripe"),
         Index("topup_refund_topup", "topup_id"),
+        Index("topup_refund_user", "user_id", "created_ns"),
         Index("topup_refund_status", "status", "updated_ns"),
     )
 
@@ -71,7 +81,7 @@ class Dispute(SQLModel, table=True):
     """A payment that a bank took back; the id is Stripe's."""
 
     __tablename__ = "payment_dispute"
-    __table_args__ = (Index("payment_dispute_user", "user_id"),)
+    __table_args__ = (Index("payment_dispute_user", "user_id"), Index("payment_dispute_status", "status"))
 
     id: str = Field(primary_key=True, sa_type=Text)
     topup_id: str = Field(sa_type=Text)
@@ -165,6 +175,18 @@ class StripeTxn(SQLModel, table=True):
     created_ns: int = Field(sa_type=BigInt)
 
 
+class Chore(SQLModel, table=True):
+    """What is done now and then by one gateway of several: whose turn it is, and what the last run said (JSON)."""
+
+    __tablename__ = "payment_chore"
+
+    name: str = Field(primary_key=True, sa_type=Text)
+    holder: str = Field(default="", sa_type=Text)
+    until_ns: int = Field(default=0, sa_type=BigInt)
+    done_ns: int = Field(default=0, sa_type=BigInt)
+    note: str = Field(default="{}", sa_type=Text)
+
+
 payer_table = SQLModel.metadata.tables["payer"]
 topup_table = SQLModel.metadata.tables["topup"]
 refund_table = SQLModel.metadata.tables["topup_refund"]
@@ -172,4 +194,6 @@ dispute_table = SQLModel.metadata.tables["payment_dispute"]
 account_at_stripe_table = SQLModel.metadata.tables["seller_account"]
 payout_table = SQLModel.metadata.tables["seller_payout"]
 stripe_event_table = SQLModel.metadata.tables["stripe_event"]
+chore_table = SQLModel.metadata.tables["payment_chore"]
+stripe_call_table = SQLModel.metadata.tables["stripe_call"]
 stripe_txn_table = SQLModel.metadata.tables["stripe_txn"]

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from accounting.money import NANO_PER_USD, checked_nano, format_usd
 from accounting.payments.errors import PaymentInvalid
 
+AUTO_DAY_MAX = 4
+"""How often a day credits are bought for a user unasked, where the user says nothing else."""
 NANO_PER_CENT = NANO_PER_USD // 100
 _BPS = 10_000
 
@@ -20,6 +22,8 @@ class Terms:
     payout_day_max_nano: int = 1_000 * NANO_PER_USD
     account_rest_s: int = 72 * 3600
     """How long after a change of account nothing is paid out to it."""
+    pool_rest_s: int = 7 * 24 * 3600
+    """How long credits stay with whoever bought them before they may go into a pool."""
     success_url: str = "http://127.0.0.1/console/paid"
     cancel_url: str = "http://127.0.0.1/console/not-paid"
     onboarding_url: str = "http://127.0.0.1/console/seller"

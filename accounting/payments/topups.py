@@ -10,25 +10,32 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import func, select
+from sqlmodel import col
 
 from accounting import chart
 from accounting.errors import IdempotencyConflict
-from accounting.ledger import balances
-from accounting.payments import rules
+from accounting.payments import auto, rules
 from accounting.payments.calls import TAG
 from accounting.payments.client import Object
 from accounting.payments.desk import Desk, check_currency, check_mode, own_id
-from accounting.payments.errors import PaymentError, PaymentMismatch, PaymentNotFound, StripeRefused
+from accounting.payments.errors import (
+    PayerFrozen,
+    PaymentMismatch,
+    PaymentNotFound,
+    StripeRefused,
+)
+from accounting.payments.frozen import frozen_why
+from accounting.payments.listing import newest
 from accounting.payments.payers import Payers, locked
 from accounting.payments.progress import TOPUP, advance
-from accounting.payments.tables import Topup, payer_table, topup_table
+from accounting.payments.resuming import below_threshold, go_on
+from accounting.payments.tables import Topup, topup_table
 from accounting.payments.terms import Quote, from_cents, quote, to_cents
 
 _log = logging.getLogger(__name__)
-_payer, _topup = payer_table.c, topup_table.c
+_topup = topup_table.c
 
-AUTO_FAILURES_MAX = 3
 _RESUMED_MAX = 100
 _IN_FLIGHT = ("new", "open")
 _TAG = "topup-"
@@ -44,6 +51,7 @@ class Topups:
 
         Raises:
             PaymentInvalid: an amount that is not on offer.
+            PayerFrozen: the user may buy nothing now.
             IdempotencyConflict: the id is another top-up's.
             StripeRefused, StripeUnavailable: as of `Calls.make`; `resume` goes on with what is unavailable.
         """
@@ -51,6 +59,8 @@ class Topups:
         with self.desk.write() as session, session.begin():
             known = session.get(Topup, topup_id)
             if known is None:
+                if why := frozen_why(session, user_id):
+                    raise PayerFrozen(user_id, why)
                 session.add(self._row(topup_id, user_id, paid, saves_method=saves_method))
             elif (known.user_id, known.credit_nano) != (user_id, credit_nano):
                 raise IdempotencyConflict(topup_id)
@@ -58,16 +68,22 @@ class Topups:
         return self.drive(topup_id)
 
     def open_auto(self, user_id: str, topup_id: str) -> Topup | None:
-        """Buy credits by the saved method if the user wants that and is below the threshold; one at a time."""
+        """Buy credits by the saved method if the user wants that and is below the threshold; one at a time.
+
+        Raises BooksBroken: nobody is charged for what the books may have lost.
+        """
+        self.desk.check()
         available_nano = self.desk.ledger.available(chart.user_paid(user_id))
         with self.desk.write() as session, session.begin():
             payer = locked(session, user_id)
-            wanted = payer.auto_below_nano is not None and available_nano < payer.auto_below_nano
-            allowed = payer.method_id and not payer.frozen_why and payer.auto_failures < AUTO_FAILURES_MAX
-            running = select(_topup.id).where(
-                _topup.user_id == user_id, _topup.is_auto, _topup.status.in_(_IN_FLIGHT)
+            now_ns, theirs = self.desk.clock_ns(), (_topup.user_id == user_id, _topup.is_auto)
+            today = select(func.count()).where(
+                *theirs, _topup.created_ns > now_ns - auto.DAY_NS, _topup.status != "failed"
             )
-            if not (wanted and allowed) or session.scalar(running.limit(1)) is not None:
+            if not auto.is_due(payer, available_nano, session.scalar(today) or 0, now_ns):
+                return None
+            running = select(_topup.id).where(*theirs, _topup.status.in_(_IN_FLIGHT))
+            if frozen_why(session, user_id) or session.scalar(running.limit(1)) is not None:
                 return None
             paid = quote(self.desk.terms, payer.auto_credit_nano or 0)
             session.add(self._row(topup_id, user_id, paid, is_auto=True))
@@ -76,17 +92,10 @@ class Topups:
 
     def run_auto(self) -> None:
         """Top up for everybody who wants it and is below the threshold."""
-        with self.desk.read() as session:
-            wanted = select(_payer.user_id, _payer.auto_below_nano).where(_payer.auto_below_nano.is_not(None))
-            wanting = session.execute(wanted).all()
-            available = balances.available(session, [chart.user_paid(user_id) for user_id, _ in wanting])
-        for user_id, below_nano in wanting:
-            if available[chart.user_paid(user_id)] >= below_nano:
-                continue
-            try:
-                self.open_auto(user_id, f"auto-{uuid.uuid4().hex}")
-            except PaymentError as error:
-                _log.warning("the automatic top-up of %s waits: %s", user_id, error)
+        wanting = below_threshold(self.desk.read)
+        go_on(
+            "the automatic top-up of", wanting, lambda user_id: self.open_auto(user_id, f"auto-{uuid.uuid4().hex}")
+        )
 
     def _row(
         self, topup_id: str, user_id: str, paid: Quote, *, is_auto: bool = False, saves_method: bool = False
@@ -103,6 +112,10 @@ class Topups:
             saves_method=saves_method,
         )
 
+    def newest(self, user_id: str | None, before: str | None, limit: int) -> list[Topup]:
+        """Return those of a user, or all, newest first; `before` is the last one that is known."""
+        return newest(self.desk.read, Topup, col(Topup.user_id), user_id, before, limit)
+
     def find(self, topup_id: str) -> Topup:
         with self.desk.read() as session:
             topup = session.get(Topup, topup_id)
@@ -111,23 +124,36 @@ class Topups:
         return topup
 
     def drive(self, topup_id: str) -> Topup:
-        """Do what a top-up needs next; again and again it comes to the same."""
+        """Do what a top-up needs next; again and again it comes to the same.
+
+        Raises BooksBroken for one that nobody is there to pay.
+        """
         topup = self.find(topup_id)
         if topup.status != "new":
             return topup
         key = f"{_TAG}{topup_id}"
         try:
             if topup.is_auto:
+                self.desk.check()
+                if self._is_unwanted(topup, key):
+                    self._move(topup_id, "failed", reason="nothing is to be bought unasked any more")
+                    return self.find(topup_id)
                 made = self.desk.calls.make(key, "payment_intents", self._charge(topup))
                 self.intent_changed(made["id"])
             else:
                 made = self.desk.calls.make(key, "checkout.sessions", self._page(topup))
                 self._move(topup_id, "open", session_id=made["id"], url=made["url"])
         except StripeRefused as refused:
-            self._fail(topup, refused)
+            self._fail(topup, str(refused))
             if not topup.is_auto:
                 raise
         return self.find(topup_id)
+
+    def _is_unwanted(self, topup: Topup, key: str) -> bool:
+        """True where the user was frozen, or took back the wish, before Stripe was asked."""
+        payer = self.payers.find(topup.user_id)
+        is_over = payer.auto_below_nano is None or self.payers.frozen_why(topup.user_id) is not None
+        return is_over and not self.desk.calls.is_begun(key)
 
     def _page(self, topup: Topup) -> Mapping[str, Any]:
         tag: dict[str, Any] = {"metadata": {TAG: f"{_TAG}{topup.id}"}}
@@ -171,23 +197,32 @@ class Topups:
             self._move(topup_id, "expired")
 
     def intent_changed(self, intent_id: str) -> None:
-        """Look at a payment again, and book it where it has succeeded.
+        """Look at a payment again, and book it where it has succeeded; one that nobody can complete has failed.
 
         Raises PaymentMismatch for a payment that is not what its top-up asked for.
         """
         expand = ["latest_charge.balance_transaction"]
         intent = self.desk.stripe.retrieve("payment_intents", intent_id, expand=expand)
         topup_id = own_id(intent, _TAG)
-        if topup_id is None or intent["status"] != "succeeded":
+        if topup_id is None:
             return
         topup = self.find(topup_id)
+        if topup.is_auto and intent["status"] in auto.HAS_FAILED:
+            self._fail(topup, f"the payment did not succeed: {intent['status']}")
+        if intent["status"] != "succeeded":
+            return
         paid = Quote(topup.credit_nano, topup.fee_nano)
         self._check(topup, intent, paid)
-        self.desk.ledger.book(rules.topup(intent_id, topup_id, topup.user_id, paid))
+        bought = rules.topup(intent_id, topup_id, topup.user_id, paid)
+        self.desk.ledger.book(bought)
+        if topup.status != "paid":
+            self.desk.ledger.settle_debt(bought.idem_key, topup.user_id)
         txn = intent["latest_charge"]["balance_transaction"]
         if txn:
             self.desk.ledger.book(rules.stripe_fee(txn["id"], intent_id, from_cents(txn["fee"])))
-        self._move(topup_id, "paid", intent_id=intent_id)
+        if self._move(topup_id, "paid", intent_id=intent_id) and topup.is_auto:
+            with self.desk.write() as session, session.begin():
+                auto.note_success(locked(session, topup.user_id))
         if topup.saves_method and intent["payment_method"]:
             self.payers.save_method(topup.user_id, intent["payment_method"])
 
@@ -220,29 +255,34 @@ class Topups:
         )
         with self.desk.read() as session:
             rows = session.execute(waiting.order_by(_topup.updated_ns).limit(_RESUMED_MAX)).all()
-        for topup_id, session_id in rows:
-            try:
-                if session_id:
-                    self.session_changed(session_id)
-                else:
-                    self.drive(topup_id)
-            except PaymentError as error:
-                _log.warning("top-up %s waits: %s", topup_id, error)
-            self._touch(topup_id)
-        return len(rows)
+        pages: dict[str, str | None] = {row.id: row.session_id for row in rows}
+        go_on("top-up", pages, lambda topup_id: self._look_again(topup_id, pages[topup_id]), self._touch)
+        return len(pages)
 
-    def _fail(self, topup: Topup, refused: StripeRefused) -> None:
-        self._move(topup.id, "failed", reason=str(refused))
-        if topup.is_auto:
-            with self.desk.write() as session, session.begin():
-                locked(session, topup.user_id).auto_failures += 1
+    def _look_again(self, topup_id: str, session_id: str | None) -> None:
+        if session_id:
+            self.session_changed(session_id)
+        else:
+            self.drive(topup_id)
 
-    def _move(self, topup_id: str, status: str, /, **fields: str) -> None:
+    def _fail(self, topup: Topup, reason: str) -> None:
+        now_ns = self.desk.clock_ns()
+        with self.desk.write() as session, session.begin():
+            row = session.get_one(Topup, topup.id, with_for_update=True)
+            # Told of it by a message and by the call's answer, it failed once.
+            if advance(row, TOPUP, "failed", now_ns):
+                row.reason = reason
+                if row.is_auto:
+                    auto.note_failure(locked(session, row.user_id), now_ns)
+
+    def _move(self, topup_id: str, status: str, /, **fields: str) -> bool:
         with self.desk.write() as session, session.begin():
             topup = session.get_one(Topup, topup_id, with_for_update=True)
-            if advance(topup, TOPUP, status, self.desk.clock_ns()):
+            has_moved = advance(topup, TOPUP, status, self.desk.clock_ns())
+            if has_moved:
                 for name, value in fields.items():
                     setattr(topup, name, value)
+        return has_moved
 
     def _touch(self, topup_id: str) -> None:
         with self.desk.write() as session, session.begin():

@@ -9,7 +9,8 @@ from sqlalchemy import func, select
 
 from accounting.errors import LedgerError
 from accounting.payments.desk import Desk
-from accounting.payments.errors import PaymentMismatch, PaymentNotFound, StripeRefused
+from accounting.payments.errors import PaymentInvalid, PaymentMismatch, PaymentNotFound, StripeRefused
+from accounting.payments.ledger import OpenSession
 from accounting.payments.tables import StripeEvent, stripe_event_table
 
 _log = logging.getLogger(__name__)
@@ -22,6 +23,20 @@ _CLAIMED_S = 300.0
 
 Handler: TypeAlias = Callable[[str, str], None]
 """Takes the account that an event belongs to ("" for our own) and the id of the object that it is about."""
+
+
+def retry(write: OpenSession, event_id: str, now_ns: int) -> None:
+    """Let a message that was given up be worked off again, with all its tries.
+
+    Raises PaymentNotFound, PaymentInvalid for one that was not given up.
+    """
+    with write() as session, session.begin():
+        row = session.get(StripeEvent, event_id, with_for_update=True)
+        if row is None:
+            raise PaymentNotFound(f"there is no message {event_id}")
+        if row.status != "failed":
+            raise PaymentInvalid("id", f"message {event_id} is {row.status}: only failed ones are tried again")
+        row.status, row.tries, row.due_ns = "waiting", 0, now_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +54,9 @@ class Worker:
                 return number
             self._work(event)
         return limit
+
+    def retry(self, event_id: str) -> None:
+        retry(self.desk.write, event_id, self.desk.clock_ns())
 
     def count(self, status: str) -> int:
         with self.desk.read() as session:

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from accounting import chart
-from accounting.ledger.postings import MAX_TEXT, EventKind, Leg, Phase, Posting, UsageRecord
+from accounting.ledger.postings import MAX_TEXT, EventKind, Leg, Posting, UsageRecord
 from accounting.money import checked_nano
 from accounting.rules.held import CloudBill, Hold
 from accounting.rules.local import worked
 from accounting.rules.moves import moved
+from accounting.rules.parts import Part, Share, pay_unheld, put_aside, take
 
 
 def hold(request_id: str, user_id: str, amount_nano: int, expires_ns: int) -> Posting:
@@ -50,60 +51,56 @@ def late_capture(
     so that a request is captured once, in time or late; the books take it only after the reaper's release.
     """
     charge_nano = min(bill.charge_nano, held.amount_nano)
-    return _captured("late", held, _unheld(held, charge_nano, covered_nano), bill, charge_nano, usage)
+    covered = (Share(held.account, covered_nano),)
+    return _captured("late", held, _unheld(held, charge_nano, covered), bill, charge_nano, usage)
 
 
-def owed_capture(held: Hold, bill: CloudBill, usage: UsageRecord, *, covered_nano: int) -> Posting:
-    """Book text whose hold was a part of a lease that is gone: as `late_capture`, but of no reaper's event."""
+def owed_capture(held: Hold, bill: CloudBill, usage: UsageRecord, covered: Sequence[Share] = ()) -> Posting:
+    """Book text whose hold was a part of a lease that is gone: as `late_capture`, but of no reaper's event.
+
+    What `covered` does not pay, the user owes, whoever's credits the lease had.
+    """
     charge_nano = min(bill.charge_nano, held.amount_nano)
-    return _captured("owed", held, _unheld(held, charge_nano, covered_nano), bill, charge_nano, usage)
+    return _captured("owed", held, _unheld(held, charge_nano, covered), bill, charge_nano, usage)
 
 
-def _unheld(held: Hold, charge_nano: int, covered_nano: int) -> tuple[Leg, ...]:
+def _unheld(held: Hold, charge_nano: int, covered: Sequence[Share]) -> tuple[Leg, ...]:
     """Return the transfers of a charge that nothing is put aside for any more."""
-    covered_nano = min(checked_nano(covered_nano), charge_nano)
-    return (
-        *moved(held.account, chart.CLEARING_BURST, covered_nano),
-        *moved(chart.user_receivable(held.user_id), chart.CLEARING_BURST, charge_nano - covered_nano),
-    )
+    return pay_unheld(charge_nano, covered, chart.user_receivable(held.user_id), chart.CLEARING_BURST)
 
 
 def lease(
     name: str,
-    held: Hold | None,
+    parts: Sequence[Part],
     ended: Sequence[tuple[CloudBill | None, UsageRecord]],
+    shares: Sequence[Share] = (),
     *,
-    user_id: str,
-    amount_nano: int,
     expires_ns: int,
 ) -> Posting:
-    """Take what requests of a lease came to, and put `amount_nano` aside for those that run and come.
+    """Take what requests of a lease came to, and put `shares` aside for those that run and come.
 
-    `held` is what the lease's last event put aside. It is resolved whole: posted as far as the requests were
-    charged, the rest free for a moment and put aside again, more or less of it, by the last leg. A bill's charge
-    is within what its request had reserved, so that all of them are within what was held. Without a bill nothing
-    is charged. The usage rows are booked with the charges and costs of this event.
+    `parts` are what the lease's last event put aside. They are resolved whole: posted in their order as far as the
+    requests were charged, the rest free for a moment and put aside again, more or less of it, by the last legs. A
+    bill's charge is within what its request had reserved, so that all of them are within the parts; the books
+    refuse what is not, since the clearing account would pay it. Without a bill nothing is charged. The usage rows
+    are booked with the charges and costs of this event.
     """
     bills = [bill for bill, _ in ended if bill is not None]
     charge_nano = sum(bill.charge_nano for bill in bills)
-    account = chart.user_paid(user_id)
-    legs: list[Leg] = []
-    if held is not None:
-        phase: Phase = "post" if charge_nano else "void"
-        legs.append(Leg(account, chart.CLEARING_BURST, charge_nano, phase, pending_seq=held.pending_seq))
-    legs += _shared(bills)
+    held_nano = sum(part.amount_nano for part in parts)
     usages = [
         replace(usage, charge_nano=bill.charge_nano, cost_nano=bill.cost_nano) if bill else usage
         for bill, usage in ended
     ]
-    legs += worked(usages)
-    if amount_nano:
-        legs.append(
-            Leg(account, chart.CLEARING_BURST, checked_nano(amount_nano), "pending", expires_ns=expires_ns)
-        )
+    legs = (
+        *take(parts, chart.CLEARING_BURST, min(charge_nano, held_nano)),
+        *_shared(bills),
+        *worked(usages),
+        *put_aside(shares, chart.CLEARING_BURST, expires_ns),
+    )
     prices = ",".join(sorted({bill.price_version for bill in bills if bill.price_version}))
     meta = {"price": prices[:MAX_TEXT]} if prices else {}
-    return Posting(f"lease:{name}", "lease", name, tuple(legs), meta, tuple(usages))
+    return Posting(f"lease:{name}", "lease", name, legs, meta, tuple(usages))
 
 
 def _shared(bills: Sequence[CloudBill]) -> list[Leg]:
@@ -157,9 +154,9 @@ def release(held: Hold, usage: UsageRecord | None = None) -> Posting:
     return Posting(f"void:{held.request_id}", "release", held.request_id, legs, usages=_only(usage))
 
 
-def reap(held: Hold) -> Posting:
-    """Give a hold back whole whose request died and can no longer do it."""
-    return Posting(f"reap:{held.request_id}", "reap", held.request_id, (_given_back(held),))
+def reap(ref: str, parts: Sequence[Part], clearing: str = chart.CLEARING_BURST) -> Posting:
+    """Give back whole what an event put aside for a request, or a lease, that died and can no longer do it."""
+    return Posting(f"reap:{ref}", "reap", ref, take(parts, clearing, 0))
 
 
 def _given_back(held: Hold) -> Leg:

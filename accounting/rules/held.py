@@ -1,16 +1,29 @@
 """What requests have put aside, and what they come to: the nouns that the rules work with."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from accounting import chart
 from accounting.money import checked_nano
 
 
+class Payer(NamedTuple):
+    """Whose credits pay for a request: a user's own, and those of a pool that the user may draw from.
+
+    `takes_lots`: credits that were given for a time pay first. They buy nothing from sellers.
+    """
+
+    user_id: str
+    pool_id: str = ""
+    takes_lots: bool = True
+
+
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Credits of a user put aside for one request, until captured, released, or reaped after `expires_ns`.
+    """Credits put aside for one request of a user, until captured, released, or reaped after `expires_ns`.
 
-    Where `lease` names one, the credits are a part of that lease, and `pending_seq` was the lease's at that time.
+    Where `lease` names one, the credits are a part of that lease, and `pending_seq` was the first of its pending
+    transfers at that time. `pool_id` is the pool that the lease may have drawn from.
     """
 
     request_id: str
@@ -19,6 +32,12 @@ class Hold:
     pending_seq: int
     expires_ns: int
     lease: str = ""
+    pool_id: str = ""
+    takes_lots: bool = True
+
+    @property
+    def payer(self) -> Payer:
+        return Payer(self.user_id, self.pool_id, self.takes_lots)
 
     @property
     def account(self) -> str:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from accounting.errors import InsufficientCredit
 from accounting.ledger.postings import Leg, Phase
+from accounting.money import checked_nano
+from accounting.rules.moves import moved
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +42,34 @@ def split(amount_nano: int, purse: Sequence[Share]) -> tuple[Share, ...]:
     return tuple(shares)
 
 
+def between(shares: Sequence[Share], before_nano: int, amount_nano: int) -> tuple[Share, ...]:
+    """Return who has the `amount_nano` that follow the first `before_nano` of all shares laid end to end."""
+    found, end_nano = [], before_nano + amount_nano
+    start_nano = 0
+    for share in shares:
+        stop_nano = start_nano + share.amount_nano
+        inside_nano = min(stop_nano, end_nano) - max(start_nano, before_nano)
+        if inside_nano > 0:
+            found.append(Share(share.account, inside_nano))
+        start_nano = stop_nano
+    return tuple(found)
+
+
 def put_aside(shares: Sequence[Share], clearing: str, expires_ns: int) -> tuple[Leg, ...]:
     """Reserve every share: pending `account -> clearing`."""
     return tuple(
         Leg(share.account, clearing, share.amount_nano, "pending", expires_ns=expires_ns) for share in shares
     )
+
+
+def pay_unheld(charge_nano: int, covered: Sequence[Share], receivable: str, clearing: str) -> tuple[Leg, ...]:
+    """Bring a charge that nothing is put aside for any more: from `covered` in their order, the rest is owed."""
+    left_nano, legs = charge_nano, list[Leg]()
+    for share in covered:
+        taken_nano = min(left_nano, checked_nano(share.amount_nano))
+        legs += moved(share.account, clearing, taken_nano)
+        left_nano -= taken_nano
+    return (*legs, *moved(receivable, clearing, left_nano))
 
 
 def take(parts: Sequence[Part], clearing: str, charge_nano: int) -> tuple[Leg, ...]:

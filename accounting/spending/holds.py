@@ -6,14 +6,12 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from accounting.errors import HoldExpired, PostingInvalid
-from accounting.ledger.postings import Posted, UsageRecord
+from accounting.ledger.postings import HOLD_GRACE_NS, Posted, UsageRecord
 from accounting.ledger.writer import Writer
 from accounting.money import Nano, Price, charge
 from accounting.rules import burst
 from accounting.rules.held import CloudBill, Hold
 
-HOLD_GRACE_NS = 60 * 10**9
-"""How long after its request's deadline a hold is left alone, in nanoseconds."""
 HOLD_MAX_NS = 24 * 3600 * 10**9
 """The longest that credits may be put aside for one request, in nanoseconds."""
 LATE_CAPTURE_NS = 24 * 3600 * 10**9
@@ -32,7 +30,7 @@ def size(price: Price, prompt_tokens_max: int, completion_tokens_max: int, choic
     Raises:
         AmountInvalid: more tokens than any request can have, or more money than one event may move.
     """
-    dearest = Price(max(price.prompt_nano, price.cached_nano), 0, price.completion_nano)
+    dearest = Price(max(price.prompt_nano, price.cached_nano), 0, price.dearest_completion_nano)
     return charge(dearest, prompt_tokens_max, 0, completion_tokens_max * choices)
 
 

@@ -10,33 +10,24 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from accounting.errors import (
-    AlreadyResolved,
-    BooksUnavailable,
-    DatabaseFailing,
-    HoldExpired,
-    HoldNotFound,
-    InsufficientCredit,
-    LedgerBusy,
-    LedgerError,
-    PosterStopped,
-    UsageBooked,
-)
-from accounting.ledger.postings import MAX_USAGES, Posted, UsageRecord
+from sqlalchemy.orm import Session
+
+from accounting.errors import BooksUnavailable, HoldExpired, LedgerBusy, PosterStopped
+from accounting.ledger.postings import Posted, UsageRecord
 from accounting.ledger.writer import Writer
 from accounting.money import checked_nano
-from accounting.rules.held import CloudBill, Hold
-from accounting.spending.lease import Capture, Draw, Lease, Roll, fail_captures, fail_draws
+from accounting.rules.held import CloudBill, Hold, Payer
+from accounting.spending.lease import Lease
+from accounting.spending.purses import Purses
+from accounting.spending.roll import Capture, Draw
+from accounting.spending.roller import Roller
 
 _log = logging.getLogger(__name__)
 
-ANSWER_TIMEOUT_S = 60.0
 _LOOK_EVERY_S = 1.0
 # After a database that failed, before it is asked again.
 _PAUSE_S = 0.5
 _DRAWS_MAX = 8_192
-# Another process may take credits between an answer and the next try.
-_TRIES_MAX = 16
 
 
 class Leases:
@@ -44,18 +35,23 @@ class Leases:
 
     Args:
         poster: takes the leases' events.
+        open_session: gives sessions that read; called on the leases' thread only.
         clock_ns: wall-clock time in nanoseconds since 1970.
     """
 
-    def __init__(self, poster: Writer, *, clock_ns: Callable[[], int] = time.time_ns) -> None:
-        self._poster = poster
+    def __init__(
+        self, poster: Writer, open_session: Callable[[], Session], *, clock_ns: Callable[[], int] = time.time_ns
+    ) -> None:
         self._clock_ns = clock_ns
-        self._leases: dict[str, Lease] = {}
+        # By payer; a plain tuple finds it, too, and costs requests less.
+        self._leases: dict[tuple[str, str, bool], Lease] = {}
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._work = False
         self._open = True
         self._draws = 0
+        self.purses = Purses(open_session, clock_ns=clock_ns)
+        self._roller = Roller(poster, self.purses, self._lock, clock_ns)
         self._thread = threading.Thread(target=self._run, name="leases", daemon=True)
 
     def start(self) -> None:
@@ -69,10 +65,10 @@ class Leases:
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
 
-    def hold(self, request_id: str, user_id: str, amount_nano: int) -> "Hold | Future[Hold]":
+    def hold(self, request_id: str, payer: Payer, amount_nano: int) -> "Hold | Future[Hold]":
         """Put a part aside for a request: at once where the lease has it, else the future has it.
 
-        The future raises `InsufficientCredit` when the user has less, with what this process's lease has unused.
+        The future raises `InsufficientCredit` when the payer has less, with what this process has unused.
 
         Raises:
             AmountInvalid: no event may move so much.
@@ -81,26 +77,45 @@ class Leases:
         """
         checked_nano(amount_nano)
         with self._changed:
-            lease = self._leases.get(user_id)
-            if lease is not None and not lease.draws:
-                held = lease.reserve(request_id, amount_nano, self._clock_ns())
-                if held is not None:
-                    return held
-            if not self._open:
-                raise PosterStopped("the books are closed")
-            if self._draws >= _DRAWS_MAX:
-                raise LedgerBusy(f"{_DRAWS_MAX} requests wait for credits")
-            draw = Draw(request_id, amount_nano, Future())
-            draw.future.set_running_or_notify_cancel()
-            self._lease_of(user_id).draws.append(draw)
-            self._draws += 1
-            self._wake()
+            return self._reserve(self._lease_of(payer), request_id, amount_nano)
+
+    def grow(self, held: Hold, amount_nano: int) -> "Hold | Future[Hold]":
+        """Make a request's part one of `amount_nano`: at once, or by a future, as `hold`.
+
+        Where that is refused the request keeps the part that it has. A future that nobody waits for any more needs
+        no care: the part ends with its request, and a request that has ended gets none.
+
+        Raises:
+            BooksUnavailable: the request has ended, or the lease is gone and the part with it. So does the future.
+            AmountInvalid, LedgerBusy, PosterStopped: as `hold`.
+        """
+        checked_nano(amount_nano)
+        with self._changed:
+            lease = self._leases.get((held.user_id, held.pool_id, held.takes_lots))
+            if lease is None or lease.identity != held.lease or held.request_id not in lease.reserved:
+                raise BooksUnavailable(f"{held.request_id!r} has ended, or its lease is gone")
+            return self._reserve(lease, held.request_id, amount_nano)
+
+    def _reserve(self, lease: Lease, request_id: str, amount_nano: int) -> "Hold | Future[Hold]":
+        # Who came before, and waits, is first.
+        held = None if lease.draws else lease.reserve(request_id, amount_nano, self._clock_ns())
+        if held is not None:
+            return held
+        if not self._open:
+            raise PosterStopped("the books are closed")
+        if self._draws >= _DRAWS_MAX:
+            raise LedgerBusy(f"{_DRAWS_MAX} requests wait for credits")
+        draw = Draw(request_id, amount_nano, Future(), grows=request_id in lease.reserved)
+        draw.future.set_running_or_notify_cancel()
+        lease.draws.append(draw)
+        self._draws += 1
+        self._wake()
         return draw.future
 
     def end(self, held: Hold, charge_nano: int) -> None:
         """A request ended and came to so much; the rest is free again at once."""
         with self._lock:
-            lease = self._leases.get(held.user_id)
+            lease = self._leases.get((held.user_id, held.pool_id, held.takes_lots))
             if lease is not None and lease.identity == held.lease:
                 lease.end(held.request_id, charge_nano)
 
@@ -114,7 +129,7 @@ class Leases:
         capture = Capture(bill, usage, Future())
         capture.future.set_running_or_notify_cancel()
         with self._changed:
-            lease = self._leases.get(held.user_id)
+            lease = self._leases.get((held.user_id, held.pool_id, held.takes_lots))
             if lease is None or lease.identity != held.lease:
                 capture.future.set_exception(HoldExpired(f"the lease of {held.request_id!r} is gone"))
             else:
@@ -123,10 +138,10 @@ class Leases:
                 self._wake()
         return capture.future
 
-    def _lease_of(self, user_id: str) -> Lease:
-        lease = self._leases.get(user_id)
+    def _lease_of(self, payer: Payer) -> Lease:
+        lease = self._leases.get(payer)
         if lease is None:
-            lease = self._leases[user_id] = Lease(user_id)
+            lease = self._leases[payer] = Lease(payer)
         return lease
 
     def _wake(self) -> None:
@@ -154,139 +169,11 @@ class Leases:
         with self._lock:
             self._work = False
             leases = list(self._leases.values())
-        rolls = [(lease, roll) for lease in leases if (roll := self._next_roll(lease, is_closing=is_closing))]
-        # All are under way before the first is waited for: they share the writer's groups.
-        started = [(lease, roll, self._submit(roll)) for lease, roll in rolls]
-        answered = [self._finish(lease, roll, future) for lease, roll, future in started]
+        is_well = self._roller.roll(leases, is_closing=is_closing)
         with self._lock:
-            for user_id in [user_id for user_id, lease in self._leases.items() if lease.is_empty]:
-                del self._leases[user_id]
-        return all(answered)
-
-    def _next_roll(
-        self,
-        lease: Lease,
-        *,
-        captures_max: int = MAX_USAGES,
-        affordable_nano: int | None = None,
-        is_closing: bool = False,
-    ) -> Roll | None:
-        """The lease's next event with as many captures as fit; one that no event may hold fails by itself."""
-        with self._lock:
-            if lease.unanswered:
-                return lease.unanswered
-            self._draws -= len(lease.draws)
-            while True:
-                try:
-                    roll = lease.roll(
-                        self._clock_ns(),
-                        captures_max=captures_max,
-                        affordable_nano=affordable_nano,
-                        is_closing=is_closing,
-                    )
-                except LedgerError as error:
-                    captures_max = min(captures_max, len(lease.captures)) // 2
-                    if not captures_max:
-                        lease.give_up(error)
-                        captures_max = MAX_USAGES
-                else:
-                    self._work |= bool(lease.captures)
-                    return roll
-
-    def _submit(self, roll: Roll) -> "Future[Posted] | LedgerError":
-        try:
-            return self._poster.submit(roll.posting)
-        except LedgerError as error:
-            return error
-
-    def _finish(self, lease: Lease, roll: Roll, started: "Future[Posted] | LedgerError") -> bool:
-        """Wait for an answer and do what follows from it; a denial is followed by another try."""
-        for _ in range(_TRIES_MAX):
-            answer = _answer(started)
-            if isinstance(answer, Posted):
-                self._grant(lease, roll, answer)
-                return True
-            if isinstance(answer, BooksUnavailable):
-                self._leave_unanswered(lease, roll, answer)
-                return False
-            again = self._after_denial(lease, roll, answer)
-            if again is None:
-                return True
-            roll, started = again, self._submit(again)
-        with self._lock:
-            lease.captures[:0] = roll.captures
-        roll.fail(DatabaseFailing("the books changed their mind too often"))
-        return False
-
-    def _grant(self, lease: Lease, roll: Roll, posted: Posted) -> None:
-        with self._lock:
-            lease.unanswered = None
-            holds = {hold.request_id: hold for hold in lease.rolled(roll, posted, self._clock_ns())}
-        for draw in roll.draws:
-            if draw.request_id in holds:
-                draw.future.set_result(holds[draw.request_id])
-            else:
-                draw.future.set_exception(DatabaseFailing("the books were too slow for a lease"))
-        for capture in roll.captures:
-            if not capture.future.done():
-                capture.future.set_result(posted)
-
-    def _leave_unanswered(self, lease: Lease, roll: Roll, error: BooksUnavailable) -> None:
-        """Booked or not, nobody knows: the same event is sent again until that is known, nothing else before."""
-        with self._lock:
-            lease.unanswered = Roll(roll.posting, roll.captures, [], roll.amount_nano, roll.expires_ns)
-            # Who came meanwhile would wait for as long as the books are away.
-            draws, lease.draws = roll.draws + lease.draws, []
-            self._draws -= len(draws) - len(roll.draws)
-            self._work = True
-        fail_draws(draws, error)
-        fail_captures(roll.captures, error)
-
-    def _after_denial(self, lease: Lease, roll: Roll, denial: LedgerError) -> Roll | None:
-        """Make of what was denied what may be booked."""
-        affordable_nano, captures_max = None, MAX_USAGES
-        with self._lock:
-            lease.unanswered = None
-            if isinstance(denial, UsageBooked):
-                self._drop_booked(lease, roll, denial.request_ids)
-            elif isinstance(denial, HoldExpired | AlreadyResolved | HoldNotFound):
-                lease.lose()
-                fail_captures(roll.captures + lease.captures, HoldExpired("the lease was given back by others"))
-                lease.captures.clear()
-                lease.draws[:0] = roll.draws
-            elif isinstance(denial, InsufficientCredit):
-                charged_nano = sum(capture.charge_nano for capture in roll.captures)
-                affordable_nano = denial.available_nano + lease.amount_nano - charged_nano
-                lease.captures[:0], lease.draws[:0] = roll.captures, roll.draws
-            elif len(roll.captures) > 1:
-                captures_max = len(roll.captures) // 2
-                lease.captures[:0], lease.draws[:0] = roll.captures, roll.draws
-            else:
-                for capture in roll.captures:
-                    lease.forget(capture.usage.request_id)
-                roll.fail(denial)
-                roll.draws.clear()
-            self._draws += len(roll.draws)
-        return self._next_roll(lease, captures_max=captures_max, affordable_nano=affordable_nano)
-
-    def _drop_booked(self, lease: Lease, roll: Roll, request_ids: frozenset[str]) -> None:
-        rest = []
-        for capture in roll.captures:
-            if capture.usage.request_id in request_ids:
-                lease.forget(capture.usage.request_id)
-                if not capture.future.done():
-                    capture.future.set_result(None)
-            else:
-                rest.append(capture)
-        lease.captures[:0], lease.draws[:0] = rest, roll.draws
-
-
-def _answer(started: "Future[Posted] | LedgerError") -> Posted | LedgerError:
-    if isinstance(started, LedgerError):
-        return started
-    try:
-        return started.result(ANSWER_TIMEOUT_S)
-    except LedgerError as error:
-        return error
-    except TimeoutError:
-        return DatabaseFailing("the books did not answer in time")
+            for payer in [payer for payer, lease in self._leases.items() if lease.is_empty]:
+                del self._leases[payer]
+            # What came meanwhile, and what one event did not hold.
+            self._draws = sum(len(lease.draws) for lease in self._leases.values())
+            self._work = any(lease.draws or lease.captures or lease.unanswered for lease in self._leases.values())
+        return is_well

@@ -1,73 +1,111 @@
-"""Gives back the holds of requests that died: crashed gateways, lost machines, bugs."""
+"""Gives back what requests that died had put aside: crashed gateways, lost machines, bugs. And has lots expire."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TypeVar
 
-from sqlalchemy import BigInteger, func, literal, select
+from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from accounting.chart import user_of
 from accounting.errors import DatabaseFailing, PostingDenied
 from accounting.ledger.balances import Reader
-from accounting.ledger.postings import Posted
+from accounting.ledger.postings import MAX_LEGS, Posted, Posting
 from accounting.ledger.writer import Writer
 from accounting.rules import burst
-from accounting.rules.held import Hold
+from accounting.rules.parts import Part
+from accounting.spending.lots import expiries
 from accounting.tables import account_table, event_table, transfer_table
 
 _SWEEP_MAX = 1_000
+_HOLDING = ("hold", "lease", "draw")
 _SWEEP_OVERLAP_NS = 3600 * 10**9
 _FULL_SWEEP_EVERY_NS = 3600 * 10**9
+# What a request that ran at a lot's end had put aside is free again within a day.
+_LOT_OVERLAP_NS = 25 * 3600 * 10**9
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenHold:
+    """What one event put aside, for a request or as a lease, and nothing resolved yet."""
+
+    ref: str
+    clearing: str
+    parts: tuple[Part, ...]
+    expires_ns: int
 
 
 def open_holds(
-    reader: Reader, *, expires_from_ns: int = 0, expires_before_ns: int | None = None, limit: int = _SWEEP_MAX
-) -> list[Hold]:
+    reader: Reader, *, expires_from_ns: int = 0, expires_before_ns: int | None = None
+) -> list[OpenHold]:
     """Return holds that nothing has resolved yet, those that expire first before the others.
 
-    A lease is the hold of its event, which has no request.
+    A lease is the hold of its event, which has no request. At most `_SWEEP_MAX` parts come at once, each hold with
+    all of its own.
     """
     pending, resolution = transfer_table.alias("pending"), transfer_table.alias("resolution")
+    debit, credit = account_table.alias("debited"), account_table.alias("credited")
     query = (
-        select(event_table.c.ref, account_table.c.code, pending.c.amount, pending.c.seq, pending.c.expires_ns)
+        select(
+            event_table.c.ref, credit.c.code, pending.c.expires_ns, debit.c.code, pending.c.amount, pending.c.seq
+        )
         .join(event_table, event_table.c.seq == pending.c.event_seq)
-        .join(account_table, account_table.c.id == pending.c.debit)
+        .join(debit, debit.c.id == pending.c.debit)
+        .join(credit, credit.c.id == pending.c.credit)
         .join(resolution, resolution.c.pending_seq == pending.c.seq, isouter=True)
-        .where(pending.c.phase == "pending", event_table.c.kind.in_(("hold", "lease")), resolution.c.seq.is_(None))
+        .where(pending.c.phase == "pending", event_table.c.kind.in_(_HOLDING), resolution.c.seq.is_(None))
         .where(pending.c.expires_ns >= expires_from_ns)
         .order_by(pending.c.expires_ns, pending.c.seq)
-        .limit(min(limit, _SWEEP_MAX))
+        .limit(_SWEEP_MAX)
     )
     if expires_before_ns is not None:
         query = query.where(pending.c.expires_ns < expires_before_ns)
-    return [
-        Hold(request_id, user_of(code), amount_nano, seq, expires_ns)
-        for request_id, code, amount_nano, seq, expires_ns in reader.execute(query)
+    rows = reader.execute(query).all()
+    found = [
+        OpenHold(ref, clearing, tuple(Part(*row[3:]) for row in parts), expires_ns)
+        for (ref, clearing, expires_ns), parts in groupby(rows, key=lambda row: row[:3])
     ]
+    # The last one may have more parts than came, and is given back whole or not at all.
+    return found[:-1] if len(rows) == _SWEEP_MAX else found
 
 
-def lease_tip(reader: Reader, pending_seq: int) -> int:
-    """Return the last of the pending transfers that followed each other from this one on in a lease's events."""
-    resolution, following = transfer_table.alias("resolution"), transfer_table.alias("following")
-    chain = select(literal(pending_seq, BigInteger).label("seq")).cte("chain", recursive=True)
-    chain = chain.union_all(
-        select(following.c.seq)
-        .join(resolution, resolution.c.event_seq == following.c.event_seq)
-        .join(chain, chain.c.seq == resolution.c.pending_seq)
-        .where(following.c.phase == "pending")
+def lease_tip(reader: Reader, pending_seq: int) -> tuple[Part, ...]:
+    """Return what the last event put aside of those that followed each other in a lease from this transfer on."""
+    pending, resolution = transfer_table.alias("pending"), transfer_table.alias("resolution")
+    first = select(transfer_table.c.event_seq).where(transfer_table.c.seq == pending_seq)
+    chain = first.cte("chain", recursive=True)
+    # An event resolves all parts of the one before: each is met once for them together.
+    chain = chain.union(
+        select(resolution.c.event_seq)
+        .join(pending, pending.c.seq == resolution.c.pending_seq)
+        .join(chain, chain.c.event_seq == pending.c.event_seq)
     )
-    tip: int = reader.execute(select(func.max(chain.c.seq))).scalar_one()
-    return tip
+    tip = (
+        select(func.max(pending.c.event_seq))
+        .join(chain, chain.c.event_seq == pending.c.event_seq)
+        .where(pending.c.phase == "pending")
+        .scalar_subquery()
+    )
+    query = (
+        select(account_table.c.code, transfer_table.c.amount, transfer_table.c.seq)
+        .join(account_table, account_table.c.id == transfer_table.c.debit)
+        .where(transfer_table.c.event_seq == tip, transfer_table.c.phase == "pending")
+        .order_by(transfer_table.c.leg)
+    )
+    return tuple(Part(*row) for row in reader.execute(query))
 
 
 class Reaper:
-    """Sweeps up holds whose time has passed; the gateway calls it every few seconds.
+    """Sweeps up holds whose time has passed, and lots that have ended; the gateway calls it every few seconds.
 
-    Most sweeps look only at holds that expired since the one before (and an hour more, for clocks that differ), so
-    that they cost the same however long the books have grown; once an hour all holds are looked at, for clocks
-    that were set.
+    Most sweeps look only at what ended since the one before (and an hour more, for clocks that differ; a day for
+    lots, whose holds go on), so that they cost the same however long the books have grown; once an hour everything
+    is looked at, for clocks that were set.
     """
 
     def __init__(
@@ -82,6 +120,8 @@ class Reaper:
     def sweep(self, timeout_s: float = 30.0) -> int:
         """Release every expired hold and return how many there were; waits for the books, at most `timeout_s`.
 
+        What is free of lots that have ended expires, too.
+
         Raises:
             BooksUnavailable: the database or the poster is down or busy. The next sweep begins where this one did.
             TimeoutError: not all was booked in time; also found again by the next sweep.
@@ -89,26 +129,35 @@ class Reaper:
         now_ns = self._clock_ns()
         if abs(now_ns - self._full_sweep_ns) >= _FULL_SWEEP_EVERY_NS:
             self._swept_until_ns, self._full_sweep_ns = 0, now_ns
-        expired = self._expired(now_ns)
-        futures = [self._poster.submit(burst.reap(held)) for held in expired]
-        if wait(futures, timeout_s).not_done:
-            raise TimeoutError(f"{len(futures)} expired holds were not all booked within {timeout_s} s")
-        reaped = sum(_was_reaped(future) for future in futures)
-        if len(expired) < _SWEEP_MAX:
+        expired = self._look(
+            lambda session: open_holds(session, expires_from_ns=self._swept_until_ns, expires_before_ns=now_ns)
+        )
+        reaped = self._book([burst.reap(held.ref, held.parts, held.clearing) for held in expired], timeout_s)
+        lots_from_ns = max(0, self._swept_until_ns - _LOT_OVERLAP_NS)
+        self._book(self._look(lambda session: expiries(session, now_ns, ended_from_ns=lots_from_ns)), timeout_s)
+        # Fewer than one event's parts below the limit may be all that there was: then it is looked again.
+        if sum(len(held.parts) for held in expired) < _SWEEP_MAX - MAX_LEGS:
             self._swept_until_ns = max(0, now_ns - _SWEEP_OVERLAP_NS)
         return reaped
 
-    def _expired(self, now_ns: int) -> list[Hold]:
+    def _book(self, postings: Sequence[Posting], timeout_s: float) -> int:
+        futures = [self._poster.submit(posting) for posting in postings]
+        if wait(futures, timeout_s).not_done:
+            raise TimeoutError(f"{len(futures)} events were not all booked within {timeout_s} s")
+        return sum(map(_was_booked, futures))
+
+    def _look(self, query: Callable[[Session], list[T]]) -> list[T]:
         try:
             with self._open_session() as session:
-                return open_holds(session, expires_from_ns=self._swept_until_ns, expires_before_ns=now_ns)
+                return query(session)
         except SQLAlchemyError as error:
             raise DatabaseFailing(f"open holds could not be read: {type(error).__name__}") from error
 
 
-def _was_reaped(future: "Future[Posted]") -> bool:
+def _was_booked(future: "Future[Posted]") -> bool:
     try:
         return not future.result().replayed
     except PostingDenied:
-        # The request was not dead after all, and resolved its hold between our look and our booking.
+        # The request was not dead after all, and resolved its hold between our look and our booking; or another
+        # gateway had the same lot expire.
         return False

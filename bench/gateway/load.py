@@ -1,5 +1,7 @@
 """A closed loop of requests: so many connections, one request at a time on each, for so many seconds.
 
+With `per_s` it is a steady one: each request has its moment, and a connection that is free waits for the next.
+
 It runs in a process of its own, takes an Order as JSON on stdin and prints what it Saw as JSON. No request is like
 another, so that no answer comes from a cache.
 """
@@ -26,7 +28,10 @@ _ERROR_CHARS = 300
 
 
 class Order(msgspec.Struct, kw_only=True, frozen=True):
-    """What to ask, of whom and for how long. `events` 0 asks for whole answers."""
+    """What to ask, of whom and for how long. `events` 0 asks for whole answers, `per_s` 0 as fast as answers come.
+
+    `others` are keys that ask in turn with `key`.
+    """
 
     base_url: str
     key: str
@@ -37,6 +42,8 @@ class Order(msgspec.Struct, kw_only=True, frozen=True):
     events: int = 0
     pause_us: int = 0
     prompt_bytes: int = 500
+    per_s: float = 0.0
+    others: tuple[str, ...] = ()
 
 
 class Quantiles(msgspec.Struct, frozen=True):
@@ -75,9 +82,11 @@ class Load:
         self.order = order
         url = urlsplit(order.base_url)
         self.address = (url.hostname or "127.0.0.1", url.port or 80)
-        self._before, self._after = _request(order).split(_NONCE)
+        self._parts = [_request(order, key).split(_NONCE) for key in (order.key, *order.others)]
         self._left = order.requests_max
         self._nonce = time.time_ns() % 10**12
+        self._began_s = asyncio.get_running_loop().time()
+        self._planned = 0
         self._until_ns = time.perf_counter_ns() + int(order.seconds * 1e9)
         self.latencies_ns: list[int] = []
         self.transits_ns: list[int] = []
@@ -90,13 +99,19 @@ class Load:
     def next_request(self) -> bytes:
         self._left -= 1
         self._nonce += 1
-        return b"%s%012d%s" % (self._before, self._nonce % 10**12, self._after)
+        before, after = self._parts[self._nonce % len(self._parts)]
+        return b"%s%012d%s" % (before, self._nonce % 10**12, after)
+
+    def next_moment_s(self) -> float:
+        """When the next request is due, on the loop's clock."""
+        self._planned += 1
+        return self._began_s + self._planned / self.order.per_s
 
     def fail(self, what: str) -> None:
         self.errors[what] = self.errors.get(what, 0) + 1
 
 
-def _request(order: Order) -> bytes:
+def _request(order: Order, key: str) -> bytes:
     url = urlsplit(order.base_url)
     plan = f"events={order.events} pause_us={order.pause_us}" if order.events else ""
     text = f"{_NONCE.decode()} {plan} ".ljust(order.prompt_bytes, "x")
@@ -109,7 +124,7 @@ def _request(order: Order) -> bytes:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
     raw = orjson.dumps(body)
     head = (
-        f"POST {url.path}/chat/completions HTTP/1.1\r\nhost: {url.netloc}\r\nauthorization: Bearer {order.key}\r\n"
+        f"POST {url.path}/chat/completions HTTP/1.1\r\nhost: {url.netloc}\r\nauthorization: Bearer {key}\r\n"
         f"content-type: application/json\r\ncontent-length: {len(raw)}\r\n\r\n"
     )
     return head.encode() + raw
@@ -120,12 +135,13 @@ class Caller(asyncio.Protocol):
 
     def __init__(self, load: Load) -> None:
         self._load = load
-        self.done = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self.done = self._loop.create_future()
         self._is_waiting = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._transport = transport
-        self._ask()
+        self._ask_in_time()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio names its arguments
         if self._is_waiting:
@@ -133,7 +149,15 @@ class Caller(asyncio.Protocol):
         if not self.done.done():
             self.done.set_result(None)
 
+    def _ask_in_time(self) -> None:
+        if self._load.order.per_s:
+            self._loop.call_at(self._load.next_moment_s(), self._ask)
+        else:
+            self._ask()
+
     def _ask(self) -> None:
+        if self._transport.is_closing():
+            return
         if self._load.is_over:
             self._is_waiting = False
             self._transport.close()
@@ -167,10 +191,10 @@ class Caller(asyncio.Protocol):
             self._load.fail(problem)
         else:
             self._load.latencies_ns.append(took_ns)
+        self._is_waiting = False
         if self._parser.should_keep_alive():
-            self._ask()
+            self._ask_in_time()
         else:
-            self._is_waiting = False
             self._transport.close()
 
     def _problem(self, body: bytes) -> str:

@@ -30,6 +30,11 @@ class Placed:
         return sum(_cpu_s(pid) for pid in self.pids)
 
     @property
+    def own_cpu_s(self) -> float:
+        """The same of the program alone, without what it started."""
+        return _cpu_s(self.process.pid)
+
+    @property
     def rss_mb(self) -> float:
         return sum(_rss_mb(pid) for pid in self.pids)
 

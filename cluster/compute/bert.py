@@ -55,9 +55,7 @@ class BertEncoder:
         if kinds is not None:  # One text at a time is always of the first kind.
             self._positions = self._positions + kinds[0]
         self._embedding_norm = self._norm("embeddings.LayerNorm")
-        self._layers = [
-            self._layer(family, family.layer.format(at)) for at in range(read.count("num_hidden_layers"))
-        ]
+        self._layers = [self._layer(family, family.layer.format(at)) for at in range(read.layers())]
         self.context_tokens = len(self._positions) - self._position_begin
         self.vocabulary = len(self._words)
 

@@ -77,6 +77,16 @@ class LinkSurvey:
             before_s = ahead_s if place.skew_s is None else place.skew_s
             place.skew_s = before_s + _FRESH * (ahead_s - before_s)
 
+    def measure_again(self) -> None:
+        """Every link is due, however new its figures are: somebody has changed a cable, say."""
+        for place in self._places.values():
+            place.tried_s = dict.fromkeys(place.tried_s, -math.inf)
+
+    def condition(self, member: Member) -> Condition:
+        """How a machine does, as it last told."""
+        place = self._places.get(member.node_id)
+        return place.condition if place and place.condition else member.machine.condition
+
     def forget(self, node_id: NodeId) -> None:
         """A machine is gone; it may come back with another address."""
         self._places.pop(node_id, None)
@@ -106,9 +116,7 @@ class LinkSurvey:
     def warnings(self, member: Member) -> tuple[MachineWarning, ...]:
         """What is wrong with a machine, by all that is known now."""
         place = self._places.get(member.node_id)
-        machine = member.machine
-        if place and place.condition:
-            machine = replace(machine, condition=place.condition)
+        machine = replace(member.machine, condition=self.condition(member))
         links = [link for (sender, _), link in self._links.items() if sender == member.node_id]
         return machine_warnings(machine, links, clock_skew_s=(place.skew_s if place else None) or 0.0)
 

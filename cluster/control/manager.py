@@ -90,10 +90,15 @@ class DeploymentManager:
         self._model = model
         await self.readiness.tell("waiting", "no machine is in the cluster")
 
-    async def draft(self, model: Model, without: frozenset[NodeId]) -> PlanDraft:
-        """What would be planned now without these machines; nothing comes of it. Raises MachineUnknown."""
+    async def draft(
+        self, model: Model, without: frozenset[NodeId], including: frozenset[NodeId] = frozenset()
+    ) -> PlanDraft:
+        """What would be planned now without these machines, and with those though they are drained.
+
+        Nothing comes of it. Raises MachineUnknown.
+        """
         now = self.deployment.plan if self.deployment else None
-        return await self._planning.draft(model, now, self._head, without)
+        return await self._planning.draft(model, now, self._head, without, including)
 
     async def _wait_for_work(self) -> Model:
         """Until there is a model, and machines for it that no plan has considered or no ring that works."""
@@ -236,6 +241,7 @@ class DeploymentManager:
         epoch = self._epochs.advance()
         for reason in (*plan.reasons, *(stage.reason for stage in plan.stages)):
             log.info("plan", epoch=epoch, reason=reason)
+        self._roster.chronicle.note("plan", plan.reasons[0], epoch)
         after_error = self._inquest.is_own_error
         return Rollout(epoch, model, plan, self._holdings, self._roster.send, self._answer, after_error)
 
@@ -259,6 +265,8 @@ class DeploymentManager:
         self._inquest.open()
         await self.readiness.tell("ready", f"{rollout.model.name} over {len(rollout.plan.stages)} node(s)")
         log.info("cluster ready", epoch=rollout.epoch, round_trip_ms=round(deployment.round_trip_ms, 1))
+        served = f"{rollout.model.name} is served over {len(rollout.plan.stages)} node(s)"
+        self._roster.chronicle.note("ready", served, rollout.epoch)
 
     async def _keep_copies(self, model: Model) -> None:
         """Machines beside the ring hold its stages ready."""
@@ -269,6 +277,7 @@ class DeploymentManager:
     async def _break(self, reason: str) -> None:
         if self.deployment:
             log.warning("ring broken", epoch=self.deployment.epoch, reason=reason)
+            self._roster.chronicle.note("broken", reason, self.deployment.epoch)
         self.deployment = None
         await self.readiness.tell("planning", reason)
 
@@ -278,6 +287,7 @@ class DeploymentManager:
         reason = str(error) or "machines did not answer in time"
         trace = not foreseen
         log.error("deployment failed", epoch=self.epoch, reason=reason, again_in_s=again_in_s, exc_info=trace)
+        self._roster.chronicle.note("failed", reason, self.epoch)
         if self.deployment is None:
             await self.readiness.tell("failed" if isinstance(error, ModelError) else "planning", reason)
 

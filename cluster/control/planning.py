@@ -89,15 +89,24 @@ class Planning:
         return await self._plan_over(model, members, head)
 
     async def draft(
-        self, model: Model, now: Plan | None, head: NodeId | None, without: AbstractSet[NodeId]
+        self,
+        model: Model,
+        now: Plan | None,
+        head: NodeId | None,
+        without: AbstractSet[NodeId],
+        including: AbstractSet[NodeId] = frozenset(),
     ) -> PlanDraft:
-        """What would be planned now if these machines were not there. Raises MachineUnknown for the owners."""
-        members = [member for member in self._roster.available() if member.node_id not in without]
+        """What would be planned now if the one were not there and the other not drained.
+
+        Raises MachineUnknown for the owners.
+        """
+        out = (self._roster.draining - including) | without
+        members = [member for member in self._roster.membership.present() if member.node_id not in out]
         try:
             then = await self._plan_over(model, members, head)
         except ModelDoesNotFit as error:
             return PlanDraft(now, None, (str(error),))
-        return PlanDraft(now, then, explain_change(now, then) if now else ())
+        return PlanDraft(now, then, explain_change(now, then, out) if now else ())
 
     def with_copies(self, model: Model, deployment: Deployment) -> Deployment:
         """The deployment with standbys on the machines that are beside its ring now."""

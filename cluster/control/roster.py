@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from cluster import wire
 from cluster.control.answers import Answers
+from cluster.control.chronicle import Chronicle
 from cluster.control.links import LinkSurvey
 from cluster.control.membership import HEARTBEAT_MS, PATIENCE_MS, Membership
 from cluster.control.parts import Parts, ReadPart
@@ -69,6 +70,7 @@ class Roster:
         self._measured = measured or self.links.delay_s
         self.answers = Answers()
         self.embedder_answers = Answers()
+        self.chronicle = Chronicle()
 
     async def serve(self, channel: Channel) -> None:
         """One connection to the controller's port, from a newcomer or a node, until it ends."""
@@ -99,6 +101,7 @@ class Roster:
             await channel.send(wire.Removed(sorted(self._authority.machines.removed)))
             self.membership.admit(member)
             log.info("node present", node=hello.name, node_id=node_id, peer=channel.address)
+            self.chronicle.note("joined", f"{hello.name} is here")
             self._tell(member, hello)
             while True:
                 message, _ = await channel.receive()
@@ -129,8 +132,13 @@ class Roster:
 
     async def drain(self, node_id: NodeId, *, draining: bool) -> None:
         """Have a machine's work moved away, or let it take part again. Raises OSError."""
+        name = self._authority.machines.records[node_id].name
         self._authority.machines.drain(node_id, draining=draining)
         log.info("node drained" if draining else "node takes part again", node_id=node_id)
+        if draining:
+            self.chronicle.note("drained", f"{name} is drained: its work moves elsewhere")
+        else:
+            self.chronicle.note("undrained", f"{name} takes part again")
         for member in self.membership.present():
             if member.node_id == node_id:
                 with contextlib.suppress(PeerRejected):  # With so much unread it looks again anyway.
@@ -189,6 +197,7 @@ class Roster:
         self.links.forget(node_id)
         if member:
             log.warning("node lost", node=member.name, node_id=node_id, reason=reason)
+            self.chronicle.note("lost", f"{member.name} is gone: {reason}")
             loss = wire.Failed(wire.ANY_EPOCH, "node", f"{member.name} is gone: {reason}")
             for answers in (self.answers, self.embedder_answers):
                 answers.put_loss(member, loss)

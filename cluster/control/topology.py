@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cluster.control.readiness import Status
+from cluster.nodes.condition import Condition
 from cluster.plans.machine_warnings import MachineWarning
+from cluster.plans.network import Network
 from cluster.plans.plan import Member, Plan, PlannedStage
 from cluster.trust.identity import NodeId
 from cluster.trust.machines import MachineRecord
@@ -28,6 +30,11 @@ class Topology:
     embedder: NodeId | None = None
     embedder_status: tuple[Status, str] = ("no_model", "")
     warnings: Mapping[NodeId, tuple[MachineWarning, ...]] = field(default_factory=dict)
+    # Links that have been measured.
+    network: Network = field(default_factory=Network)
+    conditions: Mapping[NodeId, Condition] = field(default_factory=dict)
+    # Machines whose work is to move elsewhere.
+    draining: frozenset[NodeId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,6 +209,7 @@ class Desk:
             tokens_max=most if request.speculate else 0,
             salt=request.cache_salt,
             grammar=ticket.grammar,
+            yields=request.yields,
         )
         detokenizer = Detokenizer(codec, sequence.tokens, shows_markers=request.shows_markers)
         return Completion.begin(choice, sequence, request.limits, context_tokens, detokenizer)

@@ -53,9 +53,14 @@ class Prefixes:
         del self._chains[slot][blocks:]
         return self.retained.pop(slot)
 
-    def oldest(self, spared: int) -> int | None:
-        """The retained slot that would be given up first, `spared` apart."""
-        return next((slot for slot in self.retained if slot != spared), None)
+    def oldest(self, *spared: int) -> int | None:
+        """The retained slot that would be given up first, those `spared` apart."""
+        return next((slot for slot in self.retained if slot not in spared), None)
+
+    @property
+    def newest(self) -> int:
+        """The slot that was retained last; -1 without one."""
+        return next(reversed(self.retained), -1)
 
     def forget(self, slot: int) -> int:
         """The slot's content is gone; returns the blocks that were retained in it."""

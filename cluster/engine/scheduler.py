@@ -23,6 +23,9 @@ from cluster.wire import Sampled, Step
 # A prefill chunk may make the decoding sequences' step so many times as long.
 _SLOWDOWN = 2.0
 _CHUNK_LEAST = 32
+# Whoever comes waits for what is under way: only so much of it may be prompts of those who yield.
+_YIELDING_LEAST = 16
+_YIELDING_MOST = 64
 # When nobody decodes: smaller chunks would waste the stages' kernels.
 _ALONE_LEAST = 64
 
@@ -96,7 +99,7 @@ class Scheduler:
         sequence.finished = True
         if sequence.slot >= 0:
             self.running.remove(sequence)
-            self._slots.release(sequence, retain=True)
+            self._slots.release(sequence, retain=not sequence.yields)
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
 
@@ -133,8 +136,9 @@ class Scheduler:
         self._admit()
         decoding = [sequence for sequence in self.running if not sequence.is_prefilling]
         groups = self.costs.groups(len(decoding))
-        # Chunks of prompts wait for no answer: one more than there are stages keeps all of them busy.
-        prefills = any(sequence.is_prefilling and sequence.pending for sequence in self.running)
+        # Chunks of prompts wait for no answer: one more than there are stages keeps all of them busy. Those that
+        # yield are not to stand in the way of whoever comes next.
+        prefills = any(s.is_prefilling and s.pending and not s.yields for s in self.running)
         if len(self._in_flight) >= (max(groups, self.stages + 1) if prefills else groups):
             return None
         rows = self._choose(decoding, groups)
@@ -256,12 +260,14 @@ class Scheduler:
                 self.running.append(sequence)
         rows = [self._with_drafts(row, len(rows)) for row in rows]
         budget = self._prefill_budget(rows, decodes=bool(decoding))
+        spare = min(budget, self._yielding_budget(rows))
         for sequence in [sequence for sequence in self.running if sequence.is_prefilling]:
-            count = min(budget, sequence.pending)
+            count = min(spare if sequence.yields else budget, sequence.pending)
             if count > 0 and sequence.slot not in late and self._grant(sequence, count, rows):
                 rows.append(_take(sequence, count))
                 self._slots.note(sequence)
                 budget -= count
+                spare -= count
         return rows
 
     def _with_drafts(self, row: Row, company: int) -> Row:
@@ -284,6 +290,13 @@ class Scheduler:
         pending = sum(sequence.pending for sequence in self.running if sequence.is_prefilling)
         return self.costs.prefill_rows(pending, _ALONE_LEAST, CHUNK_TOKENS)
 
+    def _yielding_budget(self, rows: list[Row]) -> int:
+        """Rows of prompts of those who yield: whoever comes waits for a step of about twice the usual length."""
+        if not any(sequence.yields for sequence in self.running):
+            return 0
+        decoded = max(1, sum(row.count for row in rows))
+        return self.costs.beside_rows(decoded, _SLOWDOWN, _YIELDING_LEAST, _YIELDING_MOST)
+
     def _admit(self) -> None:
         """Everybody who has a place, first come first served, but for those who are better off waiting."""
         if not self.waiting:
@@ -292,7 +305,8 @@ class Scheduler:
         for sequence in list(self.waiting):
             # A running sequence each keeps room for its next block, so that newcomers do not push out old ones.
             needed = blocks_of(len(sequence.tokens) + 1) + len(self.running)
-            if not self._slots.may_open or (self.running and needed > self._slots.blocks_free):
+            free = self._slots.blocks_not_newest if sequence.yields else self._slots.blocks_free
+            if not self._slots.may_open or (self.running and needed > free):
                 return
             source, shared = self._slots.match(sequence)
             if coming.intersection(sequence.block_hashes(len(sequence.tokens) - 1)[shared:]):
@@ -318,7 +332,9 @@ class Scheduler:
         """
         if sequence.slot < 0:  # It has just given way itself.
             return False
-        while not self._slots.extend(sequence, sequence.computed + count):
+        # Alone, even one that yields gets on, whatever has to be forgotten for it.
+        spares = sequence.yields and len(self.running) > 1
+        while not self._slots.extend(sequence, sequence.computed + count, spares_newest=spares):
             busy = [sequence, *(row.sequence for row in rows)]
             later = [o for o in self.running if o.arrival > sequence.arrival and o.blocks and o not in busy]
             if not later:

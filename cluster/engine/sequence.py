@@ -14,7 +14,8 @@ class Sequence:
     """`tokens` are authoritative; everything on the stages can be redone from them.
 
     `computed` positions have been sent round the ring, `settled` ones have come back. `tokens_max` is where the
-    sequence ends at the latest; 0 means unknown, and then nothing is drafted.
+    sequence ends at the latest; 0 means unknown, and then nothing is drafted. One that `yields` is here only while
+    nobody else is.
     """
 
     tokens: list[int]
@@ -24,6 +25,7 @@ class Sequence:
     salt: str = ""
     # What the output keeps to, for llguidance.
     grammar: str = ""
+    yields: bool = False
     arrival: int = 0
     slot: int = -1
     computed: int = 0

@@ -37,6 +37,11 @@ class Slots:
         return self._free_blocks + self._prefixes.retained_blocks
 
     @property
+    def blocks_not_newest(self) -> int:
+        """Those, without what was retained last."""
+        return self.blocks_free - self._prefixes.retained.get(self._prefixes.newest, 0)
+
+    @property
     def has_moves(self) -> bool:
         return bool(self._moves)
 
@@ -52,17 +57,19 @@ class Slots:
     def place(self, sequence: Sequence, source: int, shared: int) -> bool:
         """Give the sequence a slot, with its first `shared` blocks from `source`; False when there is no slot.
 
-        A retained slot with nothing more to give is taken over, any other one copied from where there is room.
+        A retained slot with nothing more to give is taken over, any other one copied from where there is room. One
+        that yields does not take the place of what was retained last, unless there is no other slot at all.
         """
-        if source in self._prefixes.retained and not self._can_copy(source, shared):
+        kept = self._prefixes.newest if sequence.yields and self.count > 1 else -1
+        if source in self._prefixes.retained and not self._can_copy(source, shared, kept):
             sequence.slot = source
             sequence.blocks = self._prefixes.take(source, shared)
             self._begin_at(sequence, shared)
-        elif not self._free and not self._give_up_oldest(spared=source):
+        elif not self._free and not self._give_up_oldest(source, kept):
             return False
         else:
             sequence.slot = self._free.pop()
-            if shared and self.make_room(shared, spared=source):
+            if shared and self.make_room(shared, source, kept):
                 self._free_blocks -= shared
                 sequence.blocks = shared
                 self._moves.append(Move(sequence.slot, source, shared * BLOCK_TOKENS))
@@ -80,11 +87,14 @@ class Slots:
         opened = OpenSlot(sequence.slot, sequence.sampling, history, prompt_tokens, sequence.grammar)
         self._opened.append(opened)
 
-    def extend(self, sequence: Sequence, tokens: int) -> bool:
-        """Blocks for the sequence's first `tokens` tokens, where enough are free or retained."""
+    def extend(self, sequence: Sequence, tokens: int, *, spares_newest: bool = False) -> bool:
+        """Blocks for the sequence's first `tokens` tokens, where enough are free or retained.
+
+        What was retained last may be spared.
+        """
         needed = blocks_of(tokens) - sequence.blocks
         if needed > 0:
-            if not self.make_room(needed):
+            if not self.make_room(needed, self._prefixes.newest if spares_newest else -1):
                 return False
             self._free_blocks -= needed
             sequence.blocks += needed
@@ -107,9 +117,9 @@ class Slots:
             self._give_back(slot, sequence.blocks)
         sequence.slot, sequence.blocks = -1, 0
 
-    def make_room(self, blocks: int, spared: int = -1) -> bool:
+    def make_room(self, blocks: int, *spared: int) -> bool:
         """Give up retained slots, oldest first, until so many blocks are free."""
-        while blocks > self._free_blocks and self._give_up_oldest(spared):
+        while blocks > self._free_blocks and self._give_up_oldest(*spared):
             pass
         return blocks <= self._free_blocks
 
@@ -151,9 +161,9 @@ class Slots:
         assert (owned | retained).isdisjoint(self._free), "a slot is both free and owned"
         assert len(owned) + len(retained) + len(self._free) == self.count, "slots leaked"
 
-    def _can_copy(self, source: int, shared: int) -> bool:
+    def _can_copy(self, source: int, shared: int, kept: int) -> bool:
         """Whether the retained `source` has more to keep than is shared, and there is room beside it."""
-        has_slot = self._free or self._prefixes.oldest(spared=source) is not None
+        has_slot = self._free or self._prefixes.oldest(source, kept) is not None
         room = self.blocks_free - self._prefixes.retained[source]
         return bool(has_slot) and shared <= room and not self._prefixes.holds_no_more_than(source, shared)
 
@@ -163,8 +173,8 @@ class Slots:
             sequence.reused_tokens = sequence.computed
         self.note(sequence)
 
-    def _give_up_oldest(self, spared: int) -> bool:
-        slot = self._prefixes.oldest(spared)
+    def _give_up_oldest(self, *spared: int) -> bool:
+        slot = self._prefixes.oldest(*spared)
         if slot is None:
             return False
         self._give_back(slot, self._prefixes.forget(slot))

@@ -63,7 +63,7 @@ def compat_card(config: dict[str, Any]) -> ModelCard:
     _check_quantization(config)
     read = ModelConfig(config, aliases=_ALIASES)
     hidden, heads = read.count("hidden_size"), read.count("num_attention_heads")
-    layers = read.count("num_hidden_layers")
+    layers = read.layers()
     head_dim = read.count("head_dim", hidden // heads)
     kv_heads = read.count("num_key_value_heads", heads)
     shape = KvShape(kv_heads, head_dim, head_dim)

@@ -188,7 +188,7 @@ def _read_shape(name: str, family: Family, config: ModelConfig, *, blocks: bool)
     hidden = config.count("hidden_size")
     heads = config.count("num_attention_heads")
     head_dim = config.count("head_dim", hidden // heads)
-    layers = config.count("num_hidden_layers")
+    layers = config.layers()
     setting_bias = config.flag("attention_bias")
     always = family.attention_bias == "always"
     follows = family.attention_bias == "setting" and setting_bias

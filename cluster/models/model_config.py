@@ -6,6 +6,10 @@ from typing import Any
 
 from cluster.errors import ModelInvalid
 
+LAYERS_MAX = 2048
+"""Ten times as many as any model has. What is kept for each layer would fill the memory of whoever reads a card
+that claims to have billions."""
+
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -43,6 +47,14 @@ class ModelConfig:
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ModelInvalid(f"config.json: {self.name(setting)} must be a positive integer, not {value!r}")
         return value
+
+    def layers(self) -> int:
+        """How many layers there are. Raises ModelInvalid."""
+        count = self.count("num_hidden_layers")
+        if count > LAYERS_MAX:
+            name = self.name("num_hidden_layers")
+            raise ModelInvalid(f"config.json: {name} must be {LAYERS_MAX} at most, not {count}")
+        return count
 
     def count_or_none(self, setting: str) -> int | None:
         return None if self.get(setting) is None else self.count(setting)

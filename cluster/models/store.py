@@ -22,7 +22,9 @@ PART_BYTES = 256 * 2**10
 
 _TENSORS = "tensors"
 _SHA256_BYTES = 32
-_WANTED_FILES = ["*.safetensors", "*.safetensors.index.json", "*.json", "chat_template.jinja"]
+# What the hub's library calls the bar that counts the bytes of all files on disk.
+_BAR_OF_ALL = "huggingface_hub.snapshot_download"
+WANTED_FILES = ["*.safetensors", "*.safetensors.index.json", "*.json", "chat_template.jinja"]
 
 
 def model_name(reference: str) -> str:
@@ -37,13 +39,16 @@ CheckConfig = Callable[[dict[str, Any]], object]
 """Raises ModelError for a config.json that is not supported."""
 
 
-def find_model(reference: str, cache: Path, check: CheckConfig = read_card) -> Path:
+def find_model(
+    reference: str, cache: Path, check: CheckConfig = read_card, progress: Progress | None = None
+) -> Path:
     """Folder of a model given by a local path or a Hugging Face id (`owner/name`, perhaps `@revision`).
 
     A GGUF file, or a folder that holds one, becomes a folder in `cache` with its own config.json and tokenizer.
 
-    A pull shows its progress on stderr and goes on where an interrupted one stopped. An unsupported family is
-    refused after its config.json, before any weights are downloaded. Raises ModelNotFound, ModelUnsupported.
+    A pull shows its progress on stderr, tells it to `progress` from threads of its own, and goes on where an
+    interrupted one stopped. An unsupported family is refused after its config.json, before any weights are
+    downloaded. Raises ModelNotFound, ModelUnsupported.
     """
     folder = Path(reference).expanduser()
     if folder.suffix == ".gguf" and folder.is_file():
@@ -54,10 +59,10 @@ def find_model(reference: str, cache: Path, check: CheckConfig = read_card) -> P
     repository, _, revision = reference.partition("@")
     if repository.count("/") != 1 or repository.startswith((".", "/", "~")):
         raise ModelNotFound(f"{reference} is neither a folder nor a Hugging Face id like owner/name")
-    return _pull(repository, revision or "main", cache, check)
+    return _pull(repository, revision or "main", cache, check, progress)
 
 
-def _pull(repository: str, revision: str, cache: Path, check: CheckConfig) -> Path:
+def _pull(repository: str, revision: str, cache: Path, check: CheckConfig, progress: Progress | None) -> Path:
     # The library takes long to import and most starts need no pull.
     from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
@@ -65,12 +70,36 @@ def _pull(repository: str, revision: str, cache: Path, check: CheckConfig) -> Pa
     try:
         config = Path(hf_hub_download(repository, "config.json", revision=revision, cache_dir=cache))
         check(read_config(config.parent))
-        folder = snapshot_download(repository, revision=revision, cache_dir=cache, allow_patterns=_WANTED_FILES)
+        folder = snapshot_download(
+            repository,
+            revision=revision,
+            cache_dir=cache,
+            allow_patterns=WANTED_FILES,
+            tqdm_class=_bar_that_tells(progress) if progress else None,
+        )
     except LocalEntryNotFoundError:
         raise ModelNotFound(f"{repository} is not on this machine and Hugging Face cannot be reached") from None
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         raise ModelNotFound(f"{repository}@{revision} cannot be pulled: {error}") from None
     return Path(folder)
+
+
+def _bar_that_tells(progress: Progress) -> type[Any]:
+    """The hub's own bar, which also says how much of all files is here, and of how much as far as is known."""
+    from huggingface_hub.utils.tqdm import tqdm
+
+    class Bar(tqdm):  # type: ignore[misc, type-arg, unused-ignore]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            self._here_bytes = 0.0 if kwargs.get("name") == _BAR_OF_ALL else None
+            super().__init__(*args, **kwargs)
+
+        def update(self, n: float | None = 1) -> Any:
+            if self._here_bytes is not None:
+                self._here_bytes += n or 0
+                progress(int(self._here_bytes), int(self.total or 0))
+            return super().update(n)
+
+    return Bar
 
 
 def load_manifest(folder: Path, name: str, cache: Path, progress: Progress | None = None) -> Manifest:

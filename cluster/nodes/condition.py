@@ -1,12 +1,16 @@
 """What slows a machine down or will end its service, where the system tells: battery, radio, heat."""
 
 import platform
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 from msgspec import Struct
 
 _INTERFACES = Path("/sys/class/net")
+# Names that Linux' drivers give the sensors in a processor.
+_PROCESSOR_SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "cpu-thermal", "soc_thermal")
 _RADIO_NAMES = ("wi-fi", "wifi", "wlan", "wireless", "wlp")
 
 
@@ -16,11 +20,18 @@ class Condition(Struct, frozen=True, kw_only=True):
     on_battery: bool | None = None
     on_wifi: bool | None = None
     is_throttled: bool | None = None
+    temperature_c: float | None = None
 
 
 def read_condition(host: str = "") -> Condition:
     """Look now. `host` is the address that other machines reach this one at."""
-    return Condition(on_battery=_on_battery(), on_wifi=_on_wifi(host), is_throttled=_is_throttled())
+    sensors = _sensors()
+    return Condition(
+        on_battery=_on_battery(),
+        on_wifi=_on_wifi(host),
+        is_throttled=_is_throttled(sensors),
+        temperature_c=_temperature_c(sensors),
+    )
 
 
 def _on_battery() -> bool | None:
@@ -45,9 +56,19 @@ def _on_wifi(host: str) -> bool | None:
     return None
 
 
-def _is_throttled() -> bool | None:
-    """Whether a sensor is at the temperature that its maker calls high."""
+def _sensors() -> dict[str, list[Any]]:
+    """Readings by driver, none where the system has none to tell."""
     read = getattr(psutil, "sensors_temperatures", None)
-    sensors = [sensor for group in (read() if read else {}).values() for sensor in group]
-    known = [sensor for sensor in sensors if sensor.high]
+    return dict(read()) if read else {}
+
+
+def _is_throttled(sensors: Mapping[str, Sequence[Any]]) -> bool | None:
+    """Whether a sensor is at the temperature that its maker calls high."""
+    known = [sensor for group in sensors.values() for sensor in group if sensor.high]
     return any(sensor.current >= sensor.high for sensor in known) if known else None
+
+
+def _temperature_c(sensors: Mapping[str, Sequence[Any]]) -> float | None:
+    """The processor's hottest place."""
+    found = [sensor.current for name in _PROCESSOR_SENSORS for sensor in sensors.get(name, ())]
+    return max(found, default=None)

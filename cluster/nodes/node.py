@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,6 +29,8 @@ log = structlog.get_logger(__name__)
 
 WELCOME_TIMEOUT_S = 10.0
 RENEWAL_TIMEOUT_S = 30.0
+# How often the controller hears how the machine does: battery, radio, heat.
+CONDITION_EVERY_S = 15.0
 PAUSES_S = (0.5, 1.0, 2.0, 5.0)
 
 
@@ -159,8 +162,12 @@ class Agent:
 
     async def _beat(self, channel: Channel, interval_s: float) -> None:
         try:
+            told_s = time.monotonic()
             while True:
                 await channel.send(self._crew.heartbeat())
+                if time.monotonic() - told_s >= CONDITION_EVERY_S:
+                    told_s = time.monotonic()
+                    await channel.send(self._link_probe.report())
                 await asyncio.sleep(interval_s)
         except LinkLost:
             channel.writer.transport.abort()

@@ -1,6 +1,9 @@
 """Two plans side by side: whether the new one is worth a new ring, and what it would change, in words."""
 
+from collections.abc import Set as AbstractSet
+
 from cluster.plans.planned import Plan, PlannedStage
+from cluster.trust.identity import NodeId
 
 # Below that a new ring costs more than it gains: measurements vary by half as much.
 _GAIN_MIN = 0.15
@@ -34,14 +37,17 @@ def gain_of(now: Plan, new: Plan) -> float:
     return new.predicted.tokens_per_s / now.predicted.tokens_per_s - 1
 
 
-def explain_change(old: Plan, new: Plan) -> tuple[str, ...]:
-    """Before and after, machine by machine, for whoever looks before it happens."""
+def explain_change(old: Plan, new: Plan, left_out: AbstractSet[NodeId] = frozenset()) -> tuple[str, ...]:
+    """Before and after, machine by machine, for whoever looks before it happens.
+
+    Machines `left_out` are there, and were not to be planned with.
+    """
     lines = []
     before = {stage.member.node_id: stage for stage in old.stages}
     after = {stage.member.node_id: stage for stage in new.stages}
     for node_id, was in before.items():
-        will = after.get(node_id)
-        lines.append(f"{was.member.name}: {_layers(was)} {_fate(was, will, is_there=node_id in new.considered)}")
+        fate = _fate(was, after[node_id]) if node_id in after else _exit(node_id, new, left_out)
+        lines.append(f"{was.member.name}: {_layers(was)} {fate}")
     for node_id, stage in after.items():
         if node_id not in before:
             lines.append(f"{stage.member.name}: new in the ring with {_layers(stage)}")
@@ -61,9 +67,13 @@ def explain_change(old: Plan, new: Plan) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _fate(was: PlannedStage, will: PlannedStage | None, *, is_there: bool) -> str:
-    if will is None:
-        return "become none, it is " + ("out of the ring" if is_there else "gone")
+def _exit(node_id: NodeId, new: Plan, left_out: AbstractSet[NodeId]) -> str:
+    if node_id in left_out:
+        return "become none, it is left out"
+    return "become none, it is " + ("out of the ring" if node_id in new.considered else "gone")
+
+
+def _fate(was: PlannedStage, will: PlannedStage) -> str:
     return "stay as they are" if will.spec == was.spec else f"become {_layers(will)}"
 
 

@@ -43,10 +43,11 @@ _TOKEN_PREFIX = "mrj"  # noqa: S105 - a mark that people recognise, not a secret
 
 
 class _Invitation(msgspec.Struct):
-    """A join token as it is kept: by the hash of its secret."""
+    """A join token as it is kept: by the hash of its secret. `aside`: the machine is let in drained."""
 
     expires_s: float
     used_by: str = ""
+    aside: bool = False
 
 
 def certificate_life() -> timedelta:
@@ -139,14 +140,17 @@ class Authority:
         key = new_key()
         return save_identity(folder, key, self._certify(key.public_key(), role, name), self.certificate_pem)
 
-    def new_token(self, ttl_s: float = TOKEN_TTL_S) -> str:
-        """A token that lets one machine join, until it expires. Only its hash is kept."""
+    def new_token(self, ttl_s: float = TOKEN_TTL_S, *, aside: bool = False) -> str:
+        """A token that lets one machine join, until it expires. Only its hash is kept.
+
+        With `aside` the machine is let in drained: no plan uses it before somebody has had a look at it.
+        """
         now_s = self.clock()
         live = {digest: kept for digest, kept in self._invitations.items() if kept.expires_s > now_s - TOKEN_TTL_S}
         if len(live) >= TOKENS_MAX:
             raise PeerRejected(f"{TOKENS_MAX} join tokens are outstanding; wait until some expire")
         secret = secrets.token_urlsafe(24)
-        live[_digest(secret)] = _Invitation(now_s + ttl_s)
+        live[_digest(secret)] = _Invitation(now_s + ttl_s, aside=aside)
         self._invitations = live
         self._save_book()
         return f"{_TOKEN_PREFIX}.{fingerprint(self.certificate_pem)}.{secret}"
@@ -170,7 +174,10 @@ class Authority:
             raise MachineRemoved(node_id)
         invitation.used_by = node_id
         self._save_book()
-        return self._certify_node(key, name), node_id
+        certificate_pem = self._certify_node(key, name)
+        if invitation.aside:
+            self.machines.drain(node_id, draining=True)
+        return certificate_pem, node_id
 
     def renew(self, node_id: NodeId, request_pem: str) -> str:
         """A new certificate (PEM) for the machine that asks over a connection that its old one opened.

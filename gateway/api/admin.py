@@ -9,14 +9,14 @@ from msgspec import to_builtins
 from pydantic import BaseModel, ConfigDict, Field
 
 from cluster.control.topology import Topology
-from cluster.errors import MachineUnknown, ModelNotFound
+from cluster.errors import MachineUnknown, ModelNotFound, PeerRejected
 from cluster.plans.plan import Plan, PlannedStage
 from cluster.trust.addresses import Target
 from cluster.trust.identity import NodeId
-from gateway.api import audit, keys, me, people, quotas
+from gateway.api import audit, keys, me, model_terms, pauses, people, quotas, sales, sellers
 from gateway.api.authority import HEADER, Authority, Operator
 from gateway.api.fields import Named
-from gateway.errors import NotFound
+from gateway.errors import Conflict, NotFound
 from gateway.records.request_log import ROWS_MAX
 from gateway.services import Services
 
@@ -32,29 +32,50 @@ Admin = Annotated[Services, Depends(_services)]
 
 
 class PlanQuestion(BaseModel):
-    """Machines, by name or id, that the plan is to do without."""
+    """Machines, by name or id, that the plan is to do without, and drained ones that it may use."""
 
     model_config = ConfigDict(extra="forbid")
     without: list[str] = Field(default=[], max_length=256)
+    including: list[str] = Field(default=[], max_length=256)
 
 
 Limit = Annotated[int, Query(ge=1, le=ROWS_MAX)]
 
 router = APIRouter(prefix="/admin")
-for part in (people, keys, quotas, audit, me):
+for part in (people, keys, quotas, audit, me, pauses, model_terms, sales, sellers):
     router.include_router(part.router)
 
 
 @router.post("/tokens")
-async def create_token(authority: Operator, request: Request) -> dict[str, Any]:
-    """A join token for one machine, and where that machine finds the cluster."""
+async def create_token(authority: Operator, request: Request, aside: bool = False) -> dict[str, Any]:
+    """A join token for one machine, and where that machine finds the cluster; with `aside` it joins drained."""
     cluster: Target = request.app.state.cluster
     await _write_down(authority, "token.create", "cluster")
-    return {"token": authority.services.controller.new_token(), "host": cluster.host, "port": cluster.port}
+    controller = authority.services.controller
+    try:
+        token = controller.new_token(aside=aside)
+    except PeerRejected as error:
+        raise Conflict(str(error)) from None
+    return {"token": token, "host": cluster.host, "port": cluster.port, "fingerprint": controller.fingerprint}
+
+
+@router.post("/links/measure")
+async def measure_links(authority: Operator) -> dict[str, Any]:
+    """Every link between machines is measured again, a few at a time; the figures come as they are taken."""
+    await _write_down(authority, "links.measure", "cluster")
+    authority.services.controller.measure_links()
+    return {"machines": len(authority.services.controller.topology().members)}
+
+
+@router.get("/cluster/events")
+async def list_events(services: Admin) -> list[dict[str, Any]]:
+    """What happened in the cluster since this gateway was started, newest first; times in seconds since 1970."""
+    return [asdict(event) for event in services.controller.events()]
 
 
 @router.get("/cluster")
 async def show_cluster(services: Admin) -> dict[str, Any]:
+    """The cluster's machines, layers, links and plan."""
     return describe(services.controller.topology())
 
 
@@ -69,7 +90,7 @@ async def list_machines(services: Admin) -> list[dict[str, Any]]:
 
 @router.post("/machines/{name}/remove")
 async def remove_machine(authority: Operator, name: Named) -> dict[str, Any]:
-    """Out at once; its work goes on elsewhere."""
+    """Put a machine out at once; its work goes on elsewhere."""
     controller = authority.services.controller
     try:
         node_id = controller.machine(name)
@@ -82,7 +103,7 @@ async def remove_machine(authority: Operator, name: Named) -> dict[str, Any]:
 
 @router.post("/machines/{name}/drain")
 async def drain_machine(authority: Operator, name: Named, undo: bool = False) -> dict[str, Any]:
-    """Its work moves elsewhere, or it takes part again."""
+    """Move a machine's work elsewhere; with `undo` it takes part again."""
     controller = authority.services.controller
     try:
         node_id = controller.machine(name)
@@ -102,7 +123,7 @@ async def _write_down(authority: Authority, action: str, target: str) -> None:
 async def draft_plan(services: Admin, question: PlanQuestion) -> dict[str, Any]:
     """What would be planned now, beside the plan that serves. Nothing changes."""
     try:
-        draft = await services.controller.draft_plan(question.without)
+        draft = await services.controller.draft_plan(question.without, including=question.including)
     except (MachineUnknown, ModelNotFound) as error:
         raise NotFound(str(error)) from None
     return {"now": _plan(draft.now), "then": _plan(draft.then), "change": list(draft.change)}
@@ -150,7 +171,25 @@ def describe(topology: Topology) -> dict[str, Any]:
         "embedding_model": topology.embedding_model,
         "embedder": topology.embedder,
         "embedder_status": list(topology.embedder_status),
+        "links": _links(topology),
     }
+
+
+def _links(topology: Topology) -> list[dict[str, Any]]:
+    """Every link between machines that are here, as it was measured last; each way by itself."""
+    names = {member.node_id: member.name for member in topology.members}
+    return [
+        {
+            "from": names[sender],
+            "to": names[receiver],
+            "delay_ms": round(link.delay_s * 1000, 3),
+            "jitter_ms": round(link.jitter_s * 1000, 3),
+            "mbit_per_s": round(link.bytes_per_s * 8 / 1e6, 1),
+            "mtu_bytes": link.mtu_bytes,
+        }
+        for (sender, receiver), link in sorted(topology.network.links.items())
+        if sender in names and receiver in names
+    ]
 
 
 def _plan(plan: Plan | None) -> dict[str, Any] | None:

@@ -62,18 +62,19 @@ async def admitted(request: Request) -> Authority:
 
 
 async def _operator(authority: Annotated[Authority, Depends(admitted)]) -> Authority:
-    _refuse_who_may_not(authority.caller)
+    refuse_who_may_not(authority.caller)
     if authority.organization_id is not None:
         raise RoleForbids("This is for admins of the house; this key's person is none.")
     return authority
 
 
 async def _manager(authority: Annotated[Authority, Depends(admitted)]) -> Authority:
-    _refuse_who_may_not(authority.caller)
+    refuse_who_may_not(authority.caller)
     return authority
 
 
-def _refuse_who_may_not(caller: Caller | None) -> None:
+def refuse_who_may_not(caller: Caller | None) -> None:
+    """The machine may, and an admin whose key was made for that. Raises RoleForbids."""
     if caller is None:
         return
     if caller.role != "admin":

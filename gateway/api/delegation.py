@@ -1,14 +1,34 @@
 """What an admin of one organization may hand on: never more than their own key allows. Pure."""
 
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Protocol
 
 from gateway.errors import RoleForbids
-from gateway.identity.key_rows import KeyRow, KeyTerms
+from gateway.identity.key_rows import ANY, KeyTerms
 from gateway.routing.need import PRIVACY_RANK
 from gateway.settings.base import LaneName
 
 
-def refuse_more_than_own(own: KeyRow, terms: KeyTerms, lanes: Collection[LaneName]) -> None:
+class Allowed(Protocol):
+    """What somebody's own key allows, or their session without one."""
+
+    @property
+    def terms(self) -> KeyTerms: ...
+
+    @property
+    def lanes(self) -> Collection[LaneName]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class OfSession:
+    """Whoever signed in without a key may use what a new key would be given."""
+
+    lanes: Collection[LaneName]
+    terms: KeyTerms = ANY
+
+
+def refuse_more_than_own(own: Allowed, terms: KeyTerms, lanes: Collection[LaneName]) -> None:
     """Raises RoleForbids, with the field that would allow more.
 
     `may_administer` is not among what is compared: nobody gets here whose own key may not.
@@ -17,7 +37,7 @@ def refuse_more_than_own(own: KeyRow, terms: KeyTerms, lanes: Collection[LaneNam
         raise RoleForbids(f"{field}: your own key allows {allowed}", param=field)
 
 
-def _excesses(own: KeyRow, terms: KeyTerms, lanes: Collection[LaneName]) -> Iterator[tuple[str, str]]:
+def _excesses(own: Allowed, terms: KeyTerms, lanes: Collection[LaneName]) -> Iterator[tuple[str, str]]:
     """Each field that allows more than `own`, and what that allows in words."""
     for field, wanted, allowed in (
         ("lanes", lanes, own.lanes),

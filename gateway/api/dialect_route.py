@@ -24,7 +24,8 @@ def route_class(error_body: Callable[[ApiError], bytes]) -> type[APIRoute]:
                 except RequestValidationError as error:
                     problem = error.errors()[0]
                     place = ".".join(map(str, problem["loc"][1:]))
-                    refused = to_api_error(RequestInvalid(f"{place}: {problem['msg']}", param=place))
+                    text = problem["msg"].removeprefix("Value error, ")
+                    refused = to_api_error(RequestInvalid(f"{place}: {text}", param=place))
                 except GatewayError as error:
                     refused = to_api_error(error)
                 headers = {name.decode(): value.decode() for name, value in refused.headers}

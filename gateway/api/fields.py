@@ -1,12 +1,14 @@
 """Fields that bodies and queries of the admin API are made of, bounded and free of what no database takes."""
 
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 from fastapi import Path, Query
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 _NS_MAX = 2**63 - 1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 
 # PostgreSQL keeps no NUL in a text.
 _TEXT = r"^[^\x00]*$"
@@ -22,7 +24,9 @@ Since = Annotated[AwareDatetime | None, Query(description="RFC 3339, with its of
 
 def as_ns(when: datetime | None) -> int | None:
     """Nanoseconds since the epoch, within what a database counts."""
-    return None if when is None else min(max(int(when.timestamp() * 1e9), 0), _NS_MAX)
+    if when is None:
+        return None
+    return min(max((when - _EPOCH) // _MICROSECOND * 1_000, 0), _NS_MAX)
 
 
 class Body(BaseModel):

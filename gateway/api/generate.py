@@ -1,6 +1,6 @@
 """The hot routes' desk: an exchange becomes a call, the journey answers it in the caller's dialect."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import structlog
@@ -8,7 +8,8 @@ import structlog
 from gateway.dialects.base import Route, Writer
 from gateway.dialects.routes import ROUTES
 from gateway.dialects.upkeep import Upkeep, UpkeepAsked, answer_of
-from gateway.errors import ApiError, to_api_error
+from gateway.errors import ApiError, RoleForbids, to_api_error
+from gateway.guests.hosting import host
 from gateway.http.exchange import Exchange, Headers
 from gateway.http.proxies import TrustedProxies
 from gateway.identity.caller import Caller
@@ -22,6 +23,7 @@ from gateway.services import Services
 log = structlog.get_logger(__name__)
 
 _DEFECT = 500
+_FOR_GUESTS = ("/v1/chat/completions", "/v1/completions")
 
 
 class GenerateDesk:
@@ -35,12 +37,15 @@ class GenerateDesk:
         self._services = services
 
     async def identify(self, token: str, address: str) -> Caller:
-        return await self._services.directory.gate.admit(token, address)
+        return await self._services.directory.gate.admit_any(token, address)
 
     async def answer(self, exchange: Exchange) -> None:
         route, caller = exchange.route, exchange.caller
         assert caller
         try:
+            if caller.is_guest:
+                await self._host(exchange, caller)
+                return
             try:
                 question = route.read(exchange.raw)
             except UpkeepAsked as asked:
@@ -67,6 +72,16 @@ class GenerateDesk:
             if to_api_error(error).status == _DEFECT:
                 log.error("request failed", request_id=exchange.id, exc_info=error)
             exchange.refuse(error)
+
+    async def _host(self, exchange: Exchange, caller: Caller) -> None:
+        """A guest is somebody else with every question: it shares what is cached of prompts with nobody."""
+        if exchange.route.path not in _FOR_GUESTS:
+            raise RoleForbids(f"Guests ask at {' and '.join(_FOR_GUESTS)}, and nowhere else.")
+        question = exchange.route.read(exchange.raw)
+        exchange.drop()
+        tenant = f"{caller.user_id}:{exchange.id}"
+        call = Call(exchange.id, question.kind, question.request, question.raw, tenant, is_guest=True)
+        await host(self._services, caller, call, exchange)
 
     async def _look_after(self, exchange: Exchange, caller: Caller, upkeep: Upkeep) -> None:
         await look_after(self._services, caller, exchange.id, upkeep, exchange.address)
@@ -101,14 +116,25 @@ class _Translated:
     async def drain(self) -> None:
         await self._exchange.drain()
 
-    def finish(self) -> None:
+    @property
+    def is_gone(self) -> bool:
+        return self._exchange.is_gone
+
+    @property
+    def keeps_calls(self) -> bool:
+        return self._writer is not None and self._writer.keeps_calls
+
+    def follow(self) -> None:
+        self._exchange.follow()
+
+    def finish(self, trailers: Sequence[tuple[bytes, bytes]] = ()) -> None:
         if self._writer:
             last = self._writer.end()
             if self._writer.broken and not self._exchange.is_stream:
                 self._exchange.break_off(self._writer.broken)
                 return
             self._exchange.write(last)
-        self._exchange.finish()
+        self._exchange.finish(trailers)
 
     def break_off(self, error: ApiError) -> None:
         if self._writer and self._exchange.is_stream:

@@ -1,5 +1,6 @@
 """GET /healthz, /readyz and /metrics, for whoever watches over the gateway."""
 
+import time
 from functools import partial
 
 from starlette.requests import Request
@@ -25,12 +26,16 @@ async def _is_alive(_: Request) -> Response:
 async def _is_ready(services: Services, _: Request) -> Response:
     """Ready means: requests for the models that this gateway was started with will be answered.
 
-    `books` says which rules of the books are broken; that alone keeps nobody from being answered.
+    `books` says which rules of the books are broken, and whether blocks are made; that alone keeps nobody from
+    being answered.
     """
     books = await services.books.condition()
     if not books.is_reachable:
         return _not_ready("failed", "the database does not answer", "unknown")
-    facts = "; ".join(f"broken: {rule}" for rule in books.broken) or "in order"
+    troubles = [f"broken: {rule}" for rule in books.broken]
+    if (left := services.books.unproven) is not None and left.trouble:
+        troubles.append("no block can be made, see the log")
+    facts = "; ".join(troubles) or "in order"
     cluster = services.settings.cluster
     status, reason = services.controller.embeddings.readiness.status
     if cluster.embedding_model and status != "ready":
@@ -51,5 +56,10 @@ async def _metrics(services: Services, _: Request) -> Response:
     services.metrics.in_flight.set(services.admission.in_flight)
     services.metrics.cluster_nodes.set(len(topology.members))
     services.metrics.cluster_epoch.set(topology.epoch)
+    services.metrics.ledger_leader.set(services.books.leads)
+    services.metrics.ledger_epoch.set(services.books.epoch)
+    if (left := services.books.unproven) is not None:
+        services.metrics.ledger_unproven_events.set(left.events)
+        services.metrics.ledger_unproven_seconds.set(left.age_s(time.time_ns()))
     services.metrics.books_lag.set(services.books.waiting + services.bookkeeper.waiting)
     return Response(services.metrics.render(), media_type=CONTENT_TYPE)

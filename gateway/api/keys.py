@@ -10,7 +10,7 @@ from accounting.chart import department as department_account
 from accounting.chart import terms_of
 from accounting.errors import AccountUnknown
 from gateway.api.authority import Authority, Manager
-from gateway.api.delegation import refuse_more_than_own
+from gateway.api.delegation import OfSession, refuse_more_than_own
 from gateway.api.fields import Body, Named, Text, Texts, Wanted
 from gateway.api.people import person_of
 from gateway.errors import NotFound, RequestInvalid, RoleForbids
@@ -61,13 +61,14 @@ class Rotation(Body):
 
 @router.get("")
 def list_keys(authority: Manager, organization: Wanted = None, user: Wanted = None) -> list[dict[str, Any]]:
+    """The keys that one administers, without their texts."""
     rows = authority.services.keys.rows(authority.within(organization), user)
     return [row.facts() for row in rows]
 
 
 @router.post("")
 def create_key(authority: Manager, wanted: NewKey) -> dict[str, Any]:
-    """The answer holds the key's text, this once."""
+    """Make a key; the answer holds its text, this once."""
     person = person_of(authority, wanted.user)
     department = _department_of(authority, wanted.department, person)
     terms = KeyTerms(
@@ -93,6 +94,7 @@ def create_key(authority: Manager, wanted: NewKey) -> dict[str, Any]:
 
 @router.patch("/{key}")
 def change_key(authority: Manager, key: Named, wanted: ChangedKey) -> dict[str, Any]:
+    """Change what a key may do; null takes a restriction away."""
     row = _key_of(authority, key)
     given = wanted.model_fields_set
     terms = KeyTerms(
@@ -109,7 +111,7 @@ def change_key(authority: Manager, key: Named, wanted: ChangedKey) -> dict[str, 
 
 @router.post("/{key}/rotate")
 def rotate_key(authority: Manager, key: Named, wanted: Rotation) -> dict[str, Any]:
-    """A new text for the same key; the old one stays valid for the grace time."""
+    """Give a key a new text; the old one stays valid for the grace time."""
     row = _key_of(authority, key)
     _refuse_more_than_own(authority, row.terms, row.lanes)
     return _shown_once(authority.services.keys.rotate(row.key_id, wanted.grace_s, authority.actor))
@@ -117,6 +119,7 @@ def rotate_key(authority: Manager, key: Named, wanted: Rotation) -> dict[str, An
 
 @router.delete("/{key}")
 def revoke_key(authority: Manager, key: Named) -> dict[str, Any]:
+    """End a key for good."""
     row = _key_of(authority, key)
     if not authority.services.keys.revoke(row.key_id, authority.actor):
         raise NotFound(f"no valid key has the id or prefix {key}")
@@ -137,7 +140,8 @@ def _refuse_more_than_own(authority: Authority, terms: KeyTerms, lanes: tuple[La
     """
     own = authority.caller
     if own is not None and authority.organization_id is not None:
-        refuse_more_than_own(authority.services.keys.row(own.key_id), terms, lanes)
+        allowed = authority.services.keys.row(own.key_id) if own.key_id else OfSession(own.lanes)
+        refuse_more_than_own(allowed, terms, lanes)
 
 
 def _department_of(authority: Authority, wanted: str | None, person: Person) -> str:

@@ -9,9 +9,10 @@ from fastapi import APIRouter, Depends, Query
 from accounting.metering.usage import UsageTotal, usage_totals
 from accounting.money import format_usd
 from gateway.api.authority import Authority, Somebody
-from gateway.errors import RequestInvalid
+from gateway.api.fields import Named
+from gateway.errors import NotFound, RequestInvalid, RoleForbids
 from gateway.identity.caller import Caller
-from gateway.identity.key_queries import ids_used_by
+from gateway.identity.key_queries import usage_of
 from gateway.identity.quotas import facts
 
 router = APIRouter(prefix="/me")
@@ -41,13 +42,21 @@ def show_me(me: Me) -> dict[str, Any]:
 
 @router.get("/keys")
 def show_my_keys(me: Me) -> list[dict[str, Any]]:
+    """One's own keys, without their texts."""
     authority, caller = me
     return [row.facts() for row in authority.services.keys.rows(user_id=caller.user_id)]
 
 
+@router.delete("/keys/{key}")
+def revoke_my_key(me: Me, key: Named) -> dict[str, Any]:
+    """End the key that this is asked with, as after a leak."""
+    authority, caller = me
+    return {"revoked": revoke_own_key(authority, caller, key)}
+
+
 @router.get("/usage")
 def show_my_usage(me: Me, days: Annotated[int, Query(ge=1, le=366)] = 30) -> list[dict[str, Any]]:
-    """By UTC day and model, over the last `days`."""
+    """What one has used, by UTC day and model, over the last `days`."""
     authority, caller = me
     now_ns = time.time_ns()
     with authority.directory.read() as session:
@@ -56,10 +65,29 @@ def show_my_usage(me: Me, days: Annotated[int, Query(ge=1, le=366)] = 30) -> lis
             ("day", "model"),
             since_ns=now_ns - days * _DAY_NS,
             until_ns=now_ns + 1,
-            user_id=caller.user_id,
-            key_ids=ids_used_by([caller.user_id]),
+            whose=usage_of(caller.user_id),
         )
     return [_total(total) for total in totals]
+
+
+def revoke_own_key(authority: Authority, caller: Caller, key: str) -> str:
+    """Revoke a key of the caller's by its id or prefix; returns its id.
+
+    Whoever comes with a key may end that one alone: it may be the one that leaked, and others are other
+    applications'. Raises NotFound, also for somebody else's, and RoleForbids.
+    """
+    keys = authority.services.keys
+    row = keys.row(key)
+    if row.user_id != caller.user_id or row.revoked_ns is not None:
+        raise NotFound(f"no valid key of yours has the id or prefix {key}")
+    if caller.key_id not in ("", row.key_id):
+        raise RoleForbids(
+            "With a key you can revoke that key alone. Sign in to the console with a password or your identity "
+            "provider to revoke your others, or ask an admin."
+        )
+    if not keys.revoke(row.key_id, authority.actor):
+        raise NotFound(f"no valid key of yours has the id or prefix {key}")
+    return row.key_id
 
 
 def _total(total: UsageTotal) -> dict[str, Any]:

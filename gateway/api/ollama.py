@@ -40,12 +40,13 @@ _show = msgspec.json.Decoder(_Show)
 
 @router.get("/version")
 async def version() -> Json:
+    """The version of Ollama's API that is spoken here."""
     return {"version": API_VERSION, "server": "millrace"}
 
 
 @router.get("/tags")
 async def tags(request: Request) -> Json:
-    """Every model."""
+    """Every model that the key may use."""
     return {"models": [_listed(entry) for entry in await _catalogue(request)]}
 
 
@@ -59,6 +60,7 @@ async def running(request: Request) -> Json:
 
 @router.post("/show")
 async def show(request: Request) -> Json:
+    """What a model can do, in Ollama's words."""
     services: Services = request.app.state.services
     caller = await authenticate(services, request.scope)
     raw = await read_body(request.scope, request.receive, services.settings.server.body_bytes_max)

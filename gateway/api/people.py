@@ -35,23 +35,27 @@ class NewRole(Body):
 
 @router.get("/organizations")
 def list_organizations(authority: Manager) -> list[dict[str, Any]]:
+    """The organizations that one administers."""
     found = authority.directory.people.organizations()
     return [asdict(one) for one in found if authority.organization_id in (None, one.organization_id)]
 
 
 @router.post("/organizations")
 def add_organization(authority: Operator, wanted: NewOrganization) -> dict[str, Any]:
+    """Add an organization."""
     return asdict(authority.directory.people.add_organization(wanted.id, wanted.name, authority.actor))
 
 
 @router.get("/people")
 def list_people(authority: Manager, organization: Wanted = None, removed: bool = False) -> list[dict[str, Any]]:
+    """The people whom one administers; with `removed` also those who are gone."""
     found = authority.directory.people.people(authority.within(organization), removed=removed)
     return [asdict(person) for person in found]
 
 
 @router.post("/people")
 def add_person(authority: Manager, wanted: NewPerson) -> dict[str, Any]:
+    """Add a person to an organization."""
     people = authority.directory.people
     organization = people.organization(wanted.organization or authority.organization_id or "home")
     authority.over(organization.organization_id, f"organization {wanted.organization}")
@@ -70,6 +74,7 @@ def add_person(authority: Manager, wanted: NewPerson) -> dict[str, Any]:
 
 @router.patch("/people/{user}")
 def set_role(authority: Manager, user: Named, wanted: NewRole) -> dict[str, Any]:
+    """Give somebody another role."""
     person_of(authority, user)
     changed = authority.directory.people.set_role(user, wanted.role, authority.actor)
     authority.services.keys.forget()
@@ -78,7 +83,7 @@ def set_role(authority: Manager, user: Named, wanted: NewRole) -> dict[str, Any]
 
 @router.delete("/people/{user}")
 def remove_person(authority: Manager, user: Named) -> dict[str, Any]:
-    """Keys and sessions end; the account and what it has used stay."""
+    """Remove somebody: keys and sessions end; the account and what it has used stay."""
     person_of(authority, user)
     authority.directory.people.remove(user, authority.actor)
     authority.services.keys.forget()

@@ -7,6 +7,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from accounting.errors import LedgerError
 from gateway.api import health, models
 from gateway.errors import GatewayError, to_api_error
 from gateway.services import Services
@@ -43,7 +44,7 @@ async def _answer(route: Route, scope: Scope, receive: Receive, send: Send) -> N
 
 def error_response(error: Exception, path: str) -> Response:
     """Any error in OpenAI's shape; a defect's own words are for the log alone."""
-    if not isinstance(error, GatewayError):
+    if not isinstance(error, GatewayError | LedgerError):
         log.error("request failed", path=path, exc_info=error)
     answer = to_api_error(error)
     headers = {name.decode(): value.decode() for name, value in answer.headers}

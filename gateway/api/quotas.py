@@ -1,4 +1,4 @@
-"""/admin/quotas: limits of keys, people and organizations."""
+"""/admin/quotas: limits of keys, people, teams and organizations."""
 
 from typing import Annotated, Any
 
@@ -13,7 +13,7 @@ from gateway.limits.quotas import Measure, Span
 
 router = APIRouter(prefix="/quotas")
 
-Scope = Annotated[str, Field(max_length=200, pattern=r"^(key|person|organization):[^\x00]+$")]
+Scope = Annotated[str, Field(max_length=200, pattern=r"^(key|person|team|organization):[^\x00]+$")]
 
 
 class NewQuota(Body):
@@ -28,14 +28,15 @@ class NewQuota(Body):
 
 @router.get("")
 def list_quotas(authority: Manager, organization: Wanted = None) -> list[dict[str, Any]]:
+    """Every limit of the organizations that one administers."""
     return [facts(quota) for quota in authority.directory.quotas.rows(authority.within(organization))]
 
 
 @router.put("")
 def set_quota(authority: Manager, wanted: NewQuota) -> dict[str, Any]:
-    """Instead of the one with the same scope, measure, span and model."""
+    """Set a limit, instead of the one with the same scope, measure, span and model."""
     quota = parse_quota(wanted.scope, wanted.measure, wanted.amount, wanted.span, wanted.model)
-    _refuse_own(authority, quota.scope)
+    refuse_own(authority, quota.scope)
     authority.directory.quotas.set(quota, authority.actor)
     authority.services.keys.forget()
     return facts(quota)
@@ -49,14 +50,15 @@ def remove_quota(
     span: Span | None = None,
     model: Wanted = None,
 ) -> dict[str, Any]:
+    """Take a limit away."""
     quota = parse_quota(scope, measure, "0", span, model)
-    _refuse_own(authority, scope)
+    refuse_own(authority, scope)
     authority.directory.quotas.remove(quota, authority.actor)
     authority.services.keys.forget()
     return {"removed": {"scope": scope, "measure": measure, "span": span, "model": model}}
 
 
-def _refuse_own(authority: Authority, scope: str) -> None:
+def refuse_own(authority: Authority, scope: str) -> None:
     """An organization's own limits are set by whose machines they protect. Raises NotFound, RoleForbids."""
     authority.over(authority.directory.quotas.organization_of(scope), scope.replace(":", " ", 1))
     if authority.organization_id is not None and scope.startswith("organization:"):

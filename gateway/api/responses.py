@@ -21,6 +21,7 @@ Json = dict[str, Any]
 
 @router.get("/{response_id}")
 async def get_response(request: Request, response_id: str, stream: bool = False) -> Response:
+    """A stored response of one's own."""
     if stream:
         raise RequestInvalid("stream: a stored response is whole; ask for it without", param="stream")
     stored = await _find(request, response_id)
@@ -29,6 +30,7 @@ async def get_response(request: Request, response_id: str, stream: bool = False)
 
 @router.delete("/{response_id}")
 async def delete_response(request: Request, response_id: str) -> Json:
+    """Forget a stored response."""
     services: Services = request.app.state.services
     caller = await authenticate(services, request.scope)
     await services.responses.remove(owner_of(caller), response_id)
@@ -37,7 +39,7 @@ async def delete_response(request: Request, response_id: str) -> Json:
 
 @router.post("/{response_id}/cancel")
 async def cancel_response(request: Request, response_id: str) -> Json:
-    """Only what runs in the background could be; whoever hangs up has cancelled the rest."""
+    """Always refused: nothing runs in the background here, and whoever hangs up has cancelled."""
     await _find(request, response_id)
     raise RequestInvalid("This response is whole already: it was not made in the background.", param="response_id")
 
@@ -50,6 +52,7 @@ async def list_input_items(
     order: Literal["asc", "desc"] = "desc",
     after: Annotated[str | None, Query(max_length=256)] = None,
 ) -> Json:
+    """What was said in a stored response's request, a page at a time."""
     stored = await _find(request, response_id)
     items: list[Json] = [_as_resource(item) for item in json.loads(stored.input)]
     if order == "desc":
@@ -66,6 +69,7 @@ async def list_input_items(
 
 @router.post("/input_tokens")
 async def count_input_tokens(request: Request) -> Json:
+    """How many tokens a Responses request would have as its prompt."""
     services: Services = request.app.state.services
     caller = await authenticate(services, request.scope)
     raw = await read_body(request.scope, request.receive, services.settings.server.body_bytes_max)

@@ -1,5 +1,7 @@
 """One request of a batch on the journey that every request takes, its answer collected here."""
 
+from collections.abc import Sequence
+
 import structlog
 
 from gateway.batches.reply import Reply
@@ -48,7 +50,18 @@ class _Collector:
     async def drain(self) -> None:
         """There is always room."""
 
-    def finish(self) -> None:
+    @property
+    def is_gone(self) -> bool:
+        return False
+
+    @property
+    def keeps_calls(self) -> bool:
+        return False
+
+    def follow(self) -> None:
+        """Everything is taken at once."""
+
+    def finish(self, trailers: Sequence[tuple[bytes, bytes]] = ()) -> None:  # noqa: ARG002
         if self._writer:
             self._keep(self._writer.end())
             if self._writer.broken:

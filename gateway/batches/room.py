@@ -7,13 +7,14 @@ from gateway.lanes.base import Offer
 from gateway.routing.decision import Candidate, Decision
 from gateway.routing.policy import Check
 from gateway.settings import LaneName
+from gateway.settings.base import FOREIGN
 from gateway.settings.batches import BatchesSettings
 
 Verdict = Literal["own", "paid", "wait", "hopeless"]
 """`hopeless`: nobody will ever answer it, and the journey's error says why."""
 
 OWN: frozenset[LaneName] = frozenset(("cluster", "pool"))
-PAID: frozenset[LaneName] = frozenset(("cloud",))
+PAID: frozenset[LaneName] = FOREIGN
 
 # What passes by itself; whatever else stands against an offer stays.
 _PASSING: frozenset[Check] = frozenset(("down", "draining", "breaker"))

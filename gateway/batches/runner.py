@@ -42,6 +42,11 @@ class Runner:
         self._task: asyncio.Task[None] | None = None
         self._look_s = self._prune_s = 0.0
 
+    @property
+    def open_batches(self) -> int:
+        """Batches that are being worked off here."""
+        return len(self._jobs)
+
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name="batches")
 

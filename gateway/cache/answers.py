@@ -1,9 +1,10 @@
 """Answers that need nobody's work: kept from before, or on their way to somebody who asked the same."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
+from accounting.metering.delivered import Delivered
 from gateway.cache.fingerprint import Fingerprint, fingerprint, is_deterministic
 from gateway.cache.flight import Flight
 from gateway.cache.keeping import KeptBody
@@ -20,6 +21,8 @@ Source = Literal["hit", "similar", "shared"]
 
 Embed: TypeAlias = Callable[[Caller, Privacy, str], Awaitable[list[float] | None]]
 """The vector of a text from an own lane, within the caller's policy; None when there is none just now."""
+Aliases: TypeAlias = Callable[[], Mapping[str, Sequence[str]]]
+"""The models that each alias stands for just now."""
 
 _FLIGHTS_MAX = 10_000
 
@@ -43,7 +46,15 @@ class Found:
 class Answers:
     """What the journey asks before it asks a lane. One event loop owns it."""
 
-    def __init__(self, settings: CacheSettings, remote: Remote | None = None, embed: Embed | None = None) -> None:
+    def __init__(
+        self,
+        settings: CacheSettings,
+        remote: Remote | None = None,
+        embed: Embed | None = None,
+        aliases: Aliases = dict,
+    ) -> None:
+        """`aliases` gives the models that names stand for just now: an answer of another one is not found."""
+        self._aliases = aliases
         self._keeps = settings.answers != "off"
         self._keeps_all = settings.answers == "all"
         self._shares = settings.coalesce
@@ -67,7 +78,8 @@ class Answers:
     async def find(self, call: Call, caller: Caller, privacy: Privacy) -> "Found | Lead":
         """An answer, or the lead: the caller gets one from a lane and shows it here."""
         wants_meaning = self._embed is not None and not call.features
-        mark = fingerprint(call, caller, privacy, with_context=wants_meaning)
+        stands_for = self._aliases().get(call.request.model, ())
+        mark = fingerprint(call, caller, privacy, with_context=wants_meaning, stands_for=stands_for)
         if self._keeps and (kept := await self._kept(mark.exact, privacy)):
             return Found(_as_answer(kept), "hit")
         shares = self._shares and is_deterministic(call)
@@ -170,14 +182,18 @@ class Lead:
             flight = Flight(self._keep)
             self._flight = flight if answers.begin(mark.exact, flight) else None
 
-    def show(self, answer: Answer) -> Answer:
+    def show(self, answer: Answer, *, is_paid: bool = False) -> Answer:
         """The leader's answer, seen by all who follow and kept when it was whole."""
         if self._flight:
-            return self._flight.lead(answer)
+            return self._flight.lead(answer, is_paid=is_paid)
         if not self._answers.keeps:
             return answer
         body = KeptBody(answer, self._keep)
         return Answer(answer.status, answer.content_type, body, answer.meter, answer.headers)
+
+    def told(self) -> tuple[Delivered, ...]:
+        """What of a paid answer others were given who followed."""
+        return self._flight.told() if self._flight else ()
 
     async def end(self, *, has_failed: bool = False) -> None:
         """Whatever became of it, nobody waits for it any more."""

@@ -1,5 +1,6 @@
 """Which requests are the same: everything that shapes an answer, and whose it is, as one hash."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -38,10 +39,20 @@ def is_deterministic(call: Call) -> bool:
     return call.generation.temperature == 0 or call.generation.seed is not None
 
 
-def fingerprint(call: Call, caller: Caller, privacy: Privacy, *, with_context: bool = False) -> Fingerprint:
-    """The hash of a call; `with_context` also that of what surrounds the last question, where it is plain text."""
+def fingerprint(
+    call: Call,
+    caller: Caller,
+    privacy: Privacy,
+    *,
+    with_context: bool = False,
+    stands_for: Sequence[str] = (),
+) -> Fingerprint:
+    """The hash of a call; `with_context` also that of what surrounds the last question, where it is plain text.
+
+    `stands_for` are the models that the name in the request is an alias of just now.
+    """
     fields = _top_level.decode(call.raw)
-    scope = _scope(call, caller, privacy)
+    scope = _scope(call, caller, privacy, stands_for)
     exact = _digest(scope, fields, None)
     question = _last_question(call) if with_context else ""
     if not question:
@@ -49,7 +60,7 @@ def fingerprint(call: Call, caller: Caller, privacy: Privacy, *, with_context: b
     return Fingerprint(exact, _digest(scope, fields, _without_question(fields["messages"])), question)
 
 
-def _scope(call: Call, caller: Caller, privacy: Privacy) -> bytes:
+def _scope(call: Call, caller: Caller, privacy: Privacy, stands_for: Sequence[str]) -> bytes:
     """Whose the answer is, and every rule that decided who may have given it."""
     extras = call.request.millrace
     parts = (
@@ -58,9 +69,11 @@ def _scope(call: Call, caller: Caller, privacy: Privacy) -> bytes:
         privacy,
         call.kind,
         (extras and extras.lane) or "",
+        "continues" if extras and extras.continue_on_failure else "",
         _names(caller.lanes),
         _names(caller.regions),
         _names(caller.models),
+        *stands_for,
     )
     return b"".join(b"%d:%s" % (len(part), part.encode("utf-8", "surrogatepass")) for part in parts)
 

@@ -7,8 +7,10 @@ from typing import TypeAlias
 
 from msgspec import structs
 
+from accounting.metering.delivered import Delivered
 from gateway.errors import LaneBrokeOff
 from gateway.lanes.base import Answer, Meter, Out
+from gateway.lanes.transcript import Transcript
 
 # Beyond it nobody joins any more, and nothing is kept for later.
 BYTES_MAX = 4 * 2**20
@@ -32,6 +34,11 @@ class Flight:
         self._kept: list[bytes] = []
         self._kept_bytes = 0
         self._readers: list[_Reader] = []
+        self._is_paid = False
+        self._untold: deque[bytes] | None = None
+        """Of a paid answer, what no follower has taken yet."""
+        self._told_bytes = 0
+        self._told = Transcript()
         self._joining = 0
         self._error: Exception | None = None
         self._stirred = asyncio.Event()
@@ -43,8 +50,15 @@ class Flight:
         """Whether somebody may still join: from the start, or not at all."""
         return not self.is_over and self._kept_bytes <= BYTES_MAX
 
-    def lead(self, answer: Answer) -> Answer:
-        """The leader's own share of its answer; from now on others can read it too."""
+    def lead(self, answer: Answer, *, is_paid: bool = False) -> Answer:
+        """The leader's own share of its answer; from now on others can read it too.
+
+        The leader pays for what reached anybody, since the others asked for nothing but to wait with it: of what
+        `is_paid` it is kept what the furthest of them had.
+        """
+        self._is_paid = is_paid
+        if is_paid:
+            self._untold = deque()
         self._opened.set_result(answer)
         return structs.replace(answer, body=_Leading(self, answer))
 
@@ -104,6 +118,18 @@ class Flight:
             reader.end()
         self._stirred.set()
 
+    def told(self) -> tuple[Delivered, ...]:
+        """What of a paid answer was handed to the follower who got furthest."""
+        return self._told.choices() if self._told_bytes else ()
+
+    def note_taken(self, taken_bytes: int) -> None:
+        """A follower has taken so much."""
+        untold = self._untold
+        while untold and self._told_bytes + len(untold[0]) <= taken_bytes:
+            data = untold.popleft()
+            self._told_bytes += len(data)
+            self._told.add(data)
+
     # Where the upstream's answer writes to.
 
     def write(self, data: bytes) -> None:
@@ -112,12 +138,19 @@ class Flight:
             self._kept.append(data)
         else:
             self._kept.clear()
+        if self._untold is not None:
+            self._untold.append(data)
+            if not self.takes_more and not self._joining:
+                self._untold = None  # nobody else will ever read it
         for reader in self._readers:
             reader.take(data)
 
     @property
     def is_full(self) -> bool:
-        return any(reader.lag_bytes > _AHEAD_BYTES for reader in self._readers)
+        lags_bytes = [reader.lag_bytes for reader in self._readers]
+        if self._is_paid and min(lags_bytes, default=0):
+            return True  # what nobody is given would be paid for all the same
+        return max(lags_bytes, default=0) > _AHEAD_BYTES
 
     async def drain(self) -> None:
         while self.is_full:
@@ -125,9 +158,9 @@ class Flight:
 
     # Who reads.
 
-    async def read_to(self, out: Out) -> None:
+    async def read_to(self, out: Out, *, is_leader: bool = False) -> None:
         """Everything from the first byte on; raises what the answer broke off with."""
-        reader = _Reader(out, self._kept, self._stirred)
+        reader = _Reader(out, self._kept, self._stirred, None if is_leader else self.note_taken)
         self._readers.append(reader)
         if self.is_over:
             reader.end()
@@ -153,11 +186,15 @@ class Flight:
 class _Reader:
     """One of them: what its caller has not taken yet waits here."""
 
-    def __init__(self, out: Out, so_far: list[bytes], stirred: asyncio.Event) -> None:
+    def __init__(
+        self, out: Out, so_far: list[bytes], stirred: asyncio.Event, note_taken: Callable[[int], None] | None
+    ) -> None:
         self._out = out
         self._lag = deque(so_far)
         self.lag_bytes = sum(map(len, so_far))
         self._stirred = stirred
+        self._note_taken = note_taken
+        self._taken_bytes = 0
         self._news = asyncio.Event()
         self._is_over = False
 
@@ -167,7 +204,13 @@ class _Reader:
             self.lag_bytes += len(data)
             self._news.set()
         else:
-            self._out.write(data)
+            self._write(data)
+
+    def _write(self, data: bytes) -> None:
+        self._out.write(data)
+        self._taken_bytes += len(data)
+        if self._note_taken:
+            self._note_taken(self._taken_bytes)
 
     def end(self) -> None:
         self._is_over = True
@@ -180,7 +223,7 @@ class _Reader:
                     await self._out.drain()
                 data = self._lag.popleft()
                 self.lag_bytes -= len(data)
-                self._out.write(data)
+                self._write(data)
                 self._stirred.set()
             if self._is_over:
                 return
@@ -199,7 +242,7 @@ class _Leading:
         flight = self._flight
         flying = asyncio.create_task(flight.fly(self._answer), name="shared answer")
         try:
-            await flight.read_to(out)
+            await flight.read_to(out, is_leader=True)
         except asyncio.CancelledError:
             await flight.wait_while_read()
             if not flight.is_over:

@@ -3,18 +3,18 @@
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from gateway.cache.answers import Answers, Embed
+from gateway.cache.answers import Aliases, Answers, Embed
 from gateway.settings.cache import CacheSettings
 from gateway.settings.limits import RedisSettings
 
 
 @asynccontextmanager
 async def open_answers(
-    settings: CacheSettings, redis: RedisSettings, embed: Embed | None
+    settings: CacheSettings, redis: RedisSettings, embed: Embed | None, aliases: Aliases = dict
 ) -> AsyncGenerator[Answers]:
-    """`embed` is for answers to questions of the same meaning."""
+    """`embed` is for answers to questions of the same meaning, `aliases` gives what names stand for just now."""
     if redis.url is None or settings.answers == "off":
-        yield Answers(settings, embed=embed)
+        yield Answers(settings, embed=embed, aliases=aliases)
         return
     # redis takes a fifth of a second to import, and most gateways are alone.
     from redis.asyncio import Redis
@@ -22,4 +22,4 @@ async def open_answers(
     from gateway.cache.remote import RemoteShelf
 
     async with Redis.from_url(redis.url.get_secret_value()) as client:
-        yield Answers(settings, RemoteShelf(client, redis.prefix, settings.lasts_s), embed)
+        yield Answers(settings, RemoteShelf(client, redis.prefix, settings.lasts_s), embed, aliases)

@@ -7,6 +7,8 @@ from typing import Annotated, Any, get_args
 import typer
 
 from gateway.cli import output
+from gateway.cli.completing import Key
+from gateway.cli.running import BORROWED
 from gateway.cli.serving import AsJson, DataDir, settings_from
 from gateway.limits.quotas import Measure, Span
 from gateway.settings import LaneName
@@ -14,16 +16,17 @@ from gateway.settings.base import Privacy
 
 app = typer.Typer(help="API keys.", no_args_is_help=True)
 
-Key = Annotated[str, typer.Argument(help="The key's id or prefix, as `millrace key list` shows them.")]
+KeyName = Annotated[str, Key("The key's id or prefix, as `millrace key list` shows them.")]
 
 
 @app.command()
 def create(
     name: Annotated[str, typer.Argument(help="What the key is for.")],
     lanes: Annotated[
-        str | None, typer.Option(help="Lanes it may use, as in cluster,pool,cloud.", show_default="the setting")
+        str | None,
+        typer.Option(help="Lanes it may use, as in cluster,pool,cloud,market.", show_default="the setting"),
     ] = None,
-    user: Annotated[str, typer.Option(help="Whose credits its cloud requests use.")] = "owner",
+    user: Annotated[str, typer.Option(help="Whose credits its paid requests use.")] = "owner",
     department: Annotated[str, typer.Option(help="Who its compute units are booked to.")] = "home",
     models: Annotated[str | None, typer.Option(help="The only models it may use, as in a,b.")] = None,
     regions: Annotated[str | None, typer.Option(help="The only regions it may use, as in eu,us.")] = None,
@@ -53,7 +56,13 @@ def create(
 
 
 @app.command("list")
-def list_keys(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+def list_keys(
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also those that were made for one command, and have ended with it.")
+    ] = False,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
     """Show keys, never their secret part. Example: millrace key list"""
     from gateway.cli.directory import open_directory
 
@@ -77,12 +86,13 @@ def list_keys(data_dir: DataDir = None, as_json: AsJson = False) -> None:
             _day(facts["revoked_ns"]),
         )
         for facts in found
+        if everything or facts["revoked_ns"] is None or not facts["name"].startswith(BORROWED)
     ]
     output.table(columns, rows, as_json=False)
 
 
 @app.command()
-def revoke(key: Key, data_dir: DataDir = None, as_json: AsJson = False) -> None:
+def revoke(key: KeyName, data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Revoke a key; running gateways follow within seconds. Example: millrace key revoke mr-Ab3dE6g"""
     from gateway.cli.directory import BY, open_directory
 
@@ -98,7 +108,7 @@ def revoke(key: Key, data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
 @app.command()
 def rotate(
-    key: Key,
+    key: KeyName,
     grace: Annotated[str, typer.Option(help="How long the old text is valid, as in 1h; 0 for not at all.")] = "1h",
     data_dir: DataDir = None,
     as_json: AsJson = False,
@@ -114,7 +124,7 @@ def rotate(
 
 @app.command()
 def limit(
-    target: Annotated[str, typer.Argument(help="A key's id or prefix, or person:ID, or organization:ID.")],
+    target: Annotated[str, typer.Argument(help="A key, or person:ID, team:ORG/NAME, organization:ID.")],
     measure: Annotated[
         Measure | None, typer.Argument(help="What is limited; without it, limits are shown.")
     ] = None,
@@ -126,7 +136,7 @@ def limit(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Limit a key, a person or an organization. Example: millrace key limit mr-Ab3dE6g requests 60 --per minute"""
+    """Limit a key, person, team, organization. Example: millrace key limit mr-Ab3dE6g requests 60 --per minute"""
     from gateway.cli.directory import BY, open_directory
     from gateway.identity.quotas import facts, parse_quota
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import re
 import signal
 import socket
@@ -12,6 +13,8 @@ from urllib.parse import quote
 import typer
 
 from gateway.cli import output
+from gateway.cli.completing import Machine
+from gateway.cli.leaving import only_node
 from gateway.cli.running import ask
 from gateway.cli.serving import AsJson, DataDir, settings_from, warn_of_open_folder
 from gateway.data_folder import DataFolder
@@ -21,15 +24,13 @@ if TYPE_CHECKING:
     from cluster.nodes.node_options import NodeOptions
 
 token = typer.Typer(help="Join tokens, one for each new machine.", no_args_is_help=True)
-app = typer.Typer(help="Machines that were let in.", invoke_without_command=True)
+app = typer.Typer(help="Machines that were let in. Example: millrace machines list", invoke_without_command=True)
 
 DEFAULT_PORT = 8401
 _STDIN = "-"
 _TOKEN_MARK = "mrj."  # noqa: S105 - what join tokens begin with
 _BARE_V6 = re.compile(r"(?P<host>[^:\[\]]*:[^\[\]]*:[^\[\]]*)")
 _WITH_PORT = re.compile(r"(?P<host>\[[^\[\]]+\]|[^:\[\]]+)(?::(?P<port>[0-9]{1,5}))?")
-_ANY = ("0.0.0.0", "::")  # noqa: S104 - recognised, not bound
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 @token.command("create")
@@ -40,14 +41,11 @@ def create_token(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         output.data(made)
         return
     output.say("Run this on the new machine:")
-    host = made["host"]
-    if host in _ANY:
-        from cluster.nodes.probe import own_address
+    from cluster.trust.addresses import Target, is_reachable
+    from gateway.api.joining import join_command
 
-        host = own_address(ipv6=host == _ANY[1]) or socket.gethostname()
-    shown = f"[{host}]" if ":" in host else host
-    typer.echo(f"millrace join {shown}:{made['port']} --token {made['token']}")
-    if host in _LOOPBACK:
+    typer.echo(join_command(Target(made["host"], made["port"]), made["token"]))
+    if not is_reachable(made["host"]):
         output.say(
             "This gateway only listens on this machine. For others start it with --host 0.0.0.0 "
             "(the nodes' port speaks mutual TLS only)."
@@ -72,6 +70,7 @@ def join(
     name: Annotated[str | None, typer.Option(help="What the cluster calls this machine.")] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads to compute with.", min=1)] = None,
     data_dir: DataDir = None,
+    as_json: AsJson = False,
 ) -> None:
     """Make this machine a node and serve until Ctrl-C. Example: millrace join TOKEN"""
     settings = settings_from(data_dir)
@@ -96,8 +95,10 @@ def join(
     try:
         folder.prepare()
         warn_of_open_folder(folder)
-        folder.node.mkdir(exist_ok=True)
-        asyncio.run(_serve_node(options))
+        with only_node(folder.node):
+            if as_json:
+                output.data({"node": options.name, "folder": options.folder, "pid": os.getpid()})
+            asyncio.run(_serve_node(options))
     except (SettingsInvalid, OSError) as error:
         output.fail(str(error))
     except LinkLost as error:
@@ -159,7 +160,7 @@ def _state(row: dict[str, Any]) -> str:
 
 @app.command("remove")
 def remove(
-    name: Annotated[str, typer.Argument(help="The machine's name, or its id.")],
+    name: Annotated[str, Machine("The machine's name, or its id.")],
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -173,7 +174,7 @@ def remove(
 
 @app.command("drain")
 def drain(
-    name: Annotated[str, typer.Argument(help="The machine's name, or its id.")],
+    name: Annotated[str, Machine("The machine's name, or its id.")],
     undo: Annotated[bool, typer.Option("--undo", help="Let it take part again.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what the plan would be.")] = False,
     data_dir: DataDir = None,
@@ -183,7 +184,7 @@ def drain(
     if dry_run:
         if undo:
             output.fail("--dry-run shows what draining does; it does not go with --undo", output.WRONG_USAGE)
-        _show_draft(ask(settings_from(data_dir), "POST", "/admin/plan", {"without": [name]}), as_json=as_json)
+        show_draft(ask(settings_from(data_dir), "POST", "/admin/plan", {"without": [name]}), as_json=as_json)
         return
     query = "?undo=true" if undo else ""
     done = ask(settings_from(data_dir), "POST", f"/admin/machines/{quote(name, safe='')}/drain{query}")
@@ -195,7 +196,7 @@ def drain(
         output.say(f"{name} is in no new plan; `millrace nodes` shows when its layers have moved.")
 
 
-def _show_draft(draft: dict[str, Any], *, as_json: bool) -> None:
+def show_draft(draft: dict[str, Any], *, as_json: bool) -> None:
     """Plan now, plan then, and what that changes."""
     if as_json:
         output.data(draft)

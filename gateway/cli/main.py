@@ -4,7 +4,37 @@ import os
 
 import typer
 
-from gateway.cli import batches, keys, machines, money, people, pool, requests, route, serving
+from gateway.cli import (
+    advise,
+    batches,
+    bench,
+    budgets,
+    by_hand,
+    chat,
+    config,
+    credit,
+    earning,
+    friends,
+    identity,
+    keys,
+    leaving,
+    ledger,
+    machines,
+    market,
+    models,
+    money,
+    paying,
+    payments,
+    people,
+    pool,
+    prices,
+    requests,
+    route,
+    selling,
+    serving,
+    usage,
+)
+from gateway.cli.doctor import command as doctor
 
 app = typer.Typer(
     name="millrace",
@@ -24,8 +54,19 @@ def prepare(context: typer.Context) -> None:
 
 
 app.command("up")(serving.up)
+app.command("sell")(selling.sell)
 app.command("join")(machines.join)
+app.command("leave")(leaving.leave)
 app.command("nodes")(machines.nodes)
+app.command("advise")(advise.advise)
+app.command("plan")(advise.plan)
+app.command("pull")(models.pull)
+app.command("run")(models.run)
+app.command("ps")(models.ps)
+app.command("stop")(models.stop)
+app.command("rm")(models.rm)
+app.command("bench")(bench.bench)
+app.command("chat")(chat.chat)
 app.add_typer(machines.app, name="machines")
 app.add_typer(machines.token, name="token")
 app.add_typer(keys.app, name="key")
@@ -37,5 +78,21 @@ app.add_typer(route.app, name="route")
 app.command("requests")(requests.requests)
 app.add_typer(batches.app, name="batch")
 app.command("balance")(money.balance)
-app.add_typer(money.credit, name="credit")
+app.command("topup")(paying.topup)
+app.command("statement")(paying.statement)
+app.command("offers")(earning.offers)
+app.command("earnings")(earning.earnings)
+app.command("payout")(earning.payout)
+credit.app.command("goodwill")(by_hand.goodwill)
+app.add_typer(credit.app, name="credit")
+app.command("usage")(usage.usage)
+app.add_typer(budgets.app, name="budget")
+app.add_typer(payments.app, name="payments")
+app.add_typer(ledger.app, name="ledger")
+app.add_typer(prices.app, name="prices")
+app.add_typer(identity.app, name="identity")
+app.add_typer(market.app, name="market")
+app.add_typer(friends.app, name="friend")
+app.command("doctor")(doctor.doctor)
+app.add_typer(config.app, name="config")
 app.command("version")(serving.version)

@@ -46,8 +46,16 @@ def data(value: Any) -> None:
     sys.stdout.flush()
 
 
+def tell(facts: Any, text: str, *, as_json: bool) -> None:
+    """What was done: as data for programs, in words for people."""
+    if as_json:
+        data(facts)
+    else:
+        say(text)
+
+
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, as_json: bool) -> None:
-    """Rows for people, or as a JSON list of objects."""
+    """Rows for people, or as a JSON list of objects. A cell with a style is (text, style)."""
     if as_json:
         data([dict(zip(columns, row, strict=True)) for row in rows])
         return
@@ -58,8 +66,13 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, as_json: 
     for column in columns:
         shown.add_column(column)
     for row in rows:
-        shown.add_row(*(Text("" if cell is None else plain(str(cell))) for cell in row))
+        shown.add_row(*map(_cell, row))
     console.print(shown)
+
+
+def _cell(cell: object) -> Text:
+    text, style = cell if isinstance(cell, tuple) else (cell, "")
+    return Text("" if text is None else plain(str(text)), style)
 
 
 def fail(message: str, code: int = FAILED) -> NoReturn:

@@ -9,6 +9,7 @@ import typer
 
 from gateway.cli import output
 from gateway.cli.serving import AsJson, DataDir, settings_from
+from gateway.settings import Settings
 from gateway.settings.base import Role
 
 app = typer.Typer(help="People: whose keys there are, and who may administer.", no_args_is_help=True)
@@ -81,6 +82,23 @@ def remove(user: User, data_dir: DataDir = None, as_json: AsJson = False) -> Non
     _done({"removed": user}, f"{user} is out; running gateways follow within seconds", as_json)
 
 
+@app.command()
+def password(user: User, data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Print a link where somebody chooses a password, once. Example: millrace people password ann"""
+    from gateway.cli.directory import BY, open_directory
+    from gateway.identity.passwords import LINK_LASTS_S, address_of
+
+    settings = settings_from(data_dir)
+    root = _console_of(settings)
+    with open_directory(settings) as directory:
+        address = address_of(directory.passwords.new_link(user, BY), root)
+    if as_json:
+        output.data({"user": user, "link": address, "lasts_s": LINK_LASTS_S})
+        return
+    typer.echo(address)
+    output.say(f"{user} opens it within an hour and chooses a password; links made before it are void")
+
+
 @organizations.command("list")
 def list_organizations(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Show organizations. Example: millrace org list"""
@@ -138,6 +156,17 @@ def audit(
         for entry in entries
     ]
     output.table(("number", "time", "actor", "from", "action", "target", "change"), rows, as_json=False)
+
+
+def _console_of(settings: Settings) -> str:
+    """Where browsers find the gateway; ends the command where nobody can know."""
+    from gateway.data_folder import DataFolder
+
+    running = DataFolder(settings.data_dir).read_running()
+    found = settings.identity.public_url or (running and str(running["base_url"]).removesuffix("/v1"))
+    if not found:
+        output.fail(f"no gateway runs on {settings.data_dir}: start it, or set identity.public_url")
+    return found
 
 
 def _changes(before: dict[str, Any] | None, after: dict[str, Any] | None) -> str:

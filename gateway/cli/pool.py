@@ -6,6 +6,7 @@ from urllib.parse import quote
 import typer
 
 from gateway.cli import output
+from gateway.cli.completing import Backend
 from gateway.cli.running import ask
 from gateway.cli.serving import AsJson, DataDir, settings_from
 
@@ -13,7 +14,7 @@ app = typer.Typer(help="Servers of whole models on single machines.", no_args_is
 
 _MODELS_SHOWN = 3
 
-Name = Annotated[str, typer.Argument(help="The backend's name, as `millrace pool list` shows it.")]
+Name = Annotated[str, Backend("The backend's name, as `millrace pool list` shows it.")]
 
 
 @app.command("list")
@@ -74,21 +75,58 @@ def add(
 def remove(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Take a server out that was added. Example: millrace pool remove desk"""
     done = ask(settings_from(data_dir), "POST", f"/admin/pool/backends/{quote(name, safe='')}/remove")
-    _tell(done, f"{name} is out of the pool; requests that run there go on.", as_json=as_json)
+    output.tell(done, f"{name} is out of the pool; requests that run there go on.", as_json=as_json)
 
 
 @app.command("drain")
 def drain(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Send a server nothing new. Example: millrace pool drain desk"""
     done = ask(settings_from(data_dir), "POST", f"/admin/pool/backends/{quote(name, safe='')}/drain")
-    _tell(done, f"{name} gets no new requests, until `millrace pool undrain {name}`.", as_json=as_json)
+    output.tell(done, f"{name} gets no new requests, until `millrace pool undrain {name}`.", as_json=as_json)
 
 
 @app.command("undrain")
 def undrain(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Let a server serve again. Example: millrace pool undrain desk"""
     done = ask(settings_from(data_dir), "POST", f"/admin/pool/backends/{quote(name, safe='')}/drain?undo=true")
-    _tell(done, f"{name} serves again: {done['state']}.", as_json=as_json)
+    output.tell(done, f"{name} serves again: {done['state']}.", as_json=as_json)
+
+
+@app.command("aliases")
+def list_aliases(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Show further names of the pool's models. Example: millrace pool aliases"""
+    rows = ask(settings_from(data_dir), "GET", "/admin/aliases")
+    if as_json:
+        output.data(rows)
+        return
+    output.table(
+        ("alias", "models", "origin"),
+        [(row["alias"], ", ".join(row["models"]), row["origin"]) for row in rows],
+        as_json=False,
+    )
+
+
+@app.command("alias")
+def set_alias(
+    alias: Annotated[str, typer.Argument(help="The name that callers may use.")],
+    models: Annotated[list[str], typer.Argument(help="Models; each backend gives the first that it has.")],
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give models of the pool a further name. Example: millrace pool alias gpt-4o-mini qwen3:8b llama3.2"""
+    done = ask(settings_from(data_dir), "PUT", "/admin/aliases", {"alias": alias, "models": models})
+    output.tell(done, f"{alias} stands for {_few(done['models'])}", as_json=as_json)
+
+
+@app.command("unalias")
+def remove_alias(
+    alias: Annotated[str, typer.Argument(help="A name that `millrace pool alias` or the console gave.")],
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take a further name away again. Example: millrace pool unalias gpt-4o-mini"""
+    done = ask(settings_from(data_dir), "DELETE", f"/admin/aliases?alias={quote(alias, safe='')}")
+    output.tell(done, f"{alias} stands for what the settings say, if anything.", as_json=as_json)
 
 
 @app.command("scan")
@@ -127,10 +165,3 @@ def _show(found: dict[str, Any]) -> None:
         return
     entry = found["entry"]
     output.say(f"  millrace pool add {entry['name']} {entry['base_url']} --kind {found['kind']}")
-
-
-def _tell(done: dict[str, Any], text: str, *, as_json: bool) -> None:
-    if as_json:
-        output.data(done)
-    else:
-        output.say(text)

@@ -1,22 +1,31 @@
 """`millrace requests`: what was asked lately, where it went and why."""
 
+import time
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gateway.cli import output
 from gateway.cli.serving import AsJson, DataDir, settings_from
 
+if TYPE_CHECKING:
+    from gateway.records.request_log import RequestEntry, RequestLog
+
+_COLUMNS = ("time", "request", "model", "lane", "status", "tokens", "ms", "event", "reason")
+_LOOK_S = 0.5
+_SEEN_MAX = 500
+
 
 def requests(
     limit: Annotated[int, typer.Option(help="How many, newest first.", min=1, max=1000)] = 20,
     request_id: Annotated[str | None, typer.Option("--id", help="One request, with its whole decision.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new ones as they end.")] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show recent requests with the reasons for their lanes. Example: millrace requests --limit 5"""
+    """Show recent requests with the reasons for their lanes. Example: millrace requests -f"""
     from gateway.cli.store import open_store
     from gateway.records.request_log import RequestLog
 
@@ -28,23 +37,51 @@ def requests(
                 output.fail(f"no request {request_id} is in the log")
             output.data(asdict(found))
             return
+        if follow:
+            _follow(log, limit, as_json=as_json)
+            return
         entries = log.newest(limit)
     if as_json:
         output.data([asdict(entry) for entry in entries])
         return
-    columns = ("time", "request", "model", "lane", "status", "tokens", "ms", "event", "reason")
-    rows = [
-        (
-            datetime.fromtimestamp(entry.started_ns / 1e9, UTC).strftime("%H:%M:%S"),
-            entry.request_id,
-            f"{entry.model} ({entry.served_model})" if entry.served_model else entry.model,
-            entry.lane,
-            f"{entry.status} {entry.outcome}",
-            f"{entry.prompt_tokens}+{entry.completion_tokens}",
-            entry.duration_ms,
-            entry.event_seq,
-            entry.error or entry.reason,
-        )
-        for entry in entries
-    ]
-    output.table(columns, rows, as_json=False)
+    output.table(_COLUMNS, [_row(entry) for entry in entries], as_json=False)
+
+
+def _follow(log: "RequestLog", limit: int, *, as_json: bool) -> None:
+    """A line for each request, the oldest first, then each new one, until Ctrl-C."""
+    found = log.newest(_SEEN_MAX)
+    known = {entry.request_id for entry in found}
+    if not as_json:
+        output.say(("  ".join(_COLUMNS), "bold"))
+    try:
+        _tell(found[:limit], as_json=as_json)
+        while True:
+            time.sleep(_LOOK_S)
+            found = log.newest(_SEEN_MAX)
+            _tell([entry for entry in found if entry.request_id not in known], as_json=as_json)
+            # What is no longer among the newest will not be again.
+            known = {entry.request_id for entry in found}
+    except KeyboardInterrupt:
+        return
+
+
+def _tell(entries: "list[RequestEntry]", *, as_json: bool) -> None:
+    for entry in reversed(entries):
+        if as_json:
+            output.data(asdict(entry))
+        else:
+            typer.echo("  ".join(output.plain(str(cell)) for cell in _row(entry) if cell is not None))
+
+
+def _row(entry: "RequestEntry") -> tuple[object, ...]:
+    return (
+        datetime.fromtimestamp(entry.started_ns / 1e9, UTC).strftime("%H:%M:%S"),
+        entry.request_id,
+        f"{entry.model} ({entry.served_model})" if entry.served_model else entry.model,
+        entry.lane,
+        f"{entry.status} {entry.outcome}",
+        f"{entry.prompt_tokens}+{entry.completion_tokens}",
+        entry.duration_ms,
+        entry.event_seq,
+        entry.error or entry.reason,
+    )

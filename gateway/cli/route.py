@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from gateway.cli import output
+from gateway.cli.completing import model_names
 from gateway.cli.running import ask
 from gateway.cli.serving import AsJson, DataDir, settings_from
 from gateway.settings.base import LaneName, Privacy
@@ -23,7 +24,7 @@ def route() -> None:
 @app.command("explain")
 def explain(
     prompt: Annotated[str, typer.Argument(help="What would be asked; - reads it from stdin.")],
-    model: Annotated[str, typer.Option(help="The model that would be asked.")],
+    model: Annotated[str, model_names("The model that would be asked.")],
     key: Annotated[
         str | None, typer.Option(help="Whose request: a key's id or prefix; any new key's without.")
     ] = None,

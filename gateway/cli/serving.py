@@ -27,7 +27,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Data as JSON on stdout.")]
 SCRIPTS_KEY = "up --json"
 
 
-def version() -> None:
+def version(as_json: AsJson = False) -> None:  # noqa: ARG001 - it is data for people, too
     """Print the version. Example: millrace version"""
     output.data({"millrace": package_version("millrace")})
 
@@ -37,12 +37,18 @@ def up(
     nodes: Annotated[int | None, typer.Option(help="Nodes to start on this machine.", min=0)] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="HTTP port, 0 for a free one.", min=0, max=65535)] = None,
+    house: Annotated[
+        bool | None, typer.Option("--house", help="Be the house of a market.", show_default=False)
+    ] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Start the gateway. Example: millrace up --model demo/model --nodes 2"""
     settings = settings_from(
-        data_dir, server={"host": host, "port": port}, cluster={"model": model, "nodes": nodes}
+        data_dir,
+        server={"host": host, "port": port},
+        cluster={"model": model, "nodes": nodes},
+        house={"enabled": house},
     )
     # Nothing that a start makes is garbage; looking for it over and over would be a tenth of the start.
     gc.disable()
@@ -107,10 +113,22 @@ def _announce(running: "Running", as_json: bool) -> None:
         ("base URL", running.base_url),
         ("API key", token or "made earlier; `millrace key create` makes another"),
         ("console", running.console_url),
+        ("password", _first_password(running)),
         ("cluster", f"{status}: {reason}"),
         ("more machines", "`millrace token create` prints the command for each"),
     ):
         output.say((f"{label:<14}", "bold"), fact)
+
+
+def _first_password(running: "Running") -> str:
+    """While nobody has a password, the link where the house's first admin chooses one."""
+    from gateway.identity.passwords import address_of
+
+    passwords, settings = running.services.directory.passwords, running.services.settings.identity
+    if passwords.anybody_has_one():
+        return "chosen earlier; `millrace people password NAME` makes a link for another"
+    root = settings.public_url or running.base_url.removesuffix("/v1")
+    return f"choose one within an hour: {address_of(passwords.new_first_link(), root)}"
 
 
 def _announced_key(services: "Services", as_json: bool) -> str | None:

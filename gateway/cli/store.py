@@ -12,6 +12,7 @@ from gateway.cli import output
 from gateway.data_folder import DataFolder
 from gateway.database import DatabaseUnusable, open_upgraded, read_sessions, write_sessions
 from gateway.records.books import Books
+from gateway.records.shared import open_shared
 from gateway.settings import Settings, SettingsInvalid
 
 Sessions = Callable[[], Session]
@@ -55,7 +56,7 @@ def with_books(settings: Settings, act: Callable[[Books], Awaitable[T]], *, make
     """Act on the books; the database's own rules hold whoever else writes to them."""
 
     async def run(read: Sessions, write: Sessions) -> T:
-        books = Books(read, write)
+        books = Books(read, write, open_shared(settings, write, is_command=True))
         books.start()
         try:
             return await act(books)

@@ -3,8 +3,9 @@
 gateway side   supervisor      start, watch, replace and stop the worker; hand out its socket
                worker_process  one such process, from launch to end
 both sides     providers       what the gateway tells the worker: models, keys file, bounds
+both sides     living          how a worker process lives: orders, socket, signals, the gateway's death
 worker side    __main__        read the orders, then serve
-               server          the process: socket, signals, the gateway's death
+               server          litellm made ready, the application served
                app             the HTTP application: places, keys, the hang-up
                exchange        one HTTP exchange over ASGI: bounded body, events
                relay           one request's talk with its provider, every wait bounded

@@ -4,7 +4,6 @@ import asyncio
 import os
 import time
 import traceback
-from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -14,14 +13,13 @@ import psutil
 
 from gateway.cloud_worker import adapters
 from gateway.cloud_worker.errors import Refusal
-from gateway.cloud_worker.exchange import Exchange, HungUp, Message, Receive, Send
+from gateway.cloud_worker.exchange import Exchange, HungUp, Message, Receive, Send, until_hung_up
 from gateway.cloud_worker.keys import KEYLESS, KeysFile, KeyUnavailable, usual_key_name
 from gateway.cloud_worker.logbook import note
 from gateway.cloud_worker.providers import CloudConfiguration, CloudModel, Health
 from gateway.cloud_worker.relay import Relay
 from gateway.cloud_worker.requests import Request, parse
 
-CANCEL_S = 10.0
 PLACE_S = 0.5
 Kind = Literal["chat", "completion"]
 _KINDS: dict[str, Kind] = {"/v1/chat/completions": "chat", "/v1/completions": "completion"}
@@ -75,7 +73,7 @@ class CloudApp:
         self.in_flight += 1
         try:
             body = await exchange.body(limits.body_bytes_max, limits.body_s)
-            await _until_hung_up(exchange, self._serve(exchange, body, kind))
+            await until_hung_up(exchange, self._serve(exchange, body, kind))
         except Refusal as refusal:
             await exchange.refuse(refusal)
         except HungUp:
@@ -124,18 +122,6 @@ def _usual_key_name(model: CloudModel, provider: str) -> str | None:
     if model.base_url or model.secret_parameters or provider in KEYLESS:
         return None
     return usual_key_name(provider)
-
-
-async def _until_hung_up(exchange: Exchange, serving: Coroutine[None, None, None]) -> None:
-    """Run `serving`, and cancel it, down to the provider's connection, when the client goes away."""
-    work = asyncio.create_task(serving)
-    hang_up = asyncio.create_task(exchange.hung_up())
-    try:
-        await asyncio.wait({work, hang_up}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        work.cancel()
-        hang_up.cancel()
-        await asyncio.wait({work, hang_up}, timeout=CANCEL_S)
 
 
 def _note_refusal(refusal: Refusal, request: Request | None) -> None:

@@ -1,11 +1,13 @@
 """One HTTP exchange over ASGI: a bounded body in, a JSON answer or a stream of events out, and the hang-up."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, MutableMapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.cloud_worker.errors import Refusal
+
+CANCEL_S = 10.0
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -23,6 +25,10 @@ class Exchange:
     receive: Receive
     send: Send
     streaming: bool = False
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    """Further ones of a stream."""
+    has_gone: Callable[[], bool] = lambda: False
+    """Whether the client has hung up, as far as the server can say it at once."""
 
     async def body(self, bytes_max: int, timeout_s: float) -> bytes:
         parts, size = [], 0
@@ -54,11 +60,19 @@ class Exchange:
 
     async def event(self, data: bytes) -> None:
         """One server-sent event; the first one sends the head of the response."""
+        await self.events((data,))
+
+    async def events(self, several: Iterable[bytes]) -> None:
+        """As `event`, of some that go together."""
         if not self.streaming:
-            headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
+            headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"), *self.headers]
             await self.send({"type": "http.response.start", "status": 200, "headers": headers})
             self.streaming = True
-        await self.send({"type": "http.response.body", "body": b"data: " + data + b"\n\n", "more_body": True})
+        body = b"".join([b"data: %b\n\n" % data for data in several])
+        await self.send({"type": "http.response.body", "body": body, "more_body": True})
+        if self.has_gone():
+            # Sending waits for nobody any more, and all that has come would be taken. Whoever sends is cancelled.
+            await asyncio.sleep(CANCEL_S)
 
     async def end(self) -> None:
         await self.send({"type": "http.response.body", "body": b""})
@@ -71,3 +85,15 @@ class Exchange:
             return
         headers = {b"retry-after": refusal.retry_after.encode()} if refusal.retry_after else {}
         await self.answer(refusal.status, refusal.body(), headers)
+
+
+async def until_hung_up(exchange: Exchange, serving: Coroutine[None, None, None]) -> None:
+    """Run `serving`, and cancel it, down to the provider's connection, when the client goes away."""
+    work = asyncio.create_task(serving)
+    hang_up = asyncio.create_task(exchange.hung_up())
+    try:
+        await asyncio.wait({work, hang_up}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        work.cancel()
+        hang_up.cancel()
+        await asyncio.wait({work, hang_up}, timeout=CANCEL_S)

@@ -10,7 +10,7 @@ from pathlib import Path
 import structlog
 
 from gateway.cloud_worker.providers import CloudConfiguration, Health
-from gateway.cloud_worker.worker_process import WorkerFailed, WorkerProcess, launch
+from gateway.cloud_worker.worker_process import Program, WorkerFailed, WorkerProcess, cloud_program, launch
 
 log = structlog.get_logger(__name__)
 
@@ -67,15 +67,15 @@ class Lease:
     generation: int
 
 
-class CloudWorker:
+class Worker:
     """One ready worker at any time, and at most one more that finishes its answers.
 
     `acquire` is all that a lane needs; it starts the worker when none runs. One task, `_keep`, owns the course of
     events; a second one per replaced worker waits for its last answer. `stop` ends them all.
     """
 
-    def __init__(self, configuration: CloudConfiguration, upkeep: Upkeep | None = None) -> None:
-        self._configuration = configuration
+    def __init__(self, program: Program, upkeep: Upkeep | None = None) -> None:
+        self._program = program
         self._upkeep = upkeep or Upkeep()
         self._current: WorkerProcess | None = None
         self._retiring: dict[asyncio.Task[None], WorkerProcess] = {}
@@ -133,11 +133,6 @@ class CloudWorker:
         if await worker.health(self._upkeep.health_s) is None:
             worker.kill()
 
-    def reconfigure(self, configuration: CloudConfiguration) -> None:
-        """Other models, keys file or bounds: a fresh worker takes them up, running answers are not disturbed."""
-        self._configuration = configuration
-        self.recycle()
-
     def recycle(self) -> None:
         """Put a fresh worker in the place of the current one as soon as it is ready."""
         self._replace_now.set()
@@ -163,13 +158,13 @@ class CloudWorker:
             async with asyncio.timeout(self._upkeep.start_s), self._changed:
                 await self._changed.wait_for(lambda: self.ready or self._stopped or self._resume_at is not None)
         except TimeoutError:
-            raise CloudWorkerUnavailable("the cloud worker is not ready yet", 1.0) from None
+            raise CloudWorkerUnavailable(f"{self._program.name} is not ready yet", 1.0) from None
         if self._current is not None and self._current.alive:
             return self._current
         if self._stopped:
             raise CloudWorkerUnavailable("the gateway is shutting down", self._upkeep.start_s)
         pause_s = max((self._resume_at or 0.0) - time.monotonic(), 1.0)
-        raise CloudWorkerUnavailable("the cloud worker keeps failing", pause_s)
+        raise CloudWorkerUnavailable(f"{self._program.name} keeps failing", pause_s)
 
     async def _keep(self) -> None:
         """Launch, watch, and launch again: after a crash, or to replace a worker that is worn out."""
@@ -178,16 +173,21 @@ class CloudWorker:
             try:
                 self._generation += 1
                 self._replace_now.clear()  # the one that starts now has the configuration of now
-                worker = await launch(self._configuration, self._generation, self._upkeep.start_s)
+                worker = await launch(self._program, self._generation, self._upkeep.start_s)
             except WorkerFailed as error:
-                log.error("cloud_worker.start_failed", reason=str(error))
+                log.error("worker.start_failed", worker=self._program.name, reason=str(error))
                 failures += 1
                 await self._pause(failures)
                 continue
             await self._install(worker)
             if await self._watch(worker):
                 continue
-            log.error("cloud_worker.died", generation=worker.generation, age_s=round(worker.age_s, 1))
+            log.error(
+                "worker.died",
+                worker=self._program.name,
+                generation=worker.generation,
+                age_s=round(worker.age_s, 1),
+            )
             await worker.stop()
             failures = 1 if worker.age_s >= HEALTHY_AFTER_S else failures + 1
             await self._pause(failures)
@@ -195,7 +195,13 @@ class CloudWorker:
     async def _install(self, worker: WorkerProcess) -> None:
         """Make `worker` the current one, and let the one before it finish."""
         before, self._current = self._current, worker
-        log.info("cloud_worker.ready", generation=worker.generation, pid=worker.pid, cpu_s=worker.born.cpu_s)
+        log.info(
+            "worker.ready",
+            worker=self._program.name,
+            generation=worker.generation,
+            pid=worker.pid,
+            cpu_s=worker.born.cpu_s,
+        )
         if before is not None:
             task = asyncio.create_task(self._retire(before), name=f"cloud-worker-{before.generation}-retires")
             self._retiring[task] = before
@@ -222,11 +228,15 @@ class CloudWorker:
                 health = await worker.health(self._upkeep.health_s)
                 misses = 0 if health else misses + 1
                 if misses >= self._upkeep.health_misses_max or worker.rss_bytes >= self._upkeep.rss_bytes_kill:
-                    log.error("cloud_worker.given_up", generation=worker.generation, misses=misses)
+                    log.error(
+                        "worker.given_up", worker=self._program.name, generation=worker.generation, misses=misses
+                    )
                     worker.kill()
                     return False
                 if replaceable and health and (reason := self._upkeep.worn_out(health)):
-                    log.info("cloud_worker.worn_out", generation=worker.generation, reason=reason)
+                    log.info(
+                        "worker.worn_out", worker=self._program.name, generation=worker.generation, reason=reason
+                    )
                     return True
             return False
         finally:
@@ -239,7 +249,12 @@ class CloudWorker:
             if worker.rss_bytes >= self._upkeep.rss_bytes_kill:
                 worker.kill()
             if time.monotonic() >= deadline or not worker.alive:
-                log.warning("cloud_worker.retired_busy", generation=worker.generation, leases=worker.leases)
+                log.warning(
+                    "worker.retired_busy",
+                    worker=self._program.name,
+                    generation=worker.generation,
+                    leases=worker.leases,
+                )
                 break
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._upkeep.health_interval_s):
@@ -261,3 +276,17 @@ class CloudWorker:
     async def _announce(self) -> None:
         async with self._changed:
             self._changed.notify_all()
+
+
+class CloudWorker(Worker):
+    """The worker that runs the cloud worker's program."""
+
+    def __init__(self, configuration: CloudConfiguration, upkeep: Upkeep | None = None) -> None:
+        super().__init__(cloud_program(configuration), upkeep)
+        self._configuration = configuration
+
+    def reconfigure(self, configuration: CloudConfiguration) -> None:
+        """Other models, keys file or bounds: a fresh worker takes them up, running answers are not disturbed."""
+        self._configuration = configuration
+        self._program = cloud_program(configuration)
+        self.recycle()

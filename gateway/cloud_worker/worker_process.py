@@ -1,4 +1,7 @@
-"""One worker process as the gateway holds it: started in a folder and a session of its own, watched, ended."""
+"""One worker process as the gateway holds it: started in a folder and a session of its own, watched, ended.
+
+What it runs is a `Program`: the cloud worker's, or another one that lives by the same rules (gateway.buying).
+"""
 
 import asyncio
 import errno
@@ -12,7 +15,7 @@ import sys
 import tempfile
 import time
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +31,6 @@ log = structlog.get_logger(__name__)
 
 END_S = 5.0
 ABANDONED_AFTER_S = 3600.0
-_FOLDER_PREFIX = "millrace-cloud-"
 _SOCKET_NAME = "s"
 LINE_BYTES_MAX = 64 * 1024
 SOCKET_PATH_CHARS_MAX = 100
@@ -39,6 +41,30 @@ PASSED_ON = ("LANG", "LC_ALL", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_
 
 class WorkerFailed(Exception):
     """The process did not come up."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """What is run, `python -m module`, and the orders on its stdin: one line of JSON, from the socket's path.
+
+    It says `Health` on stdout once it serves, answers `GET /healthz` with it, and ends with its stdin.
+    """
+
+    name: str
+    module: str
+    orders: Callable[[str], bytes]
+    drain_s: float
+
+    @property
+    def folder_prefix(self) -> str:
+        return f"millrace-{self.name.partition('_')[0]}-"
+
+
+def cloud_program(configuration: CloudConfiguration) -> Program:
+    def orders(socket_path: str) -> bytes:
+        return msgspec.json.encode(Orders(socket_path, configuration))
+
+    return Program("cloud_worker", "gateway.cloud_worker", orders, configuration.limits.drain_s)
 
 
 @dataclass(eq=False)
@@ -114,17 +140,16 @@ class WorkerProcess:
         shutil.rmtree(self.socket_path.parent, ignore_errors=True)
 
 
-async def launch(configuration: CloudConfiguration, generation: int, start_s: float) -> WorkerProcess:
+async def launch(program: Program, generation: int, start_s: float) -> WorkerProcess:
     """Start a worker and wait until it answers; raises WorkerFailed, and leaves nothing behind when it does."""
     folder, process, log_relay = None, None, None
     try:
-        folder = _private_folder()
-        orders = Orders(str(folder / _SOCKET_NAME), configuration)
-        process = await _spawn(folder)
+        folder = _private_folder(program.folder_prefix)
+        process = await _spawn(program.module, folder)
         assert process.stderr is not None
-        log_relay = asyncio.create_task(_relay_log(process.stderr, generation))
+        log_relay = asyncio.create_task(_relay_log(process.stderr, program.name, generation))
         async with asyncio.timeout(start_s):
-            born = await _give_orders(process, orders)
+            born = await _give_orders(process, program.orders(str(folder / _SOCKET_NAME)))
     except BaseException as error:
         if process is not None:
             with suppress(ProcessLookupError):
@@ -135,20 +160,19 @@ async def launch(configuration: CloudConfiguration, generation: int, start_s: fl
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, TimeoutError):
-            raise WorkerFailed(f"the cloud worker was not ready within {start_s:g} s") from None
+            raise WorkerFailed(f"{program.name} was not ready within {start_s:g} s") from None
         if isinstance(error, OSError | msgspec.MsgspecError | ValueError):
-            raise WorkerFailed(f"the cloud worker did not start: {type(error).__name__}") from error
+            raise WorkerFailed(f"{program.name} did not start: {type(error).__name__}") from error
         raise
-    drain_s = configuration.limits.drain_s
-    return WorkerProcess(generation, Path(orders.socket_path), born, process, drain_s, log_relay)
+    return WorkerProcess(generation, folder / _SOCKET_NAME, born, process, program.drain_s, log_relay)
 
 
-async def _spawn(folder: Path) -> Process:
+async def _spawn(module: str, folder: Path) -> Process:
     return await asyncio.create_subprocess_exec(
         sys.executable,
         "-I",  # neither the working folder nor PYTHON* variables decide what is imported
         "-m",
-        "gateway.cloud_worker",
+        module,
         stdin=PIPE,
         stdout=PIPE,
         stderr=PIPE,
@@ -165,19 +189,19 @@ def _scrubbed(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
     return {"PATH": os.defpath, "HOME": str(folder), "TMPDIR": str(folder), **passed_on}
 
 
-def _private_folder() -> Path:
+def _private_folder(prefix: str) -> Path:
     """A fresh folder that only we can enter (mkdtemp makes it 0700), with a name short enough for a socket."""
-    folder = tempfile.mkdtemp(prefix=_FOLDER_PREFIX)
+    folder = tempfile.mkdtemp(prefix=prefix)
     if len(folder) > SOCKET_PATH_CHARS_MAX:
         Path(folder).rmdir()
-        folder = tempfile.mkdtemp(prefix=_FOLDER_PREFIX, dir="/tmp")
-    _remove_abandoned(Path(folder).parent)
+        folder = tempfile.mkdtemp(prefix=prefix, dir="/tmp")
+    _remove_abandoned(Path(folder).parent, prefix)
     return Path(folder)
 
 
-def _remove_abandoned(parent: Path) -> None:
+def _remove_abandoned(parent: Path, prefix: str) -> None:
     """Folders of workers whose gateway was killed: ours, not new, and with nobody behind the socket."""
-    for folder in parent.glob(_FOLDER_PREFIX + "*"):
+    for folder in parent.glob(prefix + "*"):
         with suppress(OSError):
             known = folder.lstat()
             is_ours = stat.S_ISDIR(known.st_mode) and known.st_uid == os.getuid()
@@ -195,10 +219,10 @@ def _is_served(path: Path) -> bool:
         return attempt.connect_ex(str(path)) not in (errno.ECONNREFUSED, errno.ENOENT)
 
 
-async def _give_orders(process: Process, orders: Orders) -> Health:
+async def _give_orders(process: Process, orders: bytes) -> Health:
     assert process.stdin is not None
     assert process.stdout is not None
-    process.stdin.write(msgspec.json.encode(orders) + b"\n")
+    process.stdin.write(orders + b"\n")
     await process.stdin.drain()
     line = await process.stdout.readline()
     if not line:
@@ -206,7 +230,7 @@ async def _give_orders(process: Process, orders: Orders) -> Health:
     return msgspec.json.decode(line, type=Health)
 
 
-async def _relay_log(stderr: asyncio.StreamReader, generation: int) -> None:
+async def _relay_log(stderr: asyncio.StreamReader, name: str, generation: int) -> None:
     """The worker's log lines into ours, for as long as it writes any."""
     while True:
         try:
@@ -220,18 +244,24 @@ async def _relay_log(stderr: asyncio.StreamReader, generation: int) -> None:
             said = fields.pop("event")
         except (orjson.JSONDecodeError, KeyError, AttributeError, TypeError):
             fields, said = {}, line.decode("utf-8", "replace").rstrip()[:500]
-        log.info("cloud_worker.said", **fields | {"said": said, "generation": generation})
+        log.info("worker.said", worker=name, **fields | {"said": said, "generation": generation})
 
 
 async def _fetch_health(socket_path: Path) -> Health:
+    return msgspec.json.decode(await ask_worker(socket_path, "/healthz", 100_000), type=Health)
+
+
+async def ask_worker(socket_path: Path, target: str, bytes_max: int, method: str = "GET") -> bytes:
+    """The body that a worker answers with. Raises OSError, EOFError; whoever calls has a time limit."""
     reader, writer = await asyncio.open_unix_connection(str(socket_path))
     try:
-        writer.write(b"GET /healthz HTTP/1.1\r\nHost: cloud\r\nConnection: close\r\n\r\n")
+        asked = b"%b %b HTTP/1.1\r\nHost: worker\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+        writer.write(asked % (method.encode(), target.encode()))
         head = await reader.readuntil(b"\r\n\r\n")
-        length = re.search(rb"content-length: (\d{1,5})\r\n", head)
-        if not head.startswith(b"HTTP/1.1 200") or length is None:
+        length = re.search(rb"content-length: (\d{1,9})\r\n", head)
+        if not head.startswith(b"HTTP/1.1 200") or length is None or int(length[1]) > bytes_max:
             raise OSError("the worker is not well")
-        return msgspec.json.decode(await reader.readexactly(int(length.group(1))), type=Health)
+        return await reader.readexactly(int(length[1]))
     finally:
         writer.close()
 

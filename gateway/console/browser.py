@@ -1,8 +1,8 @@
-"""What a browser brings along: the session in its cookie, and whether a form of it is one of ours."""
+"""What a browser brings along: the session in its cookie, the fields of its forms, and where they come from."""
 
 import asyncio
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from fastapi import Request, Response
 from starlette.requests import ClientDisconnect
@@ -13,8 +13,13 @@ from gateway.identity.sessions import SignedIn
 
 COOKIE = "millrace_session"
 PATH = "/console"
+SIGN_IN_PATH = f"{PATH}/login"
 FORM_BYTES_MAX = 4096
+"""Of the forms that anybody may send."""
 FORM_TIMEOUT_S = 30.0
+_FIELDS_MAX = 500
+# A sign-in never leads back to what ends it or begins another one.
+_NO_WAY_BACK = (SIGN_IN_PATH, f"{PATH}/logout", f"{PATH}/oidc")
 
 
 def directory_of(request: Request) -> Directory:
@@ -27,24 +32,35 @@ async def signed_in(request: Request) -> SignedIn | None:
     return await asyncio.to_thread(directory_of(request).sessions.find, request.cookies.get(COOKIE, ""))
 
 
-async def read_form(request: Request) -> dict[str, str]:
-    """The first value of each field of a form of ours. Raises RoleForbids for other sites' forms, BodyTooLarge."""
+async def read_fields(request: Request, bytes_max: int = FORM_BYTES_MAX) -> dict[str, list[str]]:
+    """Every value of each field of a form of ours.
+
+    Raises RoleForbids for other sites' forms, BodyTooLarge, and RequestInvalid for what is no form.
+    """
     refuse_foreign(request)
-    body = await _read(request)
-    return {name: values[0].strip() for name, values in parse_qs(body.decode("ascii", "replace")).items()}
+    body = await _read(request, bytes_max)
+    try:
+        return parse_qs(body.decode("ascii", "replace"), keep_blank_values=True, max_num_fields=_FIELDS_MAX)
+    except ValueError:
+        raise RequestInvalid(f"The form has more than {_FIELDS_MAX} fields, its limit.") from None
 
 
-async def _read(request: Request) -> bytes:
-    body = b""
+async def read_texts(request: Request) -> dict[str, str]:
+    """The first value of each field, for forms whose fields have one. Raises as `read_fields` does."""
+    return {name: values[0].strip() for name, values in (await read_fields(request)).items()}
+
+
+async def _read(request: Request, bytes_max: int) -> bytes:
+    body = bytearray()  # the bytes of large forms may come one by one
     try:
         async with asyncio.timeout(FORM_TIMEOUT_S):
             async for part in request.stream():
                 body += part
-                if len(body) > FORM_BYTES_MAX:
-                    raise BodyTooLarge(f"The form is larger than {FORM_BYTES_MAX} bytes, its limit.")
+                if len(body) > bytes_max:
+                    raise BodyTooLarge(f"The form is larger than {bytes_max} bytes, its limit.")
     except (TimeoutError, ClientDisconnect):
         raise RequestInvalid("The form did not arrive whole.") from None
-    return body
+    return bytes(body)
 
 
 def refuse_foreign(request: Request) -> None:
@@ -56,6 +72,22 @@ def refuse_foreign(request: Request) -> None:
         is_own = origin == "null" or urlsplit(origin).netloc in _own_hosts(request)
     if not is_own:
         raise RoleForbids("This form was sent by another site. Sign in on the console's own page.")
+
+
+def is_htmx(request: Request) -> bool:
+    """Whether a script of ours asks, and puts what it gets into a page that is there."""
+    return request.headers.get("hx-request") == "true"
+
+
+def own_path(text: str) -> str:
+    """A path of the console with its query to go to, or the console's first page for anything else."""
+    is_plain = text.isascii() and text.isprintable() and "\\" not in text and len(text) <= 2000
+    parts = urlsplit(text) if is_plain else None
+    if parts is None or parts.scheme or parts.netloc or ".." in unquote(parts.path):
+        return PATH
+    if not f"{parts.path}/".startswith(f"{PATH}/") or parts.path.startswith(_NO_WAY_BACK):
+        return PATH
+    return parts.path + (f"?{parts.query}" if parts.query else "")
 
 
 def root_of(request: Request) -> str:

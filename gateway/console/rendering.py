@@ -1,35 +1,95 @@
-"""Templates filled in, with the headers that every page of the console has."""
+"""Templates filled in: whole pages in the console's frame, parts of them, and what is said on the way."""
 
-from datetime import UTC, datetime
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
-from fastapi.responses import HTMLResponse
-from jinja2 import Environment, FileSystemLoader, select_autoescape
+from fastapi import Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
-_HEADERS = {
-    "content-security-policy": "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; "
-    "base-uri 'none'; frame-ancestors 'none'",
-    "referrer-policy": "no-referrer",
+from gateway.console import navigation
+from gateway.console.access import Visitor
+from gateway.console.browser import forget, is_htmx, keep, root_of
+from gateway.console.filters import FILTERS
+from gateway.console.forms import Form
+from gateway.console.static_files import icon, url_of
+
+HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data:; font-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
+    "referrer-policy": "same-origin",
     "x-content-type-options": "nosniff",
     "cache-control": "no-store",
 }
+_TOAST_COOKIE = "millrace_toast"
+_TOAST_S = 20
+_TOAST_MAX = 300
 
 _templates = Environment(
-    loader=FileSystemLoader(Path(__file__).parent / "templates"), autoescape=select_autoescape()
+    loader=FileSystemLoader(Path(__file__).parent / "templates"),
+    autoescape=select_autoescape(),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
 )
+_templates.filters |= FILTERS
+_templates.globals |= {"static": url_of, "icon": icon, "blank": Form()}
 
 
-def page(template: str, status: int = 200, **values: Any) -> HTMLResponse:
-    return HTMLResponse(_templates.get_template(template).render(**values), status, _HEADERS)
+def render(template: str, **values: Any) -> str:
+    """A template that is nobody's in particular."""
+    return _templates.get_template(template).render(values)
 
 
-def _clock(time_ns: int) -> str:
-    return datetime.fromtimestamp(time_ns / 1e9, UTC).strftime("%H:%M:%S")
+def page(template: str, visitor: Visitor | None, status: int = 200, **values: Any) -> HTMLResponse:
+    """A whole page; without a visitor one that has no frame of its own, as the sign-in."""
+    if visitor is None:
+        return HTMLResponse(render(template, visitor=None, toast="", **values), status, HEADERS)
+    toast = unquote(visitor.request.cookies.get(_TOAST_COOKIE, ""))[:_TOAST_MAX]
+    text = render(template, **_frame(visitor), toast=toast, **values)
+    response = HTMLResponse(text, status, HEADERS)
+    if toast:
+        forget(response, visitor.request, _TOAST_COOKIE)
+    return response
 
 
-def _size(size_bytes: int) -> str:
-    return f"{size_bytes / 2**30:.1f} GiB" if size_bytes >= 2**30 else f"{size_bytes / 2**20:.0f} MiB"
+def partial(
+    template: str, visitor: Visitor, status: int = 200, *, toast: str = "", is_bad: bool = False, **values: Any
+) -> HTMLResponse:
+    """A part of a page, for htmx to put where it was asked for; `toast` is said at the window's edge besides."""
+    text = render(template, visitor=visitor, csrf=visitor.csrf, **values)
+    if toast:
+        text += render("toast.html", toast=toast, is_bad=is_bad)
+    return HTMLResponse(text, status, HEADERS)
 
 
-_templates.filters |= {"clock": _clock, "size": _size}
+def go(visitor: Visitor, path: str, toast: str = "") -> Response:
+    """On to another page once a form is done, where `toast` is said."""
+    if is_htmx(visitor.request):
+        response = Response(status_code=204, headers={"hx-redirect": path})
+    else:
+        response = RedirectResponse(path, status_code=303)
+    if toast:
+        keep(response, visitor.request, _TOAST_COOKIE, quote(toast[:_TOAST_MAX]), _TOAST_S)
+    return response
+
+
+def _frame(visitor: Visitor) -> Mapping[str, Any]:
+    """What the frame around every page shows."""
+    services, request = visitor.services, visitor.request
+    return {
+        "visitor": visitor,
+        "csrf": visitor.csrf,
+        "groups": navigation.visible(pages_of(request), visitor.standings),
+        "here": navigation.current(request.url.path),
+        "base_url": root_of(request) + "/v1",
+        "is_test_mode": services.till is not None and not services.till.is_live,
+    }
+
+
+def pages_of(request: Request) -> tuple[navigation.Page, ...]:
+    """The pages that somebody has built."""
+    pages: tuple[navigation.Page, ...] = request.app.state.console.pages
+    return pages

@@ -9,7 +9,18 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 from itsdangerous import BadSignature, URLSafeTimedSerializer
 
-from gateway.console.browser import COOKIE, PATH, directory_of, forget, keep, read_form, root_of, signed_in
+from gateway.console.browser import (
+    COOKIE,
+    PATH,
+    SIGN_IN_PATH,
+    directory_of,
+    forget,
+    keep,
+    own_path,
+    read_texts,
+    root_of,
+    signed_in,
+)
 from gateway.console.rendering import page
 from gateway.errors import GatewayError, KeyInvalid, NotFound, RoleForbids, TooManyWrongKeys
 from gateway.identity.audit import Actor
@@ -24,33 +35,55 @@ ATTEMPT_COOKIE = "millrace_attempt"
 ATTEMPT_PATH = f"{PATH}/oidc"
 ATTEMPT_S = 600
 
-router = APIRouter()
+router = APIRouter(prefix=PATH)
 
 
-def login_page(request: Request, status: int = 200, problem: str | None = None) -> Response:
-    return page("login.html", status, problem=problem, has_provider=directory_of(request).provider is not None)
+async def login_page(
+    request: Request, status: int = 200, problem: str = "", way_back: str = PATH, user: str | None = None
+) -> Response:
+    """Every way in; `way_back` is where it leads. The problem is of the password where there is a `user`."""
+    directory = directory_of(request)
+    return page(
+        "login.html",
+        None,
+        status,
+        problem=problem,
+        user=user,
+        has_passwords=await asyncio.to_thread(directory.passwords.anybody_has_one),
+        has_provider=directory.provider is not None,
+        way_back=way_back,
+    )
+
+
+@router.get("/login")
+async def show(request: Request, next: str = PATH) -> Response:  # noqa: A002 - as the address has it
+    way_back = own_path(next)
+    if await signed_in(request):
+        return RedirectResponse(way_back, status_code=303)
+    return await login_page(request, way_back=way_back)
 
 
 @router.post("/login")
 async def login(request: Request) -> Response:
-    form = await read_form(request)
+    form = await read_texts(request)
+    way_back = own_path(form.get("next", PATH))
     directory = directory_of(request)
-    address = _address(request)
+    address = address_of(request)
     try:
         caller = await directory.gate.admit(form.get("key", ""), address)
     except KeyInvalid:
-        return login_page(request, 401, "This key is not valid here.")
+        return await login_page(request, 401, "This key is not valid here.", way_back)
     except TooManyWrongKeys as error:
-        answer = login_page(request, 429, error.message)
+        answer = await login_page(request, 429, error.message, way_back)
         answer.headers["retry-after"] = str(error.retry_after_s)
         return answer
-    return await _open_session(request, caller.user_id, caller.key_id)
+    return await open_session(request, caller.user_id, caller.key_id, way_back)
 
 
 @router.post("/logout")
 async def logout(request: Request) -> Response:
     """The session ends here, not only in this browser. Raises RoleForbids for a form that is not the session's."""
-    form = await read_form(request)
+    form = await read_texts(request)
     text = request.cookies.get(COOKIE, "")
     sessions = directory_of(request).sessions
     if await signed_in(request):
@@ -58,21 +91,22 @@ async def logout(request: Request) -> Response:
             raise RoleForbids(
                 "This form is not of your session. Go to the console and sign out there.", param="csrf"
             )
-        await asyncio.to_thread(sessions.close, text)
-    response = RedirectResponse(PATH, status_code=303)
+        await asyncio.to_thread(sessions.close, text, address_of(request))
+    response = RedirectResponse(SIGN_IN_PATH, status_code=303)
     forget(response, request, COOKIE)
     return response
 
 
 @router.get("/oidc/start")
-async def start(request: Request) -> Response:
+async def start(request: Request, next: str = PATH) -> Response:  # noqa: A002 - as the address has it
     """Off to the identity provider."""
     try:
         address, attempt = await _provider(request).begin(root_of(request) + f"{ATTEMPT_PATH}/callback")
     except LoginRefused as error:
-        return _refused(request, error)
+        return await _refused(request, error)
     response = RedirectResponse(address, status_code=303)
-    keep(response, request, ATTEMPT_COOKIE, _serializer(request).dumps(asdict(attempt)), ATTEMPT_S, ATTEMPT_PATH)
+    kept = _serializer(request).dumps({"attempt": asdict(attempt), "next": own_path(next)})
+    keep(response, request, ATTEMPT_COOKIE, kept, ATTEMPT_S, ATTEMPT_PATH)
     return response
 
 
@@ -83,13 +117,13 @@ async def come_back(
     """Back from the identity provider, with its word for who this is."""
     directory = directory_of(request)
     try:
-        attempt = _attempt(request, state)
+        attempt, way_back = _attempt(request, state)
         claims = await _claims(request, attempt, code, error, iss)
-        person = await asyncio.to_thread(sign_in, directory.write, directory.settings, claims, _address(request))
+        person = await asyncio.to_thread(sign_in, directory.write, directory.settings, claims, address_of(request))
     except (LoginRefused, GatewayError) as refusal:
-        return _refused(request, refusal)
+        return await _refused(request, refusal)
     directory.keys.forget()  # Their role may be another one now.
-    response = await _open_session(request, person.user_id, None)
+    response = await open_session(request, person.user_id, None, way_back)
     forget(response, request, ATTEMPT_COOKIE, ATTEMPT_PATH)
     return response
 
@@ -107,30 +141,32 @@ async def _claims(request: Request, attempt: Attempt, code: str, error: str, iss
     return await provider.finish(attempt, code)
 
 
-def _attempt(request: Request, state: str) -> Attempt:
-    """What this browser began. Raises LoginRefused."""
+def _attempt(request: Request, state: str) -> tuple[Attempt, str]:
+    """What this browser began, and where it leads. Raises LoginRefused."""
     try:
         kept = _serializer(request).loads(request.cookies.get(ATTEMPT_COOKIE, ""), max_age=ATTEMPT_S)
-        attempt = Attempt(**kept)
-    except (BadSignature, TypeError):
+        attempt, way_back = Attempt(**kept["attempt"]), own_path(kept["next"])
+    except (BadSignature, TypeError, KeyError):
         raise LoginRefused("This sign-in began in another browser, or too long ago. Try again.") from None
     if not hmac.compare_digest(attempt.state.encode(), state.encode("utf-8", "replace")):
         raise LoginRefused("This is the answer to another sign-in. Try again.")
-    return attempt
+    return attempt, way_back
 
 
-async def _open_session(request: Request, user_id: str, key_id: str | None) -> Response:
+async def open_session(request: Request, user_id: str, key_id: str | None, way_back: str) -> Response:
+    """On to `way_back`, signed in."""
     directory: Directory = directory_of(request)
-    by = Actor(f"person:{user_id}", _address(request))
-    text = await asyncio.to_thread(directory.sessions.open, user_id, by, key_id)
-    response = RedirectResponse(PATH, status_code=303)
+    by = Actor(f"person:{user_id}", address_of(request))
+    browser = request.headers.get("user-agent", "")
+    text = await asyncio.to_thread(directory.sessions.open, user_id, by, key_id, browser)
+    response = RedirectResponse(way_back, status_code=303)
     keep(response, request, COOKIE, text, int(directory.sessions.lasts_s))
     return response
 
 
-def _refused(request: Request, error: LoginRefused | GatewayError) -> Response:
-    log.warning("sign-in refused", reason=str(error), address=_address(request))
-    return login_page(request, 503 if isinstance(error, ProviderDown) else 403, str(error))
+async def _refused(request: Request, error: LoginRefused | GatewayError) -> Response:
+    log.warning("sign-in refused", reason=str(error), address=address_of(request))
+    return await login_page(request, 503 if isinstance(error, ProviderDown) else 403, str(error))
 
 
 def _provider(request: Request) -> Provider:
@@ -145,5 +181,5 @@ def _serializer(request: Request) -> URLSafeTimedSerializer:
     return URLSafeTimedSerializer(directory_of(request).keys.session_secret, salt="sign-in attempt")
 
 
-def _address(request: Request) -> str:
+def address_of(request: Request) -> str:
     return request.client.host if request.client else ""

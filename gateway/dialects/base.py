@@ -36,6 +36,9 @@ class Writer(Protocol):
     broken: ApiError | None
     """What the answer failed with, if it did: whole answers may still become that error with its status."""
 
+    keeps_calls: bool
+    """Calls of tools that were fed are said later, if the answer comes to its end."""
+
     def feed(self, chunk: bytes) -> bytes:
         """The next bytes of the answer; returns what the caller gets now. Whole answers are kept until `end`."""
 

@@ -18,6 +18,7 @@ class ChatWriter(ABC):
     """Writes one answer, as events or whole. `broken` is what went wrong with it, if something did."""
 
     content_type: str
+    keeps_calls = False
 
     def __init__(self, *, is_stream: bool) -> None:
         self.said = Said()

@@ -15,6 +15,7 @@ class RefusalWriter:
     """Keeps the error body of an answer that is not a 200, and says it again in another API's words."""
 
     content_type = "application/json"
+    keeps_calls = False
 
     def __init__(self, status: int, error_body: Callable[[ApiError], bytes]) -> None:
         self._status = status

@@ -1,6 +1,7 @@
 """One request on a hot route and its answer, as they stand on a connection."""
 
 import asyncio
+from collections.abc import Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,7 @@ class Exchange:
     _parts_bytes = 0
     _has_begun = False
     _has_sent = False
+    _is_followed = False
 
     def __init__(self, protocol: "HotProtocol", route: Route, *, keep_alive: bool, is_chunkable: bool) -> None:
         self.id = new_request_id()
@@ -82,7 +84,8 @@ class Exchange:
         """The head; it leaves with the first bytes of the body. The request's id is among the headers."""
         self._has_begun = True
         self._status = status
-        self._headers = headers
+        # Where nothing is framed, nothing can stand behind the body.
+        self._headers = headers if self._is_chunkable else [each for each in headers if each[0] != b"trailer"]
         self.is_stream = is_stream
 
     def write(self, data: bytes) -> None:
@@ -108,13 +111,27 @@ class Exchange:
     async def drain(self) -> None:
         await self._protocol.flow.drain()
 
-    def finish(self) -> None:
+    @property
+    def is_gone(self) -> bool:
+        return self.disconnected
+
+    @property
+    def keeps_calls(self) -> bool:
+        return False
+
+    def follow(self) -> None:
+        self._is_followed = not self._protocol.transport.is_closing()
+        if self._is_followed:
+            self._protocol.transport.set_write_buffer_limits(high=0)
+
+    def finish(self, trailers: Sequence[tuple[bytes, bytes]] = ()) -> None:
         """The answer is whole."""
         if self.disconnected:
             return
         if self._has_sent:
             if self._is_chunkable:
-                self._protocol.transport.write(b"0\r\n\r\n")
+                lines = b"".join(b"%b: %b\r\n" % trailer for trailer in trailers)
+                self._protocol.transport.write(b"0\r\n%b\r\n" % lines)
         else:
             self._send_whole()
         self._end()
@@ -177,6 +194,8 @@ class Exchange:
         self.response_complete = True
         # The connection keeps its last exchange for as long as it is idle.
         self._taken, self._parts = [], []
+        if self._is_followed and not self._protocol.transport.is_closing():
+            self._protocol.transport.set_write_buffer_limits()
         self._protocol.note_answered(self)
 
     async def run_asgi(self, app: Any) -> None:

@@ -7,13 +7,14 @@ from typing import Any
 
 import msgspec
 import orjson
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from gateway.identity.caller import HOME
 from gateway.identity.tables import audit_table
 
 PAGE_MAX = 500
+_ONCE_LOCK = 0x61756474
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,25 @@ class AuditLog:
         """An action on what is not in the database, as a machine of the cluster."""
         with self._write() as session, session.begin():
             record(session, by, action, target, after=after)
+
+    def add_once(self, by: Actor, action: str, target: str, after: dict[str, Any], *, named_by: str) -> None:
+        """Write down what is booked elsewhere, unless it is written down already.
+
+        Whoever died between the two asks again, and is told that it is booked. `named_by` is the field of `after`
+        that tells one from another.
+        """
+        name = {named_by: after[named_by]}
+        column = audit_table.c
+        # SQLite's LIKE takes Ann for ann, so that what it finds is looked at.
+        fragment = (_stored(name) or "")[1:-1]
+        query = select(column.after).where(
+            column.target == target, column.action == action, column.after.contains(fragment, autoescape=True)
+        )
+        with self._write() as session, session.begin():
+            if session.get_bind().dialect.name == "postgresql":
+                session.execute(select(func.pg_advisory_xact_lock(_ONCE_LOCK, func.hashtext(target))))
+            if not any(orjson.loads(found).get(named_by) == after[named_by] for found in session.scalars(query)):
+                record(session, by, action, target, after=after)
 
     def entries(self, wanted: Filter, *, before_seq: int | None = None, limit: int = 100) -> list[Entry]:
         """Newest first, at most PAGE_MAX; `before_seq` is the last one known, for the next page."""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from accounting.rules.held import Payer
 from gateway.limits.quotas import Quota
 from gateway.settings.base import LaneName, Privacy, Role
 
@@ -9,6 +10,8 @@ HOME = "home"
 """The organization whose machine this is."""
 OWNER = "owner"
 """Its own account, and whose keys are that name nobody."""
+GUESTS = "guests@market"
+"""Whose the requests of the market's guests are in the books. Nobody can be called so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +20,8 @@ class Caller:
 
     `privacy` is the least label that the key's requests have; `models` and `regions` are None where all are
     allowed. Requests of a lower `priority` number go first: 0 is interactive, 10 is a batch. An
-    admin's key `may_administer` only if it was made for that.
+    admin's key `may_administer` only if it was made for that. Requests of a guest (gateway.guests) come over the
+    market: they have what is idle, and nothing else here is open to them.
     """
 
     key_id: str
@@ -33,3 +37,9 @@ class Caller:
     priority: int = 0
     may_administer: bool = False
     quotas: tuple[Quota, ...] = ()
+    is_guest: bool = False
+
+    @property
+    def payer(self) -> Payer:
+        """Whose credits pay: the person's, and the organization's for as long as the person belongs to it."""
+        return Payer(self.user_id, self.organization_id)

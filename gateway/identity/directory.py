@@ -1,4 +1,4 @@
-"""Everything about who may come in, in one place: keys, people, limits, sessions, the audit log."""
+"""Everything about who may come in, in one place: keys, passwords, people, limits, sessions, the audit log."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,6 +9,8 @@ from gateway.identity.audit import AuditLog
 from gateway.identity.gate import Gate, WrongKeys
 from gateway.identity.keys import Keys
 from gateway.identity.oidc import Provider
+from gateway.identity.password_gate import PasswordGate
+from gateway.identity.passwords import Passwords
 from gateway.identity.people import People
 from gateway.identity.quotas import Quotas
 from gateway.identity.sessions import Sessions
@@ -16,6 +18,7 @@ from gateway.settings.base import LaneName
 from gateway.settings.identity import IdentitySettings
 
 _HOUR_S = 3600.0
+_TOO_MANY_FOR_NAME = "More than {} wrong passwords a minute were tried for {}. Wait, or sign in with a key."
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,8 @@ class Directory:
     people: People
     quotas: Quotas
     sessions: Sessions
+    passwords: Passwords
+    password_gate: PasswordGate
     audit: AuditLog
     provider: Provider | None
     read: Callable[[], Session]
@@ -43,13 +48,17 @@ class Directory:
         write: Callable[[], Session],
     ) -> "Directory":
         """`lanes` is what people may use who sign in without a key."""
+        gate, passwords = Gate(keys, WrongKeys(settings.wrong_keys_per_minute)), Passwords(read, write)
+        of_name = WrongKeys(settings.wrong_passwords_per_minute, sentence=_TOO_MANY_FOR_NAME)
         return cls(
             settings,
             keys,
-            Gate(keys, WrongKeys(settings.wrong_keys_per_minute)),
+            gate,
             People(read, write),
             Quotas(read, write),
             Sessions(keys, lanes, read, write, settings.session_hours * _HOUR_S),
+            passwords,
+            PasswordGate(passwords, gate.wrong, of_name),
             AuditLog(read, write),
             Provider(settings) if settings.oidc_issuer else None,
             read,

@@ -7,7 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from gateway.errors import KeyInvalid, TooManyWrongKeys
+from gateway.errors import KeyInvalid, RoleForbids, TooManyWrongKeys
 from gateway.identity.caller import Caller
 from gateway.identity.keys import Keys
 
@@ -21,10 +21,18 @@ class WrongKeys:
     """Wrong keys by address: each may send so many at once, and as many a minute from then on.
 
     Of more than ADDRESSES_MAX addresses those that were quiet longest are forgotten. One event loop owns it.
+    `sentence` is said of the number and the address, or of whatever else they are counted for.
     """
 
-    def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        per_minute: int,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        sentence: str = "More than {} wrong keys or passwords a minute came from {}. Check what you send.",
+    ) -> None:
         self._per_minute = per_minute
+        self._sentence = sentence
         self._pause_s = _MINUTE_S / per_minute
         self._clock = clock
         # When an address will have nothing on its account any more; each wrong key adds a pause to it.
@@ -37,10 +45,7 @@ class WrongKeys:
         owed_s = self._clear_at_s.get(_network(address), 0.0) - self._clock()
         wait_s = owed_s - (_MINUTE_S - self._pause_s)
         if wait_s > 1e-9:
-            raise TooManyWrongKeys(
-                f"More than {self._per_minute} wrong API keys a minute came from {address}. Check the key.",
-                math.ceil(wait_s),
-            )
+            raise TooManyWrongKeys(self._sentence.format(self._per_minute, address), math.ceil(wait_s))
 
     def failed(self, address: str) -> None:
         network, now_s = _network(address), self._clock()
@@ -64,7 +69,15 @@ class Gate:
         Raises:
             KeyInvalid: it is not valid here.
             TooManyWrongKeys: nor were too many before it, from the same address.
+            RoleForbids: it is a guest's, and guests only come to be answered.
         """
+        caller = await self.admit_any(token, address)
+        if caller.is_guest:
+            raise RoleForbids("This key is for guests of the market, who ask for completions and nothing else.")
+        return caller
+
+    async def admit_any(self, token: str, address: str) -> Caller:
+        """As `admit`, guests too."""
         if (caller := self._keys.cached(token)) is not None:
             return caller
         if not self._keys.knows(token):

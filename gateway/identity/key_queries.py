@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, CompoundSelect, Row, Select, literal, or_, select
+from sqlalchemy import ColumnElement, Row, Select, and_, literal_column, or_, select
 from sqlalchemy.orm import Session
 
+from accounting.tables import usage_table
 from gateway.errors import Conflict, NotFound
 from gateway.identity import quotas
 from gateway.identity.caller import Caller
@@ -26,7 +27,7 @@ def caller_of(
     row = session.execute(with_people().where(which, is_valid(now_ns))).one_or_none()
     if row is None:
         return None, None
-    scopes = (f"key:{row.key_id}", f"person:{row.user_id}", f"organization:{row.organization_id}")
+    scopes = quotas.scopes_of(row.user_id, row.organization_id, row.department, key_id=row.key_id)
     return row, as_caller(row, tuple(quotas.of_scopes(session, scopes)))
 
 
@@ -49,11 +50,24 @@ def one(session: Session, key_id_or_prefix: str, *, valid_ns: int | None = None)
     return as_row(found[0])
 
 
+def names_of(session: Session, key_ids: Sequence[str]) -> dict[str, str]:
+    """What their owners call these keys, by id, those that were revoked among them."""
+    query = select(api_key_table.c.key_id, api_key_table.c.name).where(api_key_table.c.key_id.in_(key_ids))
+    return {row.key_id: row.name for row in session.execute(query)}
+
+
 def named(key_id_or_prefix: str) -> ColumnElement[bool]:
     return (api_key_table.c.key_id == key_id_or_prefix) | (api_key_table.c.prefix == key_id_or_prefix)
 
 
-def ids_used_by(people: Sequence[str] | Select[tuple[str]]) -> CompoundSelect[tuple[str]]:
-    """What stands as their key in the rows of these people's requests: nothing where a session spoke for them."""
-    theirs = select(api_key_table.c.key_id).where(api_key_table.c.user_id.in_(people))
-    return theirs.union_all(select(literal("")))
+def usage_of(people: str | Select[tuple[str]]) -> ColumnElement[bool]:
+    """Which usage rows are of a person, or of all people of a query: found by their keys, and those without a key,
+    where a session spoke for them, by the index that is of these alone."""
+    usage, keys = usage_table.c, api_key_table.c
+    if isinstance(people, str):
+        is_theirs, have_key = usage.user_id == people, keys.user_id == people
+    else:
+        is_theirs, have_key = usage.user_id.in_(people), keys.user_id.in_(people)
+    # In the words of the index: of a parameter nobody knows beforehand that it is nothing.
+    has_no_key = usage.key_id == literal_column("''")
+    return and_(is_theirs, or_(has_no_key, usage.key_id.in_(select(keys.key_id).where(have_key))))

@@ -55,6 +55,7 @@ class KeyRow:
     created_ns: int
     revoked_ns: int | None
     previous_until_ns: int | None
+    is_guest: bool = False
 
     def facts(self) -> dict[str, Any]:
         """Flat and without anything secret: for the audit log, the admin API and the command line."""
@@ -71,6 +72,7 @@ class KeyRow:
             "privacy": self.terms.privacy,
             "priority": self.terms.priority,
             "may_administer": self.terms.may_administer,
+            "is_guest": self.is_guest,
             "created_ns": self.created_ns,
             "expires_ns": self.terms.expires_ns,
             "previous_until_ns": self.previous_until_ns,
@@ -99,6 +101,7 @@ def as_row(row: Row[Any]) -> KeyRow:
         created_ns=row.created_ns,
         revoked_ns=row.revoked_ns,
         previous_until_ns=row.previous_until_ns,
+        is_guest=bool(row.is_guest),
     )
 
 
@@ -119,6 +122,7 @@ def as_caller(row: Row[Any], quotas: tuple[Quota, ...]) -> Caller:
         priority=row.priority,
         may_administer=bool(row.may_administer),
         quotas=quotas,
+        is_guest=bool(row.is_guest),
     )
 
 

@@ -4,12 +4,12 @@ import hmac
 import secrets
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from sqlalchemy import or_, update
+from sqlalchemy import ColumnElement, or_, update
 from sqlalchemy.orm import Session
 
 from gateway.identity import audit, people
@@ -62,6 +62,10 @@ class Keys:
         self._clock = clock
         self._cache: dict[str, tuple[Caller, float]] = {}
         self._wrong: dict[str, float] = {}
+        self.refused: Container[str] = ()
+        """Ids of keys that are refused whatever the database says of them."""
+        self.on_revoked: Callable[[Sequence[str]], None] | None = None
+        """Told the ids of keys that were revoked here, in the thread that did it."""
 
     def cached(self, token: str) -> Caller | None:
         """The caller of a token seen within the last CACHE_S seconds."""
@@ -81,7 +85,7 @@ class Keys:
         replaced = (column.previous_digest == digest) & (column.previous_until_ns > now_ns)
         with self._read() as session:
             row, caller = caller_of(session, or_(column.digest == digest, replaced), now_ns)
-        if row is None:
+        if row is None or row.key_id in self.refused:
             self._cache.pop(token, None)
             _remember(self._wrong, token, self._clock() + CACHE_S)
             return None
@@ -92,6 +96,8 @@ class Keys:
 
     def find_by_id(self, key_id: str) -> Caller | None:
         """The caller of a key that is valid still; for sessions that a key opened."""
+        if key_id in self.refused:
+            return None
         with self._read() as session:
             return caller_of(session, api_key_table.c.key_id == key_id, time.time_ns())[1]
 
@@ -119,13 +125,19 @@ class Keys:
         user_id: str = OWNER,
         department: str = "home",
         terms: KeyTerms = ANY,
+        is_guest: bool = False,
         by: Actor = MACHINE,
     ) -> IssuedKey:
         """A new key; a person who is not known yet becomes a member of the house.
 
+        That of a guest takes the place of the one of its name.
+
         Raises:
-            Conflict: the person was removed.
+            Conflict: the person was removed, or only guests have keys of it.
         """
+        if not is_guest:
+            people.refuse_guests(user_id)
+        replaced: list[str] = []
         token = KEY_PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
         key_id = uuid.uuid4().hex
         values = {
@@ -137,12 +149,17 @@ class Keys:
             "department": department,
             "lanes": ",".join(lanes),
             "created_ns": time.time_ns(),
+            "is_guest": int(is_guest),
         }
         with refusing_what_others_did("somebody added this person"), self._write() as session, session.begin():
             people.ensure(session, user_id, by)
+            if is_guest:
+                replaced = _revoke(session, (api_key_table.c.name == name) & (api_key_table.c.is_guest == 1), by)
             session.execute(api_key_table.insert().values(values | terms.columns()))
             row = one(session, key_id)
             _record(session, by, "key.create", None, row)
+        if is_guest:
+            self._tell_revoked(replaced)
         return IssuedKey(token, row)
 
     def rotate(self, key_id_or_prefix: str, grace_s: float, by: Actor = MACHINE) -> IssuedKey:
@@ -188,14 +205,10 @@ class Keys:
 
     def revoke(self, key_id_or_prefix: str, by: Actor = MACHINE) -> int:
         """Revoke the keys with this id or shown prefix; returns how many there were."""
-        valid = named(key_id_or_prefix) & api_key_table.c.revoked_ns.is_(None)
         with self._write() as session, session.begin():
-            found = [as_row(row) for row in session.execute(with_people().where(valid))]
-            session.execute(update(api_key_table).where(valid).values(revoked_ns=time.time_ns()))
-            for before in found:
-                _record(session, by, "key.revoke", before, None)
-        self.forget()
-        return len(found)
+            revoked = _revoke(session, named(key_id_or_prefix), by)
+        self._tell_revoked(revoked)
+        return len(revoked)
 
     def row(self, key_id_or_prefix: str) -> KeyRow:
         """Raises NotFound, and Conflict where a prefix is that of several keys."""
@@ -212,8 +225,22 @@ class Keys:
         with self._read() as session:
             return [as_row(row) for row in session.execute(query)]
 
+    def _tell_revoked(self, key_ids: Sequence[str]) -> None:
+        self.forget()
+        if self.on_revoked and key_ids:
+            self.on_revoked(key_ids)
+
     def _digest(self, token: str) -> str:
         return hmac.new(self._secret, token.encode("utf-8", "surrogateescape"), sha256).hexdigest()
+
+
+def _revoke(session: Session, which: ColumnElement[bool], by: Actor) -> list[str]:
+    valid = which & api_key_table.c.revoked_ns.is_(None)
+    found = [as_row(row) for row in session.execute(with_people().where(valid))]
+    session.execute(update(api_key_table).where(valid).values(revoked_ns=time.time_ns()))
+    for before in found:
+        _record(session, by, "key.revoke", before, None)
+    return [before.key_id for before in found]
 
 
 def _record(session: Session, by: Actor, action: str, before: KeyRow | None, after: KeyRow | None) -> None:

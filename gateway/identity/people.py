@@ -6,16 +6,16 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, select, update
+from sqlalchemy import ColumnElement, delete, func, select, update
 from sqlalchemy.orm import Session
 
 from accounting.ledger.balances import balances
 from gateway.errors import Conflict, NotFound, RequestInvalid
 from gateway.identity import audit
 from gateway.identity.audit import MACHINE, Actor
-from gateway.identity.caller import HOME, OWNER
+from gateway.identity.caller import GUESTS, HOME, OWNER
 from gateway.identity.races import refusing_what_others_did
-from gateway.identity.tables import organization_table, person_table
+from gateway.identity.tables import organization_table, password_link_table, password_table, person_table
 from gateway.settings.base import Role
 
 NAME_MAX = 100
@@ -92,6 +92,14 @@ class People:
         with self._read() as session:
             return present(session, user_id)
 
+    def ever(self, user_id: str) -> Person:
+        """Somebody who is here, or was: their account stays. Raises NotFound."""
+        with self._read() as session:
+            found = session.execute(select(*_COLUMNS).where(person_table.c.user_id == user_id)).one_or_none()
+        if found is None:
+            raise NotFound(f"there is nobody called {user_id}")
+        return Person(*found)
+
     def has_account_of_nobody(self, user_id: str) -> bool:
         """Whether credits are in the books for somebody who was never a person here."""
         with self._read() as session:
@@ -117,6 +125,7 @@ class People:
         """
         with refusing_what_others_did("somebody added this person"), self._write() as session, session.begin():
             there = organization_named(session, organization).organization_id
+            refuse_guests(user_id)
             made = Person(
                 checked_id(user_id, "user"),
                 there,
@@ -138,9 +147,17 @@ class People:
             before = present(session, user_id, lock=True)
             if user_id == OWNER:
                 raise Conflict(f"{OWNER} is the house's own account and stays; give it another role instead")
+            refuse_guests(user_id)
             _refuse_last_admin(session, before)
             session.execute(_of(user_id).values(removed_ns=time.time_ns()))
+            _forget_passwords(session, user_id)
             _record(session, by, "person.remove", f"person:{user_id}", None, before)
+
+
+def refuse_guests(user_id: str) -> None:
+    """Raises Conflict for the account that the market's guests have."""
+    if user_id == GUESTS:
+        raise Conflict(f"{GUESTS} is the account of the market's guests; choose another id")
 
 
 def ensure(session: Session, user_id: str, by: Actor) -> None:
@@ -260,6 +277,12 @@ def _refuse_last_admin(session: Session, person: Person) -> None:
         return
     if session.scalar(select(func.count()).select_from(person_table).where(_is_admin_of_house())) == 1:
         raise Conflict(f"{person.user_id} is the last admin of the house; make somebody else one first")
+
+
+def _forget_passwords(session: Session, user_id: str) -> None:
+    """Who comes back chooses another one."""
+    for table in (password_table, password_link_table):
+        session.execute(delete(table).where(table.c.user_id == user_id))
 
 
 def _of(user_id: str) -> Any:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from accounting.errors import AmountInvalid
@@ -11,6 +11,7 @@ from accounting.money import format_usd, parse_usd
 from gateway.errors import NotFound, RequestInvalid
 from gateway.identity import audit
 from gateway.identity.audit import MACHINE, Actor
+from gateway.identity.people import checked_id
 from gateway.identity.races import refusing_what_others_did
 from gateway.identity.tables import api_key_table, organization_table, person_table, quota_table
 from gateway.limits.quotas import Measure, Quota, Span
@@ -22,6 +23,7 @@ SPANS: dict[Measure, tuple[Span | None, ...]] = {
     "concurrency": (None,),
     "spend": ("day", "month"),
 }
+SCOPES = "key:ID, person:ID, team:ORGANIZATION/NAME or organization:ID"
 COUNT_MAX = 10**15
 QUOTAS_MAX = 10_000
 
@@ -60,6 +62,12 @@ def facts(quota: Quota) -> dict[str, Any]:
     }
 
 
+def scopes_of(user_id: str, organization_id: str, department: str, *, key_id: str = "") -> tuple[str, ...]:
+    """Whose limits hold for somebody's requests, with a key or, signed in to the console, without."""
+    scopes = (f"person:{user_id}", f"team:{organization_id}/{department}", f"organization:{organization_id}")
+    return (f"key:{key_id}", *scopes) if key_id else scopes
+
+
 def of_scopes(session: Session, scopes: Iterable[str]) -> list[Quota]:
     """Every limit that holds for these."""
     column = quota_table.c
@@ -69,17 +77,17 @@ def of_scopes(session: Session, scopes: Iterable[str]) -> list[Quota]:
 
 
 class Quotas:
-    """The limits of keys, people and organizations."""
+    """The limits of keys, people, teams and organizations."""
 
     def __init__(self, read: Callable[[], Session], write: Callable[[], Session]) -> None:
         self._read = read
         self._write = write
 
     def rows(self, organization_id: str | None = None) -> list[Quota]:
-        """Every limit, or those of an organization, its people and their keys."""
+        """Every limit, or those of an organization, its people, teams and their keys."""
         with self._read() as session:
             if organization_id is not None:
-                return of_scopes(session, _scopes_of(session, organization_id))
+                return of_scopes(session, _scopes_within(session, organization_id))
             return [_as_quota(row) for row in session.execute(select(quota_table).limit(QUOTAS_MAX))]
 
     def of(self, scopes: Sequence[str]) -> list[Quota]:
@@ -135,24 +143,28 @@ def _record(
 
 def _organization_of(session: Session, scope: str) -> str:
     kind, _, name = scope.partition(":")
+    if kind == "team":
+        name, _, team = name.partition("/")
+        checked_id(team, "scope")
     organization = organization_table.c.organization_id
     person = person_table.c
     queries = {
         "organization": select(organization).where(organization == name),
+        "team": select(organization).where(organization == name),
         "person": select(person.organization_id).where(person.user_id == name),
         "key": select(person.organization_id)
         .join(api_key_table, api_key_table.c.user_id == person.user_id)
         .where(api_key_table.c.key_id == name),
     }
     if kind not in queries:
-        raise RequestInvalid("scope: key:ID, person:ID or organization:ID", param="scope")
+        raise RequestInvalid(f"scope: {SCOPES}", param="scope")
     found: str | None = session.scalar(queries[kind])
     if found is None:
-        raise NotFound(f"there is no {kind} {name}")
+        raise NotFound(f"there is no {'organization' if kind == 'team' else kind} {name}")
     return found
 
 
-def _scopes_of(session: Session, organization_id: str) -> list[str]:
+def _scopes_within(session: Session, organization_id: str) -> list[str]:
     person, key = person_table.c, api_key_table.c
     people = session.scalars(select(person.user_id).where(person.organization_id == organization_id)).all()
     keys = session.scalars(
@@ -160,7 +172,10 @@ def _scopes_of(session: Session, organization_id: str) -> list[str]:
         .join(person_table, person.user_id == key.user_id)
         .where(person.organization_id == organization_id)
     ).all()
-    names = [f"organization:{organization_id}", *(f"person:{user}" for user in people)]
+    # Not by the keys' departments: a team may have a limit before it has a key.
+    scope, beginning = quota_table.c.scope, f"team:{organization_id}/"
+    teams = session.scalars(select(scope).where(func.substr(scope, 1, len(beginning)) == beginning).distinct())
+    names = [f"organization:{organization_id}", *teams, *(f"person:{user}" for user in people)]
     return names + [f"key:{key_id}" for key_id in keys]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import ColumnElement, delete, select, update
 from sqlalchemy.orm import Session
 
 from gateway.identity import audit, quotas
@@ -23,15 +23,32 @@ SESSIONS_MAX = 50
 
 _SECRET_BYTES = 32
 _TEXT_MAX = 128
+_BROWSER_MAX = 300
 
 
 @dataclass(frozen=True, slots=True)
 class SignedIn:
-    """Who a session stands for. `csrf` is what the session's own forms carry and no other site can know."""
+    """Who a session stands for. `csrf` is what the session's own forms carry and no other site can know.
+
+    `session_id` names the session to its owner, and opens nothing.
+    """
 
     caller: Caller
     name: str
     csrf: str
+    session_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    """One browser that is signed in; `key_id` where a key opened it, `browser` as it calls itself."""
+
+    session_id: str
+    created_ns: int
+    expires_ns: int
+    address: str
+    browser: str
+    key_id: str | None
 
 
 class Sessions:
@@ -51,7 +68,7 @@ class Sessions:
         self._write = write
         self.lasts_s = lasts_s
 
-    def open(self, user_id: str, by: Actor, key_id: str | None = None) -> str:
+    def open(self, user_id: str, by: Actor, key_id: str | None = None, browser: str = "") -> str:
         """A new session; returns what its cookie says. Sign-ins are written down in the audit log."""
         text, now_ns = secrets.token_urlsafe(_SECRET_BYTES), time.time_ns()
         column = session_table.c
@@ -61,6 +78,8 @@ class Sessions:
             "key_id": key_id,
             "created_ns": now_ns,
             "expires_ns": now_ns + int(self.lasts_s * 1e9),
+            "address": by.address,
+            "browser": browser[:_BROWSER_MAX].replace("\x00", ""),
         }
         with self._write() as session, session.begin():
             session.execute(delete(session_table).where(column.expires_ns <= now_ns))
@@ -95,20 +114,37 @@ class Sessions:
                 caller: Caller | None = self._of_person(session, person)
             else:
                 caller = self._keys.find_by_id(row.key_id)
-        return SignedIn(caller, person.name, self._csrf(text)) if caller else None
+        return SignedIn(caller, person.name, self._csrf(text), row.digest) if caller else None
 
-    def close(self, text: str) -> None:
+    def of_person(self, user_id: str) -> list[OpenSession]:
+        """Where somebody is signed in, newest first; those of keys that ended are still among them."""
+        query = select(session_table).where(_open_of(user_id)).order_by(session_table.c.created_ns.desc())
+        with self._read() as session:
+            return [
+                OpenSession(row.digest, row.created_ns, row.expires_ns, row.address, row.browser, row.key_id)
+                for row in session.execute(query.limit(SESSIONS_MAX))
+            ]
+
+    def close(self, text: str, address: str = "") -> None:
         """Sign out: the cookie opens nothing any more, wherever a copy of it is."""
-        self._end(session_table.c.digest == self._digest(text))
+        digest = self._digest(text)
+        with self._read() as session:
+            user_id = session.scalar(select(session_table.c.user_id).where(session_table.c.digest == digest))
+        if user_id is not None:
+            self.close_one(user_id, digest, Actor(f"person:{user_id}", address))
 
-    def close_all(self, user_id: str, by: Actor) -> int:
-        """End every session of a person; returns how many there were."""
+    def close_one(self, user_id: str, session_id: str, by: Actor) -> int:
+        """End a session of somebody by its id; returns how many had it."""
+        return self._end(user_id, session_table.c.digest == session_id, by)
+
+    def close_all(self, user_id: str, by: Actor, *, but: str = "") -> int:
+        """End every session of a person, but the one with that id; returns how many there were."""
+        return self._end(user_id, session_table.c.digest != but, by)
+
+    def _end(self, user_id: str, which: ColumnElement[bool], by: Actor) -> int:
         with self._write() as session, session.begin():
             person = _person(session, user_id)
-            column = session_table.c
-            open_ = (
-                (column.user_id == user_id) & column.revoked_ns.is_(None) & (column.expires_ns > time.time_ns())
-            )
+            open_ = _open_of(user_id) & which
             ended = session.execute(update(session_table).where(open_).values(revoked_ns=time.time_ns()))
             count = int(ended.rowcount)  # type: ignore[attr-defined]
             audit.record(
@@ -125,19 +161,15 @@ class Sessions:
         """Whether a form was made for this session by us."""
         return hmac.compare_digest(self._csrf(text).encode(), csrf.encode())
 
-    def _end(self, which: Any) -> None:
-        open_ = which & session_table.c.revoked_ns.is_(None)
-        with self._write() as session, session.begin():
-            session.execute(update(session_table).where(open_).values(revoked_ns=time.time_ns()))
-
     def _of_person(self, session: Session, person: Any) -> Caller:
         """Somebody without a key, who may use what a new key of theirs would be given."""
-        scopes = (f"person:{person.user_id}", f"organization:{person.organization_id}")
+        department = person.organization_id
+        scopes = quotas.scopes_of(person.user_id, person.organization_id, department)
         return Caller(
             key_id="",
             key_prefix="",
             user_id=person.user_id,
-            department=person.organization_id,
+            department=department,
             lanes=self._lanes,
             organization_id=person.organization_id,
             role=person.role,
@@ -152,6 +184,11 @@ class Sessions:
 
     def _keyed(self, what: bytes) -> str:
         return hmac.new(self._keys.session_secret, what, sha256).hexdigest()
+
+
+def _open_of(user_id: str) -> ColumnElement[bool]:
+    column = session_table.c
+    return (column.user_id == user_id) & column.revoked_ns.is_(None) & (column.expires_ns > time.time_ns())
 
 
 def _person(session: Session, user_id: str) -> Any:

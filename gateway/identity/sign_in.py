@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from gateway.errors import Conflict
 from gateway.identity import audit, people
 from gateway.identity.audit import Actor
+from gateway.identity.caller import GUESTS
 from gateway.identity.oidc import Claims
 from gateway.identity.people import Person
 from gateway.identity.provider_answers import LoginRefused
@@ -117,7 +118,8 @@ def _free_id(session: Session, claims: Claims) -> str:
     told_apart = hashlib.sha256(f"{claims.issuer}\n{claims.subject}".encode()).hexdigest()[:12]
     wanted = _NOT_IN_ID.sub("-", claims.email or "")[:60]
     same = select(person_table.c.user_id).where(person_table.c.user_id == wanted)
-    is_taken = session.execute(same).first() is not None or people.has_account(session, wanted)
+    is_somebodys = session.execute(same).first() is not None or people.has_account(session, wanted)
+    is_taken = is_somebodys or wanted == GUESTS
     return wanted if wanted and not is_taken else f"{wanted or 'person'}-{told_apart}"
 
 

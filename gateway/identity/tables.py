@@ -1,4 +1,4 @@
-"""Organizations, people, their keys and sessions, what they are limited to, and who changed any of it.
+"""Organizations, people, their keys, passwords and sessions, what they are limited to, and who changed any of it.
 
 Times are nanoseconds since the epoch. A text that holds a list holds it as JSON; none means all there are.
 """
@@ -82,6 +82,7 @@ class ApiKey(SQLModel, table=True):
     expires_ns: int | None = Field(default=None, sa_type=BigInteger)
     previous_digest: str | None = Field(default=None, sa_type=Text)
     previous_until_ns: int | None = Field(default=None, sa_type=BigInteger)
+    is_guest: int = Field(default=0, sa_type=Integer)
 
 
 class QuotaRow(SQLModel, table=True):
@@ -108,6 +109,29 @@ class ConsoleSession(SQLModel, table=True):
     created_ns: int = Field(sa_type=BigInteger)
     expires_ns: int = Field(sa_type=BigInteger)
     revoked_ns: int | None = Field(default=None, sa_type=BigInteger)
+    address: str = Field(default="", sa_type=Text)
+    browser: str = Field(default="", sa_type=Text)
+
+
+class PasswordRow(SQLModel, table=True):
+    """Somebody's password as `gateway.identity.password_hash` keeps it."""
+
+    __tablename__ = "person_password"
+
+    user_id: str = Field(primary_key=True, sa_type=Text, foreign_key="person.user_id")
+    hash: str = Field(sa_type=Text)
+    changed_ns: int = Field(sa_type=BigInteger)
+
+
+class PasswordLink(SQLModel, table=True):
+    """A link by which somebody chooses a password, once; gone when it was used. `is_first` is 0 or 1."""
+
+    __tablename__ = "password_link"
+
+    digest: str = Field(primary_key=True, sa_type=Text)
+    user_id: str = Field(sa_type=Text, foreign_key="person.user_id")
+    is_first: int = Field(sa_type=Integer)
+    expires_ns: int = Field(sa_type=BigInteger)
 
 
 class AuditEntry(SQLModel, table=True):
@@ -136,5 +160,7 @@ person_table = SQLModel.metadata.tables["person"]
 api_key_table = SQLModel.metadata.tables["api_key"]
 quota_table = SQLModel.metadata.tables["quota"]
 session_table = SQLModel.metadata.tables["console_session"]
+password_table = SQLModel.metadata.tables["person_password"]
+password_link_table = SQLModel.metadata.tables["password_link"]
 audit_table = SQLModel.metadata.tables["audit_entry"]
 key_secret_table = SQLModel.metadata.tables["key_secret"]

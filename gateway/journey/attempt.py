@@ -2,14 +2,20 @@
 
 from cluster.errors import GenerationError, StageLost
 from gateway.errors import LaneBusy, LaneFailed
+from gateway.guests.admission import OWN
 from gateway.lanes.base import Answer, Call, Offer
 from gateway.routing.dispatch import Dispatch
 from gateway.services import Services
 
 
 async def begin(services: Services, call: Call, offer: Offer, dispatch: Dispatch) -> Answer:
-    """Routing is told how it went so far, and is to be told how it ends."""
+    """Routing is told how it went so far, and is to be told how it ends.
+
+    No guest came in since the request did; those who were there leave only where it needs own machines.
+    """
     try:
+        if services.guests.stays and offer.lane in OWN:
+            await services.guests.make_way()
         answer = await services.lanes[offer.lane].open(call, offer)
     except LaneBusy as error:
         note_error(services, offer, error)

@@ -1,5 +1,6 @@
 """Who is answered, as the journey sees it."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from gateway.errors import ApiError
@@ -12,8 +13,19 @@ class Client(Out, Protocol):
     def begin(self, status: int, headers: list[tuple[bytes, bytes]], *, is_stream: bool) -> None:
         """The head; it may leave with the first bytes."""
 
-    def finish(self) -> None:
-        """Everything was written."""
+    @property
+    def is_gone(self) -> bool:
+        """Nobody reads any more: what is written now is lost."""
+
+    @property
+    def keeps_calls(self) -> bool:
+        """Calls of tools that were written have not left for the reader yet, and will only at the end."""
+
+    def follow(self) -> None:
+        """`is_full`, until this answer ends, while anything waits here that the reader's socket did not take."""
+
+    def finish(self, trailers: Sequence[tuple[bytes, bytes]] = ()) -> None:
+        """Everything was written. Trailers follow it where they may; the head has announced them."""
 
     def break_off(self, error: ApiError) -> None:
         """No more will come, and not everything was written."""

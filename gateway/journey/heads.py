@@ -3,6 +3,7 @@
 from functools import lru_cache
 
 from gateway.cache.answers import Source
+from gateway.journey.last_words import TRAILER
 from gateway.journey.trip import Trip
 from gateway.lanes.base import Answer
 from gateway.request_ids import HEADER
@@ -30,6 +31,8 @@ def headers_of(trip: Trip, answer: Answer) -> list[tuple[bytes, bytes]]:
         headers.append((b"x-millrace-model", _printable(trip.offer.model)))
     if trip.ticket:
         headers += trip.ticket.headers()
+    if trip.tally:
+        headers.append((b"trailer", TRAILER))
     headers += answer.headers
     return headers
 

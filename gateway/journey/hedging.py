@@ -18,6 +18,13 @@ from gateway.services import Services
 log = structlog.get_logger(__name__)
 
 
+def are_equal(first: Offer, second: Offer) -> bool:
+    """Whether the second may be asked beside the first, by what they are: never where either charges. Pure."""
+    if first.price is not None or second.price is not None or first.label == second.label:
+        return False
+    return (first.model, first.clearance) == (second.model, second.clearance)
+
+
 async def open_hedged(services: Services, trip: Trip, offer: Offer, dispatch: Dispatch) -> Answer:
     """The first bytes from there, or from another one that was asked later and had them earlier."""
     times = services.patience.of(offer, is_stream=trip.call.request.is_stream)
@@ -86,8 +93,7 @@ class _Race:
     def _may_ask(self, offer: Offer) -> bool:
         """Whether it is an equal of the first, and has nothing else to do with some of its room."""
         first, record = self._first, self._services.health.of(offer.label)
-        is_equal = (offer.model, offer.clearance, offer.price) == (first.model, first.clearance, None)
-        if not is_equal or offer.label == first.label or not offer.is_resident or offer.state != "ready":
+        if not are_equal(first, offer) or not offer.is_resident or offer.state != "ready":
             return False
         if not record.breaker.admits(self._services.health.now_s()):
             return False

@@ -7,14 +7,15 @@ import structlog
 from msgspec import structs
 
 from accounting.errors import BooksUnavailable, InsufficientCredit
+from accounting.payments.errors import PayerFrozen
 from gateway.errors import BudgetExceeded, BudgetUnavailable, LaneBrokeOff, LaneFailed, QueueFull, RateLimited
 from gateway.journey.attempt import begin
 from gateway.journey.hedging import open_hedged
+from gateway.journey.holding import put_aside
 from gateway.journey.nobody import why_nobody
 from gateway.journey.trip import Trip
 from gateway.journey.turn import move_turn, take_other_turn
 from gateway.lanes.base import Answer, Offer
-from gateway.limits.admission import hold_nano, place_hold
 from gateway.routing.decision import Candidate, Decision
 from gateway.services import Services
 
@@ -24,7 +25,7 @@ log = structlog.get_logger(__name__)
 ATTEMPTS_MAX = 3
 
 # The caller's money does not cover the candidate, and says nothing against those that charge nothing.
-_NO_MONEY = (BudgetExceeded, BudgetUnavailable, InsufficientCredit, BooksUnavailable)
+_NO_MONEY = (BudgetExceeded, BudgetUnavailable, InsufficientCredit, BooksUnavailable, PayerFrozen)
 # That, or no room within the limits of a model that would have answered in another's place.
 _REFUSED = (RateLimited, *_NO_MONEY)
 
@@ -40,14 +41,14 @@ async def open_first(services: Services, trip: Trip) -> Answer:
     rest, attempts = deque(trip.decision.candidates), 0
     while rest and attempts < ATTEMPTS_MAX:
         offer = rest.popleft().offer
-        if trip.hold and hold_nano(trip.call, offer) > trip.hold.amount_nano:
-            continue  # what was put aside for a cheaper provider would not cover it
         if failure and trip.turn != offer.label:
             move_turn(services, trip, offer)
         trip.offer = offer
         try:
             return await _open(services, trip, offer)
         except _REFUSED as error:
+            if trip.hold and isinstance(error, _NO_MONEY):
+                continue  # what was put aside for a cheaper provider does not cover it
             refusal = refusal or error
             rest = await _others(services, trip, rest, error)
         except LaneFailed as error:
@@ -63,7 +64,10 @@ async def open_first(services: Services, trip: Trip) -> Answer:
 async def _others(services: Services, trip: Trip, rest: deque[Candidate], refusal: Exception) -> deque[Candidate]:
     """Those of the rest that the refusal does not concern, with a turn at the first; none where no turn comes."""
     log.info("not covered", request_id=trip.call.id, lane=trip.lane, reason=str(refusal))
-    if isinstance(refusal, _NO_MONEY):
+    if isinstance(refusal, _NO_MONEY) and trip.offer and trip.offer.lane == "market":
+        # Given credits, which the market does not take, may pay a provider.
+        rest = deque(candidate for candidate in rest if candidate.offer.lane != "market")
+    elif isinstance(refusal, _NO_MONEY):
         trip.may_pay = False
     elif trip.offer:
         trip.refused_models |= {trip.offer.model}
@@ -84,7 +88,7 @@ async def enter_for(services: Services, trip: Trip, offer: Offer) -> None:
 async def _open(services: Services, trip: Trip, offer: Offer) -> Answer:
     await enter_for(services, trip, offer)
     if offer.price is not None:
-        await _put_aside(services, trip, offer)
+        await put_aside(services, trip, offer)
     dispatch = trip.dispatch = services.router.began(offer.label, trip.decision, offer)
     if len(trip.decision.candidates) > 1 and offer.price is None and services.settings.routing.hedging:
         answer = await open_hedged(services, trip, offer, dispatch)
@@ -92,17 +96,6 @@ async def _open(services: Services, trip: Trip, offer: Offer) -> Answer:
         answer = await begin(services, trip.call, offer, dispatch)
     trip.first_byte_s = trip.elapsed_s
     return answer
-
-
-async def _put_aside(services: Services, trip: Trip, offer: Offer) -> None:
-    """The most that the call may cost there: within its caller's budgets, then out of the account that pays.
-
-    A hold that was placed for an earlier candidate covers this one.
-    """
-    if trip.ticket:
-        await trip.ticket.cover(hold_nano(trip.call, offer))
-    if trip.hold is None:
-        trip.hold = await place_hold(services.books, trip.caller, trip.call, offer)
 
 
 def _wait_s(services: Services, decision: Decision) -> int:

@@ -9,9 +9,13 @@ from gateway.identity.caller import Caller
 from gateway.journey.attempt import note_error
 from gateway.journey.client import Client
 from gateway.journey.continuing import continues, send_on
+from gateway.journey.cut import cut_short
 from gateway.journey.heads import headers_of
+from gateway.journey.heard import Followed, heard
+from gateway.journey.lingering import send_out
 from gateway.journey.opening import open_first
 from gateway.journey.recall import recall
+from gateway.journey.rolling import PaidUp, rolled
 from gateway.journey.settling import refusal, report, settle
 from gateway.journey.trip import Ending, Trip
 from gateway.journey.turn import take_at_once, take_turn
@@ -59,23 +63,34 @@ async def _enter(services: Services, trip: Trip) -> Answer:
     trip.decision = decision = services.router.decide(caller, call)
     if decision.candidates and not take_at_once(services, trip, decision.candidates[0].offer):
         await take_turn(services, trip)
+    trip.decided_s = trip.elapsed_s
     trip.call = with_twins(trip)
-    answer = lasting(services, trip, call, await open_first(services, trip))
-    return trip.lead.show(answer) if trip.lead else answer
+    answer = rolled(services, trip, lasting(services, trip, call, await open_first(services, trip)))
+    if trip.lead is None:
+        return answer
+    return trip.lead.show(answer, is_paid=trip.offer is not None and trip.offer.price is not None)
 
 
 async def _deliver(services: Services, trip: Trip, answer: Answer, client: Client) -> None:
     """Send the answer; settles when it ends, however it ends."""
     outcome: Outcome = "interrupted"
     problem = ""
+    hearing = heard(client, trip.call, trip.offer, services.bookkeeper.recounter)
+    client = hearing or client
     try:
         client.begin(answer.status, headers_of(trip, answer), is_stream=trip.call.request.is_stream)
         if continues(trip.call):
             await send_on(services, trip, answer, client)
+        elif isinstance(hearing, Followed):
+            await send_out(answer.body, hearing, choices_of(trip.call.generation))
         else:
             await answer.body.send(client)
+        if hearing:
+            await hearing.arrive()
         outcome = "complete" if answer.status == 200 and answer.meter.is_complete else "failed"
         client.finish()
+    except PaidUp as end:
+        outcome, problem = await cut_short(services.bookkeeper.recounter, trip, answer, client, end)
     except (LaneFailed, GenerationError) as error:
         # The status line is long gone: a stream ends with an error event and without [DONE].
         outcome, problem = "failed", str(error)
@@ -86,6 +101,9 @@ async def _deliver(services: Services, trip: Trip, answer: Answer, client: Clien
         try:
             await answer.body.close()
         finally:  # a place that is not given back would be missing for good
+            if hearing:
+                others = trip.lead.told() if trip.lead else ()
+                hearing.tell(answer.meter, trip.call, is_whole=outcome == "complete", others=others)
             ending = Ending(answer.status, outcome, problem)
             report(trip, answer.meter, ending)
             services.bookkeeper.observe(trip, answer.meter, ending)

@@ -8,7 +8,9 @@ from accounting.ledger.postings import FROM_CACHE, Outcome
 from accounting.rules.held import Hold
 from gateway.cache.answers import Lead, Source
 from gateway.identity.caller import Caller
+from gateway.journey.tally import Tally
 from gateway.lanes.base import Call, Offer
+from gateway.limits.allowance import Allowance
 from gateway.limits.ticket import Ticket
 from gateway.routing.decision import Decision
 from gateway.routing.dispatch import Dispatch
@@ -27,6 +29,8 @@ class Trip(Struct):
     began_s: float
     offer: Offer | None = None
     hold: Hold | None = None
+    decided_s: float | None = None
+    """When it was known who is to answer, and its turn there had come."""
     first_byte_s: float | None = None
     has_place: bool = False
     ticket: Ticket | None = None
@@ -41,6 +45,12 @@ class Trip(Struct):
     """Those in whose own limits there is no room for it."""
     found: Source | None = None
     """Where its answer comes from that needed nobody's work."""
+    allowance: Allowance | None = None
+    """What it may cost where it is tried; None where that is nothing."""
+    paid_tokens: int = 0
+    """So much of each choice the hold covers."""
+    tally: Tally | None = None
+    """Of an answer whose hold grows while it comes."""
 
     @classmethod
     def begin(cls, call: Call, caller: Caller, decision: Decision = UNDECIDED) -> "Trip":

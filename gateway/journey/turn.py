@@ -80,7 +80,8 @@ async def _wait(services: Services, trip: Trip, best: Candidate, patience_s: flo
     offer, predicted = best.offer, best.predicted
     caller, record = trip.caller, services.health.of(offer.label)
     request_s = max(0.0, predicted.time_s - predicted.wait_s)
-    wish = Wish(caller.key_id, caller.priority, patience_s, request_s)
+    # Sessions of the console have no key: each person there waits for themselves.
+    wish = Wish(caller.key_id or f"person:{caller.user_id}", caller.priority, patience_s, request_s)
 
     def is_better_elsewhere(ahead: int) -> bool:
         waiting, record.waiting = record.waiting, ahead

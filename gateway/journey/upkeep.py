@@ -32,6 +32,8 @@ async def look_after(
     """
     services.admission.enter()
     try:
+        if services.guests.stays:
+            await services.guests.make_way()
         ticket = await services.limits.enter(caller, upkeep.model, 0)
         is_served = False
         try:

@@ -31,6 +31,8 @@ class Offer:
     `continues`: where the last message of a chat is the assistant's, its text is gone on with.
     `weights` name the model byte for byte and its precision, where the backend can go on behind given tokens:
     offers of equal weights answer with equal tokens.
+    `place`: where its lane has drawn lots among its offers, in which order, from 1; the first is asked first.
+    `is_gateway`: another Millrace, with requests of its own.
     `first_token_s` (after a prompt of 512 tokens) and `token_s` are what its plan foretells, where it has one.
     """
 
@@ -58,12 +60,19 @@ class Offer:
     token_s: float | None = None
     continues: bool = False
     weights: str = ""
+    place: int = 0
+    is_gateway: bool = False
     label: str = field(init=False, compare=False, repr=False)
     """What it is called where lane and backend are one word; made once, as routing asks for it all the time."""
 
     def __post_init__(self) -> None:
         label = self.lane if self.backend == self.lane else f"{self.lane}:{self.backend}"
         object.__setattr__(self, "label", label)
+
+    @property
+    def counted_as(self) -> str:
+        """Whose tokenizer its answers are counted by: the model's, or the one that a listing pins."""
+        return f"market/{self.price.source}" if self.lane == "market" and self.price else self.model
 
 
 class Call(Struct, frozen=True):
@@ -82,6 +91,8 @@ class Call(Struct, frozen=True):
     """The caller's span in a trace that it has, as W3C Trace Context writes it."""
     address: str = ""
     """Where the caller is, for the access log; empty where no connection brought the call."""
+    is_guest: bool = False
+    """It comes over the market, and gives way to whoever lives here."""
     _features: dict[Feature, str] | None = None
     _prompt_tokens: int | None = None
 

@@ -1,31 +1,34 @@
 """The cloud lane: providers through the cloud worker's unix socket, paid by the token."""
 
+import contextlib
 import math
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from accounting.errors import PriceUnknown
-from accounting.metering.prices import PriceBook
+from accounting.metering.prices import PriceBook, PricedModel
+from accounting.money import Price
 from gateway.cloud_worker.supervisor import CloudWorker, CloudWorkerUnavailable
 from gateway.errors import LaneBrokeOff, LaneBusy, LaneUnreachable
 from gateway.http.client import Client
 from gateway.lanes.base import Answer, Call, Offer
 from gateway.lanes.cloud_logprobs import gives_logprobs
 from gateway.lanes.features import ALL_FEATURES, UNPRICED, Feature
+from gateway.lanes.paid import paid_body
 from gateway.lanes.relay import relay
-from gateway.lanes.rewriting import OURS, with_fields
 from gateway.lanes.upstream import Upstream
-from gateway.limits.admission import output_bound
-from gateway.openai import GENERATES, ChatRequest
+from gateway.openai import GENERATES
 from gateway.settings import CloudSettings, LaneName
 
 # The worker keeps to the settings' bounds and says which was passed. So much later a worker that is stuck is left.
 _WORKER_LATE_S = 60.0
 _WORKER_LATE_IN_ALL_S = 200.0
+OPERATORS = "operators"
+"""The list that prices stand in which were set while a gateway ran."""
+
 _FEATURES = ALL_FEATURES - UNPRICED
-_LIMITS = ("max_tokens", "max_completion_tokens")
 
 
 class CloudLane:
@@ -36,7 +39,7 @@ class CloudLane:
     def __init__(self, settings: CloudSettings, worker: CloudWorker, prices: PriceBook) -> None:
         self._settings = settings
         self._worker = worker
-        self._prices = prices
+        self._listed = self._prices = prices
         self._client = Client()
 
     async def stop(self) -> None:
@@ -73,8 +76,24 @@ class CloudLane:
             )
         ]
 
+    def book_with(self, prices: Mapping[str, Price]) -> PriceBook:
+        """The settings' prices with others over them, by the names that callers use."""
+        return self._listed.over({("cloud", name): price for name, price in prices.items()}, OPERATORS)
+
+    def prices_by(self, book: PriceBook) -> dict[str, PricedModel]:
+        """What each model costs by a book, as far as it knows."""
+        found = {}
+        for name, entry in self._settings.models.items():
+            with contextlib.suppress(PriceUnknown):
+                found[name] = book.find("cloud", entry.model, name=name)
+        return found
+
+    def use(self, book: PriceBook) -> None:
+        """From the next offer on."""
+        self._prices = book
+
     async def open(self, call: Call, offer: Offer) -> Answer:
-        body = _body(call, offer)
+        body = paid_body(call, offer)
         try:
             return await self._open(call, body)
         except LaneUnreachable:
@@ -113,25 +132,3 @@ class CloudLane:
 def _features(litellm_model: str) -> frozenset[Feature]:
     """What a provider's models can do as far as we can price it."""
     return _FEATURES if gives_logprobs(litellm_model) else _FEATURES - {"logprobs", "echo_logprobs"}
-
-
-def _body(call: Call, offer: Offer) -> bytes:
-    """The caller's bytes without our extras, and with what the hold rests on said aloud.
-
-    A stream is asked for its usage, which is what gets charged, and the answer is bounded by what was put aside
-    for it. Values that stay are passed on as they stand, however deep they are. Raises RequestInvalid.
-    """
-    request = call.generation
-    changes: dict[str, Any] = {}
-    if request.is_stream and not request.wants_usage:
-        changes["stream_options"] = {"include_usage": True}
-    if offer.served_as is not None and offer.served_as != request.model:
-        changes["model"] = offer.served_as  # a fallback of the model that was asked for
-    limit = "max_completion_tokens" if _says_completion_tokens(call) else "max_tokens"
-    changes[limit] = output_bound(request, offer)
-    return with_fields(call, changes, without=(*OURS, *_LIMITS))
-
-
-def _says_completion_tokens(call: Call) -> bool:
-    """Providers know the limit by one name or the other: it stays under the caller's; litellm translates ours."""
-    return isinstance(call.request, ChatRequest) and call.request.max_completion_tokens is not None

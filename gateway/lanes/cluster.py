@@ -103,14 +103,17 @@ class ClusterLane:
         writer = AnswerWriter(call, offer.model, echoes, form, tools, had=had, tells_tokens=tells)
         async with aclosing(self._events(requests)) as events:
             tally = _Tally(meter)
-            async for number, event in events:
-                tally.add(number, event)
-                if isinstance(event, Accepted):
-                    writer.accept(is_thinking=event.is_thinking)
-                elif isinstance(event, TokenEvent):
-                    choice = number * requests[0].n + event.choice
-                    if chunk := writer.token(choice, event):
-                        yield chunk
+            try:
+                async for number, event in events:
+                    tally.add(number, event)
+                    if isinstance(event, Accepted):
+                        writer.accept(is_thinking=event.is_thinking)
+                    elif isinstance(event, TokenEvent):
+                        choice = number * requests[0].n + event.choice
+                        if chunk := writer.token(choice, event):
+                            yield chunk
+            finally:
+                writer.tell_apart(meter)
         meter.is_complete = True
         meter.finish_reasons = writer.finish_reasons
         yield writer.end(meter)

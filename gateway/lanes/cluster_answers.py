@@ -73,6 +73,7 @@ class AnswerWriter:
         opening = b"" if choice.begun or not self._is_chat else self._opening(index)
         choice.begun = True
         speech = choice.hear(text, event.finish)
+        choice.tell_apart(event.completion_tokens, speech)
         if not self._request.is_stream:
             choice.tokens += event.tokens
             return b""
@@ -107,6 +108,11 @@ class AnswerWriter:
         if self._request.wants_usage:
             return _event(self._head | {"choices": [], "usage": usage}) + DONE
         return DONE
+
+    def tell_apart(self, used: Meter) -> None:
+        """Say what the tokens were for, as far as it is known."""
+        used.reasoning_tokens = sum(choice.reasoning_tokens for choice in self._choices)
+        used.tool_tokens = sum(choice.tool_tokens for choice in self._choices)
 
     @property
     def finish_reasons(self) -> tuple[str, ...]:

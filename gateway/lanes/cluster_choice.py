@@ -44,10 +44,15 @@ class Choice:
     offset: int = 0
     known: int = 0
     """Characters to come that the caller has from another gateway."""
+    told_apart: int = 0
+    """Of its tokens, those of which it is known what they were for."""
+    reasoning_tokens: int = 0
+    tool_tokens: int = 0
 
     def take_up(self, had: Had) -> None:
         """The caller has its beginning, which is heard once more and not told again."""
         self.begun, self.known, self.offset = bool(had.token_ids), had.characters, had.text_offset
+        self.told_apart = len(had.token_ids)
 
     def unknown(self, text: str) -> str:
         """What of this text the caller has not got yet."""
@@ -69,6 +74,16 @@ class Choice:
         if finish:
             self.finish = "tool_calls" if finish == "stop" and self.calls else finish
         return heard
+
+    def tell_apart(self, completion_tokens: int, speech: list[Speech]) -> None:
+        """What its tokens up to here were for: what was said with them first. Those that said nothing yet wait."""
+        if not speech:
+            return
+        new, self.told_apart = completion_tokens - self.told_apart, completion_tokens
+        if isinstance(speech[0], Thought):
+            self.reasoning_tokens += new
+        elif not isinstance(speech[0], Content):
+            self.tool_tokens += new
 
     def delta(self, said: Speech) -> dict[str, Any]:
         """What a stream's chunk tells of it."""

@@ -47,8 +47,8 @@ class Reader(Protocol):
 class StreamReader:
     """Passes a stream on in whole events, without the usage event unless the caller asked for one.
 
-    A backend's own count of tokens is believed. Without one every event with text in it is about one token, or,
-    with `is_paid`, the delivered text itself is what is charged for.
+    A backend's own count of tokens is believed. Without one every event with text in it is about one token; with
+    `is_paid` nothing is said here: what is charged for is the text that has left for the caller.
     """
 
     def __init__(self, call: Call, *, is_paid: bool = False) -> None:
@@ -56,11 +56,10 @@ class StreamReader:
         self.refusal: Any = None
         self._error: Any = None
         self._passes_usage = request.wants_usage
-        self._is_paid = is_paid
         # Several choices end one by one, which only a look at every event can follow.
         self._reads_all = (request.n or 1) > 1 or not isinstance(getattr(request, "prompt", ""), str)
         self._held = b""
-        self._kept = Kept(is_paid)
+        self._kept = None if is_paid else Kept()
         self._usage = Meter()
         self._unfinished: set[int] = set()
         self._finishes: dict[int, str] = {}
@@ -74,7 +73,8 @@ class StreamReader:
             if not chunk:
                 return chunk
         is_first, self._is_first = self._is_first, False
-        self._kept.add(chunk)
+        if self._kept:
+            self._kept.add(chunk)
         # Written out, because this is done for every event of every stream.
         if (
             b'"usage":{' in chunk
@@ -112,10 +112,8 @@ class StreamReader:
         meter.finish_reasons = tuple(reason for _, reason in sorted(self._finishes.items()))
         if self._usage.source == "upstream":
             meter.take(self._usage)
-        elif tokens := self._kept.tokens():
-            meter.completion_tokens = tokens
-            meter.prompt_tokens = call.prompt_tokens
-        elif not self._is_paid:
+        elif self._kept:
+            meter.completion_tokens = self._kept.tokens()
             meter.prompt_tokens = call.prompt_tokens
 
     def _whole_events(self, chunk: bytes) -> bytes:
@@ -130,7 +128,7 @@ class StreamReader:
     def _read(self, chunk: bytes) -> bytes:
         """Look at each event; returns the chunk, less what is not for the caller."""
         if any(word in chunk for word in _USED) and not self._passes_usage:
-            return b"".join(event for event in _events_of(chunk) if not self._is_only_usage(event))
+            return b"".join(event for event in events_of(chunk) if not self._is_only_usage(event))
         for data in data_of(chunk):
             self._note(data)
         return chunk
@@ -180,8 +178,8 @@ class StreamReader:
             self._unfinished.add(index)
 
 
-def _events_of(chunk: bytes) -> list[bytes]:
-    """Each with the empty line behind it."""
+def events_of(chunk: bytes) -> list[bytes]:
+    """The chunk cut between its events, each with the empty line behind it."""
     if b"\r" in chunk:
         return _BETWEEN_EVENTS.split(chunk)
     *events, rest = chunk.split(b"\n\n")

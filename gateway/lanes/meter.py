@@ -1,8 +1,11 @@
 """What an answer turned out to use."""
 
+from collections.abc import Iterable
+
 from msgspec import Struct
 
 from accounting.ledger.postings import CountSource
+from accounting.metering.delivered import Delivered, count_all
 
 _COUNTED_MAX = 10**9
 
@@ -10,7 +13,10 @@ _COUNTED_MAX = 10**9
 class Meter(Struct):
     """Counts of one answer; the lane fills it while the bytes pass.
 
-    `finish_reasons` are why its choices ended, in their order, where that was seen on the way.
+    `finish_reasons` are why its choices ended, in their order, where that was seen on the way. `reasoning_tokens`
+    and `tool_tokens` are part of `completion_tokens`, as far as whoever counted told them apart. `delivered` is
+    what was said, where a tokenizer is to count it once the answer is over (gateway.records.recount). `cost_nano`
+    is what all sellers of an answer that was bought are owed together, by our own buyer's count.
     """
 
     prompt_tokens: int = 0
@@ -20,8 +26,14 @@ class Meter(Struct):
     compute_ns: int = 0
     is_complete: bool = False
     finish_reasons: tuple[str, ...] = ()
+    reasoning_tokens: int = 0
+    tool_tokens: int = 0
+    delivered: tuple[Delivered, ...] = ()
+    cost_nano: int | None = None
 
-    def count(self, prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> None:
+    def count(
+        self, prompt_tokens: int, completion_tokens: int, cached_tokens: int, reasoning_tokens: int = 0
+    ) -> None:
         """What a backend says it was; what nobody could have used is none."""
         if not 0 <= cached_tokens <= prompt_tokens < _COUNTED_MAX:
             prompt_tokens = prompt_tokens if 0 <= prompt_tokens < _COUNTED_MAX else 0
@@ -29,11 +41,23 @@ class Meter(Struct):
         self.prompt_tokens = prompt_tokens
         self.cached_tokens = cached_tokens
         self.completion_tokens = completion_tokens if 0 <= completion_tokens < _COUNTED_MAX else 0
+        self.reasoning_tokens = max(0, min(reasoning_tokens, self.completion_tokens))
         self.source = "upstream"
+
+    def count_text(self, choices: Iterable[Delivered]) -> None:
+        """What was said, by its characters: where nobody counted, or not all of what was counted has arrived."""
+        counts = count_all(None, choices)
+        self.completion_tokens = counts.completion_tokens
+        self.reasoning_tokens = counts.reasoning_tokens
+        self.tool_tokens = counts.tool_tokens
+        self.source = counts.source
 
     def take(self, counted: "Meter") -> None:
         """The token counts of another meter, and where they come from."""
         self.prompt_tokens = counted.prompt_tokens
         self.cached_tokens = counted.cached_tokens
         self.completion_tokens = counted.completion_tokens
+        self.reasoning_tokens = counted.reasoning_tokens
+        self.tool_tokens = counted.tool_tokens
         self.source = counted.source
+        self.cost_nano = counted.cost_nano

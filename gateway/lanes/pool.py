@@ -14,6 +14,11 @@ from gateway.pool.asking import CONNECTIONS_MAX
 from gateway.pool.members import BACKENDS_MAX, Pool
 from gateway.pool.stored import PoolStore
 from gateway.settings import LaneName, PoolBackend, PoolSettings
+from gateway.settings.pool import BackendKind
+
+# Kinds that keep what they cache of prompts apart by a field of the request: strangers are not to learn from how
+# soon they are answered what others have asked. https://docs.vllm.ai/en/latest/design/prefix_caching/
+_SALTED: frozenset[BackendKind] = frozenset(("vllm",))
 
 
 class PoolLane:
@@ -47,7 +52,7 @@ class PoolLane:
     async def open(self, call: Call, offer: Offer) -> Answer:
         began_s = 0.0 if offer.is_resident else time.monotonic()
         try:
-            answer = await relay(self._upstream(offer), call, _body(call, offer))
+            answer = await relay(self._upstream(offer), call, self._body(call, offer))
         except LaneFailed as failure:
             if not isinstance(failure, LaneBusy):
                 self.pool.doubt(offer.backend)
@@ -55,6 +60,13 @@ class PoolLane:
         if not offer.is_resident:
             self.pool.loaded(offer, time.monotonic() - began_s)
         return answer
+
+    def _body(self, call: Call, offer: Offer) -> bytes:
+        if call.is_guest:
+            backend = self.pool.get(offer.backend)
+            is_salted = backend is not None and backend.kind in _SALTED
+            return for_backend(call, offer.served_as, salt=call.tenant if is_salted else None)
+        return for_twin(call, offer) if _tells_tokens(call, offer) else for_backend(call, offer.served_as)
 
     def _upstream(self, offer: Offer) -> Upstream:
         """Made once for a backend as it is set up now. Raises LaneUnreachable for one that has gone."""
@@ -78,10 +90,6 @@ class PoolLane:
             self._upstreams.clear()
         self._upstreams[settings.name] = (settings, upstream)
         return upstream
-
-
-def _body(call: Call, offer: Offer) -> bytes:
-    return for_twin(call, offer) if _tells_tokens(call, offer) else for_backend(call, offer.served_as)
 
 
 def _tells_tokens(call: Call, offer: Offer) -> bool:

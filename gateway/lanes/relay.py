@@ -52,6 +52,7 @@ class RelayBody:
     _waiting: asyncio.Future[None] | None = None
     _held_bytes = 0
     _holds_whole = False
+    _is_cut = False
     _is_over = False
     _is_paused = False
     _is_closed = False
@@ -122,6 +123,9 @@ class RelayBody:
         self._is_closed = True
         self._stop()
         self._reader.fill(self.meter, self._call)
+        if self._is_cut:
+            # Charged as far as it came, and nothing to be kept for others.
+            self.meter.is_complete = False
         if self._owned:
             await self._owned.aclose()
 
@@ -132,6 +136,9 @@ class RelayBody:
         self.status = status
         self.content_type = content_type.decode("latin-1")
         self._retry_after = headers.get(b"retry-after")
+        if self._upstream.is_ours and (told := headers.get(b"x-millrace-prompt-tokens", b"")).isdigit():
+            self.meter.prompt_tokens = int(told)
+        self._is_cut = self._upstream.is_ours and b"x-millrace-cut" in headers
         reader = self._reader
         if not isinstance(reader, WholeReader) and (status != 200 or b"json" in content_type):
             reader = self._reader = WholeReader(self._call, status)  # an error, or a server that does not stream

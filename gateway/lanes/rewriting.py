@@ -16,14 +16,17 @@ _ASKING_USAGE = b'{"stream_options":{"include_usage":true},'
 _top_level = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-def for_backend(call: Call, served_as: str | None) -> bytes:
-    """The body under the model's name there. A stream is asked for its usage. Raises RequestInvalid."""
+def for_backend(call: Call, served_as: str | None, *, salt: str | None = None) -> bytes:
+    """The body under the model's name there. A stream is asked for its usage. Raises RequestInvalid.
+
+    Requests with another `salt` find nothing there of what is cached of this one.
+    """
     request, raw = call.request, call.raw
     if call.content_type != "application/json":
         return with_model(raw, served_as) if served_as is not None and served_as != request.model else raw
     asks_usage = call.kind in GENERATES and request.is_stream and not call.generation.wants_usage
     is_renamed = served_as is not None and served_as != request.model
-    if not is_renamed and request.millrace is None and request.provider is None:
+    if not is_renamed and salt is None and request.millrace is None and request.provider is None:
         if not asks_usage:
             return raw
         start = raw.find(b"{") + 1
@@ -34,6 +37,8 @@ def for_backend(call: Call, served_as: str | None) -> bytes:
         changes["stream_options"] = {"include_usage": True}
     if is_renamed:
         changes["model"] = served_as
+    if salt is not None:
+        changes["cache_salt"] = salt
     return with_fields(call, changes, without=OURS)
 
 

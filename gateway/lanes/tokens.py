@@ -1,5 +1,6 @@
 """Counts and estimates of tokens, from what upstreams say and from texts where they say nothing."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ from accounting.metering.counts import estimate_tokens
 from gateway.cloud_worker.schemas import SchemaTooLarge, expanded_bytes
 from gateway.errors import RequestInvalid
 from gateway.lanes.meter import Meter
+from gateway.lanes.said import said_of
 from gateway.openai import ChatRequest, EmbeddingRequest, Message, Request, TaskRequest
 
 # What a picture of usual size comes to with the large providers; its bytes say nothing about it.
@@ -16,6 +18,7 @@ _PICTURE_TOKENS = 1000
 _MESSAGE_TOKENS = 4
 _TOOLS_TOKENS = 1024
 _TOOL_TOKENS = 64
+_COST = re.compile("[0-9]{1,15}")
 
 
 def read_usage(answer: Any, meter: Meter) -> bool:
@@ -25,8 +28,16 @@ def read_usage(answer: Any, meter: Meter) -> bool:
         return False
     details = usage.get("prompt_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, dict) else 0
-    meter.count(_number(usage.get("prompt_tokens")), _number(usage.get("completion_tokens")), _number(cached))
+    completion = usage.get("completion_tokens_details")
+    reasoning = completion.get("reasoning_tokens") if isinstance(completion, dict) else 0
+    meter.count(*map(_number, (usage.get("prompt_tokens"), usage.get("completion_tokens"), cached, reasoning)))
+    meter.cost_nano = cost_of(usage.get("cost_nano"))
     return True
+
+
+def cost_of(said: Any) -> int | None:
+    """Nano-USD that our own buyer says; whatever else says it is not believed, and not asked."""
+    return int(said) if isinstance(said, str) and _COST.fullmatch(said) else None
 
 
 def estimate_prompt(request: Request) -> int:
@@ -66,25 +77,7 @@ def tool_tokens_max(request: Request) -> int:
 
 def said_in(choice: Any) -> str:
     """Everything generated in a choice of an answer or of a stream's event, calls of tools included."""
-    if not isinstance(choice, dict):
-        return ""
-    said = choice.get("delta") or choice.get("message") or {}
-    texts = [choice.get("text")]
-    if isinstance(said, dict):
-        texts += [said.get("content"), said.get("reasoning_content"), said.get("reasoning"), said.get("refusal")]
-        texts += _calls(said)
-    return "".join(text for text in texts if isinstance(text, str))
-
-
-def _calls(said: dict[str, Any]) -> Iterator[Any]:
-    calls = said.get("tool_calls")
-    functions = (
-        [call.get("function") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
-    )
-    for function in (*functions, said.get("function_call")):
-        if isinstance(function, dict):
-            yield function.get("name")
-            yield function.get("arguments")
+    return said_of(choice).text if isinstance(choice, dict) else ""
 
 
 def _message_tokens(message: Message) -> int:

@@ -19,7 +19,7 @@ class Upstream(Struct, frozen=True):
     """Where to send a call, and how patient to be, in seconds.
 
     `is_paid`: what is worked on is charged for, so nothing is asked twice that may have been heard the first time,
-    and the delivered text is kept for the charge.
+    and the delivered text is kept for the charge. `is_ours`: a process of this gateway, which counts prompts.
     """
 
     name: str
@@ -31,6 +31,7 @@ class Upstream(Struct, frozen=True):
     total_s: float = 3600.0
     is_paid: bool = False
     socket_path: str = ""
+    is_ours: bool = False
     _heads: dict[tuple[Kind, str], tuple[Origin, bytes]] = {}
 
     def request(self, call: Call, body: bytes) -> tuple[Origin, list[bytes]]:

@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import orjson
 
-from accounting.metering.counts import estimate_tokens
 from gateway.lanes.base import Call, Meter
-from gateway.lanes.tokens import read_usage, said_in
+from gateway.lanes.tokens import cost_of, read_usage
+from gateway.lanes.transcript import Transcript
 from gateway.openai import GENERATES
 
 ANSWER_BYTES_MAX = 64 * 2**20
@@ -20,10 +20,20 @@ class _Details(msgspec.Struct, frozen=True):
     cached_tokens: int = 0
 
 
+class _CompletionDetails(msgspec.Struct, frozen=True):
+    reasoning_tokens: int = 0
+
+
 class _Usage(msgspec.Struct, frozen=True):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     prompt_tokens_details: _Details | None = None
+    completion_tokens_details: _CompletionDetails | None = None
+    cost_nano: str | None = None
+
+    @property
+    def reasoning_tokens(self) -> int:
+        return self.completion_tokens_details.reasoning_tokens if self.completion_tokens_details else 0
 
     @property
     def cached_tokens(self) -> int:
@@ -93,9 +103,10 @@ class WholeReader:
         if self._read_usage(meter) or not meter.is_complete:
             return
         meter.prompt_tokens = call.prompt_tokens
-        choices = _value(self._parts.choices)
-        if isinstance(choices, list):
-            meter.completion_tokens = sum(estimate_tokens(said_in(choice)) for choice in choices)
+        if self._has_choices:
+            said = Transcript()
+            said.add(b"".join(self._chunks))
+            meter.count_text(said.choices())
 
     def _read_usage(self, meter: Meter) -> bool:
         parts = self._parts
@@ -103,7 +114,8 @@ class WholeReader:
             return read_usage({"usage": _value(parts.usage)}, meter)
         usage = parts.usage
         if usage:
-            meter.count(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens)
+            meter.count(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.reasoning_tokens)
+            meter.cost_nano = cost_of(usage.cost_nano)
         return usage is not None
 
     @property

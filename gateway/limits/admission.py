@@ -1,14 +1,12 @@
-"""Whether there is room for one more request, and the money put aside before a paid one is sent."""
+"""Whether there is room for one more request, and the most that a paid one may come to, in tokens."""
+
+import time
 
 from accounting.metering.counts import tokens_max
-from accounting.rules.held import Hold
-from accounting.spending import holds
 from gateway.errors import Overloaded
-from gateway.identity.caller import Caller
 from gateway.lanes.base import Call, Offer
 from gateway.lanes.tokens import tool_tokens_max
-from gateway.openai import ChatRequest, GenerationRequest, TaskRequest
-from gateway.records.books import Books
+from gateway.openai import ChatRequest, GenerationRequest
 
 # Every model that no list knows can do this much.
 _OUTPUT_TOKENS = 4096
@@ -20,11 +18,13 @@ _MEDIA_TOKENS = 2833 + 8 * 5667
 
 
 class Admission:
-    """Counts requests being answered; one event loop owns it."""
+    """Counts requests being answered, guests apart; one event loop owns it."""
 
     def __init__(self, requests_max: int) -> None:
         self._requests_max = requests_max
         self.in_flight = 0
+        self.empty_since_s = time.monotonic()
+        """By the monotonic clock; what it says counts while there are none."""
 
     def enter(self) -> None:
         """Raises Overloaded. Whoever enters must leave."""
@@ -34,6 +34,8 @@ class Admission:
 
     def leave(self) -> None:
         self.in_flight -= 1
+        if not self.in_flight:
+            self.empty_since_s = time.monotonic()
 
 
 def output_bound(request: GenerationRequest, offer: Offer) -> int:
@@ -60,33 +62,14 @@ def _prompts(prompt: str | list[str | int | list[int]]) -> int:
     return len(prompt)
 
 
-async def place_hold(books: Books, caller: Caller, call: Call, offer: Offer) -> Hold | None:
-    """The most this call may cost, put aside; None where nothing is charged.
-
-    Raises:
-        InsufficientCredit: the caller has less.
-        AmountInvalid: no request may ask for so much.
-        BooksUnavailable: the books do not answer.
-    """
-    amount_nano = hold_nano(call, offer)
-    if not amount_nano:
-        return None
-    return await books.hold(call.id, caller.user_id, amount_nano)
-
-
-def hold_nano(call: Call, offer: Offer) -> int:
-    """The most that this call may cost there."""
-    request = call.request
-    if offer.price is None or isinstance(request, TaskRequest):  # No priced offer takes these.
-        return 0
+def prompt_tokens_max(call: Call) -> int:
+    """The most tokens that a provider may find in a prompt. Raises RequestInvalid."""
     # Every token of the prompt stands for at least a byte of the body.
     text = call.raw.decode("utf-8", "replace")
-    prompt_tokens = tokens_max([text]) + _allowance_tokens(call) + tool_tokens_max(request)
-    price = offer.price.price_for(prompt_tokens)
-    return holds.size(price, prompt_tokens, output_bound(request, offer), choices_of(request))
+    return tokens_max([text]) + _added_tokens(call) + tool_tokens_max(call.request)
 
 
-def _allowance_tokens(call: Call) -> int:
+def _added_tokens(call: Call) -> int:
     """What a provider adds: its chat format around each message, and pictures, whose bytes say nothing."""
     if not isinstance(call.request, ChatRequest):
         return _FORMAT_TOKENS

@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from accounting.ledger.postings import FROM_CACHE
 from accounting.tables import usage_table
-from gateway.identity.key_queries import ids_used_by
+from gateway.identity.key_queries import usage_of
 from gateway.identity.tables import person_table
 from gateway.limits.counters import CounterKey
 from gateway.limits.local import Reader
@@ -16,22 +16,27 @@ _NS_PER_S = 10**9
 
 
 def used_since(sessions: Callable[[], Session]) -> Reader:
-    """Sum up usage rows. A request counts where it came to anything: refused and failed ones gave back."""
+    """Sum up usage rows in sessions of one's own."""
 
     def read(key: CounterKey, since_s: int) -> int:
-        usage = usage_table.c
-        query = select(_sum(key)).where(usage.started_ns >= since_s * _NS_PER_S, _whose(key.scope))
-        if key.model is not None:
-            query = query.where(usage.model == key.model)
-        if key.measure == "tokens":
-            # What was found needed nobody's work.
-            query = query.where(usage.lane != FROM_CACHE)
-        if key.measure == "requests":
-            query = query.where(or_(usage.outcome == "complete", usage.completion_tokens > 0))
         with sessions() as session:
-            return int(session.execute(query).scalar_one() or 0)
+            return used_in(session, key, since_s)
 
     return read
+
+
+def used_in(session: Session, key: CounterKey, since_s: int) -> int:
+    """What was used of a limit since a second, by requests that came to anything: others gave back."""
+    usage = usage_table.c
+    query = select(_sum(key)).where(usage.started_ns >= since_s * _NS_PER_S, used_by(key.scope))
+    if key.model is not None:
+        query = query.where(usage.model == key.model)
+    if key.measure == "tokens":
+        # What was found needed nobody's work.
+        query = query.where(usage.lane != FROM_CACHE)
+    if key.measure == "requests":
+        query = query.where(or_(usage.outcome == "complete", usage.completion_tokens > 0))
+    return int(session.execute(query).scalar_one() or 0)
 
 
 def _sum(key: CounterKey) -> ColumnElement[int]:
@@ -43,12 +48,14 @@ def _sum(key: CounterKey) -> ColumnElement[int]:
     return func.sum(usage.charge_nano)
 
 
-def _whose(scope: str) -> ColumnElement[bool]:
+def used_by(scope: str) -> ColumnElement[bool]:
+    """Which usage rows are of a scope, found by their keys."""
     usage = usage_table.c
     kind, _, name = scope.partition(":")
     if kind == "key":
         return usage.key_id == name
     if kind == "person":
-        return and_(usage.user_id == name, usage.key_id.in_(ids_used_by([name])))
-    people = select(person_table.c.user_id).where(person_table.c.organization_id == name)
-    return and_(usage.user_id.in_(people), usage.key_id.in_(ids_used_by(people)))
+        return usage_of(name)
+    organization, _, team = name.partition("/") if kind == "team" else (name, "", "")
+    people = select(person_table.c.user_id).where(person_table.c.organization_id == organization)
+    return and_(usage_of(people), usage.department == team) if team else usage_of(people)

@@ -31,6 +31,8 @@ class Ticket(Struct, eq=False):
     model: str = ""
     spend_nano: int = 0
     beside: "Ticket | None" = None
+    debited: tuple[Counter, ...] = ()
+    """The limits on money that it was taken from, once it has left."""
 
     @property
     def answers_by(self) -> str:
@@ -58,6 +60,20 @@ class Ticket(Struct, eq=False):
         if self.beside:
             await self.beside.cover(amount_nano)
 
+    def uncover(self, amount_nano: int) -> None:
+        """Have no more than so much reserved in all: the rest was not put aside after all. Never raises."""
+        if self.spend_nano > amount_nano:
+            _settle(self.plan.spend, self.spend_nano - amount_nano, 0, self.clock())
+            self.spend_nano = amount_nano
+        if self.beside:
+            self.beside.uncover(amount_nano)
+
+    def correct(self, more_nano: int) -> None:
+        """It has left, and came to so much more, or less, than it said then. Never raises."""
+        _settle(self.debited, 0, more_nano, self.clock())
+        if self.beside:
+            self.beside.correct(more_nano)
+
     def put_beside(self, other: "Ticket | None") -> None:
         """Another model is to answer than the one asked for, or than the one before, which did not."""
         before, self.beside = self.beside, other
@@ -71,6 +87,7 @@ class Ticket(Struct, eq=False):
         was not served.
         """
         plan, self.plan = self.plan, NO_PLAN
+        self.debited = plan.spend
         now_s = self.clock()
         for counter in plan.slots:
             counter.left += 1

@@ -7,8 +7,11 @@ from gateway.observability.tallies import Count, Counter, Gauge, Histogram, Inst
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_TOKEN_SECONDS = (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2)
 # Predicted by measured: 1 is right, 2 twice as long as it took.
 _RATIOS = (0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 0.9, 1.1, 1.25, 1.5, 2, 3, 5, 10)
+
+_COUNT_RATIOS = (0.5, 0.8, 0.9, 0.95, 0.98, 1, 1.02, 1.05, 1.1, 1.25, 1.5, 2, 10)
 
 _ESCAPED = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
@@ -24,6 +27,12 @@ class Metrics:
         self.first_token_seconds = _histogram(
             "first_token_seconds", "Time to the first byte of an answer.", _SECONDS, "lane"
         )
+        self.token_seconds = _histogram(
+            "token_seconds",
+            "Time per token of a streamed answer, from its second token on.",
+            _TOKEN_SECONDS,
+            "lane",
+        )
         self.tokens = _counter("tokens", "Tokens by lane and kind (prompt, completion).", "lane", "kind")
         self.in_flight = _gauge("in_flight", "Requests being answered.")
         self.queue_depth = _gauge("queue_depth", "Requests that wait for a place.")
@@ -36,6 +45,9 @@ class Metrics:
         self.upstream_errors = _counter(
             "upstream_errors", "Errors of backends by lane and kind, whenever they came.", "lane", "kind"
         )
+        self.guests = _counter(
+            "guests", "Guests by what came of them (complete, failed, interrupted, preempted, refused).", "outcome"
+        )
         self.hedges = _counter("hedges", "Second backends asked, by what came of it (won, lost).", "result")
         self.continuations = _counter(
             "continuations", "Broken answers gone on with elsewhere, by lane and result.", "lane", "result"
@@ -46,12 +58,50 @@ class Metrics:
         self.token_error_ratio = _histogram(
             "token_error_ratio", "Predicted time per token by the measured one.", _RATIOS, "lane"
         )
+        self.metering_difference_ratio = _histogram(
+            "metering_difference_ratio",
+            "Tokens by a backend's own count, by those that a tokenizer finds in its answer.",
+            _COUNT_RATIOS,
+            "lane",
+        )
+        self.own_cost_nano = _gauge(
+            "own_cost_nano", "What a second of an own machine's work costs, in nano-USD, by lane.", "lane"
+        )
+        self.hold_extensions = _counter(
+            "hold_extensions", "Holds that were to grow with their stream, by what came of it.", "result"
+        )
         self.charged_nano = _counter("charged_nano", "Charged to callers, in nano-USD.")
         self.books_lag = _gauge("books_lag", "Ended requests and postings that wait to be written.")
+        self.ledger_leader = _gauge("ledger_leader", "1 where this gateway writes the books, else 0.")
+        self.ledger_epoch = _gauge("ledger_epoch", "How often shared books have changed hands.")
+        self.ledger_broken_rules = _gauge(
+            "ledger_broken_rules", "1 for each rule of the books that was broken at the last inspection.", "rule"
+        )
+        self.ledger_inspected_seconds = _gauge(
+            "ledger_inspected_seconds", "How long ago the books were inspected, in seconds."
+        )
+        self.ledger_unproven_events = _gauge(
+            "ledger_unproven_events", "Events of the books that are in no signed block."
+        )
+        self.ledger_unproven_seconds = _gauge(
+            "ledger_unproven_seconds", "How long the oldest of them has waited for its block, in seconds."
+        )
         self.spooled_settlements = _counter(
             "spooled_settlements", "Settlements kept on disk because the books were away."
         )
         self.request_log_drops = _counter("request_log_drops", "Requests that the request log could not take.")
+        self.payments_inbox = _gauge(
+            "payments_inbox", "Messages of Stripe that wait or failed, by status.", "status"
+        )
+        self.payments_unmatched = _gauge(
+            "payments_unmatched", "What Stripe and the books do not agree about, by the last reconciliation."
+        )
+        self.payments_difference_nano = _gauge(
+            "payments_difference_nano", "Stripe's balance less that in the books, by the last reconciliation."
+        )
+        self.payments_reconciled_seconds = _gauge(
+            "payments_reconciled_seconds", "How long ago Stripe and the books were compared, in seconds."
+        )
         self.cluster_nodes = _gauge("cluster_nodes", "Machines in the cluster.")
         self.cluster_epoch = _gauge("cluster_epoch", "Times the cluster was planned.")
 
@@ -78,6 +128,7 @@ class Metrics:
             tallies = self._lanes[lane] = LaneTallies(
                 self.request_seconds.labels(lane),
                 self.first_token_seconds.labels(lane),
+                self.token_seconds.labels(lane),
                 self.tokens.labels(lane, "prompt"),
                 self.tokens.labels(lane, "completion"),
             )
@@ -103,6 +154,7 @@ class LaneTallies(NamedTuple):
 
     request_seconds: Spread
     first_token_seconds: Spread
+    token_seconds: Spread
     prompt_tokens: Count
     completion_tokens: Count
 

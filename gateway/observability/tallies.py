@@ -64,6 +64,10 @@ class Counter:
         """Of one without labels."""
         self._series[()].inc(amount)
 
+    def counts(self) -> dict[Labels, float]:
+        """What has been counted here, by labels."""
+        return {values: series.value for values, series in list(self._series.items())}
+
     def samples(self) -> Iterator[Sample]:
         counts = (
             self.read() if self.read else {values: series.value for values, series in list(self._series.items())}
@@ -90,6 +94,14 @@ class Histogram:
     def observe(self, value: float) -> None:
         """Of one without labels."""
         self._series[()].observe(value)
+
+    @property
+    def bounds(self) -> Sequence[float]:
+        return self._bounds
+
+    def counts(self) -> dict[Labels, tuple[int, ...]]:
+        """How many observations each bucket has, by labels; one more bucket than there are bounds."""
+        return {values: tuple(series.counts) for values, series in list(self._series.items())}
 
     def samples(self) -> Iterator[Sample]:
         names = (*self._labels, "le")

@@ -81,6 +81,7 @@ class ProviderPreferences(Struct, frozen=True):
     max_price: MaxPrice | None = None
     quantizations: list[str] | None = None
     data_collection: Literal["allow", "deny"] | None = None
+    zdr: bool | None = None
     allow_fallbacks: bool | None = None
     require_parameters: bool | None = None
 

@@ -82,6 +82,7 @@ class ChatRequest(_Sampled, frozen=True, kw_only=True):
     function_call: str | dict[str, Any] | None = None
     response_format: dict[str, Any] | None = None
     reasoning_effort: str | None = None
+    thinking: Any = None
     chat_template_kwargs: dict[str, Any] | None = None
     modalities: list[str] | None = None
     audio: dict[str, Any] | None = None

@@ -38,7 +38,7 @@ async def list_backends(authority: Operator) -> list[dict[str, Any]]:
 
 @router.post("/backends")
 async def add_backend(authority: Operator, backend: PoolBackend) -> dict[str, Any]:
-    """Into the pool, now and after a restart; answers when it has been asked once."""
+    """Take a backend into the pool, now and after a restart; answers when it has been asked once."""
     pool = _lane(authority).pool
     pool.refuse_adding(backend)
     await _write_down(authority, "pool.add", backend.name)
@@ -47,7 +47,7 @@ async def add_backend(authority: Operator, backend: PoolBackend) -> dict[str, An
 
 @router.post("/backends/{name}/remove")
 async def remove_backend(authority: Operator, name: Named) -> dict[str, Any]:
-    """Out at once; requests that run there go on."""
+    """Take a backend out at once; requests that run there go on."""
     pool = _lane(authority).pool
     pool.refuse_removing(name)
     await _write_down(authority, "pool.remove", name)
@@ -59,7 +59,7 @@ async def remove_backend(authority: Operator, name: Named) -> dict[str, Any]:
 async def drain_backend(
     authority: Operator, name: Named, undo: Annotated[bool, Query()] = False
 ) -> dict[str, Any]:
-    """No new requests, across restarts; or some again."""
+    """Send a backend no new requests, across restarts; with `undo` some again."""
     pool = _lane(authority).pool
     pool.find(name)
     await _write_down(authority, "pool.undrain" if undo else "pool.drain", name)

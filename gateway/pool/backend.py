@@ -87,6 +87,11 @@ class Backend:
         self.is_draining = draining
         self._renew()
 
+    def call(self, aliases: Aliases) -> None:
+        """Its models by other further names."""
+        self.aliases = aliases
+        self._renew()
+
     def loaded(self, served_as: str, seconds: float) -> None:
         """A model that had to be loaded gave its first byte after so long."""
         self.loads.saw(served_as, seconds)

@@ -11,6 +11,7 @@ from gateway.errors import NotFound, RequestInvalid
 from gateway.http.client import Client
 from gateway.lanes.base import Offer
 from gateway.pool.backend import Backend, Origin
+from gateway.pool.offering import Aliases
 from gateway.pool.probing import Prober
 from gateway.pool.stored import PoolStore
 from gateway.settings.pool import PoolBackend, PoolSettings
@@ -36,6 +37,7 @@ class Pool:
         self._store = store
         self._keeping = asyncio.Lock()
         self._members: dict[str, _Member] = {}
+        self._aliases: Aliases = settings.aliases
         for backend in settings.backends:
             self._members[backend.name] = self._member(backend, "settings")
 
@@ -68,6 +70,17 @@ class Pool:
 
     def offers(self, model: str) -> list[Offer]:
         return [offer for member in self._members.values() if (offer := member.backend.offer(model))]
+
+    @property
+    def aliases(self) -> Aliases:
+        """Those of the settings, with those over them that operators set."""
+        return self._aliases
+
+    def set_aliases(self, aliases: Aliases) -> None:
+        """From now on these hold over the settings'."""
+        self._aliases = dict(self._settings.aliases) | dict(aliases)
+        for member in self._members.values():
+            member.backend.call(self._aliases)
 
     def find(self, name: str) -> Backend:
         """Raises NotFound."""
@@ -142,7 +155,7 @@ class Pool:
         return member
 
     def _member(self, settings: PoolBackend, origin: Origin) -> _Member:
-        backend = Backend(settings, self._settings.aliases, origin)
+        backend = Backend(settings, self._aliases, origin)
         return _Member(backend, Prober(backend, self._settings, self._client))
 
     async def _take_out(self, name: str) -> None:

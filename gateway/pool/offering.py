@@ -92,5 +92,6 @@ def _offer(
         load_s=loads.expected_s(model),
         queued=report.queued,
         running=report.running,
+        is_gateway=report.is_gateway,
         weights=model.weights,
     )

@@ -49,7 +49,8 @@ class ModelReport:
 class BackendReport:
     """A backend's answer to a probe. `running` and `queued` count everybody's requests there, not ours alone.
 
-    `kv_used` is the part of its cache of keys and values that is taken, from 0 to 1.
+    `kv_used` is the part of its cache of keys and values that is taken, from 0 to 1. `is_gateway`: others than we
+    may ask it, and it has its own order among them.
     """
 
     models: tuple[ModelReport, ...] = ()
@@ -58,6 +59,7 @@ class BackendReport:
     queued: int | None = None
     kv_used: float | None = None
     warnings: tuple[str, ...] = ()
+    is_gateway: bool = False
 
 
 class ProbeFailed(Exception):

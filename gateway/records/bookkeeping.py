@@ -4,14 +4,17 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 import structlog
+from msgspec import structs
 
 from accounting.errors import LedgerError
+from accounting.metering.tokenizers import Tokenizers
 from gateway.journey.trip import Ending, Trip
 from gateway.lanes.base import Meter
 from gateway.observability.metrics import Metrics
 from gateway.records.books import Books
 from gateway.records.clerk import Booked, Clerk
 from gateway.records.ended import Ended, end
+from gateway.records.recount import WAITING_MAX, Recounter
 from gateway.records.request_log import RequestEntry, RequestLog
 from gateway.records.spool import Spool
 
@@ -33,43 +36,62 @@ class Bookkeeper:
         metrics: Metrics,
         spool: Spool,
         witnesses: Sequence[Callable[[list[Booked]], None]] = (),
+        recounter: Recounter | None = None,
     ) -> None:
         self._leases = books.leases
         self._request_log = request_log
         self._metrics = metrics
         self._witnesses = (self._write_down, *witnesses)
-        self._clerk = Clerk(books.settler, spool, metrics, self._witness)
+        self.recounter = recounter or Recounter(Tokenizers({}), metrics)
+        self._spool = spool
+        self._clerk = Clerk(books.settler, spool, metrics, self._witness, self.recounter)
 
     def start(self) -> None:
         self._clerk.start()
 
-    def settle(self, trip: Trip, meter: Meter, ending: Ending) -> None:
-        """Everything that follows a request. Nobody waits for it but `stop`; never raises."""
+    def settle(self, trip: Trip, meter: Meter, ending: Ending) -> int:
+        """Everything that follows a request. Nobody waits for it but `stop`; never raises.
+
+        Returns what its payer is charged, in nano-USD; what is still to be counted again is corrected then.
+        """
         self._metrics.requests.labels(trip.lane, ending.outcome).inc()
         try:
             ended = end(trip, meter, ending)
         except LedgerError as error:
             log.error("request not settled", request_id=trip.call.id, reason=str(error))
-            return
-        settlement = ended.settlement
-        if settlement.hold and settlement.hold.lease:
+            return 0
+        settlement, recount = ended.settlement, ended.recount
+        if recount and self.waiting > WAITING_MAX:
+            ended, recount = structs.replace(ended, recount=None), None
+        if settlement.hold and settlement.hold.lease and not (recount and recount.price):
             # What it did not use is free for the next request now, not when it is booked.
             self._leases.end(settlement.hold, settlement.charge_nano)
         self._clerk.add(ended)
+        return settlement.charge_nano
 
     def observe(self, trip: Trip, meter: Meter, ending: Ending) -> None:  # noqa: ARG002 - what it came to is settled
         """How long the answer took, and what it came to; for requests that were begun to be answered."""
         tallies = self._metrics.of_lane(trip.lane)
-        tallies.request_seconds.observe(trip.elapsed_s)
-        if trip.first_byte_s is not None:
-            tallies.first_token_seconds.observe(trip.first_byte_s)
+        elapsed_s, first_byte_s, tokens = trip.elapsed_s, trip.first_byte_s, meter.completion_tokens
+        tallies.request_seconds.observe(elapsed_s)
+        if first_byte_s is not None:
+            tallies.first_token_seconds.observe(first_byte_s)
+            # What comes as a whole, or was there already, does not show how fast it was made.
+            if tokens > 1 and trip.call.request.is_stream and not trip.found:
+                tallies.token_seconds.observe((elapsed_s - first_byte_s) / (tokens - 1))
         tallies.prompt_tokens.value += meter.prompt_tokens
-        tallies.completion_tokens.value += meter.completion_tokens
+        tallies.completion_tokens.value += tokens
 
     @property
     def waiting(self) -> int:
         """Ended requests that are not booked yet."""
         return self._clerk.waiting
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether requests that have ended are not booked yet, those on disk among them."""
+        # In this order: what leaves the one for the other is seen in one of them.
+        return bool(self._clerk.waiting) or not self._spool.is_empty
 
     async def stop(self) -> None:
         """What has ended is booked or on disk afterwards; so is what ends from now on."""
@@ -110,4 +132,5 @@ def _entry(ended: Ended, event_seq: int | None) -> RequestEntry:
         ended.settlement.charge_nano if event_seq is not None else 0,
         event_seq,
         usage.served_model,
+        ended.decided_ms,
     )

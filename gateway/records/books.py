@@ -1,12 +1,9 @@
 """The gateway's hand in the books: holds before paid work, captures after it, a usage row for every request."""
 
 import asyncio
-import math
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
@@ -17,74 +14,134 @@ from accounting.errors import (
     DatabaseFailing,
     LedgerError,
 )
-from accounting.ledger import health
 from accounting.ledger.balances import Balance, balance
 from accounting.ledger.health import Finding
 from accounting.ledger.poster import Poster
-from accounting.ledger.postings import Posted
+from accounting.ledger.postings import Posted, Posting
+from accounting.ledger.writer import Writer
+from accounting.payments.errors import PayerFrozen
+from accounting.payments.ledger import Ledger
 from accounting.rules import grants
-from accounting.rules.held import Hold
+from accounting.rules.held import Hold, Payer
 from accounting.spending.leases import Leases
+from accounting.spending.lots import Lot, Lots
 from accounting.spending.reaper import Reaper
+from gateway.records.inspection import Condition, Inspection
 from gateway.records.settler import ANSWER_TIMEOUT_S, Settler
+
+if TYPE_CHECKING:
+    from accounting.leading.shared import SharedLedger
+    from accounting.proofs.blocks import Head
+    from accounting.proofs.maker import BlockMaker, Unproven
 
 log = structlog.get_logger(__name__)
 
 REAP_EVERY_S = 5.0
-CONDITION_S = 10.0
-
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """Whether the database answers, and which rules of the books are broken; `seen_s` is monotonic."""
-
-    is_reachable: bool
-    broken: tuple[str, ...]
-    seen_s: float
-
-
 class Books:
-    """Owns the threads of the poster and of the leases, and the tasks that watch over the books."""
+    """Owns the threads of the poster and of the leases, and the tasks that watch over the books.
 
-    def __init__(self, read: Callable[[], Session], write: Callable[[], Session]) -> None:
+    `frozen_why` says why a user may spend nothing for now, from memory; whoever knows puts it there.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], Session],
+        write: Callable[[], Session],
+        shared: "SharedLedger | None" = None,
+        proofs: "BlockMaker | None" = None,
+    ) -> None:
         self._read = read
-        self._poster = Poster(write)
-        self.leases = Leases(self._poster)
+        self._proofs = proofs
+        self._shared = shared
+        self._poster = Poster(write, booking=shared)
+        self.leases = Leases(self._poster, read)
+        self._lots = Lots(write)
         self._reaper = Reaper(self._poster, read)
         self.settler = Settler(self._poster, self.leases, self._look)
-        self._condition = Condition(True, (), -math.inf)
+        self.inspection = Inspection(self._look)
+        self.frozen_why: Callable[[str], str | None] = _nobody_is_frozen
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
+        """Raises OSError where the books are shared and the port for others' events cannot be had."""
+        if self._shared:
+            self._shared.start(self._poster.submit)
         self._poster.start()
         self.leases.start()
+        if self._proofs:
+            self._proofs.start()
         self._tasks.append(asyncio.create_task(self._reap(), name="hold reaper"))
 
     def inspect(self) -> None:
-        """Check every rule of the books in the background; what is broken is logged."""
-        self._tasks.append(asyncio.create_task(self._inspect(), name="books inspection"))
+        """Check every rule of the books in the background, now and then; what is broken stops all spending."""
+        self._tasks.append(self.inspection.begin())
 
     async def stop(self) -> None:
         """Everything submitted is on disk afterwards."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.inspection.stop()
         await asyncio.to_thread(self.leases.stop, ANSWER_TIMEOUT_S)
         if not await asyncio.to_thread(self._poster.stop, ANSWER_TIMEOUT_S):
             log.error("books closed with postings left", seconds=ANSWER_TIMEOUT_S)
+        if self._proofs:
+            await asyncio.to_thread(self._proofs.stop, ANSWER_TIMEOUT_S)
+        if self._shared:
+            await asyncio.to_thread(self._shared.stop)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this gateway writes the books; one with books of its own always does."""
+        return self._shared.leads if self._shared else True
+
+    @property
+    def epoch(self) -> int:
+        """How often shared books have changed hands; 0 for books of one gateway."""
+        return self._shared.epoch if self._shared else 0
+
+    @property
+    def head(self) -> "Head | None":
+        """The newest block of proven events, as of a second ago."""
+        return self._proofs.head if self._proofs else None
+
+    @property
+    def unproven(self) -> "Unproven | None":
+        """Events that are in no block, as of a second ago; None where this process makes no blocks."""
+        return self._proofs.unproven if self._proofs else None
 
     @property
     def waiting(self) -> int:
         return self._poster.waiting
 
-    async def hold(self, request_id: str, user_id: str, amount_nano: int) -> Hold:
+    @property
+    def writer(self) -> Writer:
+        """Whoever takes this gateway's events."""
+        return self._poster
+
+    async def book(self, posting: Posting) -> Posted:
+        """Raises PostingDenied, PostingInvalid, BooksUnavailable."""
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                return await asyncio.wrap_future(self._poster.submit(posting))
+        except TimeoutError:
+            raise DatabaseFailing("the books did not answer in time") from None
+
+    async def look(self, query: Callable[[Session], T]) -> T:
+        """Read in a thread beside the event loop. Raises DatabaseFailing."""
+        return await asyncio.to_thread(self._look, query)
+
+    async def hold(self, request_id: str, payer: Payer, amount_nano: int) -> Hold:
         """Put credits aside, in memory where this process's lease has them; a lease lasts as long as its requests.
 
-        Raises InsufficientCredit, AmountInvalid, BooksUnavailable.
+        Raises InsufficientCredit, AmountInvalid, BooksUnavailable (BooksBroken among them), PayerFrozen.
         """
-        placed = self.leases.hold(request_id, user_id, amount_nano)
+        await self.inspection.looked()
+        self._check(payer.user_id)
+        placed = self.leases.hold(request_id, payer, amount_nano)
         if isinstance(placed, Hold):
             return placed
         try:
@@ -97,35 +154,70 @@ class Books:
             placed.add_done_callback(self._give_back)
             raise
 
+    async def grow(self, held: Hold, amount_nano: int) -> Hold:
+        """Have a running request's part be so large in all. Whoever stops waiting need give nothing back.
+
+        Raises InsufficientCredit, AmountInvalid, BooksUnavailable (BooksBroken among them), PayerFrozen.
+        """
+        self._check(held.user_id)
+        placed = self.leases.grow(held, amount_nano)
+        if isinstance(placed, Hold):
+            return placed
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                return await asyncio.wrap_future(placed)
+        except TimeoutError:
+            raise DatabaseFailing("the books did not answer in time") from None
+
+    def _check(self, user_id: str) -> None:
+        """Whether anything may be put aside for this user now. Raises BooksBroken, PayerFrozen."""
+        self.inspection.check()
+        if why := self.frozen_why(user_id):
+            raise PayerFrozen(user_id, why)
+
     def _give_back(self, placed: "Future[Hold]") -> None:
         """Free what nobody waited for."""
         if placed.exception() is None:
             self.leases.end(placed.result(), 0)
 
     async def credit(self, credit_id: str, user_id: str, amount_nano: int, reason: str) -> Posted:
-        """The operator's own money, once per `credit_id`."""
+        """The operator's own money, once per `credit_id`. What the user owes is taken out of it first."""
         posting = grants.manual_credit(credit_id, user_id, amount_nano, reason)
-        return await asyncio.wrap_future(self._poster.submit(posting))
+        posted = await self.book(posting)
+        await self.settle_debt(posting.idem_key, user_id)
+        return posted
+
+    async def settle_debt(self, cause: str, user_id: str) -> None:
+        """Take what a user owes out of own credits that came under the key `cause`. Raises BooksUnavailable."""
+        await asyncio.to_thread(Ledger(self._poster, self._read).settle_debt, cause, user_id)
+
+    async def credit_pool(self, credit_id: str, pool_id: str, amount_nano: int, reason: str) -> Posted:
+        """As `credit`, for all members of an organization, whose id is the pool's."""
+        posted = await self.book(grants.pool_credit(credit_id, pool_id, amount_nano, reason))
+        self.leases.purses.forget_all()
+        return posted
+
+    async def grant(self, lot: Lot) -> Posted:
+        """Give a user credits that end one day, once per lot.
+
+        Raises AccountUnknown, AmountInvalid, PostingInvalid, IdempotencyConflict, BooksUnavailable.
+        """
+        posting = await asyncio.to_thread(self._lots.write_down, lot)
+        posted = await self.book(posting)
+        self.leases.purses.forget_all()
+        return posted
 
     async def balance(self, user_id: str) -> Balance:
         """Raises AccountUnknown, DatabaseFailing."""
         return await asyncio.to_thread(self._look, lambda session: _paid(session, user_id))
 
     async def findings(self, *, deep: bool) -> list[Finding]:
-        """What is wrong with the books. Raises DatabaseFailing."""
-        return await asyncio.to_thread(
-            self._look, lambda session: health.findings(session, time.time_ns(), deep=deep)
-        )
+        """What is wrong with the books now; spending goes by a deep look from then on. Raises DatabaseFailing."""
+        return await (self.inspection.inspect() if deep else self.inspection.glance())
 
     async def condition(self) -> Condition:
         """How the books are, as of a moment ago: asking often costs nothing."""
-        if time.monotonic() - self._condition.seen_s > CONDITION_S:
-            try:
-                found = tuple(finding.rule for finding in await self.findings(deep=False))
-                self._condition = Condition(True, found, time.monotonic())
-            except DatabaseFailing:
-                self._condition = Condition(False, (), time.monotonic())
-        return self._condition
+        return await self.inspection.condition()
 
     def _look(self, query: Callable[[Session], T]) -> T:
         try:
@@ -133,16 +225,6 @@ class Books:
                 return query(session)
         except SQLAlchemyError as error:
             raise DatabaseFailing(f"the books cannot be read: {type(error).__name__}") from error
-
-    async def _inspect(self) -> None:
-        """Every rule of the books, checked once at the start: behind the answers, for old books take a while."""
-        try:
-            found = await self.findings(deep=True)
-        except DatabaseFailing as error:
-            log.warning("books not inspected", reason=str(error))
-            return
-        for finding in found:
-            log.error("the books break a rule", rule=finding.rule, where=finding.where)
 
     async def _reap(self) -> None:
         while True:
@@ -158,6 +240,10 @@ class Books:
                 continue
             if reaped:
                 log.warning("holds reaped", count=reaped)
+
+
+def _nobody_is_frozen(_: str) -> str | None:
+    return None
 
 
 def _paid(session: Session, user_id: str) -> Balance:

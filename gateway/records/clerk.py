@@ -8,10 +8,12 @@ from itertools import islice
 from typing import NamedTuple
 
 import structlog
+from msgspec import structs
 
-from accounting.errors import BooksUnavailable
+from accounting.errors import BooksUnavailable, LedgerError
 from gateway.observability.metrics import Metrics
 from gateway.records.ended import Ended
+from gateway.records.recount import Recounter
 from gateway.records.settler import Settled, Settler
 from gateway.records.spool import Settlement, Spool
 
@@ -45,12 +47,18 @@ class Clerk:
     """
 
     def __init__(
-        self, settler: Settler, spool: Spool, metrics: Metrics, witness: Callable[[list[Booked]], None]
+        self,
+        settler: Settler,
+        spool: Spool,
+        metrics: Metrics,
+        witness: Callable[[list[Booked]], None],
+        recounter: Recounter,
     ) -> None:
         self._settler = settler
         self._spool = spool
         self._metrics = metrics
         self._witness = witness
+        self._recounter = recounter
         self._waiting: deque[Ended] = deque()
         self._busy_with: list[Ended] = []
         self._is_urgent = False
@@ -106,12 +114,24 @@ class Clerk:
                 replay_at_s = time.monotonic() + _REPLAY_EVERY_S
 
     def _guarded(self, work: Callable[..., None], *arguments: list[Ended]) -> None:
-        """The thread's edge: it outlives whatever one batch or a broken disk does to it."""
+        """The thread's edge: it outlives whatever one batch or a broken disk does to it.
+
+        What it had not settled by then is put on disk, and booked from there if it was not after all.
+        """
         try:
             work(*arguments)
         except Exception:
-            log.exception("requests not settled")
+            log.exception("requests not settled", requests=len(self._busy_with))
+            self._put_aside()
         self._busy_with = []
+
+    def _put_aside(self) -> None:
+        if self._abandoned.is_set():
+            return  # Whoever stops us does so.
+        try:
+            self._keep([ended.settlement for ended in self._busy_with])
+        except Exception:
+            log.exception("requests lost", requests=[e.settlement.usage.request_id for e in self._busy_with])
 
     def _next_batch(self, until_s: float) -> list[Ended]:
         """Wait for requests, then a moment for company, and take up to a batch of them."""
@@ -131,6 +151,8 @@ class Clerk:
         return self._is_urgent or len(self._waiting) >= BATCH_MAX or self._stopping.is_set()
 
     def _book(self, batch: list[Ended]) -> None:
+        # Noted as counted: whoever puts them on disk keeps what is booked here, or it were another request.
+        self._busy_with = batch = [self._counted(ended) if ended.recount else ended for ended in batch]
         settled = self._settle([ended.settlement for ended in batch])
         if self._abandoned.is_set():
             return
@@ -144,6 +166,22 @@ class Clerk:
             booked.append(Booked(ended, event_seq))
         self._metrics.charged_nano.inc(charged_nano)
         self._witness(booked)
+
+    def _counted(self, ended: Ended) -> Ended:
+        """With its text counted; what cannot be counted stays as it is."""
+        assert ended.recount
+        try:
+            settlement = self._recounter.counted(ended.settlement, ended.recount)
+        except LedgerError as error:
+            log.error("text not counted", request_id=ended.settlement.usage.request_id, reason=str(error))
+            settlement = ended.settlement
+        except Exception:  # One answer's edge: a thousand others are in its batch.
+            log.exception("text not counted", request_id=ended.settlement.usage.request_id)
+            settlement = ended.settlement
+        more_nano = settlement.charge_nano - ended.settlement.charge_nano
+        if more_nano and ended.recount.correct and not self._abandoned.is_set():
+            ended.recount.correct(more_nano)
+        return structs.replace(ended, settlement=settlement, recount=None)
 
     def _settle(self, settlements: list[Settlement]) -> list[Settled]:
         """Book, try again what the books were away for, put the rest on disk."""

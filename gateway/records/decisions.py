@@ -21,30 +21,47 @@ _PER_S = 10**6
 _encode = msgspec.json.Encoder().encode
 
 
-def pack(decision: Decision) -> str:
-    """Times in whole microseconds, the failure share in parts per million."""
+def pack(decision: Decision, decided_ms: int | None = None) -> str:
+    """Times in whole microseconds, the failure share in parts per million; `decided_ms` is how long it took."""
     candidates = [_pack_candidate(each) for each in decision.candidates[:_CANDIDATES_MAX]]
     rejections = [
         (each.offer.lane, each.offer.backend, each.offer.model, each.objection.check, each.objection.values)
         for each in decision.rejections[:_REJECTIONS_MAX]
     ]
-    return _encode((decision.said, candidates, rejections)).decode()
+    return _encode((decision.said, candidates, rejections, decided_ms)).decode()
 
 
-def unpack(text: str) -> dict[str, Any]:
-    """The decision as `Decision.as_data` gives it. Rows of earlier versions hold that themselves."""
+def unpack(text: str, model: str) -> dict[str, Any]:
+    """The decision as `Decision.as_data` gives it, for a request of this `model`.
+
+    Rows of earlier versions hold that themselves.
+    """
     packed = msgspec.json.decode(text)
     if isinstance(packed, dict):
         return packed
-    said, candidates, rejections = packed
+    more = packed[3:]
+    return _decision(packed, model).as_data() | {"decided_ms": more[0] if more else None}
+
+
+def sentence(text: str, model: str) -> str:
+    """The decision's reason alone, at a third of what all of it costs."""
+    packed = msgspec.json.decode(text)
+    if isinstance(packed, dict):
+        return str(packed["reason"])
+    return _decision(packed, model).reason
+
+
+def _decision(packed: list[Any], model: str) -> Decision:
+    said, candidates, rejections, *_ = packed
     return Decision(
         tuple(_unpack_candidate(*each) for each in candidates),
         tuple(
-            Rejection(Offer(lane, backend, model), Objection(check, tuple(values)))
-            for lane, backend, model, check, values in rejections
+            Rejection(Offer(lane, backend, offered), Objection(check, tuple(values)))
+            for lane, backend, offered, check, values in rejections
         ),
         said,
-    ).as_data()
+        model=model,
+    )
 
 
 def _pack_candidate(candidate: Candidate) -> tuple[str | int, ...]:

@@ -1,16 +1,22 @@
 """What is left of a request when it is over: what the books, the request log and the access log need, and no more.
 
-Neither the prompt nor the answer is among it, so that what waits to be written holds no bodies in memory.
+Neither the prompt nor the answer is among it, so that what waits to be written holds no bodies in memory: but for
+the few answers whose text a tokenizer is to count.
 """
 
-from msgspec import Struct
+import asyncio
+from collections.abc import Callable
+
+from msgspec import Struct, structs
 
 from accounting.ledger.postings import MAX_TEXT, UsageRecord
-from accounting.money import MAX_TOKENS, charge
-from accounting.rules.held import CloudBill
+from accounting.metering.prices import PricedModel
+from accounting.money import MAX_TOKENS
+from accounting.rules.held import CloudBill, Hold
 from gateway.journey.trip import NO_LANE, Ending, Trip
 from gateway.lanes.base import Meter, Offer
 from gateway.openai import Kind
+from gateway.records.recount import Recount, bill_of
 from gateway.records.spool import Settlement
 from gateway.routing.decision import Decision
 
@@ -32,6 +38,8 @@ class Ended(Struct, frozen=True, gc=False):
     traceparent: str = ""
     address: str = ""
     finish_reasons: tuple[str, ...] = ()
+    recount: Recount | None = None
+    decided_ms: int | None = None
 
 
 def end(trip: Trip, meter: Meter, ending: Ending) -> Ended:
@@ -49,7 +57,28 @@ def end(trip: Trip, meter: Meter, ending: Ending) -> Ended:
         call.traceparent,
         call.address,
         meter.finish_reasons,
+        _recount(trip, meter) if meter.delivered else None,
+        None if trip.decided_s is None else int(1000 * trip.decided_s),
     )
+
+
+def _recount(trip: Trip, meter: Meter) -> Recount | None:
+    """Of what the backend has counted itself, the count is only checked."""
+    offer = trip.offer
+    if offer is None:
+        return None
+    is_check = meter.source == "upstream"
+    price = None if is_check or trip.hold is None else offer.price
+    return Recount(offer.counted_as, meter.delivered, price, is_check, _correction(trip) if price else None)
+
+
+def _correction(trip: Trip) -> Callable[[int], object] | None:
+    """Counters belong to the event loop; the count is made on another thread."""
+    ticket = trip.ticket
+    if ticket is None:
+        return None
+    loop = asyncio.get_running_loop()
+    return lambda more_nano: loop.call_soon_threadsafe(ticket.correct, more_nano)
 
 
 def _settlement(trip: Trip, meter: Meter, ending: Ending) -> Settlement:
@@ -57,17 +86,28 @@ def _settlement(trip: Trip, meter: Meter, ending: Ending) -> Settlement:
     usage = _usage(trip, meter, ending)
     price = trip.offer.price if trip.offer else None
     # Nothing delivered, nothing charged: not even the prompt. And own machines charge nothing.
-    if trip.hold is None or price is None or not usage.completion_tokens:
+    if trip.hold is None or price is None:
         return Settlement(usage, trip.hold)
-    tokens = (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
-    cost_nano = charge(price.price_for(usage.prompt_tokens), *tokens)
-    return Settlement(usage, trip.hold, CloudBill(price.provider, cost_nano, cost_nano, price.version))
+    if meter.cost_nano is not None and price.lane == "market":
+        return _bought(usage, trip.hold, price, meter.cost_nano)
+    return Settlement(usage, trip.hold, bill_of(price, usage))
+
+
+def _bought(usage: UsageRecord, hold: Hold, price: PricedModel, cost_nano: int) -> Settlement:
+    """What sellers are owed, to the nano. Several of them, or a price that fell meanwhile, are of no one price."""
+    if not usage.completion_tokens:
+        return Settlement(usage, hold)
+    usual = bill_of(price, usage)
+    if usual is not None and usual.cost_nano == cost_nano:
+        return Settlement(usage, hold, usual)
+    return Settlement(structs.replace(usage, price_id=None), hold, CloudBill(price.provider, cost_nano, cost_nano))
 
 
 def _usage(trip: Trip, meter: Meter, ending: Ending) -> UsageRecord:
     offer, caller = trip.offer, trip.caller
     duration_s = trip.elapsed_s
     prompt_tokens, cached_tokens, completion_tokens = _counts(meter)
+    price = offer.price if offer and trip.hold else None
     return UsageRecord(
         trip.call.id,
         caller.user_id,
@@ -88,6 +128,9 @@ def _usage(trip: Trip, meter: Meter, ending: Ending) -> UsageRecord:
         0,
         _compute_nano(offer, meter, ending, duration_s),
         _served_model(trip),
+        _between(0, meter.reasoning_tokens, completion_tokens),
+        _between(0, meter.tool_tokens, completion_tokens),
+        price.id if price else None,
     )
 
 

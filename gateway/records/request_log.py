@@ -1,23 +1,33 @@
 """What became of every request, written in batches behind the answers' backs, and kept for a while."""
 
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import structlog
 from sqlalchemy import Row, delete, select
-from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
 from accounting.ledger.inserting import Row as Values
 from accounting.ledger.inserting import insert_rows
-from gateway.records.decisions import pack, unpack
+from gateway.database import allow_s
+from gateway.records.decisions import pack, sentence, unpack
+from gateway.records.request_filter import (
+    Cursor,
+    RequestFilter,
+    among_newest,
+    conditions,
+    first_out_of_sight,
+    older_than,
+)
 from gateway.records.tables import request_table
 from gateway.routing.decision import Decision
 from gateway.settings import RequestLogSettings
@@ -29,12 +39,15 @@ BATCH_MAX = 1000
 ROWS_MAX = 1000
 # Old rows go in small portions: on SQLite the books wait for each.
 PRUNED_MAX = 1000
+PAGE_TIMEOUT_S = 10
 PRUNE_EVERY_S = 3600.0
 PRUNE_PAUSE_S = 0.2
+# Where a page's look ends: found by walking over what it may look at, and as good some seconds later.
+_HORIZON_S = 5.0
 
 _KEEP = RequestLogSettings()
 _DAY_NS = 86_400 * 10**9
-_DATABASE_AWAY = (OperationalError, InterfaceError, PoolTimeout)
+_DATABASE_AWAY = (OperationalError, InterfaceError, InternalError, PoolTimeout)
 
 
 # Not frozen: thousands are made each second, and frozen ones take three times as long.
@@ -43,7 +56,8 @@ class RequestEntry:
     """One finished request. `decision` explains the route, as data when it is read, and `reason` in a sentence.
 
     Who writes an entry leaves the reason to the decision. `error` is empty for an answer. `served_model` is the
-    one that answered, where that is not the one asked for.
+    one that answered, where that is not the one asked for. `decided_ms` is when it was known who is to answer and
+    its turn there had come, from its start; the decision carries it.
     """
 
     request_id: str
@@ -65,6 +79,17 @@ class RequestEntry:
     charge_nano: int
     event_seq: int | None
     served_model: str | None = None
+    decided_ms: int | None = None
+
+
+class RequestPage(NamedTuple):
+    """Rows, newest first, and where the next page begins; None where there is none.
+
+    A page of a long log may have fewer rows than were asked for, or none, and a next one.
+    """
+
+    rows: list[RequestEntry]
+    next: Cursor | None
 
 
 class RequestLog:
@@ -79,6 +104,7 @@ class RequestLog:
         self._entries: deque[RequestEntry] = deque()
         self._changed = threading.Condition()
         self._open = True
+        self._horizon: tuple[float, int | None] = (-math.inf, None)
         self._thread = threading.Thread(target=self._run, name="request log", daemon=True)
 
     def start(self) -> None:
@@ -114,6 +140,68 @@ class RequestLog:
             query = query.where(request_table.c.key_id == key_id)
         with self._read() as session:
             return [_entry(row) for row in session.execute(query)]
+
+    def page(
+        self,
+        wanted: RequestFilter | None = None,
+        limit: int = 50,
+        before: Cursor | None = None,
+        stretches: int = 1,
+        *,
+        has_decisions: bool = True,
+    ) -> RequestPage:
+        """What is wanted of the log, older than where the last page ended.
+
+        Where a stretch of the log has nothing of it, up to so many `stretches` are looked through. Without
+        decisions each row has its reason alone: half of what a page costs is to make them data.
+        """
+        read = _entry if has_decisions else _short_entry
+        found = self._stretch(wanted, limit, before, read)
+        while not found.rows and found.next is not None and stretches > 1:
+            stretches -= 1
+            found = self._stretch(wanted, limit, found.next, read)
+        return found
+
+    def _stretch(
+        self,
+        wanted: RequestFilter | None,
+        limit: int,
+        before: Cursor | None,
+        read: Callable[[Row[Any]], RequestEntry],
+    ) -> RequestPage:
+        limit = max(1, min(limit, ROWS_MAX))
+        wanted = wanted or RequestFilter()
+        column, horizon_ns = request_table.c, None
+        query = select(request_table).limit(limit + 1)
+        query = query.order_by(column.started_ns.desc(), column.request_id.desc())
+        if before is not None:
+            query = query.where(older_than(before))
+        with self._read() as session:
+            allow_s(session, PAGE_TIMEOUT_S)
+            found: Sequence[Row[Any]] = ()
+            if before is None and wanted.is_of_people:
+                found = session.execute(query.where(*among_newest(wanted))).all()
+            if len(found) <= limit:
+                horizon_ns = None if wanted.is_indexed else self._horizon_ns(session, before)
+                query = query.where(*conditions(wanted))
+                if horizon_ns is not None:
+                    query = query.where(column.started_ns >= horizon_ns)
+                found = session.execute(query).all()
+        rows = [read(row) for row in found[:limit]]
+        if len(found) > limit:
+            return RequestPage(rows, Cursor(rows[-1].started_ns, rows[-1].request_id))
+        return RequestPage(rows, None if horizon_ns is None else Cursor(horizon_ns, ""))
+
+    def _horizon_ns(self, session: Session, before: Cursor | None) -> int | None:
+        """When the oldest row started that a page looks at; None where it may look at all."""
+        if before is not None:
+            found: int | None = session.scalar(first_out_of_sight(before))
+            return found
+        until_s, horizon_ns = self._horizon
+        if time.monotonic() >= until_s:
+            horizon_ns = session.scalar(first_out_of_sight(None))
+            self._horizon = (time.monotonic() + _HORIZON_S, horizon_ns)
+        return horizon_ns
 
     def find(self, request_id: str) -> RequestEntry | None:
         with self._read() as session:
@@ -206,8 +294,8 @@ def _row(entry: RequestEntry) -> Values:
 def _decision_text(entry: RequestEntry) -> str:
     decision = entry.decision
     if isinstance(decision, dict):
-        return msgspec.json.encode(decision | {"reason": entry.reason}).decode()
-    return pack(decision)
+        return msgspec.json.encode(decision | {"reason": entry.reason, "decided_ms": entry.decided_ms}).decode()
+    return pack(decision, entry.decided_ms)
 
 
 def _storable(value: Any) -> Any:
@@ -217,5 +305,11 @@ def _storable(value: Any) -> Any:
 
 def _entry(row: Row[Any]) -> RequestEntry:
     values = dict(row._mapping)
-    decision = unpack(values["decision"])
-    return RequestEntry(**values | {"decision": decision, "reason": decision["reason"]})
+    decision = unpack(values["decision"], values["model"])
+    decided_ms = decision.pop("decided_ms", None)
+    return RequestEntry(**values | {"decision": decision, "reason": decision["reason"], "decided_ms": decided_ms})
+
+
+def _short_entry(row: Row[Any]) -> RequestEntry:
+    values = dict(row._mapping)
+    return RequestEntry(**values | {"decision": {}, "reason": sentence(values["decision"], values["model"])})

@@ -3,6 +3,7 @@
 Belongs to one thread. Everything here has its key: settling again what was settled finds it booked.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -24,18 +25,21 @@ from accounting.errors import (
     UsageBooked,
 )
 from accounting.ledger.balances import balance
-from accounting.ledger.postings import MAX_USAGES, Posted, UsageRecord
+from accounting.ledger.postings import MAX_USAGES, Posted, Posting, UsageRecord
 from accounting.ledger.writer import Writer
 from accounting.rules import burst, local
 from accounting.rules.held import CloudBill, Hold
+from accounting.rules.parts import Share
 from accounting.spending.holds import Holds
 from accounting.spending.leases import Leases
+from accounting.spending.purses import credits_of
 from accounting.spending.reaper import lease_tip
 from gateway.records.spool import Settlement
 
 log = structlog.get_logger(__name__)
 
 ANSWER_TIMEOUT_S = 30.0
+"""How long the books may take for everything that is settled together."""
 
 Settled: TypeAlias = int | LedgerError | None
 """The event that ended a request; why it is not booked; None where an earlier try had booked it."""
@@ -49,16 +53,24 @@ class Read(Protocol):
 
 
 class Settler:
-    """Waits for the books' answers; `read` gives a query a session, and raises DatabaseFailing where it cannot."""
+    """Waits for the books' answers, `answer_s` seconds for all that is settled together.
 
-    def __init__(self, poster: Writer, leases: Leases, read: Read) -> None:
+    `read` gives a query a session, and raises DatabaseFailing where it cannot.
+    """
+
+    def __init__(self, poster: Writer, leases: Leases, read: Read, *, answer_s: float = ANSWER_TIMEOUT_S) -> None:
         self._poster = poster
         self._leases = leases
         self._holds = Holds(poster)
         self._read = read
+        self._answer_s = answer_s
+        # When the settlements at hand must have been answered, on the monotonic clock.
+        self._until_s = 0.0
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         """Book every settlement, and say of each what became of it. BooksUnavailable ones may be sent again."""
+        # One limit for them all: books that hang must not keep what has ended from the disk.
+        self._until_s = time.monotonic() + self._answer_s
         # All holds are under way before the first is waited for: they share the writer's groups.
         started = [self._start(each) if each.hold else None for each in settlements]
         free = iter(self._record([each.usage for each in settlements if each.hold is None]))
@@ -79,7 +91,7 @@ class Settler:
         if not usages:
             return []
         try:
-            posted = _posted(self._poster.submit(local.local_uses(usages)))
+            posted = self._posted(local.local_uses(usages))
         except UsageBooked as known:
             rest = [usage for usage in usages if usage.request_id not in known.request_ids]
             booked = iter(self._record_together(rest))
@@ -111,78 +123,93 @@ class Settler:
         held = settlement.hold
         assert held
         try:
-            posted = _answer(started)
+            posted = self._answer(started)
             return posted.event_seq if posted else None
         except (IdempotencyConflict, UsageBooked):
             # The only other event with this key or usage row is a late capture: of an earlier try.
             return None
         except HoldExpired:
+            if settlement.bill is None:
+                # Nothing is charged, and what was put aside is free already.
+                return self._record([settlement.usage])[0]
             log.warning("hold settled late", request_id=held.request_id)
         except LedgerError as error:
             return error
         try:
             settle = self._settle_owed if held.lease else self._settle_late
             return settle(held, settlement.bill, settlement.usage)
-        except UsageBooked:
+        except (IdempotencyConflict, UsageBooked):
+            # As above; what there was to take from was other then.
             return None
         except LedgerError as error:
             return error
 
-    def _settle_owed(self, held: Hold, bill: CloudBill | None, usage: UsageRecord) -> Settled:
+    def _settle_owed(self, held: Hold, bill: CloudBill, usage: UsageRecord) -> Settled:
         """The lease is gone, with this gateway's last life or to the reaper: as `_settle_late`.
 
         What a lease of a life that ended still puts aside pays first, and is free then.
         """
-        if bill is not None and bill.charge_nano > held.amount_nano:
+        if bill.charge_nano > held.amount_nano:
             bill = replace(bill, charge_nano=held.amount_nano)
-        last_held = replace(held, pending_seq=self._read(lambda session: lease_tip(session, held.pending_seq)))
-        name, user_id = f"last-{held.request_id}", held.user_id
-        last = burst.lease(name, last_held, [(bill, usage)], user_id=user_id, amount_nano=0, expires_ns=0)
+        parts = self._look(lambda session: lease_tip(session, held.pending_seq))
+        if sum(part.amount_nano for part in parts) >= bill.charge_nano:
+            last = burst.lease(f"last-{held.request_id}", parts, [(bill, usage)], expires_ns=0)
+            try:
+                return self._posted(last).event_seq
+            except (HoldExpired, AlreadyResolved, HoldNotFound):
+                pass
+        log.warning("request settled after its lease", request_id=held.request_id)
         try:
-            return _posted(self._poster.submit(last)).event_seq
-        except (HoldExpired, AlreadyResolved, HoldNotFound):
-            log.warning("request settled after its lease", request_id=held.request_id)
-        if bill is None:
-            return self._record([usage])[0]
-        try:
-            return self._capture_owed(held, bill, usage, self._available_nano(user_id))
+            covered = self._look(lambda session: credits_of(session, held.payer, time.time_ns()))
+            return self._capture_owed(held, bill, usage, covered)
         except InsufficientCredit:
             # Another request took them in between.
-            return self._capture_owed(held, bill, usage, 0)
+            return self._capture_owed(held, bill, usage, ())
 
-    def _capture_owed(self, held: Hold, bill: CloudBill, usage: UsageRecord, covered_nano: int) -> int:
-        posting = burst.owed_capture(held, bill, usage, covered_nano=covered_nano)
-        return _posted(self._poster.submit(posting)).event_seq
+    def _capture_owed(self, held: Hold, bill: CloudBill, usage: UsageRecord, covered: Sequence[Share]) -> int:
+        return self._posted(burst.owed_capture(held, bill, usage, covered)).event_seq
 
     def _available_nano(self, user_id: str) -> int:
-        return max(0, self._read(lambda session: balance(session, user_paid(user_id))).available_nano)
+        return max(0, self._look(lambda session: balance(session, user_paid(user_id))).available_nano)
 
-    def _settle_late(self, held: Hold, bill: CloudBill | None, usage: UsageRecord) -> Settled:
+    def _settle_late(self, held: Hold, bill: CloudBill, usage: UsageRecord) -> Settled:
         """The reaper was faster: charge what credits there are, the user owes the rest."""
-        if bill is None:
-            return self._record([usage])[0]
         available_nano = self._available_nano(held.user_id)
         try:
             try:
-                return _posted(self._holds.capture_late(held, bill, usage, covered_nano=available_nano)).event_seq
+                return self._capture_late(held, bill, usage, available_nano)
             except InsufficientCredit:
                 # Another request took them in between.
-                return _posted(self._holds.capture_late(held, bill, usage)).event_seq
+                return self._capture_late(held, bill, usage, 0)
         except HoldExpired:
             log.error("too late to charge", request_id=held.request_id, charge_nano=bill.charge_nano)
             return self._record([usage])[0]
 
+    def _capture_late(self, held: Hold, bill: CloudBill, usage: UsageRecord, covered_nano: int) -> int:
+        self._refuse_late()
+        posted = self._answer(self._holds.capture_late(held, bill, usage, covered_nano=covered_nano))
+        assert posted
+        return posted.event_seq
 
-def _posted(future: "Future[Posted]") -> Posted:
-    posted = _answer(future)
-    assert posted
-    return posted
+    def _posted(self, posting: Posting) -> Posted:
+        self._refuse_late()
+        posted = self._answer(self._poster.submit(posting))
+        assert posted
+        return posted
 
+    def _look(self, query: Callable[[Session], T]) -> T:
+        self._refuse_late()
+        return self._read(query)
 
-def _answer(future: "Future[Posted | None] | Future[Posted] | LedgerError") -> Posted | None:
-    if isinstance(future, LedgerError):
-        raise future
-    try:
-        return future.result(ANSWER_TIMEOUT_S)
-    except TimeoutError:
-        raise DatabaseFailing("the books did not answer in time") from None
+    def _refuse_late(self) -> None:
+        """Books that have used their time up are asked nothing more. Raises DatabaseFailing."""
+        if time.monotonic() >= self._until_s:
+            raise DatabaseFailing("the books did not answer in time")
+
+    def _answer(self, future: "Future[Posted | None] | Future[Posted] | LedgerError") -> Posted | None:
+        if isinstance(future, LedgerError):
+            raise future
+        try:
+            return future.result(max(0.0, self._until_s - time.monotonic()))
+        except TimeoutError:
+            raise DatabaseFailing("the books did not answer in time") from None

@@ -110,6 +110,11 @@ class Spool:
             fresh.replace(self._path)
             self._sync_folder()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is kept, readable or not."""
+        return not self._path.exists()
+
     def _sync_folder(self) -> None:
         """A file's name is only kept through a power cut once its folder is on disk, too."""
         folder = os.open(self._path.parent, os.O_RDONLY)

@@ -1,6 +1,6 @@
-"""What became of every request."""
+"""What became of every request; what was asked of the accounting API under which key."""
 
-from sqlalchemy import BigInteger, Column, Index, Text
+from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, Text
 from sqlmodel import Field, SQLModel
 
 
@@ -30,4 +30,25 @@ class RequestRecord(SQLModel, table=True):
     served_model: str | None = Field(default=None, sa_column=Column(Text, nullable=True))
 
 
+_COUNTED = BigInteger().with_variant(Integer(), "sqlite")
+
+
+class Asked(SQLModel, table=True):
+    """A key of the accounting API's, which request it is for, and the answer, once there is one.
+
+    Until then `claim` names who works on it, for others to wait until `until_ns`.
+    """
+
+    __table_args__ = (Index("asked_created", "created_ns"),)
+
+    key_digest: bytes = Field(sa_column=Column(LargeBinary, primary_key=True))
+    request_hash: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+    claim: str = Field(sa_column=Column(Text, nullable=False))
+    until_ns: int = Field(sa_column=Column(_COUNTED, nullable=False))
+    created_ns: int = Field(sa_column=Column(_COUNTED, nullable=False))
+    status: int | None = Field(default=None, sa_column=Column(Integer, nullable=True))
+    answer: bytes | None = Field(default=None, sa_column=Column(LargeBinary, nullable=True))
+
+
 request_table = SQLModel.metadata.tables["request_record"]
+asked_table = SQLModel.metadata.tables["asked"]

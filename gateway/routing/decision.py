@@ -8,6 +8,7 @@ Numbers are kept, words are made of them only when somebody asks.
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from msgspec import Struct
@@ -22,7 +23,7 @@ from gateway.routing.prefixes import Chain
 from gateway.settings import LaneName, RoutingSettings
 
 # Where costs are equal: a whole copy answers faster than the same layers split, and both belong to us.
-_ORDER: dict[LaneName, int] = {"pool": 0, "cluster": 1, "cloud": 2}
+_ORDER: dict[LaneName, int] = {"pool": 0, "cluster": 1, "cloud": 2, "market": 3}
 
 
 class Candidate(Struct, frozen=True):
@@ -130,7 +131,7 @@ def rank(need: Need, candidates: list[Candidate]) -> list[Candidate]:
 def _sort(candidates: list[Candidate], need: Need) -> None:
     wished = need.preferences
     if wished is NO_PREFERENCES:
-        candidates.sort(key=_by_cost)
+        _sort_by_cost(candidates)
         return
     if wished.sort == "price":
         candidates.sort(key=lambda c: (c.predicted.nano, *_by_cost(c)))
@@ -139,9 +140,20 @@ def _sort(candidates: list[Candidate], need: Need) -> None:
     elif wished.sort == "throughput":
         candidates.sort(key=lambda c: (c.predicted.token_s, *_by_cost(c)))
     else:
-        candidates.sort(key=_by_cost)
+        _sort_by_cost(candidates)
     if wished.order:
         candidates.sort(key=lambda c: place_in(wished.order, c.offer))
+
+
+def _sort_by_cost(candidates: list[Candidate]) -> None:
+    """What a lane has drawn lots about keeps that order: each counts as dear as those drawn before it."""
+    drawn = sorted((each for each in candidates if each.offer.place), key=lambda each: each.offer.place)
+    if len(drawn) < 2:
+        candidates.sort(key=_by_cost)
+        return
+    costs = accumulate(map(_by_cost, drawn), max)
+    by_label = {each.offer.label: cost for each, cost in zip(drawn, costs, strict=True)}
+    candidates.sort(key=lambda each: (by_label.get(each.offer.label) or _by_cost(each), each.offer.place))
 
 
 def _by_cost(candidate: Candidate) -> tuple[int, float, int]:

@@ -94,7 +94,7 @@ def _preferences(given: ProviderPreferences) -> Preferences:
         prompt_nano_max=_nano(prices.prompt, "prompt"),
         completion_nano_max=_nano(prices.completion, "completion"),
         quantizations=_names(given.quantizations),
-        denies_data_collection=given.data_collection == "deny",
+        denies_data_collection=given.data_collection == "deny" or given.zdr is True,
         allows_fallbacks=given.allow_fallbacks is not False,
     )
 

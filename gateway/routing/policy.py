@@ -15,7 +15,7 @@ from gateway.identity.caller import Caller
 from gateway.lanes.base import Offer
 from gateway.openai import DOES, GENERATES, Kind
 from gateway.routing.need import NO_PREFERENCES, PRIVACY_RANK, Need, Preferences
-from gateway.settings.base import Privacy
+from gateway.settings.base import FOREIGN, Privacy
 
 Check = Literal[
     "lane",
@@ -32,9 +32,10 @@ Check = Literal[
     "down",
     "draining",
     "breaker",
+    "paused",
 ]
 
-RULES: frozenset[Check] = frozenset(("lanes", "models", "privacy", "regions", "spend"))
+RULES: frozenset[Check] = frozenset(("lanes", "models", "privacy", "regions", "spend", "paused"))
 
 # Estimated prompts are off by a part: one is turned away for its length only where it is too long even so.
 _CONTEXT_CERTAIN = 0.8
@@ -60,6 +61,7 @@ _WORDS: dict[Check, tuple[str, str]] = {
     "down": ("{}", "see the backend's own log"),
     "draining": ("is being drained and takes nothing new", "undo the drain, or wait"),
     "breaker": ("{}", "wait a few seconds"),
+    "paused": ("an operator has paused the {} lane", "have an operator resume it, on the console's first page"),
 }
 
 
@@ -114,10 +116,10 @@ def objection_to(offer: Offer, need: Need, caller: Caller) -> Objection | None:
 def clearance_of(offer: Offer) -> Privacy:
     """The most private label that may go there.
 
-    Nobody else's machine is ever cleared for private requests: a provider is for internal ones where its owner
-    says so, else for public ones.
+    Nobody else's machine is ever cleared for private requests: a provider or seller is for internal ones where
+    the owner of this gateway says so, else for public ones.
     """
-    if offer.lane != "cloud":
+    if offer.lane not in FOREIGN:
         return offer.clearance
     return "internal" if offer.clearance == "internal" else "public"
 
@@ -135,7 +137,7 @@ def _forbidden(offer: Offer, need: Need, caller: Caller) -> Objection | None:
     # Own machines are where their owner is; a provider of unknown place is in none of the allowed ones.
     if (
         caller.regions is not None
-        and (offer.region or offer.lane == "cloud")
+        and (offer.region or offer.lane in FOREIGN)
         and offer.region not in caller.regions
     ):
         regions = ", ".join(sorted(caller.regions)) or "none"

@@ -22,11 +22,12 @@ _ASSUMED: dict[LaneName, tuple[float, float, float]] = {
     "cluster": (0.15, 1 / 400, 0.06),
     "pool": (0.1, 1 / 1500, 0.03),
     "cloud": (0.6, 1 / 20_000, 0.015),
+    "market": (1.0, 1 / 1000, 0.04),
 }
 _ASSUMED_BATCH_SHARE = 0.05
 # Where a backend does not say how many requests it answers at once: how much of the wait is believed that there
 # would be with as many slots as were seen in use. Providers have room for everybody.
-_ASSUMED_SERIAL: dict[LaneName, float] = {"cluster": 0.2, "pool": 0.2, "cloud": 0.001}
+_ASSUMED_SERIAL: dict[LaneName, float] = {"cluster": 0.2, "pool": 0.2, "cloud": 0.001, "market": 0.2}
 # How far first tokens are off what was predicted, as a share.
 _ASSUMED_SPREAD = 0.2
 _LEAST_S = 0.001

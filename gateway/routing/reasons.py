@@ -8,6 +8,7 @@ from accounting.money import format_usd
 from gateway.lanes.base import Offer
 from gateway.routing.policy import Objection
 from gateway.routing.prediction import Prediction
+from gateway.settings.base import FOREIGN
 
 # Waits, cache hits and risks below these are not worth a word.
 _WORTH_SAYING_S = 1.0
@@ -55,7 +56,7 @@ def of_decision(first: Sequence[tuple[Offer, Prediction]], rejected: Sequence[tu
     if len(first) == 1 and not rejected:
         return of_only_one(offer, predicted)
     text = f"{offer.label}: {of_candidate(predicted)}"
-    own = [(other, reason) for other, reason in rejected if offer.lane == "cloud" and other.lane != "cloud"]
+    own = [(other, reason) for other, reason in rejected if offer.lane in FOREIGN and other.lane not in FOREIGN]
     if own:
         return text + "; " + "; ".join(f"{other.label} {reason}" for other, reason in own)
     if len(first) > 1:

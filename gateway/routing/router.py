@@ -1,7 +1,7 @@
 """Puts the facts of this moment before the decision: what is on offer, how it has been doing, what is asked."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from msgspec import structs
@@ -15,7 +15,7 @@ from gateway.routing.dispatch import Dispatch, Memory
 from gateway.routing.health import LaneHealth
 from gateway.routing.lengths import OutputLengths
 from gateway.routing.need import Need, need_of
-from gateway.routing.policy import Ceiling, Objection
+from gateway.routing.policy import Ceiling, Objection, objection_to
 from gateway.routing.prediction import Known
 from gateway.routing.prefixes import Chain, PrefixIndex, chain_of
 from gateway.routing.shortlist import Shortlists
@@ -57,6 +57,11 @@ class Router:
         self._memory = Memory(self._accuracy, self._lengths, self._prefixes)
         self._shortlists = Shortlists(health, self._ceiling)
         self._lots = random.Random(seed)  # noqa: S311 - lots, not secrets
+        self._paused: frozenset[str] = frozenset()
+
+    def pause(self, lanes: Collection[str]) -> None:
+        """From the next request on these lanes get nothing, and all others what is theirs."""
+        self._paused = frozenset(lanes)
 
     def decide(self, caller: Caller, call: Call) -> Decision:
         """The decision to act on. Raises RequestInvalid for preferences that cannot be read."""
@@ -103,8 +108,14 @@ class Router:
         """Candidates and rejections of one model; fills the chain when there is a choice to make with it."""
         now_s = self._health.now_s()
         offers = self._offers(need.model, call.request.model)
+        stopped = [offer for offer in offers if offer.lane in self._paused] if self._paused else []
+        if stopped:
+            offers = [offer for offer in offers if offer.lane not in self._paused]
         shortlist = self._shortlists.of(need, caller, offers, now_s)
         rejections = list(shortlist.rejections)
+        rejections += (
+            Rejection(o, objection_to(o, need, caller) or Objection("paused", (o.lane,))) for o in stopped
+        )
         known = self._admitted(shortlist.passed, rejections, now_s)
         if len(known) > 1:
             if not chain:

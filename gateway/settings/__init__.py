@@ -13,27 +13,41 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 
 from gateway.settings.base import LaneName, Section, SettingsInvalid, WholePath, whole
 from gateway.settings.batches import BatchesSettings
+from gateway.settings.books import BooksSettings
 from gateway.settings.cache import CacheSettings
 from gateway.settings.cloud import CloudModel, CloudSettings
 from gateway.settings.cluster import ClusterSettings
+from gateway.settings.coordination import CoordinationSettings
+from gateway.settings.house import HouseSettings
 from gateway.settings.identity import IdentitySettings
 from gateway.settings.limits import RedisSettings
+from gateway.settings.market import MarketSettings
+from gateway.settings.metering import CostsSettings, MeteringSettings
+from gateway.settings.payments import PaymentsSettings
 from gateway.settings.pool import PoolBackend, PoolSettings
 from gateway.settings.responses import ResponsesSettings
 from gateway.settings.routing import PolicySettings, RoutingSettings
+from gateway.settings.selling import SellingSettings, SellingWindow, SoldModel
 from gateway.settings.server import DatabaseSettings, LogSettings, RequestLogSettings, ServerSettings
 from gateway.settings.telemetry import TelemetrySettings
 
 __all__ = [
     "BatchesSettings",
+    "BooksSettings",
     "CacheSettings",
     "CloudModel",
     "CloudSettings",
     "ClusterSettings",
+    "CoordinationSettings",
+    "CostsSettings",
     "DatabaseSettings",
+    "HouseSettings",
     "IdentitySettings",
     "LaneName",
     "LogSettings",
+    "MarketSettings",
+    "MeteringSettings",
+    "PaymentsSettings",
     "PolicySettings",
     "PoolBackend",
     "PoolSettings",
@@ -41,9 +55,12 @@ __all__ = [
     "RequestLogSettings",
     "ResponsesSettings",
     "RoutingSettings",
+    "SellingSettings",
+    "SellingWindow",
     "ServerSettings",
     "Settings",
     "SettingsInvalid",
+    "SoldModel",
     "TelemetrySettings",
     "default_data_dir",
     "read_settings",
@@ -72,19 +89,27 @@ class Settings(BaseSettings):
     )
     server: ServerSettings = ServerSettings()
     database: DatabaseSettings = DatabaseSettings()
+    books: BooksSettings = BooksSettings()
     log: LogSettings = LogSettings()
     cluster: ClusterSettings = ClusterSettings()
     pool: PoolSettings = PoolSettings()
     cloud: CloudSettings = CloudSettings()
+    market: MarketSettings = MarketSettings()
     policy: PolicySettings = PolicySettings()
     identity: IdentitySettings = IdentitySettings()
     routing: RoutingSettings = RoutingSettings()
     request_log: RequestLogSettings = RequestLogSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     redis: RedisSettings = RedisSettings()
+    coordination: CoordinationSettings = CoordinationSettings()
     responses: ResponsesSettings = ResponsesSettings()
     cache: CacheSettings = CacheSettings()
     batches: BatchesSettings = BatchesSettings()
+    metering: MeteringSettings = MeteringSettings()
+    costs: CostsSettings = CostsSettings()
+    payments: PaymentsSettings = PaymentsSettings()
+    house: HouseSettings = HouseSettings()
+    selling: SellingSettings = SellingSettings()
 
     @classmethod
     def settings_customise_sources(

@@ -5,7 +5,10 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
-LaneName = Literal["cluster", "pool", "cloud"]
+LaneName = Literal["cluster", "pool", "cloud", "market"]
+
+FOREIGN: frozenset[LaneName] = frozenset(("cloud", "market"))
+"""Lanes that lead to other people's machines: what goes there is never private, and is paid for."""
 
 Privacy = Literal["public", "internal", "private"]
 """How far a request may travel. `private`: own machines alone; `internal`: also providers under contract;

@@ -1,4 +1,4 @@
-"""Who may come in: sign-in through an identity provider, and how often a wrong key may be tried."""
+"""Who may come in: sign-in through an identity provider, and how often a wrong key or password may be tried."""
 
 from pathlib import Path
 from typing import Self
@@ -20,6 +20,9 @@ class IdentitySettings(Section):
     )
     wrong_keys_per_minute: int = Field(
         60, ge=1, description="Wrong keys that one address may send in a minute; more get a 429."
+    )
+    wrong_passwords_per_minute: int = Field(
+        10, ge=1, description="Wrong passwords that may be tried for one user name in a minute; more get a 429."
     )
     session_hours: int = Field(
         12, ge=1, le=24 * 30, description="How long a sign-in to the console lasts, in hours."

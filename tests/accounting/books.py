@@ -57,9 +57,9 @@ class Books(AbstractContextManager["Books"]):
         with self.read() as session:
             return balance(session, code)
 
-    def findings(self) -> list[Finding]:
+    def findings(self, *, deep: bool = True) -> list[Finding]:
         with self.read() as session:
-            return findings(session, self.now_ns)
+            return findings(session, self.now_ns, deep=deep)
 
 
 def outcomes(futures: "Iterable[Future[Posted]]") -> list[str]:

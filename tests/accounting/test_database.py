@@ -1,15 +1,19 @@
 """Engines and migrations, which the books stand on."""
 
 import asyncio
+import os
+import select
+import socket
 import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, make_url, text
 from sqlalchemy.exc import DBAPIError
 from sqlmodel import SQLModel
 
@@ -17,6 +21,8 @@ from gateway.database import (
     DatabaseNewer,
     DatabaseUnsupported,
     DatabaseUnusable,
+    allow_s,
+    is_behind,
     open_engine,
     open_upgraded,
     parse_dsn,
@@ -125,6 +131,49 @@ def test_other_databases_are_refused_without_repeating_the_dsn(dsn: str) -> None
     assert "secret" not in str(refusal.value)
 
 
+@contextmanager
+def _reached_by_tcp(dsn: str) -> Iterator[str]:
+    """The DSN of a door that passes every byte on to the database's own socket."""
+    url = make_url(dsn)
+    folder = str(url.query["host"])
+    with ExitStack() as stack:
+        listening = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+        def carry() -> None:
+            caller, _ = listening.accept()
+            inner = socket.socket(socket.AF_UNIX)
+            with caller, inner:
+                inner.connect(f"{folder}/.s.PGSQL.5432")
+                while ready := select.select([caller, inner], [], [])[0]:
+                    content = ready[0].recv(65_536)
+                    if not content:
+                        return
+                    (inner if ready[0] is caller else caller).sendall(content)
+
+        threading.Thread(target=carry, daemon=True).start()
+        there = url.set(host="127.0.0.1", port=listening.getsockname()[1], query={})
+        yield there.render_as_string(hide_password=False)
+
+
+def test_a_postgresql_that_vanished_without_a_word_is_found_out(databases: Databases) -> None:
+    """Packets that nobody delivers cannot be had here; that the system looks after them in time can be seen."""
+    with databases.database("postgresql", migrated=False) as dsn, _reached_by_tcp(dsn) as by_tcp:
+        engine = open_engine(by_tcp)
+        with engine.connect() as connection:
+            driver = connection.connection.driver_connection
+            assert driver
+            with socket.socket(fileno=os.dup(driver.fileno())) as line:
+                unheard_ms = line.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+                idle_s, every_s, probes = (
+                    line.getsockopt(socket.IPPROTO_TCP, option)
+                    for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+                )
+                assert line.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        engine.dispose()
+    assert 0 < unheard_ms <= 10_000
+    assert idle_s + every_s * probes <= 10
+
+
 def test_what_cannot_be_opened_is_said_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "letter.db").write_text("Dear books, I am no database.")
     unusable = (f"sqlite:///{tmp_path}/letter.db", "postgresql://u:secret@127.0.0.1:9/d", "mysql://u:secret@h/d")
@@ -133,3 +182,27 @@ def test_what_cannot_be_opened_is_said_in_one_line(tmp_path: Path) -> None:
             open_upgraded(dsn)
         assert "secret" not in str(refusal.value)
         assert "\n" not in str(refusal.value)
+
+
+def test_a_damaged_schema_is_said_to_be_one(tmp_path: Path) -> None:
+    file = tmp_path / "books.db"
+    open_upgraded(f"sqlite:///{file}").dispose()
+    raw = bytearray(file.read_bytes())
+    raw[raw.index(b"CREATE TABLE alembic_version") + len("CREATE TABLE al")] ^= 0x80
+    file.write_bytes(raw)
+    with pytest.raises(DatabaseUnusable):
+        open_upgraded(f"sqlite:///{file}")
+    assert not is_behind(f"sqlite:///{file}")
+
+
+def test_a_long_look_may_take_longer_than_other_statements(engine: Engine) -> None:
+    if engine.dialect.name == "sqlite":
+        with read_sessions(engine)() as session:
+            allow_s(session, 1800)
+        return
+    bound = text("SHOW statement_timeout")
+    with read_sessions(engine)() as session:
+        allow_s(session, 1800)
+        assert session.scalar(bound) == "30min"
+    with read_sessions(engine)() as session:
+        assert session.scalar(bound) == "30s"

@@ -88,4 +88,4 @@ def test_health_tells_of_a_hold_that_nobody_reaped(books: Books) -> None:
     books.credit("ann", 1000)
     books.hold("r1", "ann", 700)
     books.now_ns += 4 * MINUTE_NS
-    assert [finding.rule for finding in books.findings()] == ["every hold is resolved, or not long expired"]
+    assert [finding.rule for finding in books.findings()] == ["holds_resolved"]

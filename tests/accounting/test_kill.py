@@ -8,13 +8,19 @@ from typing import get_args
 import pytest
 from sqlalchemy import Engine, func, select
 
+from accounting.ledger.balances import balances
 from accounting.ledger.journal import Failpoint
+from accounting.ledger.postings import HOLD_GRACE_NS
+from accounting.spending.lease import LEASE_NS
 from accounting.spending.reaper import open_holds
-from accounting.tables import event_table
-from tests.accounting.books import ANSWER_S, MINUTE_NS, Books
-from tests.accounting.doomed_writer import BILL, COMPUTE_NANO, CREDIT_NANO, WRITERS, credit, write
+from accounting.tables import event_table, usage_table
+from tests.accounting.books import ANSWER_S, Books
+from tests.accounting.doomed_writer import COMPUTE_NANO, CREDIT_NANO, REFUND_NANO, WRITERS, credit, write
 
+REACH_S = 240
+"""A writer that has not reached its place by then never will, however busy the machine is."""
 PLACES: tuple[Failpoint, ...] = get_args(Failpoint)
+KINDS = {"credit", "hold", "cap", "void", "use", "mat", "refund", "usage"}
 
 # Forks from a server that has imported everything and has no threads: fast, and safe.
 processes = multiprocessing.get_context("forkserver")
@@ -28,7 +34,7 @@ def _answers_until_death(dsn: str, name: str, place: Failpoint | None, chance: r
     process.start()
     sender.close()
     answers: dict[str, int] = {}
-    deadline = time.monotonic() + ANSWER_S
+    deadline = time.monotonic() + REACH_S
     doomed_at = chance.randint(1, 60) if place is None else None
     try:
         while receiver.poll(deadline - time.monotonic()):
@@ -46,10 +52,12 @@ def _answers_until_death(dsn: str, name: str, place: Failpoint | None, chance: r
     raise AssertionError(f"the writer did not reach {place}")
 
 
-def _events(books: Books) -> dict[str, int]:
+def _told_of(books: Books) -> dict[str, int]:
+    """What the books know of what may have been told: events by their keys, requests of leases by their names."""
     with books.read() as session:
-        rows = session.execute(select(event_table.c.idem_key, event_table.c.seq))
-        return {row.idem_key: row.seq for row in rows}
+        events = session.execute(select(event_table.c.idem_key, event_table.c.seq))
+        usages = session.execute(select("usage:" + usage_table.c.request_id, usage_table.c.event_seq))
+        return {str(key): int(seq) for rows in (events, usages) for key, seq in rows}
 
 
 def _count(books: Books, kind: str) -> int:
@@ -60,13 +68,13 @@ def _count(books: Books, kind: str) -> int:
 def _check_after_death(engine: Engine, name: str, told: dict[str, int]) -> int:
     """Start over on what the dead writer left, and return how many holds it had left open."""
     with Books(engine) as books:
-        found = _events(books)
+        found = _told_of(books)
         assert {key: found.get(key) for key in told} == told
         for key, event_seq in found.items():
-            if key.startswith(f"credit:{name}-"):
+            if key.startswith("credit:") and f"/{name}-" in key:
                 again = books.post(credit(key.removeprefix("credit:")))
                 assert (again.replayed, again.event_seq) == (True, event_seq)
-        books.now_ns += 2 * MINUTE_NS
+        books.now_ns += LEASE_NS + HOLD_GRACE_NS
         left_open = books.reaper.sweep(ANSWER_S)
         assert left_open <= WRITERS
         with books.read() as session:
@@ -77,14 +85,16 @@ def _check_after_death(engine: Engine, name: str, told: dict[str, int]) -> int:
 
 
 def _check_balances(books: Books) -> None:
-    captures, uses = _count(books, "capture"), _count(books, "use")
-    expected = {
-        "user:ann:paid": CREDIT_NANO * _count(books, "credit") - BILL.charge_nano * captures,
-        "provider:acme:accrued": BILL.cost_nano * captures,
-        "income:burst_margin": (BILL.charge_nano - BILL.cost_nano) * captures,
-        "cu:dept:lab": COMPUTE_NANO * uses,
-    }
-    assert {code: books.balance(code).available_nano for code in expected} == expected
+    """What was given to people and pool is with them, or was charged for a request that has its usage row."""
+    with books.read() as session:
+        charged = session.scalar(select(func.sum(usage_table.c.charge_nano))) or 0
+        accounts = {each.code: each for each in balances(session)}
+    given = CREDIT_NANO * (_count(books, "credit") + _count(books, "pool"))
+    refunded = REFUND_NANO * _count(books, "usage_refund")
+    theirs = sum(each.available_nano for code, each in accounts.items() if code.startswith(("user:", "pool:")))
+    assert theirs == given - charged + refunded
+    if "cu:dept:lab" in accounts:
+        assert accounts["cu:dept:lab"].posted_nano == COMPUTE_NANO * _count(books, "use")
 
 
 def _kill_often(dsn: str, engine: Engine, kills: int, seed: int) -> None:
@@ -95,12 +105,13 @@ def _kill_often(dsn: str, engine: Engine, kills: int, seed: int) -> None:
         name, place = f"r{number}", (None, *PLACES)[number % (len(PLACES) + 1)]
         told |= _answers_until_death(dsn, name, place, chance)
         left_open += _check_after_death(engine, name, told)
-    assert told, "every writer died before it could answer: nothing was tested"
+    assert {key.partition(":")[0] for key in told} >= KINDS, "something was never told: it was not tested"
     assert left_open, "no kill left a hold in doubt: the reaper was not tested"
 
 
+@pytest.mark.timeout(600)
 def test_killed_writers_lose_nothing_and_double_nothing(dsn: str, engine: Engine) -> None:
-    _kill_often(dsn, engine, kills=12, seed=1)
+    _kill_often(dsn, engine, kills=14, seed=1)
 
 
 @pytest.mark.slow

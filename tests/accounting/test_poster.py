@@ -71,6 +71,23 @@ def test_a_denial_does_not_sink_its_group(engine: Engine) -> None:
         assert books.findings() == []
 
 
+def test_what_comes_later_in_a_group_pays_for_nothing_before_it(engine: Engine) -> None:
+    gate = Gate()
+    with Books(engine, failpoint=gate) as books:
+        first = books.poster.submit(grants.manual_credit("c1", "ann", 100, "test"))
+        assert gate.reached.wait(ANSWER_S)
+        group = [
+            burst.hold("r1", "bob", 60, books.now_ns),
+            grants.manual_credit("c2", "bob", 60, "test"),
+            burst.hold("r2", "bob", 60, books.now_ns),
+            burst.hold("r3", "bob", 1, books.now_ns),
+        ]
+        answers = [books.poster.submit(posting) for posting in group]
+        gate.open()
+        expected = ["posted", "InsufficientCredit", "posted", "posted", "InsufficientCredit"]
+        assert outcomes([first, *answers]) == expected
+
+
 def test_a_denial_costs_its_group_two_tries_and_not_one_for_each_event(engine: Engine) -> None:
     gate, passed = Gate(), list[Failpoint]()
 

@@ -219,6 +219,7 @@ async def damaged_models(stage: Stage) -> None:
         (lambda folder: (folder / "model.safetensors").write_bytes(GARBAGE), "header"),
         (lambda folder: edit(folder / "config.json", hidden_size=-3), "hidden_size"),
         (lambda folder: edit(folder / "config.json", num_hidden_layers=99), "lacks the tensor"),
+        (lambda folder: edit(folder / "config.json", num_hidden_layers=10**12), "num_hidden_layers must be 2048"),
         (lambda folder: edit(folder / "config.json", model_type="nobody"), "nobody"),
     ):
         folder = Path(shutil.copytree(DEMO_MODEL, stage.folder / "damaged"))

@@ -74,7 +74,7 @@ def is_valid(text: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("stages", [pytest.param(1, marks=pytest.mark.slow), 2])
 async def test_every_answer_keeps_to_its_schema(tmp_path: Path, stages: int) -> None:
     """Twenty at once in eight slots, greedy and not, with drafts, beside others that are free."""
     async with running_cluster(tmp_path, nodes=stages, slots=8) as cluster:
@@ -95,6 +95,7 @@ async def test_every_answer_keeps_to_its_schema(tmp_path: Path, stages: int) -> 
         await nothing_is_held(cluster)
 
 
+@pytest.mark.slow
 async def test_a_lost_stage_and_a_lost_head_change_nothing(tmp_path: Path) -> None:
     async with running_cluster(tmp_path, nodes=3, stages=2, goal="latency") as cluster:
         expected = [await ask(cluster, f"calm-{at}", prompt) for at, prompt in enumerate(PROMPTS)]

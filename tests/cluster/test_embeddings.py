@@ -125,6 +125,7 @@ async def refusal(controller: Controller, request: EmbedRequest) -> tuple[type[G
     return type(caught.value), caught.value.message
 
 
+@pytest.mark.slow
 async def test_a_decoder_embeds_refuses_and_survives_its_machine(tmp_path: Path) -> None:
     reference = save(tmp_path / "model", qwen3(), "lasttoken", normalize=True)
     config = json.loads((tmp_path / "model" / "config.json").read_text())

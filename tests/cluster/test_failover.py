@@ -166,6 +166,7 @@ async def test_losses_leave_no_trace(tmp_path: Path) -> None:
         await nothing_is_held(cluster)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", ["stage", "head"])
 async def test_a_process_that_stands_still_is_noticed_in_two_seconds(tmp_path: Path, role: str) -> None:
     """Its machine is well and beats on. Nobody kills it: it may only be very slow."""
@@ -195,6 +196,7 @@ async def test_a_process_that_stands_still_is_noticed_in_two_seconds(tmp_path: P
         victim.resume()
 
 
+@pytest.mark.slow
 async def test_a_planned_move_is_hardly_felt(tmp_path: Path) -> None:
     """A machine is drained in the middle of answers: they move, and nobody waits for them to end."""
     async with running_cluster(tmp_path, nodes=3, stages=2, goal="latency") as cluster:

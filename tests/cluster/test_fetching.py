@@ -276,6 +276,7 @@ def test_the_nearest_come_first_and_nobody_beyond_the_controller() -> None:
     assert order("203.0.113.1") == ["here", "next", "near", "far"]
 
 
+@pytest.mark.slow
 async def test_a_killed_nodes_parts_come_from_the_controller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

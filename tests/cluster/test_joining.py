@@ -67,6 +67,19 @@ async def test_a_token_lets_one_machine_in_once(tmp_path: Path, logs: list[Event
     assert token.split(".")[2] not in str(logs)
 
 
+async def test_a_machine_that_is_let_in_aside_works_when_it_is_told_to(tmp_path: Path) -> None:
+    async with controller(tmp_path / "c") as (running, target):
+        await join(target, running.new_token(), tmp_path / "first", "first")
+        await join(target, running.new_token(aside=True), tmp_path / "second", "second")
+        assert {state.record.name: state.record.draining for state in running.machines()} == {
+            "first": False,
+            "second": True,
+        }
+        await running.drain_machine("second", draining=False)
+        assert not any(state.record.draining for state in running.machines())
+        assert [event.text for event in running.events()] == ["second takes part again"]
+
+
 async def test_a_token_names_its_cluster(tmp_path: Path) -> None:
     """A machine in the middle that shows another authority gets no signing request, let alone the token."""
     async with controller(tmp_path / "a") as (ours, _), controller(tmp_path / "b") as (_, theirs):
@@ -250,6 +263,7 @@ async def test_a_node_without_the_files_fetches_its_layers_only(tmp_path: Path) 
             await asyncio.gather(agent, return_exceptions=True)
 
 
+@pytest.mark.slow
 async def test_the_same_certificate_twice_is_refused(tmp_path: Path, logs: list[EventDict]) -> None:
     """A copied data folder: the machine that is there stays, the other one is told why it is not let in."""
     async with running_cluster(tmp_path, nodes=1) as cluster:

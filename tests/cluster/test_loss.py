@@ -73,6 +73,7 @@ async def answer_while(cluster: Cluster, damage: Callable[[], None]) -> list[int
     return token_ids
 
 
+@pytest.mark.slow
 async def test_a_request_that_waits_for_its_place_survives_a_loss(tmp_path: Path) -> None:
     """One slot: the first request runs, the second waits, the machine of the second stage is lost for good."""
     async with running_cluster(tmp_path, nodes=2, slots=1) as cluster:
@@ -88,6 +89,7 @@ async def test_a_request_that_waits_for_its_place_survives_a_loss(tmp_path: Path
         assert stages(cluster) == ["node-1"]
 
 
+@pytest.mark.slow
 async def test_a_stopped_stage_is_replaced(tmp_path: Path) -> None:
     """Its machine is well and beats on, and there is no other: the agent starts another process in its place."""
     async with running_cluster(tmp_path, nodes=1) as cluster:
@@ -128,6 +130,7 @@ def stages(cluster: Cluster) -> list[str]:
     return [stage.member.name for stage in plan.stages] if plan else []
 
 
+@pytest.mark.slow
 async def test_a_machine_that_cannot_get_its_files_changes_nothing(tmp_path: Path) -> None:
     """It joins, its copy of the model cannot be written, and the ring serves on as if nothing had happened."""
     (tmp_path / "broken").mkdir()
@@ -152,6 +155,7 @@ class Walled(Agent):
         await super()._report(message)
 
 
+@pytest.mark.slow
 async def test_a_machine_that_nobody_reaches_is_the_one_that_is_left_out(tmp_path: Path) -> None:
     """It is not the one that says so: the machine that has served before serves on."""
     async with running_cluster(tmp_path, nodes=1, stages=2) as cluster:
@@ -163,6 +167,7 @@ async def test_a_machine_that_nobody_reaches_is_the_one_that_is_left_out(tmp_pat
                 assert stages(cluster) == ["node-1"]
 
 
+@pytest.mark.slow
 async def test_a_ring_that_breaks_while_a_newcomer_fetches_is_closed_again_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +193,7 @@ async def test_a_ring_that_breaks_while_a_newcomer_fetches_is_closed_again_at_on
             assert sum(path.stat().st_size for path in (folder / "tensors").iterdir()) < 8e6
 
 
+@pytest.mark.slow
 async def test_a_newcomer_takes_part_when_it_has_its_files_and_answers_are_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,6 +100,7 @@ def shorten(
     renewal.keep(identity, pem)
 
 
+@pytest.mark.slow
 async def test_certificates_are_renewed_while_links_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The node's and the gateway's end within seconds; afterwards the ring still stands and every door opens."""
     monkeypatch.setattr(renewal, "_LOOK_EVERY_S", 0.2)
@@ -165,8 +166,20 @@ async def test_work_is_drained_and_a_removed_machine_is_out(tmp_path: Path) -> N
             ("node-2", True),
         ]
         assert (await cluster.ask("The river", max_tokens=64)).token_ids == undisturbed.token_ids
+        draft = await running.draft_plan(including=["node-2"])
+        assert draft.then
+        assert len(draft.then.stages) == 2, "as if it were not drained"
+        assert stage_names(cluster) == ["node-1"]
         await running.drain_machine("node-2", draining=False)
         await until(lambda: running.is_ready and sorted(stage_names(cluster)) == ["node-1", "node-2"])
+        kinds = [event.kind for event in reversed(running.events())]
+        assert kinds[:4] == ["joined", "joined", "plan", "ready"]
+        assert [kind for kind in kinds[4:] if kind in ("drained", "undrained", "ready")] == [
+            "drained",
+            "ready",
+            "undrained",
+            "ready",
+        ]
 
         outcast = Identity(tmp_path / "nodes" / "node-2" / "identity")
         ports = ring_ports(cluster, 1)

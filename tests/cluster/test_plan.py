@@ -316,6 +316,9 @@ def test_a_working_ring_is_replaced_for_a_loss_or_a_real_gain_only() -> None:
     for gain, worth in ((1.1, False), (1.2, True)):
         predicted = changed(now.predicted, tokens_per_s=gain * now.predicted.tokens_per_s)
         assert is_worth(now, changed(better, predicted=predicted, kv_blocks=now.kv_blocks)) == worth
+    rest = plan_stages("m", card(), members[1:], precision="fp32")
+    assert "node-1: layers 0-10 become none, it is gone" in explain_change(now, rest)
+    assert "node-1: layers 0-10 become none, it is left out" in explain_change(now, rest, {members[0].node_id})
     text = "\n".join(explain_change(now, better))
     assert "node-1: layers 0-" in text
     assert "new in the ring" in text

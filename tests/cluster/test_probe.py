@@ -10,7 +10,7 @@ from cryptography import x509
 from cluster import wire
 from cluster.control.links import REFRESH_S, SETTLE_S, LinkSurvey
 from cluster.errors import LinkLost, PeerRejected
-from cluster.nodes.condition import Condition
+from cluster.nodes.condition import Condition, read_condition
 from cluster.nodes.link_probe import LinkProbe, measure_link
 from cluster.nodes.memory_limits import memory_limit
 from cluster.nodes.pace_probe import probe_pace
@@ -83,6 +83,19 @@ def test_each_warning_names_its_remedy() -> None:
     assert "90 s behind" in found[3].what
     shaky = Link(delay_s=0.002, jitter_s=0.008, bytes_per_s=1e8)
     assert [warning.cause for warning in machine_warnings(healthy, [shaky])] == ["jitter"]
+
+
+def test_a_processor_tells_how_hot_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Sensor:
+        def __init__(self, current: float, high: float | None) -> None:
+            self.current, self.high = current, high
+
+    sensors = {"nvme": [Sensor(80, 79)], "coretemp": [Sensor(55, 90), Sensor(61.5, None)]}
+    monkeypatch.setattr("psutil.sensors_temperatures", lambda: sensors, raising=False)
+    found = read_condition()
+    assert (found.temperature_c, found.is_throttled) == (61.5, True)
+    sensors.clear()
+    assert (read_condition().temperature_c, read_condition().is_throttled) == (None, None)
 
 
 @pytest.mark.anyio
@@ -162,6 +175,14 @@ def test_the_survey_has_every_link_measured_once_and_one_machine_at_a_time() -> 
     assert sorted(asked) == sorted((a, b) for a in (ONE, TWO, THREE) for b in (ONE, TWO, THREE) if a != b)
     assert survey.network().link(ONE, TWO) == figures
     assert survey.delay_s(TWO, THREE) == 0.001
+    survey.measure_again()
+    ((node_id, order),) = survey.due()
+    # Asked for once more while that is under way: its answer still counts.
+    survey.measure_again()
+    again = Link(delay_s=0.003, bytes_per_s=1e8)
+    survey.hear(node_id, "10.0.0.1", report((order.peers[0].node_id, again)))
+    assert survey.network().link(node_id, order.peers[0].node_id) == again
+    assert survey.due()
     clock.now_s += REFRESH_S
     assert survey.due()
     survey.forget(TWO)

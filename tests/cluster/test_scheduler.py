@@ -104,7 +104,8 @@ class Run:
             tokens = [at // 3 % 4 for at in range(prompt)]
             for at in range(self.chance.choice([0, prompt // 2, prompt]), prompt):
                 tokens[at] = self.chance.randrange(4)
-            sequence = Sequence(tokens, prompt, Sampling(), tokens_max=prompt + output)
+            yields = self.chance.random() < 0.3
+            sequence = Sequence(tokens, prompt, Sampling(), tokens_max=prompt + output, yields=yields)
             self.wanted[sequence] = output
             self.scheduler.add(sequence)
             self.doomed += [sequence] if number in self.cancels else []
@@ -221,6 +222,66 @@ def test_a_long_prompt_does_not_hold_up_decoding() -> None:
     assert step
     assert step.counts[0] == 1
     assert 80 <= step.counts[1] <= 120
+
+
+def test_who_yields_leaves_room_and_memory_to_whoever_comes() -> None:
+    """One small piece of a prompt is under way at a time, and what the owner has asked before is kept."""
+    scheduler = Scheduler(epoch=1, stages=2, slots=2, kv_blocks=64)
+    prompt = list(range(100))
+    owner = Sequence(prompt, 100, Sampling(), salt="owner")
+    scheduler.add(owner)
+    step, _ = scheduler.next_step() or (None, None)
+    assert step
+    answer(scheduler, step)
+    scheduler.finish(owner)
+    for number in range(4):
+        guest = Sequence([number] * 600, 600, Sampling(), salt=str(number), yields=True)
+        scheduler.add(guest)
+        step, _ = scheduler.next_step() or (None, None)
+        assert step
+        assert step.rows <= 64
+        assert scheduler.next_step() is None
+        scheduler.finish(guest)
+        answer(scheduler, step)
+        scheduler.check_integrity()
+    scheduler.add(Sequence([*prompt, 7], 101, Sampling(), salt="owner"))
+    step, _ = scheduler.next_step() or (None, None)
+    assert step
+    assert step.starts[0] >= 100 - BLOCK_TOKENS
+
+
+@pytest.mark.parametrize(("guests", "tokens", "blocks"), [(3, 64, 400), (3, 410, 11)])
+def test_guests_in_all_slots_but_one_leave_what_was_asked_last(guests: int, tokens: int, blocks: int) -> None:
+    """Four slots with the caches of four requests; in the second case there is little memory beside the last."""
+    scheduler = Scheduler(epoch=1, stages=2, slots=4, kv_blocks=blocks)
+    prompts = [[number, *range(5, 200)] for number in range(4)]
+    for prompt in prompts:
+        owner = Sequence(list(prompt), len(prompt), Sampling(), salt="owner")
+        scheduler.add(owner)
+        carry_on(scheduler, owner)
+        scheduler.finish(owner)
+    visiting = [Sequence([n] * tokens, tokens, Sampling(), salt=str(n), yields=True) for n in range(guests)]
+    for guest in visiting:
+        scheduler.add(guest)
+    for guest in visiting:
+        carry_on(scheduler, guest)
+        scheduler.check_integrity()
+        scheduler.finish(guest)
+    later = Sequence([*prompts[-1], 7], len(prompts[-1]) + 1, Sampling(), salt="owner")
+    scheduler.add(later)
+    carry_on(scheduler, later)
+    assert later.reused_tokens == len(prompts[-1]) // BLOCK_TOKENS * BLOCK_TOKENS
+    scheduler.check_integrity()
+
+
+def carry_on(scheduler: Scheduler, until_begun: Sequence) -> None:
+    for _ in range(1000):
+        if until_begun.output_tokens > 0:
+            return
+        step, _ = scheduler.next_step() or (None, None)
+        assert step
+        answer(scheduler, step)
+    raise AssertionError("it never begins")
 
 
 def test_prompts_that_begin_alike_are_computed_once() -> None:

@@ -235,7 +235,12 @@ def test_a_pull_resumes_and_refuses_early(model: Path, tmp_path: Path, monkeypat
             "HUGGINGFACE_CO_URL_TEMPLATE",
             hub.url + "/{repo_id}/resolve/{revision}/{filename}",
         )
-        folder = find_model("acme/tiny", tmp_path / "cache")
+        told: list[tuple[int, int]] = []
+        folder = find_model("acme/tiny", tmp_path / "cache", progress=lambda *said: told.append(said))
+        # All but config.json, which came first; what was here before the break is not counted twice.
+        rest = [path.stat().st_size for path in folder.iterdir() if path.name != "config.json"]
+        assert told[-1][0] == told[-1][1] == sum(rest)
+        assert [done for done, _ in told] == sorted(done for done, _ in told)
         size_bytes = (model / "model.safetensors").stat().st_size
         assert ("model.safetensors", "bytes=3000000-") in hub.ranges
         assert hub.sent_bytes["model.safetensors"] == size_bytes

@@ -95,6 +95,7 @@ async def test_logprobs_equal_transformers(cluster: Cluster, reference: LlamaFor
         assert [other.logprob for other in token.top] == pytest.approx(values.tolist(), abs=1e-4)
 
 
+@pytest.mark.slow
 async def test_a_seed_repeats_its_answer(cluster: Cluster) -> None:
     sampling = Sampling(temperature=2.0, top_p=0.95, seed=7, logprobs=0)
     first, second, company = await asyncio.gather(
@@ -143,6 +144,7 @@ async def test_a_chat_ends_by_itself(cluster: Cluster) -> None:
     assert "<|" not in answer.texts[0]
 
 
+@pytest.mark.slow
 async def test_bf16_says_the_same_over_one_stage_and_two(tmp_path: Path) -> None:
     """Rows cross the link in the pinned dtype: cutting the model changes nothing, in half precision either."""
     answers = []

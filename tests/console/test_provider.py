@@ -5,14 +5,13 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.console.test_overview import browser  # noqa: F401 - a fixture
 from tests.fakes.oidc_provider import CLIENT_ID, CLIENT_SECRET, oidc_provider
 from tests.gateways import running_gateway
 
 pytestmark = pytest.mark.browser
 
 
-def test_there_and_back_again(browser: Browser, tmp_path: Path) -> None:  # noqa: F811
+def test_there_and_back_again(browser: Browser, tmp_path: Path) -> None:
     with oidc_provider() as provider:
         settings = {"ISSUER": provider.issuer, "CLIENT_ID": CLIENT_ID, "CLIENT_SECRET": CLIENT_SECRET}
         variables = {f"IDENTITY__OIDC_{name}": value for name, value in settings.items()}
@@ -22,7 +21,7 @@ def test_there_and_back_again(browser: Browser, tmp_path: Path) -> None:  # noqa
             page.goto(f"{gateway.root}/console")
             page.get_by_role("link", name="Sign in through your organization").click()
             expect(page.get_by_role("heading", name="Overview")).to_be_visible()
-            expect(page.get_by_role("banner")).to_contain_text("ann")
+            expect(page.get_by_role("navigation", name="Console")).to_contain_text("ann")
             page.get_by_role("button", name="Sign out").click()
             expect(page.get_by_label("API key")).to_be_visible()
             page.context.close()

@@ -1,25 +1,26 @@
 """The money hold: whatever a request may make a provider generate is paid for before it is sent."""
 
 import json
-from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from accounting.errors import AmountInvalid
 from accounting.metering.prices import PricedModel
 from accounting.money import Price
-from gateway.database import open_engine, read_sessions, write_sessions
 from gateway.errors import to_api_error
-from gateway.identity.caller import Caller
 from gateway.journey.serve import _tokens_max
 from gateway.lanes.base import Call, Offer
-from gateway.limits.admission import choices_of, output_bound, place_hold
+from gateway.limits.admission import choices_of, output_bound
+from gateway.limits.allowance import FIRST_TOKENS, STEP_TOKENS_MAX, Allowance, allowance_of
 from gateway.openai import Kind, read_request
-from gateway.records.books import Books
 
 PER_TOKEN_NANO = 1000
-CALLER = Caller("key-1", "mr-1", "ann", "lab", frozenset({"cloud"}))
+NO_PRICE = PricedModel("cloud", "fast", "test", Price(0, 0, 0))
 
 
 def offer(max_output_tokens: int | None = None) -> Offer:
@@ -48,13 +49,6 @@ def test_limits_on_tokens_reserve_every_choice() -> None:
     assert _tokens_max(call_of("embedding", input=["a", "b"])) < 50
 
 
-@pytest.fixture
-def books(dsn: str) -> Iterator[Books]:
-    engine = open_engine(dsn)
-    yield Books(read_sessions(engine), write_sessions(engine))
-    engine.dispose()
-
-
 @pytest.mark.parametrize(
     ("call", "choices"),
     [
@@ -80,17 +74,72 @@ def test_the_output_is_bounded_by_the_request_then_the_model_then_us() -> None:
     assert output_bound(completion("text").generation, offer(100)) == 16
 
 
-@pytest.mark.anyio
-async def test_the_hold_covers_all_of_them(books: Books) -> None:
-    books.start()
-    try:
-        await books.credit("c1", "ann", 10**9, "test")
-        held = await place_hold(books, CALLER, completion(["one", "two"], best_of=4, max_tokens=10), offer())
-        assert held
-        assert held.amount_nano == 2 * 4 * 10 * PER_TOKEN_NANO
-        with pytest.raises(AmountInvalid) as refused:
-            await place_hold(books, CALLER, chat(max_tokens=10_000_000, n=128), offer())
-    finally:
-        await books.stop()
+def allowed(call: Call, offer: Offer) -> Allowance:
+    allowance = allowance_of(call, offer)
+    assert allowance
+    return allowance
+
+
+def test_what_is_put_aside_covers_all_of_them() -> None:
+    allowance = allowed(completion(["one", "two"], best_of=4, max_tokens=10), offer())
+    assert allowance.amount_nano(allowance.first_tokens) == 2 * 4 * 10 * PER_TOKEN_NANO
+    with pytest.raises(AmountInvalid) as refused:
+        allowed(chat(max_tokens=10_000_000, n=128), offer()).amount_nano(10_000_000)
     answer = to_api_error(refused.value)
     assert (answer.status, answer.param) == (400, "max_tokens")
+
+
+@pytest.mark.parametrize(
+    ("fields", "first"),
+    [
+        ({"stream": True}, FIRST_TOKENS),
+        ({"stream": True, "n": 3}, FIRST_TOKENS),
+        ({}, 9000),
+        ({"stream": True, "max_tokens": 7000}, 7000),
+        ({"stream": True, "max_tokens": 7}, 7),
+        # What it thinks it may not show.
+        ({"stream": True, "reasoning_effort": "high"}, 9000),
+        ({"stream": True, "thinking": {"type": "enabled"}}, 9000),
+    ],
+)
+def test_a_stream_of_open_length_begins_with_a_little(fields: dict[str, Any], first: int) -> None:
+    assert allowed(chat(**fields), offer(9000)).first_tokens == first
+
+
+def test_however_it_is_spelt_thinking_is_asked_for() -> None:
+    asked = chat(stream=True, thinking={"type": "enabled"})
+    raw = asked.raw.replace(b"thinking", b"\\u0074hinking")
+    spelt = Call("r", "chat", read_request("chat", raw), raw)
+    assert allowed(spelt, offer(9000)).first_tokens == 9000
+
+
+def test_models_that_think_unseen_are_paid_for_whole() -> None:
+    thinking = replace(offer(9000), price=replace(offer(9000).price or NO_PRICE, reasons=True))
+    assert allowed(chat(stream=True), thinking).first_tokens == 9000
+    assert not allowed(chat(stream=True, max_tokens=9000), thinking).less_tokens(9000, 10**12)
+
+
+def test_steps_double_and_stay() -> None:
+    allowance, steps = allowed(chat(stream=True), offer(20_000)), [FIRST_TOKENS]
+    while steps[-1] < allowance.tokens_max:
+        steps.append(allowance.next_tokens(steps[-1]))
+    assert steps == [512, 1024, 2048, 4096, 8192, 12_288, 16_384, 20_000]
+    assert max(after - before for before, after in pairwise(steps)) == STEP_TOKENS_MAX
+
+
+@given(
+    prompt=st.integers(0, 10**6),
+    completion=st.integers(0, 10**9),
+    choices=st.integers(1, 128),
+    prompt_tokens=st.integers(0, 10**5),
+    amount=st.integers(0, 10**12),
+)
+def test_what_an_amount_pays_for_is_within_it(
+    prompt: int, completion: int, choices: int, prompt_tokens: int, amount: int
+) -> None:
+    allowance = Allowance(Price(prompt, 0, completion), prompt_tokens, 10_000, choices, grows=True, is_open=True)
+    tokens = allowance.tokens_within(amount)
+    assert tokens == 0 or allowance.amount_nano(tokens) <= amount
+    assert tokens == allowance.tokens_max or allowance.amount_nano(tokens + 1) > amount
+    less = allowance.less_tokens(4096, amount)
+    assert less == 0 or (less < 4096 and allowance.amount_nano(less) <= amount)

@@ -1,18 +1,44 @@
-"""Docs cannot lag: every setting, command and metric is written down, and nothing that is gone still is."""
+"""Docs cannot lag: every setting, command, metric, error code, header and console page is written down.
 
+Nothing that is gone still is, and what pages point to is there.
+"""
+
+import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import typer
+from starlette.routing import Match
 
+from accounting.money import Price, charge
+from accounting.rules.earnings import matured
+from accounting.rules.market import Sale
 from gateway.cli.main import app
+from gateway.console.navigation import PAGES
+from gateway.console.pages import ROUTERS
+from gateway.errors import _TABLE
 from gateway.observability.metrics import Metrics
+from gateway.routing.policy import RULES
 from gateway.settings import variables
+from market.house.terms import Terms
 
 ROOT = Path(__file__).parents[2]
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
+APPS = (ROOT / "docs" / "apps.md").read_text()
+WRITTEN_PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("demo/**/*.md")]
+
+# Where errors are made that apps get. What gateways tell each other is the protocol's (docs/market.md).
+_ROOMS = ("gateway", "cluster")
+_PROTOCOL = (
+    *("gateway/market/", "gateway/selling/", "gateway/friends/"),
+    *("gateway/buying/errors.py", "gateway/buying/purchase.py"),
+)
+_MADE = ("Refusal", "LineInvalid", "_Row")
+# What an identity signs for its house.
+_NO_COMMANDS = ("millrace seller",)
+_CODE = re.compile(r"[a-z]+(_[a-z]+)*")
 
 
 def commands(group: Any, prefix: str = "millrace") -> Iterator[tuple[str, str]]:
@@ -42,7 +68,175 @@ def test_every_metric_is_documented() -> None:
     assert set(re.findall(r"^\| `(millrace_\w+)` \|", OPERATIONS, re.MULTILINE)) == names
 
 
+def test_every_error_code_is_documented() -> None:
+    """`name_*` stands for all that begin so."""
+    errors = APPS.partition("\n## Errors\n")[2].partition("\n## ")[0]
+    cells = re.findall(r"^\| (`.*?) \|", errors, re.MULTILINE)
+    of_batches = errors.rpartition("\n\nLines of a batch")[2]
+    written = {code for text in (*cells, of_batches) for code in re.findall(r"`([a-z_]+\*?)`", text)}
+    found = set(error_codes())
+    families = tuple(code.removesuffix("*") for code in written if code.endswith("*"))
+    assert {code for code in found - written if not code.startswith(families)} == set()
+    assert {code for code in written - found if not code.endswith("*")} == set()
+
+
+def test_error_codes_have_the_status_that_is_written() -> None:
+    rows = re.findall(r"^\| (`.*?) \| ([\d, ]+) \|", APPS, re.MULTILINE)
+    written = {code: status for codes, status in rows for code in re.findall(r"`([a-z_]+)`", codes)}
+    assert len(written) > 80
+    for row in _TABLE.values():
+        if row.code and not row.code.startswith("invalid"):
+            assert str(row.status) in written[row.code], row
+
+
+def error_codes() -> Iterator[str]:
+    """Every code that the sources give to an error."""
+    for room in _ROOMS:
+        for path in (ROOT / room).rglob("*.py"):
+            if not path.relative_to(ROOT).as_posix().startswith(_PROTOCOL):
+                yield from codes_in(ast.parse(path.read_text()))
+    yield from (f"policy_{rule}" for rule in RULES)
+
+
+def codes_in(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield from (code for word in node.keywords if word.arg == "code" for code in texts(word.value))
+            if isinstance(node.func, ast.Name) and node.func.id in _MADE:
+                # The second or third, beside status, type and message; the message is a sentence.
+                at = 0 if node.func.id == "LineInvalid" else 2 if node.func.id == "_Row" else 1
+                yield from (code for value in node.args[at : at + 1] for code in texts(value))
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(name_of(target) == "code" for target in targets):
+                yield from texts(node.value)
+            elif any(name_of(target) == "Code" for target in targets):
+                yield from (code for each in ast.walk(node.value) for code in texts(each))
+        elif isinstance(node, ast.Tuple) and len(node.elts) == 2 and is_status(node.elts[0]):
+            yield from texts(node.elts[1])
+        elif isinstance(node, ast.Dict):
+            pairs = zip(node.keys, node.values, strict=True)
+            keyed = (value for key, value in pairs if key is not None and set(texts(key)) == {"code"})
+            yield from (code for value in keyed for code in texts(value))
+
+
+def is_status(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, int) and 400 <= node.value < 600
+
+
+def name_of(node: ast.AST) -> str:
+    return str(getattr(node, "id", None) or getattr(node, "attr", ""))
+
+
+def texts(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and _CODE.fullmatch(node.value):
+        yield node.value
+    elif isinstance(node, ast.IfExp):
+        yield from texts(node.body)
+        yield from texts(node.orelse)
+
+
+def test_every_header_of_an_answer_is_documented() -> None:
+    sources = [*(ROOT / "gateway" / "journey").glob("*.py"), ROOT / "gateway" / "limits" / "headers.py"]
+    text = "".join(path.read_text() for path in sources)
+    found = set(re.findall(r'b"(x-(?:millrace|ratelimit)-[a-z-]*[a-z])', text))
+    assert "x-millrace-lane" in found
+    carried = APPS.partition("\n## What an answer carries\n")[2].partition("\n## ")[0]
+    assert {name for name in found if f"`{name}" not in carried} == {"x-ratelimit-remaining", "x-ratelimit-reset"}
+    assert "`-remaining-`, `-reset-`" in carried
+
+
+def test_every_page_of_the_console_is_documented() -> None:
+    sections = dict(re.findall(r"^## (.+?)\n+(.*?)$", (ROOT / "docs" / "console.md").read_text(), re.MULTILINE))
+    routes = [route for router in ROUTERS for route in router.routes]
+    for page in PAGES:
+        asked = {"type": "http", "method": "GET", "path": page.path, "headers": []}
+        if any(route.matches(asked)[0] is Match.FULL for route in routes):
+            assert f"`{page.path}`" in sections.get(page.title, ""), f"docs/console.md has '## {page.title}'"
+
+
+def test_what_pages_point_to_is_there() -> None:
+    for page in WRITTEN_PAGES:
+        for target in links(page.read_text()):
+            path, _, anchor = target.partition("#")
+            found = (page.parent / path).resolve() if path else page
+            assert found.exists(), f"{page.name}: {target}"
+            if anchor:
+                assert anchor in anchors(found.read_text().splitlines()), f"{page.name}: {target}"
+
+
+def links(text: str) -> list[str]:
+    """Relative ones."""
+    without_code = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    return [each for each in re.findall(r"\]\(([^)\s]+)\)", without_code) if ":" not in each]
+
+
+def anchors(lines: Iterable[str]) -> set[str]:
+    """As GitHub makes them of headings."""
+    titles = (line.lstrip("#").strip().lower() for line in lines if line.startswith("#"))
+    return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in titles}
+
+
+def test_every_page_is_in_the_index() -> None:
+    listed = set(links((ROOT / "docs" / "README.md").read_text()))
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert {name for name in pages if not any(link.partition("#")[0] == name for link in listed)} == set()
+
+
+def test_commands_that_pages_show_are_there() -> None:
+    """In code, that is: the command, and every option that is given to it."""
+    root = typer.main.get_command(app)
+    shown = [(page.name, line) for page in WRITTEN_PAGES for line in command_lines(page.read_text())]
+    assert len(shown) > 100
+    for page, line in shown:
+        group, words = root, line.split()[1:]
+        while words and hasattr(group, "commands"):
+            word = words.pop(0)
+            assert word in group.commands, f"{page}: millrace has no {word}: {line}"
+            group = group.commands[word]
+        options = {
+            option for each in getattr(group, "params", ()) for option in (*each.opts, *each.secondary_opts)
+        }
+        given = {word.split("=")[0] for word in words if word.startswith("--")}
+        assert given <= options | {"--help", "--install-completion"}, f"{page}: {line}"
+
+
+def command_lines(text: str) -> Iterator[str]:
+    """`millrace ...` in backticks and in indented blocks, up to a comment or the next command of the line."""
+    spans = re.findall(r"`((?:\S*/)?millrace [a-z][^`]*)`", text)
+    blocks = re.findall(r"^ {4,}(?:sudo -u millrace )?((?:\S*/)?millrace [a-z].*)$", text, re.MULTILINE)
+    for found in (*spans, *blocks):
+        line = re.split(r"\s#|[|;&(,]", found)[0].strip()
+        if "COMMAND" not in line and line not in _NO_COMMANDS:
+            yield line
+
+
+def test_every_metric_that_admins_are_told_to_watch_is_there() -> None:
+    instruments = Metrics.create().instruments
+    names = {each.name + ("_total" if each.kind == "counter" else "") for each in instruments}
+    watched = set(re.findall(r"\b(millrace_[a-z_]+)", (ROOT / "docs" / "admins.md").read_text()))
+    assert watched
+    assert watched - names == set()
+
+
+def test_the_sellers_example_is_what_the_books_would_say() -> None:
+    text = (ROOT / "docs" / "sellers.md").read_text()
+    sold_nano = charge(Price(50_000_000, 0, 200_000_000), 3_000_000, 0, 800_000)
+    sale = Sale("ann", sold_nano, Terms().fee_bps)
+    earned_nano = sold_nano - sale.fee_nano
+    legs = matured("ann", "2026-11-22", earned_nano, Terms().reserve_bps).legs
+    for amount_nano in (sold_nano, sale.fee_nano, earned_nano, *(leg.amount_nano for leg in legs)):
+        assert f"{amount_nano / 10**9:.6f} USD" in text, amount_nano
+
+
+def test_every_room_of_the_packages_is_in_the_architecture() -> None:
+    house = (ROOT / "docs" / "architecture.md").read_text().split("**Direction.**")[0]
+    for package in ("accounting", "cluster", "gateway", "market"):
+        rooms = {path.parent.name for path in (ROOT / package).glob("*/__init__.py")}
+        assert {room for room in rooms if not re.search(rf"\b{room}/", house)} == set(), package
+
+
 def test_no_path_of_a_machine_is_in_the_docs() -> None:
-    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("demo/**/*.md")]:
+    for page in WRITTEN_PAGES:
         assert "/work/" not in page.read_text(), page
         assert "/root/" not in page.read_text(), page

@@ -76,10 +76,10 @@ class TwoProviders:
 
 
 @asynccontextmanager
-async def paid(tmp_path: Path, cloud: Lane) -> AsyncIterator[Edge]:
+async def paid(tmp_path: Path, cloud: Lane, credits_nano: int = 10**9) -> AsyncIterator[Edge]:
     """An edge with no lane but this one, and money for it."""
     async with edge(tmp_path) as running:
-        await running.services.books.credit("c1", "owner", 10**9, "test")
+        await running.services.books.credit("c1", "owner", credits_nano, "test")
         async with served(_with_cloud(running.services, cloud)) as other:
             yield other
 
@@ -100,8 +100,12 @@ async def test_paid_work_is_not_asked_for_twice(tmp_path: Path, failure: LaneFai
         assert providers.asked == asked
 
 
-async def test_a_hold_is_not_spent_on_a_dearer_provider(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("credits_nano", "asked"), [(10_000, 1), (19_999, 1), (20_000, 2)])
+async def test_a_dearer_provider_is_asked_when_it_is_covered(
+    tmp_path: Path, credits_nano: int, asked: int
+) -> None:
+    """The first may cost 10,000 nano, the second twice that: what is put aside grows, or nobody is asked."""
     providers = TwoProviders(LaneUnreachable("x"), dearer=2)
-    async with paid(tmp_path, providers) as running:
+    async with paid(tmp_path, providers, credits_nano) as running:
         await running.ask(model="twin")
-        assert providers.asked == 1
+        assert providers.asked == asked

@@ -1,12 +1,18 @@
 """`millrace credit` and `balance`: each payment once, each mistake in one line."""
 
 import json
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from accounting.metering.prices import PricedModel
+from accounting.metering.versions import record
+from accounting.money import NANO_PER_USD, Price
 from gateway.cli.main import app
+from gateway.cli.store import open_store
+from gateway.settings import Settings
 
 
 def millrace(folder: Path, *words: str) -> Result:
@@ -22,6 +28,12 @@ def test_a_payment_with_a_name_is_added_once(tmp_path: Path) -> None:
     assert balance[0]["credits_usd"] == "5.00"
 
 
+def test_a_message_that_nobody_has_cannot_be_tried_again(tmp_path: Path) -> None:
+    assert millrace(tmp_path, "credit", "add", "1.00").exit_code == 0
+    refused = millrace(tmp_path, "payments", "retry", "evt_1")
+    assert (refused.exit_code, "there is no message evt_1" in refused.stderr) == (2, True)
+
+
 def test_credits_are_somebody_s(tmp_path: Path) -> None:
     refused = millrace(tmp_path, "credit", "add", "1.00", "--user", "ann")
     assert (refused.exit_code, "millrace people add ann" in refused.stderr) == (2, True)
@@ -29,9 +41,40 @@ def test_credits_are_somebody_s(tmp_path: Path) -> None:
     assert millrace(tmp_path, "credit", "add", "1.00", "--user", "ann").exit_code == 0
 
 
+def test_what_is_granted_and_what_is_the_pool_s_pays_before_own_credits(tmp_path: Path) -> None:
+    assert millrace(tmp_path, "credit", "add", "1.00").exit_code == 0
+    assert millrace(tmp_path, "people", "add", "ann").exit_code == 0
+    for was_there in (False, True):
+        words = ("grant", "2.00", "--user", "ann", "--days", "90", "--id", "welcome", "--json")
+        granted = millrace(tmp_path, "credit", *words)
+        assert json.loads(granted.stdout)["was_there"] is was_there
+    assert (
+        millrace(tmp_path, "credit", "grant", "2", "--user", "ann", "--days", "9", "--id", "welcome").exit_code
+        == 1
+    )
+    assert millrace(tmp_path, "credit", "add", "7", "--pool", "home").exit_code == 0
+    assert millrace(tmp_path, "credit", "add", "1", "--user", "ann").exit_code == 0
+    found = json.loads(millrace(tmp_path, "credit", "list", "--user", "ann", "--json").stdout)
+    assert found == [
+        {"account": "user:ann:promo:welcome", "available_usd": "2.00"},
+        {"account": "pool:home:paid", "available_usd": "7.00"},
+        {"account": "user:ann:paid", "available_usd": "1.00"},
+    ]
+
+
 @pytest.mark.parametrize(
     "words",
-    [("balance", "--user", "no body"), ("credit", "add", "5", "--user", "ann"), ("credit", "add", "5e3")],
+    [
+        ("balance", "--user", "no body"),
+        ("credit", "add", "5", "--user", "ann"),
+        ("credit", "add", "5e3"),
+        ("credit", "add", "5", "--pool", "nowhere"),
+        ("credit", "add", "5", "--pool", "home", "--user", "owner"),
+        ("credit", "grant", "5", "--user", "ann", "--days", "9"),
+        ("credit", "grant", "0", "--user", "owner", "--days", "9"),
+        ("credit", "grant", "5", "--user", "owner", "--days", "9", "--id", "a b"),
+        ("credit", "list", "--user", "ann"),
+    ],
     ids=" ".join,
 )
 def test_a_mistake_is_one_line_and_wrong_usage(tmp_path: Path, words: tuple[str, ...]) -> None:
@@ -40,3 +83,26 @@ def test_a_mistake_is_one_line_and_wrong_usage(tmp_path: Path, words: tuple[str,
     assert failed.exit_code == 2
     assert failed.stderr.startswith("error: ")
     assert failed.stderr.count("\n") == 1
+
+
+def test_prices_are_shown_as_they_are_and_were_and_charges_reckoned_again(tmp_path: Path) -> None:
+    def written(usd: int, at: str) -> None:
+        price = Price(usd * NANO_PER_USD, usd * NANO_PER_USD, 2 * usd * NANO_PER_USD)
+        at_ns = int(datetime.fromisoformat(at).timestamp()) * 10**9
+        with open_store(Settings(data_dir=tmp_path), make=True) as (_, write), write() as session, session.begin():
+            record(session, {"fast": PricedModel("cloud", "acme/fast", "settings", price, "acme")}, at_ns)
+
+    def shown(*words: str) -> list[str]:
+        found = json.loads(millrace(tmp_path, "prices", *words, "--json").stdout)
+        return [row["completion_usd_per_mtok"] for row in found if row["model"] == "fast"]
+
+    written(1, "2026-01-01T00:00:00Z")
+    written(3, "2026-02-01T00:00:00Z")
+    assert shown("list") == ["6.00"]
+    assert shown("show", "fast") == ["6.00", "2.00"]
+    assert shown("show", "fast", "--at", "2026-01-31") == ["2.00"]
+    refused = millrace(tmp_path, "prices", "show", "slow", "--at", "2026-01-31T10:00")
+    assert (refused.exit_code, "millrace prices list" in refused.stderr) == (1, True)
+    assert millrace(tmp_path, "prices", "show", "fast", "--at", "soon").exit_code == 2
+    checked = millrace(tmp_path, "prices", "check", "--json")
+    assert (checked.exit_code, json.loads(checked.stdout)) == (0, [])

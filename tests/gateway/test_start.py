@@ -31,6 +31,7 @@ _SPARED = {
     "litellm",
     "torch",
     "redis",
+    "stripe",
 }
 
 
@@ -41,7 +42,16 @@ def _imported(module: str) -> set[str]:
 
 
 def test_serving_models_imports_no_room_of_another_kind() -> None:
-    assert not _SPARED & _imported("gateway.serving")
+    imported = _imported("gateway.serving")
+    assert not _SPARED & imported
+    # Of the market only the words that its settings are checked by.
+    rooms = ("gateway.buying", "gateway.selling", "gateway.auditing", "gateway.house", "market.channels")
+    assert not [name for name in imported if name.startswith(rooms)]
+
+
+def test_payments_are_imported_where_there_are_some_and_stripe_when_it_is_asked() -> None:
+    assert not {"stripe", "gateway.payments", "accounting.payments.client"} & _imported("gateway.web")
+    assert not {"stripe", "fastapi"} & _imported("gateway.payments.opening")
 
 
 def test_a_command_that_only_prints_imports_no_gateway() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from cluster.nodes.interpreter import command_of
 from gateway.database import open_engine, revisions
 from gateway.upgrading import upgrade_aside
 
@@ -41,6 +42,7 @@ def test_what_lies_in_the_working_folder_is_not_run(tmp_path: Path, monkeypatch:
     assert not (tmp_path / "was-here").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_it_ends_with_the_gateway_that_started_it(number: signal.Signals, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir(mode=0o700)
@@ -61,6 +63,13 @@ def test_it_ends_with_the_gateway_that_started_it(number: signal.Signals, tmp_pa
     assert "cannot be used" not in said
     with sqlite3.connect(tmp_path / "data" / "millrace.db") as connection:
         assert connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
+
+
+@pytest.mark.parametrize("said", [b"", b'"sqlite:///'])
+def test_who_is_told_nothing_ends_without_a_word(said: bytes) -> None:
+    """Its gateway was gone before it had said what to migrate, or all of it."""
+    child = subprocess.run(command_of("gateway.migrating"), input=said, capture_output=True, timeout=60)
+    assert (child.returncode, child.stdout, child.stderr) == (1, b"", b"")
 
 
 def _child_of(gateway: "subprocess.Popen[str]") -> psutil.Process:

@@ -69,6 +69,7 @@ def test_what_a_gateway_makes_in_an_open_folder_is_closed(gateway: Gateway) -> N
     assert any("open to other users" in line for line in gateway.log)
 
 
+@pytest.mark.slow
 def test_a_script_that_starts_it_again_and_again_leaves_two_keys(tmp_path: Path) -> None:
     tokens = []
     for _ in range(3):
@@ -84,6 +85,7 @@ def _models(gateway: Gateway, token: str) -> httpx.Response:
     return gateway.http(token).get("/v1/models")
 
 
+@pytest.mark.slow
 def test_a_lost_stderr_neither_holds_up_nor_ends_it(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)

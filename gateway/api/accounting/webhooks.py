@@ -1,28 +1,33 @@
 """/accounting/v1/webhooks: where Stripe tells what happened. Open to everybody; only Stripe's signature counts."""
 
+from typing import TYPE_CHECKING
+
 from fastapi import APIRouter, Request
 
 from accounting.payments.errors import WebhookRefused
 from accounting.payments.inbox import BODY_MAX, Source
-from gateway.api.accounting.asking import Paying, Till
+from gateway.api.accounting.paying import Paying
 from gateway.errors import BodyTooLarge, RequestInvalid
+
+if TYPE_CHECKING:
+    from gateway.payments.till import Till
 
 router = APIRouter(prefix="/accounting/v1/webhooks")
 
 
 @router.post("/stripe")
 async def take_own(till: Paying, request: Request) -> dict[str, bool]:
-    """Events of our own account."""
+    """Events of the house's own account; they count by Stripe's signature."""
     return await _take(till, "account", request)
 
 
 @router.post("/stripe-connect")
 async def take_connected(till: Paying, request: Request) -> dict[str, bool]:
-    """Events of sellers' accounts."""
+    """Events of sellers' accounts; they count by Stripe's signature."""
     return await _take(till, "connect", request)
 
 
-async def _take(till: Till, source: Source, request: Request) -> dict[str, bool]:
+async def _take(till: "Till", source: Source, request: Request) -> dict[str, bool]:
     body = bytearray()
     async for part in request.stream():
         body += part
@@ -30,7 +35,7 @@ async def _take(till: Till, source: Source, request: Request) -> dict[str, bool]
             raise BodyTooLarge.of_request(BODY_MAX)
     signature = request.headers.get("stripe-signature", "")
     try:
-        is_new = await till.ask(till.payments.inbox.receive, source, bytes(body), signature)
+        is_new = await till.hear(source, bytes(body), signature)
     except WebhookRefused as error:
         raise RequestInvalid(f"This is no message of Stripe's for us: {error}", code="webhook_refused") from error
     return {"received": True, "new": is_new}

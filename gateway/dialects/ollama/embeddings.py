@@ -20,6 +20,7 @@ class EmbedWriter:
     """Keeps the whole answer, which is not ours to stream. `is_single` is the older route's one vector."""
 
     content_type = "application/json"
+    keeps_calls = False
 
     def __init__(self, question: Question, _: str, *, is_single: bool = False) -> None:
         self._model = question.request.model

@@ -28,6 +28,7 @@ class _LineWriter(ChatWriter):
         self._clock = clock
         self._began_ns = clock()
         self._first_ns: int | None = None
+        self.keeps_calls = True
 
     def _take(self, piece: Piece) -> bytes:
         if self._first_ns is None:
@@ -42,6 +43,7 @@ class _LineWriter(ChatWriter):
 
     def _last_events(self) -> bytes:
         calls = self._line(Said(calls=self.said.calls), is_done=False) if self.said.calls else b""
+        self.keeps_calls = False
         return calls + self._line(Said(), is_done=True)
 
     def _whole(self) -> bytes:

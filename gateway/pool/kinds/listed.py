@@ -12,6 +12,7 @@ from gateway.openai import GENERATES, KINDS, Kind
 from gateway.pool.asking import Asker
 from gateway.pool.kinds.base import ListedModel, positive, read_list
 from gateway.pool.report import BackendReport, Listing, ModelReport, abilities
+from gateway.settings.base import FOREIGN
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class ListReader:
             context_tokens=positive(context),
             quantization=entry.quantization or None,
             # Another Millrace may be set up as a server like any.
-            is_remote=entry.millrace is not None and "cloud" in entry.millrace.lanes,
+            is_remote=entry.millrace is not None and not FOREIGN.isdisjoint(entry.millrace.lanes),
         )
 
 

@@ -9,6 +9,7 @@ from gateway.openai import DOES, KINDS, Kind
 from gateway.pool.asking import Asker
 from gateway.pool.kinds.base import GatewayExtras, ListedModel, positive, read_list
 from gateway.pool.report import BackendReport, Listing, ModelReport
+from gateway.settings.base import FOREIGN
 
 _WEIGHTS_CHARS_MAX = 200
 
@@ -20,7 +21,7 @@ class MillraceReader:
         listing = Listing()
         for entry in read_list(await asker.models()):
             listing.take(_report(entry))
-        return BackendReport(tuple(listing.models.values()), warnings=listing.warnings)
+        return BackendReport(tuple(listing.models.values()), warnings=listing.warnings, is_gateway=True)
 
 
 def _report(entry: ListedModel) -> ModelReport:
@@ -32,7 +33,7 @@ def _report(entry: ListedModel) -> ModelReport:
         context_tokens=positive(said.context_tokens),
         quantization=said.quantization or None,
         is_resident=said.is_loaded,
-        is_remote="cloud" in said.lanes,
+        is_remote=not FOREIGN.isdisjoint(said.lanes),
         weights=said.weights if len(said.weights) <= _WEIGHTS_CHARS_MAX else "",
     )
 

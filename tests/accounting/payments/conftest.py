@@ -1,4 +1,4 @@
-"""A house per test, on each kind of database."""
+"""A house per test; on PostgreSQL too where runs are slow."""
 
 from collections.abc import Iterator
 
@@ -7,6 +7,14 @@ from sqlalchemy import Engine
 
 from tests.accounting.books import Books
 from tests.accounting.payments.house import House
+from tests.databases import Kind
+
+
+# What differs between databases is the ledger's, and tested there on both; payments only write through it.
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
+def kind(request: pytest.FixtureRequest) -> Kind:
+    kind: Kind = request.param
+    return kind
 
 
 @pytest.fixture

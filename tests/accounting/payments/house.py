@@ -1,13 +1,14 @@
 """A house that takes money: books, payments and a fake Stripe on one clock, and what tests do with them often."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
 
 from sqlalchemy import Engine
 
 from accounting import chart
+from accounting.errors import BooksBroken
 from accounting.money import NANO_PER_USD
-from accounting.payments import rules
 from accounting.payments.calls import Calls, OnCallFailpoint
 from accounting.payments.client import Stripe
 from accounting.payments.desk import Desk
@@ -18,6 +19,7 @@ from accounting.payments.payments import Payments, open_payments
 from accounting.payments.reconciliation import Report
 from accounting.payments.tables import Topup
 from accounting.payments.terms import Terms, from_cents
+from accounting.rules.corrections import correction
 from gateway.database import write_sessions
 from tests.accounting.books import ANSWER_S, Books
 from tests.fakes.stripe import connect, paying
@@ -29,7 +31,13 @@ HOUR_NS = 3600 * 10**9
 GRACE_S = 3600.0
 
 
-def open_house(books: Books, engine: Engine, url: str, failpoint: OnCallFailpoint = lambda _: None) -> Payments:
+def open_house(
+    books: Books,
+    engine: Engine,
+    url: str,
+    failpoint: OnCallFailpoint = lambda _: None,
+    check: Callable[[], None] = lambda: None,
+) -> Payments:
     """Return payments over books and a Stripe at `url`, as a gateway puts them together."""
 
     def clock_ns() -> int:
@@ -38,7 +46,7 @@ def open_house(books: Books, engine: Engine, url: str, failpoint: OnCallFailpoin
     write = write_sessions(engine)
     stripe = Stripe(API_KEY, base_url=url, timeout_s=30)
     calls = Calls(stripe, write, clock_ns=clock_ns, pause_s=0, doubt_s=0, failpoint=failpoint)
-    desk = Desk(Ledger(books.poster, books.read), calls, write, Terms(), clock_ns=clock_ns, stale_s=0)
+    desk = Desk(Ledger(books.poster, books.read), calls, write, Terms(), clock_ns=clock_ns, stale_s=0, check=check)
     secrets = {"account": ("whsec_old", ACCOUNT_SECRET), "connect": (CONNECT_SECRET,)}
     inbox = Inbox(write, secrets, is_live=False, failpoint=failpoint, clock_ns=clock_ns)  # type: ignore[arg-type]
     return open_payments(desk, inbox, grace_s=GRACE_S)
@@ -51,12 +59,17 @@ class House(AbstractContextManager["House"]):
         self.books = books
         self.stripe = StripeServer(lambda: books.now_ns / 1e9)
         self.stripe.start()
-        self.payments = open_house(books, engine, self.stripe.url)
+        self.broken: BooksBroken | None = None
+        self.payments = open_house(books, engine, self.stripe.url, check=self._check_books)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stripe.stop()
+
+    def _check_books(self) -> None:
+        if self.broken:
+            raise self.broken
 
     def post(self, endpoint: Endpoint, body: bytes, signature: str) -> int:
         """What the webhook's route answers."""
@@ -103,9 +116,7 @@ class House(AbstractContextManager["House"]):
         with self.stripe.lock:
             connect.onboard(self.stripe.state, account_id)
         self.settle()
-        earned = rules.correction(
-            f"earned-{seller_id}", "asset:bank", chart.seller_payable(seller_id), earned_nano
-        )
+        earned = correction(f"earned-{seller_id}", "asset:bank", chart.seller_payable(seller_id), earned_nano)
         self.books.post(earned)
         return account_id
 
@@ -113,7 +124,7 @@ class House(AbstractContextManager["House"]):
         """Money that lies at Stripe from before, in the books as well."""
         with self.stripe.lock:
             txn = self.stripe.state.move("topup", "tu_before", usd * 100)
-        self.books.post(rules.correction(str(txn["source"]), chart.ASSET_STRIPE, "asset:bank", usd * USD))
+        self.books.post(correction(str(txn["source"]), chart.ASSET_STRIPE, "asset:bank", usd * USD))
 
     def balance(self, code: str) -> int:
         return self.books.balance(code).posted_nano

@@ -64,13 +64,13 @@ def test_disputes_freeze_and_their_end_is_the_mirror_or_a_bad_debt(house: House,
     house.books.hold("running", "ann", 20 * USD)
     dispute = paying.open_dispute(house.stripe.state, topup.intent_id or "")
     house.settle()
-    assert house.payments.payers.find("ann").frozen_why
+    assert house.payments.payers.frozen_why("ann")
     assert house.books.balance("user:ann:paid").available_nano == 0
     owed_nano = 2_638 * NANO_PER_CENT - 5 * USD
     assert house.balance("asset:user_recv:ann") == owed_nano
     paying.close_dispute(house.stripe.state, dispute["id"], won=won)
     house.settle()
-    assert bool(house.payments.payers.find("ann").frozen_why) is not won
+    assert bool(house.payments.payers.frozen_why("ann")) is not won
     assert house.balance("asset:user_recv:ann") == 0
     assert house.balance("expense:bad_debt") == (0 if won else owed_nano)
     assert house.balance("user:ann:paid") == (25 * USD if won else 20 * USD)

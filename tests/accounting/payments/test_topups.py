@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from accounting.payments.errors import PaymentInvalid, PaymentNotFound, StripeUnavailable
 from accounting.payments.terms import NANO_PER_CENT, Terms, quote
-from tests.accounting.payments.house import USD, House
+from tests.accounting.payments.house import HOUR_NS, USD, House
 
 
 @given(st.sampled_from(Terms().topup_amounts_nano), st.integers(0, 5_000), st.integers(0, 500))
@@ -94,7 +94,11 @@ def test_automatic_top_ups_run_one_at_a_time_and_end_with_refusals(house: House)
 
     payers.top_up_below("ann", 100 * USD, 100 * USD)
     house.stripe.state.objects[payers.find("ann").method_id or ""]["declines"] = True
-    outcomes = [topups.open_auto("ann", f"b{number}") for number in range(5)]
+    outcomes = []
+    for number in range(5):
+        outcomes.append(topups.open_auto("ann", f"b{number}"))
+        assert topups.open_auto("ann", f"c{number}") is None, "a declined card rests a while"
+        house.books.now_ns += 16 * HOUR_NS
     assert [topup.status if topup else None for topup in outcomes] == ["failed"] * 3 + [None] * 2
     assert house.balance("user:ann:paid") == 75 * USD
     house.check()

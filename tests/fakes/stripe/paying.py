@@ -16,6 +16,8 @@ def create_customer(state: State, form: Object) -> Object:
 
 
 def create_session(state: State, form: Object) -> Object:
+    if "customer" in form:
+        state.get("customer", form["customer"])
     items = form.get("line_items", [])
     mode = required(form, "mode")
     total = sum(cents(item["price_data"], "unit_amount") * int(item.get("quantity", "1")) for item in items)
@@ -68,12 +70,22 @@ def pay_session(state: State, session_id: str, *, pays: bool = True) -> Object:
 
 
 def create_intent(state: State, form: Object) -> Object:
-    """A payment off session, as an automatic top-up makes it: confirmed at once or refused at once."""
+    """A payment off session, as automatic top-ups make it: confirmed at once, refused at once, or on its way."""
+    if "customer" in form:
+        state.get("customer", form["customer"])
     intent = _intent(state, cents(form, least=50), form.get("customer"), form)
     state.emit("payment_intent.created", intent)
     if form.get("confirm") != "true":
         return intent
     method = state.get("payment_method", required(form, "payment_method"))
+    if method["customer"] != form.get("customer"):
+        raise invalid(
+            "The payment method is not attached to the customer of this payment", "payment_method_invalid"
+        )
+    if method.get("processes"):
+        intent |= {"status": "processing", "payment_method": method["id"]}
+        state.emit("payment_intent.processing", intent)
+        return intent
     if method.get("declines"):
         intent["status"] = "requires_payment_method"
         state.emit("payment_intent.payment_failed", intent)
@@ -86,6 +98,18 @@ def create_intent(state: State, form: Object) -> Object:
             payment_intent=intent,
         )
     _succeed(state, intent, method["id"])
+    return intent
+
+
+def end_intent(state: State, intent_id: str, status: str) -> Object:
+    """A payment that was on its way ends: `succeeded`, `requires_payment_method` or `canceled`."""
+    intent = state.get("payment_intent", intent_id)
+    assert intent["status"] == "processing", "a payment ends once"
+    if status == "succeeded":
+        _succeed(state, intent, intent["payment_method"])
+        return intent
+    intent["status"] = status
+    state.emit("payment_intent.canceled" if status == "canceled" else "payment_intent.payment_failed", intent)
     return intent
 
 
@@ -169,25 +193,48 @@ def end_refund(state: State, refund_id: str, *, succeeds: bool) -> Object:
     return refund
 
 
-def open_dispute(state: State, intent_id: str, **fields: Any) -> Object:
-    """A customer's bank takes a payment back, with a fee on top."""
+def open_dispute(state: State, intent_id: str, *, inquiry: bool = False, **fields: Any) -> Object:
+    """A customer's bank takes a payment back, with a fee on top, or asks about it first, which moves no money."""
     intent = state.get("payment_intent", intent_id)
     charge = state.get("charge", intent["latest_charge"])
-    charge["disputed"] = True
     dispute = state.make(
         "dispute",
         amount=charge["amount"] - charge["amount_refunded"],
         currency="usd",
         charge=charge["id"],
         payment_intent=intent_id,
-        status="needs_response",
+        status="warning_needs_response" if inquiry else "needs_response",
+        balance_transactions=[],
         reason="fraudulent",
         **fields,
     )
+    if not inquiry:
+        _withdraw(state, dispute)
+    state.emit("charge.dispute.created", dispute)
+    if not inquiry:
+        state.emit("charge.dispute.funds_withdrawn", dispute)
+    return dispute
+
+
+def escalate(state: State, dispute_id: str) -> Object:
+    """An inquiry becomes a dispute."""
+    dispute = state.get("dispute", dispute_id)
+    dispute["status"] = "needs_response"
+    _withdraw(state, dispute)
+    state.emit("charge.dispute.funds_withdrawn", dispute)
+    return dispute
+
+
+def _withdraw(state: State, dispute: Object) -> None:
+    state.get("charge", dispute["charge"])["disputed"] = True
     moved = state.move("adjustment", dispute["id"], -dispute["amount"], fee=DISPUTE_FEE_CENTS, category="dispute")
     dispute["balance_transactions"] = [moved]
-    state.emit("charge.dispute.created", dispute)
-    state.emit("charge.dispute.funds_withdrawn", dispute)
+
+
+def close_inquiry(state: State, dispute_id: str) -> Object:
+    dispute = state.get("dispute", dispute_id)
+    dispute["status"] = "warning_closed"
+    state.emit("charge.dispute.closed", dispute)
     return dispute
 
 

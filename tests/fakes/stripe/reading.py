@@ -7,7 +7,7 @@ from tests.fakes.stripe.errors import invalid
 from tests.fakes.stripe.state import Object, State
 
 _PAGE_MAX = 100
-_HIDDEN = ("intent_data", "declines")
+_HIDDEN = ("intent_data", "declines", "processes")
 
 
 def page(state: State, kind: str, form: Object, owner: str | None, url: str) -> Object:

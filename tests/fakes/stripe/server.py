@@ -17,6 +17,7 @@ from tests.fakes.stripe.idempotency import Answer, Keys
 from tests.fakes.stripe.state import Object, State
 from tests.fakes.stripe.webhooks import Endpoint, Webhooks
 
+OWN_ACCOUNT = "acct_house"
 API_KEY = "sk_test_millrace"
 ACCOUNT_SECRET = "whsec_account"
 CONNECT_SECRET = "whsec_connect"
@@ -178,6 +179,8 @@ class StripeServer:
         if path == "balance":
             money = [{"amount": self.state.balance(owner), "currency": "usd"}]
             return {"object": "balance", "available": money, "pending": [], "livemode": False}
+        if path == "account":
+            return {"id": OWN_ACCOUNT, "object": "account"}
         if path in _KINDS:
             listed = reading.page(self.state, _KINDS[path], form, owner, f"/v1/{path}")
             return reading.shown(self.state, listed, expand)

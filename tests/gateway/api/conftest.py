@@ -15,7 +15,7 @@ from gateway.app import create_app, open_services
 from gateway.data_folder import DataFolder
 from gateway.identity.key_rows import KeyTerms
 from gateway.services import Services
-from gateway.settings import DatabaseSettings, IdentitySettings, Settings
+from gateway.settings import DatabaseSettings, IdentitySettings, PaymentsSettings, Settings
 
 ROOT = "http://gateway.test"
 
@@ -52,9 +52,14 @@ Serve = Callable[..., AbstractAsyncContextManager[Served]]
 @pytest.fixture
 def serve(tmp_path: Path) -> Serve:
     @asynccontextmanager
-    async def serve(dsn: str | None = None, **identity: Any) -> AsyncIterator[Served]:
+    async def serve(
+        dsn: str | None = None, payments: PaymentsSettings | None = None, **identity: Any
+    ) -> AsyncIterator[Served]:
         settings = Settings(
-            data_dir=tmp_path, identity=IdentitySettings(**identity), database=DatabaseSettings(dsn=dsn)
+            data_dir=tmp_path,
+            identity=IdentitySettings(**identity),
+            database=DatabaseSettings(dsn=dsn),
+            payments=payments or PaymentsSettings(),
         )
         folder = DataFolder(tmp_path)
         folder.prepare()

@@ -22,6 +22,10 @@ PATHS = (
     ("GET", "/admin/audit"),
     ("GET", "/admin/machines"),
     ("POST", "/admin/tokens"),
+    ("POST", "/admin/links/measure"),
+    ("GET", "/admin/cluster/events"),
+    ("POST", "/admin/cluster/model"),
+    ("POST", "/admin/advise"),
 )
 
 
@@ -29,6 +33,21 @@ async def made(client: httpx.AsyncClient, method: str, path: str, **body: Any) -
     answer = await client.request(method, path, json=body or None)
     assert answer.status_code == 200, answer.text
     return answer.json()
+
+
+async def test_a_key_can_end_itself_and_no_other(serve: Serve) -> None:
+    async with serve() as served:
+        keys = served.services.keys
+        leaked, other, others = (keys.issue("k", ("cluster",), user_id=user) for user in ("ann", "ann", "bob"))
+        async with served.bearer(leaked.token) as whoever:
+            assert (await whoever.delete(f"/admin/me/keys/{other.row.key_id}")).status_code == 403
+            assert (await whoever.delete(f"/admin/me/keys/{others.row.key_id}")).status_code == 404
+            own = f"/admin/me/keys/{leaked.row.prefix}"
+            assert await made(whoever, "DELETE", own) == {"revoked": leaked.row.key_id}
+            assert (await whoever.delete(own)).status_code == 401
+        assert [keys.find(each.token) is not None for each in (leaked, other, others)] == [False, True, True]
+        written = served.services.directory.audit.entries(Filter(target=f"key:{leaked.row.key_id}"))
+        assert (written[0].action, written[0].actor) == ("key.revoke", "person:ann")
 
 
 async def test_an_organization_is_set_up_and_each_step_is_in_the_log_once(serve: Serve) -> None:

@@ -28,9 +28,11 @@ def settings(provider: OidcProvider, **more: Any) -> dict[str, Any]:
     return {"oidc_issuer": provider.issuer} | client | more
 
 
-async def go_and_come_back(browser: httpx.AsyncClient, change: dict[str, str] | None = None) -> httpx.Response:
+async def go_and_come_back(
+    browser: httpx.AsyncClient, change: dict[str, str] | None = None, way_back: str = ""
+) -> httpx.Response:
     """From our page to the provider and back again, as a browser follows it."""
-    start = await browser.get("/console/oidc/start")
+    start = await browser.get("/console/oidc/start", params={"next": way_back})
     assert start.status_code == 303, start.text
     async with httpx.AsyncClient(trust_env=False) as elsewhere:
         agreed = await elsewhere.get(start.headers["location"])
@@ -50,18 +52,18 @@ async def test_whoever_an_admin_has_added_signs_in_by_their_verified_address(
         assert (answer.status_code, answer.headers["location"]) == (303, "/console")
         cookie = next(line for line in answer.headers.get_list("set-cookie") if "millrace_session" in line)
         assert {"HttpOnly", "SameSite=lax", "Path=/console"} <= set(cookie.split("; "))
-        shown = await browser.get("/console")
-        assert "Your recent requests" in shown.text
-        assert "Machines" not in shown.text
+        assert "User name" in (await browser.get("/console/keys/account")).text
+        assert (await browser.get("/console/keys/people")).status_code == 403
         # Known by subject from now on, whatever the address is.
         provider.person = {"sub": "s1", "email": "ann@elsewhere.org"}
-        assert (await go_and_come_back(browser)).status_code == 303
+        again = await go_and_come_back(browser, way_back="/console/keys?which=all")
+        assert (again.status_code, again.headers["location"]) == (303, "/console/keys?which=all")
         provider.person = {"sub": "s2", "email": "ann@example.org"}
         assert (await go_and_come_back(browser)).status_code == 403
         actions = [entry.action for entry in served.services.directory.audit.entries(Filter(target="person:ann"))]
         assert actions == ["session.open", "session.open", "person.link", "person.add"]
         people.remove("ann")
-        assert "Sign in" in (await browser.get("/console")).text
+        assert (await browser.get("/console/keys/account")).status_code == 303
 
 
 async def test_sign_out_ends_the_session_and_only_our_form_can(serve: Serve) -> None:
@@ -75,14 +77,14 @@ async def test_sign_out_ends_the_session_and_only_our_form_can(serve: Serve) -> 
         assert (await browser.post("/console/login", data={"key": "mr-wrong"})).status_code == 401
         assert (await browser.post("/console/login", data={"key": key})).status_code == 303
         copied = dict(browser.cookies)
-        shown = await browser.get("/console")
-        assert "Machines" in shown.text
+        shown = await browser.get("/console/keys/people")
+        assert shown.status_code == 200
         assert (await browser.post("/console/logout")).status_code == 403
         csrf = re.search('name="csrf" value="([0-9a-f]+)"', shown.text)
         assert csrf
         assert (await browser.post("/console/logout", data={"csrf": csrf[1]})).status_code == 303
         browser.cookies.update(copied)
-        assert "Machines" not in (await browser.get("/console")).text
+        assert (await browser.get("/console/keys/people")).status_code == 303
         assert (await browser.post("/console/login", content=b"x" * 5000)).status_code == 413
 
 
@@ -209,6 +211,6 @@ async def test_a_provider_that_is_down_or_strange_is_a_page(
         provider.metadata = {}
         assert (await started(served))[0] == 303
         async with served.client() as browser:
-            assert "Sign in through your organization" in (await browser.get("/console")).text
+            assert "Sign in through your organization" in (await browser.get("/console/login")).text
     async with serve() as served, served.client() as browser:
         assert (await browser.get("/console/oidc/start")).status_code == 404

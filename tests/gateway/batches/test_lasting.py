@@ -4,6 +4,8 @@ import json
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from accounting.money import parse_usd
 from tests.databases import Databases
 from tests.fakes import openai_provider as provider
@@ -38,6 +40,7 @@ def test_a_killed_gateway_goes_on_where_it_was(tmp_path: Path) -> None:
             assert sum(times > 1 for times in Counter(mill.asked).values()) <= ABREAST
 
 
+@pytest.mark.slow
 def test_a_stopped_gateway_goes_on_where_it_was(tmp_path: Path, databases: Databases) -> None:
     with databases.database("postgresql", migrated=False) as dsn, running_mill() as mill:
         mill.delay_s = 0.02

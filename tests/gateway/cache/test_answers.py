@@ -112,6 +112,16 @@ async def test_a_question_of_the_same_meaning_is_marked_as_similar() -> None:
 
 
 @pytest.mark.anyio
+async def test_an_answer_under_an_alias_is_gone_when_it_stands_for_other_models() -> None:
+    aliases = {"m": ("small",)}
+    answers = Answers(CacheSettings(answers="all"), aliases=lambda: aliases)
+    assert await ask(answers, ANN, "public", call("Who?"), b"small") == ("", b"small")
+    assert await ask(answers, ANN, "public", call("Who?"), b"x") == ("hit", b"small")
+    aliases["m"] = ("large",)
+    assert await ask(answers, ANN, "public", call("Who?"), b"large") == ("", b"large")
+
+
+@pytest.mark.anyio
 async def test_a_broken_answer_is_not_kept() -> None:
     answers = Answers(CacheSettings(answers="all"))
     for status, is_complete in ((200, False), (400, True)):

@@ -64,6 +64,14 @@ def test_privacy_classes_have_nothing_in_common() -> None:
     assert len(marks) == 3
 
 
+@pytest.mark.parametrize("extras", [{"lane": "pool"}, {"continue_on_failure": True}])
+def test_who_may_have_answered_is_a_part_of_the_question(extras: dict[str, Any]) -> None:
+    """By one lane alone, or by two whose weights are not the same."""
+    other = call(QUESTION | {"millrace": extras})
+
+    assert fingerprint(call(QUESTION), ANN, "public").exact != fingerprint(other, ANN, "public").exact
+
+
 @given(texts, texts, texts, texts)
 @example("a", "b\0", "\0a", "b")
 @example("1:a", "b", "a", "b1:")

@@ -19,7 +19,7 @@ import pytest
 
 from gateway.cloud_worker.providers import CloudConfiguration, Health
 from gateway.cloud_worker.supervisor import CloudWorker, CloudWorkerUnavailable, Lease, Upkeep
-from gateway.cloud_worker.worker_process import _FOLDER_PREFIX, _remove_abandoned
+from gateway.cloud_worker.worker_process import _remove_abandoned
 from tests.gateway.cloud_worker.running import ANSWER, MESSAGES
 
 pytestmark = pytest.mark.anyio
@@ -61,6 +61,7 @@ async def until(condition: Callable[[], object], timeout_s: float = 20.0) -> Non
         await asyncio.sleep(0.02)
 
 
+@pytest.mark.slow
 async def test_a_day_in_the_life(configuration: CloudConfiguration) -> None:
     """First use, another configuration, a crash, a hang, wear, the end: one test, for a start costs seconds."""
     upkeep = replace(QUICK, requests_max=6)
@@ -171,7 +172,7 @@ async def test_a_supervisor_that_was_never_used_stops_at_once(configuration: Clo
 
 
 def test_folders_of_the_dead_are_removed(tmp_path: Path) -> None:
-    dead, young, served = (tmp_path / f"{_FOLDER_PREFIX}{name}" for name in ("dead", "young", "served"))
+    dead, young, served = (tmp_path / f"millrace-cloud-{name}" for name in ("dead", "young", "served"))
     for folder in (dead, young, served):
         folder.mkdir()
     with socket.socket(socket.AF_UNIX) as gone, socket.socket(socket.AF_UNIX) as listening:
@@ -181,7 +182,7 @@ def test_folders_of_the_dead_are_removed(tmp_path: Path) -> None:
         for folder in (dead, served):
             os.utime(folder, (0, 0))
         gone.close()
-        _remove_abandoned(tmp_path)
+        _remove_abandoned(tmp_path, "millrace-cloud-")
     assert not dead.exists()
     assert young.exists()
     assert served.exists()

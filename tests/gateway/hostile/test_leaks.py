@@ -15,6 +15,7 @@ from gateway.lanes.base import Answer, Call, Lane, Offer
 from gateway.lanes.relay import relay
 from gateway.lanes.upstream import Upstream
 from gateway.limits.quotas import Quota
+from gateway.routing import breaker
 from gateway.routing.router import Router
 from gateway.settings import LaneName
 from tests.gateway.http.edges import (
@@ -117,7 +118,9 @@ async def crowd(running: Edge, desk: Backend, count: int) -> None:
     await until(lambda: running.services.admission.in_flight == 0, 5)
 
 
-async def test_a_crowd_takes_nothing_along(tmp_path: Path) -> None:
+async def test_a_crowd_takes_nothing_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Whom a pause turns away comes no further: on a slow machine that would be most of them.
+    monkeypatch.setattr(breaker, "BREAK_AFTER", 10**6)
     async with limited(tmp_path) as (running, desk):
         await crowd(running, desk, 50)
         tasks = len(asyncio.all_tasks())
@@ -131,7 +134,7 @@ async def test_a_crowd_takes_nothing_along(tmp_path: Path) -> None:
         await until(lambda: len(asyncio.all_tasks()) <= tasks + 3, 10)
         # Each had a place among PLACES: had one in ten kept it, these would not all be served.
         statuses = await asyncio.gather(*(running.ask(user="good") for _ in range(PLACES // 2)))
-        assert {answered.status for answered in statuses} <= {200, 503}
+        assert {answered.status for answered in statuses} == {200}
         held = (await services.books.balance("owner")).held_nano
         for _ in range(100):
             if held:

@@ -204,6 +204,7 @@ def test_bodies_without_end_are_refused_before_anybody_knows_who_asks(target: Ra
         (b"POST", b"/admin/people"),
         (b"PUT", b"/admin/quotas"),
         (b"POST", b"/console/login"),
+        (b"POST", b"/console/login/password"),
         (b"POST", b"/v1/files"),
         (b"POST", b"/v1/batches"),
         (b"POST", b"/v1/messages/count_tokens"),

@@ -90,7 +90,7 @@ async def _while_connected(reader: Reader, answering: Awaitable[None]) -> None:
 
 
 async def _until_end(reader: Reader) -> None:
-    while not reader.at_eof():
+    while not reader.at_eof() and not reader.exception():  # a reset is no end
         await asyncio.sleep(0.02)
 
 
@@ -230,7 +230,7 @@ async def served(services: Services) -> AsyncIterator[Edge]:
         await serving
 
 
-async def until(look: Callable[[], bool], timeout_s: float = 1.0) -> None:
+async def until(look: Callable[[], bool], timeout_s: float = 10.0) -> None:
     """Raises TimeoutError when it does not come true in time."""
     async with asyncio.timeout(timeout_s):
         while not look():

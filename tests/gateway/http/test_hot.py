@@ -140,7 +140,7 @@ async def test_an_old_client_gets_a_stream_without_chunks(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_who_hangs_up_frees_everything_within_a_second(tmp_path: Path, stream: bool) -> None:
+async def test_who_hangs_up_frees_everything(tmp_path: Path, stream: bool) -> None:
     async with backend(never_end) as desk, edge(tmp_path, desk.base_url) as running:
         clients = [await running.connect() for _ in range(100)]
         for reader, writer in clients:

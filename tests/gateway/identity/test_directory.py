@@ -190,6 +190,22 @@ def test_the_log_cannot_be_rewritten(directory: Directory, forged: str) -> None:
     assert [entry.actor for entry in directory.audit.entries(Filter())] == ["person:ann"]
 
 
+def test_what_is_booked_elsewhere_is_written_down_once_by_however_many(directory: Directory) -> None:
+    """Whoever died behind the booking asks again, under the same name."""
+    by, names = Actor("machine"), ("100%_a", "100%_A", "b")
+
+    def write_down(name: str) -> None:
+        directory.audit.add_once(by, "credit.add", "person:ann", {"id": name, "amount": "1"}, named_by="id")
+
+    threads = [threading.Thread(target=write_down, args=(name,)) for name in names * 3]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    entries = directory.audit.entries(Filter(action="credit.add"))
+    assert sorted(str((entry.after or {})["id"]) for entry in entries) == sorted(names)
+
+
 def test_a_session_ends_by_sign_out_by_an_admin_and_with_its_key(directory: Directory) -> None:
     issued = directory.keys.issue("k", ("pool",))
     one, two, with_key = (

@@ -105,16 +105,17 @@ class PaidLane:
 
     name: LaneName = "cloud"
 
-    def __init__(self, base_url: str, model: str) -> None:
+    def __init__(self, base_url: str, model: str, price: PricedModel) -> None:
         self.client = Client()
         self._base_url = base_url
         self._model = model
+        self._price = price
 
     def models(self) -> list[str]:
         return [self._model]
 
     def offers(self, model: str) -> list[Offer]:
-        return [Offer("cloud", "acme", model, price=PRICE)] if model == self._model else []
+        return [Offer("cloud", "acme", model, price=self._price)] if model == self._model else []
 
     async def open(self, call: Call, offer: Offer) -> Answer:
         upstream = Upstream("acme", self.client, self._base_url, first_byte_s=0.4, silence_s=0.4, is_paid=True)
@@ -122,12 +123,14 @@ class PaidLane:
 
 
 @asynccontextmanager
-async def with_paid_lane(running: Edge, base_url: str, model: str) -> AsyncIterator[Edge]:
+async def with_paid_lane(
+    running: Edge, base_url: str, model: str, *, price: PricedModel | None = None, credit_nano: int = 10**9
+) -> AsyncIterator[Edge]:
     """The same gateway with a provider beside its pool, and a dollar to pay it."""
-    services, cloud = running.services, PaidLane(base_url, model)
+    services, cloud = running.services, PaidLane(base_url, model, price or PRICE)
     lanes: dict[LaneName, Lane] = {**services.lanes, "cloud": cloud}
     router = Router(lanes, services.health, services.settings.routing)
-    await services.books.credit("c1", "owner", 10**9, "test")
+    await services.books.credit("c1", "owner", credit_nano, "test")
     try:
         async with served(replace(services, lanes=lanes, router=router)) as other:
             yield other

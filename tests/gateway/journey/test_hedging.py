@@ -3,18 +3,20 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gateway.journey.hedging import are_equal
 from gateway.lanes.base import Answer, Call, Meter, Offer
 from gateway.lanes.body import BytesBody
 from gateway.routing.patience import Patience
 from gateway.settings import RoutingSettings
 from tests.gateway.http.edges import Backend, Edge, Writer, backend, until, whole
 from tests.gateway.journey.roads import ANSWER, left, nothing_is_left, receive, road, send
-from tests.gateway.routing.offers import POOL
+from tests.gateway.routing.offers import MARKET, POOL
 
 pytestmark = pytest.mark.anyio
 
@@ -163,6 +165,14 @@ async def test_nobody_is_asked_who_may_not_or_has_no_room(tmp_path: Path, why: s
         assert not other.requests
         writer.close()
         await until(lambda: left(running) == (why == "busy"))
+
+
+def test_nobody_who_charges_is_asked_beside_another_or_has_another_beside_it() -> None:
+    other = replace(POOL, backend="other")
+    ann, bob = (replace(MARKET, backend=name, clearance=POOL.clearance) for name in ("ann", "bob"))
+    assert are_equal(POOL, other)
+    for first, second in ((ann, bob), (POOL, ann), (ann, POOL), (POOL, POOL), (POOL, replace(other, model="n"))):
+        assert not are_equal(first, second)
 
 
 def test_the_share_of_second_questions_is_bounded() -> None:

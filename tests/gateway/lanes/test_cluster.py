@@ -234,6 +234,12 @@ def test_thoughts_and_calls_are_told_apart_as_they_come() -> None:
         assert (message["reasoning_content"], message["content"]) == ("so they want", "I look.")
         assert [(one["name"], one["arguments"]) for one in message["tool_calls"]] == calls
         assert message["finish_reason"] == "tool_calls"
+        used = Meter()
+        writer.tell_apart(used)
+        # A letter is a token here, and what surrounds thoughts and calls belongs to them or to their neighbours.
+        assert len("so they want") - 3 <= used.reasoning_tokens <= said.index("I look.")
+        in_calls = len(said) - said.index("<tool_call>")
+        assert in_calls // (1 if parallel else 4) - 20 <= used.tool_tokens <= in_calls
         asked = call(**fields)
         writer = AnswerWriter(asked, "demo", [""], form, tools_of(asked))
         writer.accept(is_thinking=True)

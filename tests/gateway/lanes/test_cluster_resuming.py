@@ -93,6 +93,7 @@ SCENARIOS: dict[str, tuple[Kind, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCENARIOS)
 async def test_a_twin_goes_on_where_the_first_was_cut(lane: ClusterLane, name: str) -> None:
     kind, fields = SCENARIOS[name]

@@ -65,6 +65,7 @@ def test_a_long_answer_is_counted_without_being_kept() -> None:
     read, events = reader(), 2_000
     for number in range(events):
         read.feed(said(f"word{number} "))
+    assert read._kept
     assert read._kept._size_bytes <= 16 * 2**10
     assert used(read).completion_tokens == events
 

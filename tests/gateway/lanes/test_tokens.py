@@ -32,7 +32,7 @@ def test_token_ids_are_counted_one_by_one() -> None:
     [
         ({"delta": {"tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}}, "f{}"),
         ({"delta": {"function_call": {"arguments": "{}"}}}, "{}"),
-        ({"message": {"content": "a", "reasoning_content": "b", "refusal": "c"}}, "abc"),
+        ({"message": {"content": "a", "reasoning_content": "b", "refusal": "c"}}, "acb"),
         ({"text": "a"}, "a"),
         ({"delta": {"role": "assistant", "content": None}}, ""),
         ({"delta": [1], "text": 7}, ""),

@@ -1,4 +1,5 @@
-"""A gateway process that takes all it can of its caller's limits, for tests: run with a Redis URL and a count.
+"""A gateway process that takes all it can of its caller's limits, for tests: run with a Redis URL, a count, and
+how many seconds a lease lasts.
 
 Each line that it reads is a step: take what a crowd of that count is given and write `served N`; have all of it
 end; end in good order.
@@ -16,7 +17,6 @@ from tests.gateway.limits.callers import caller, quota
 
 LIMIT = 60
 WHO = caller(quota("requests", LIMIT, "day"), quota("concurrency", 200), quota("tokens", 100 * LIMIT))
-LEASE_S = 1.5
 
 
 async def _enter(limits: Limits) -> Ticket | None:
@@ -26,8 +26,8 @@ async def _enter(limits: Limits) -> Ticket | None:
         return None
 
 
-async def main(url: str, count: int) -> None:
-    source = LeaseSource(Central(url, "test", 5.0, LEASE_S), lambda key, since_s: 0)
+async def main(url: str, count: int, lease_s: float) -> None:
+    source = LeaseSource(Central(url, "test", 5.0, lease_s), lambda key, since_s: 0)
     source.start()
     limits = Limits(source)
     print("ready", flush=True)  # noqa: T201
@@ -42,4 +42,4 @@ async def main(url: str, count: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], int(sys.argv[2])))
+    asyncio.run(main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3])))

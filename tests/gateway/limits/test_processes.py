@@ -8,15 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateway.limits.hungry_process import LEASE_S, LIMIT
+from tests.gateway.limits.hungry_process import LIMIT
 from tests.redis_server import RedisServer
 
 ROOT = Path(__file__).parents[3]
+LEASE_S = 1.5
+# No process is so slow that it loses what it has leased.
+LONG_LEASE_S = 60.0
 
 
 class Hungry:
-    def __init__(self, url: str, count: int) -> None:
-        arguments = [sys.executable, "-m", "tests.gateway.limits.hungry_process", url, str(count)]
+    def __init__(self, url: str, count: int, lease_s: float) -> None:
+        arguments = [sys.executable, "-m", "tests.gateway.limits.hungry_process", url, str(count), str(lease_s)]
         self.process = subprocess.Popen(
             arguments, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
         )
@@ -39,13 +42,14 @@ class Hungry:
 
 
 @pytest.fixture
-def three(redis_server: RedisServer) -> Iterator[list[Hungry]]:
-    processes = [Hungry(redis_server.url, 70) for _ in range(3)]
+def three(redis_server: RedisServer, request: pytest.FixtureRequest) -> Iterator[list[Hungry]]:
+    processes = [Hungry(redis_server.url, 70, request.param) for _ in range(3)]
     yield processes
     for process in processes:
         process.end()
 
 
+@pytest.mark.parametrize("three", [LONG_LEASE_S], indirect=True)
 def test_three_processes_serve_exactly_the_limit(three: list[Hungry], redis_server: RedisServer) -> None:
     assert [process.read() for process in three] == ["ready"] * 3
     for process in three:
@@ -53,6 +57,7 @@ def test_three_processes_serve_exactly_the_limit(three: list[Hungry], redis_serv
     assert sum(process.served for process in three) == LIMIT
 
 
+@pytest.mark.parametrize("three", [LEASE_S], indirect=True)
 def test_a_killed_process_leaves_what_it_did_not_serve(three: list[Hungry], redis_server: RedisServer) -> None:
     assert [process.read() for process in three] == ["ready"] * 3
     doomed, *others = three

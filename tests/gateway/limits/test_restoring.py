@@ -22,6 +22,7 @@ ROWS: list[dict[str, Any]] = [
     {"key_id": "k1", "model": "small", "started_ns": (NOW_S - 100) * 10**9},
     {"key_id": "k1", "model": "small", "outcome": "refused", "prompt_tokens": 0, "completion_tokens": 0},
     {"key_id": "k3", "model": "small", "lane": "cache"},
+    {"key_id": "", "model": "small"},
     {"key_id": "", "model": "small", "user_id": "another"},
 ]
 
@@ -34,8 +35,8 @@ ROWS: list[dict[str, Any]] = [
         ("key:k1", "requests", "big", 1),
         ("key:k3", "requests", None, 1),
         ("key:k3", "tokens", None, 0),
-        ("person:owner", "requests", None, 4),
-        ("organization:home", "requests", None, 4),
+        ("person:owner", "requests", None, 5),
+        ("organization:home", "requests", None, 5),
         ("organization:other", "requests", None, 0),
         ("key:nobody", "tokens", None, 0),
         ("key:k1", "spend", None, 0),

@@ -1,5 +1,6 @@
 """What the tests of routing choose from, and who asks."""
 
+from dataclasses import replace
 from typing import Any
 
 from accounting.metering.prices import PricedModel
@@ -15,6 +16,7 @@ PRICE = PricedModel("cloud", "m", "test", Price(3_000_000_000, 3_000_000_000, 15
 CLUSTER = Offer("cluster", "cluster", "m", slots=4)
 POOL = Offer("pool", "desk", "m", slots=4)
 CLOUD = Offer("cloud", "big-m", "m", price=PRICE)
+MARKET = Offer("market", "0123456789ab", "m", price=replace(PRICE, lane="market", provider="market"))
 
 
 def caller(*lanes: LaneName, **more: Any) -> Caller:
@@ -54,7 +56,7 @@ class Bench:
     def __init__(self, *offers: Offer, policy: PolicySettings | None = None, **weights: Any) -> None:
         self.now_s = 1000.0
         self.health = LaneHealth(lambda: self.now_s)
-        names: tuple[LaneName, ...] = ("cluster", "pool", "cloud")
+        names: tuple[LaneName, ...] = ("cluster", "pool", "cloud", "market")
         self.lanes = {name: FixedLane(name, *(o for o in offers if o.lane == name)) for name in names}
         self.router = Router(self.lanes, self.health, RoutingSettings(**weights), policy, seed=1)
 

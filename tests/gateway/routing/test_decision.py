@@ -16,7 +16,7 @@ from gateway.routing.policy import clearance_of
 from gateway.routing.router import SAMPLE
 from gateway.settings import LaneName, PolicySettings, RoutingSettings
 from gateway.settings.base import Privacy
-from tests.gateway.routing.offers import CLOUD, CLUSTER, EVERYBODY, POOL, Bench, call, caller
+from tests.gateway.routing.offers import CLOUD, CLUSTER, EVERYBODY, MARKET, POOL, Bench, call, caller
 
 
 def test_own_machines_come_first() -> None:
@@ -187,7 +187,7 @@ def test_of_many_backends_some_are_drawn_and_those_that_know_the_prompt() -> Non
     assert "pool:b77" in labels
 
 
-NAMES: tuple[LaneName, ...] = ("cluster", "pool", "cloud")
+NAMES: tuple[LaneName, ...] = ("cluster", "pool", "cloud", "market")
 LABELS: tuple[Privacy, ...] = ("public", "internal", "private")
 
 
@@ -195,8 +195,9 @@ LABELS: tuple[Privacy, ...] = ("public", "internal", "private")
     offers=st.lists(
         st.builds(
             lambda base, number, **more: replace(base, backend=f"b{number}", **more),
-            st.sampled_from([CLUSTER, POOL, CLOUD]),
+            st.sampled_from([CLUSTER, POOL, CLOUD, MARKET]),
             st.integers(0, 5),
+            place=st.integers(0, 3),
             state=st.sampled_from(["ready", "starting", "draining", "down"]),
             clearance=st.sampled_from(LABELS),
             weight=st.floats(0, 10),

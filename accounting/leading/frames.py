@@ -1,0 +1,157 @@
+"""What gateways say to the leader of the books: many events in a frame, and an answer for each in the next one.
+
+A frame is its length in four bytes and that many of msgpack. One end asks, the other answers, in turns.
+"""
+
+import inspect
+import socket
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+from accounting import errors
+from accounting.errors import DatabaseFailing, LedgerError, PostingInvalid
+from accounting.leading.errors import FrameInvalid
+from accounting.ledger.postings import Posted, Posting
+
+FRAME_BYTES_MAX = 32 * 2**20
+"""The largest frame: the largest event alone, many times over what one is in practice."""
+FRAME_BYTES = 4 * 2**20
+"""A frame with so much in it takes no further event."""
+EVENTS_MAX = 1_024
+
+_LENGTH_BYTES = 4
+
+Reply: TypeAlias = Posted | LedgerError
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """An error by the name of its class, with what it says and its fields; lists stand for sets of names."""
+
+    error: str
+    message: str
+    fields: dict[str, str | int | list[str] | None]
+
+
+class Booked(msgspec.Struct, frozen=True, tag="booked"):
+    """`Posted` as it travels."""
+
+    event_seq: int
+    transfer_seqs: tuple[int, ...]
+    replayed: bool
+
+
+_ERRORS = {
+    name: kind for name, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, LedgerError)
+}
+_encode = msgspec.msgpack.Encoder().encode
+_events = msgspec.msgpack.Decoder(list[msgspec.Raw])
+_event = msgspec.msgpack.Decoder(Posting)
+_answers = msgspec.msgpack.Decoder(list[Booked | Refused])
+
+
+def pack_events(postings: Sequence[Posting]) -> list[bytes]:
+    """Frames with all events in their order, each frame within the bounds."""
+    frames, some, size = [], list[msgspec.Raw](), 0
+    for posting in postings:
+        packed = msgspec.Raw(_encode(posting))
+        if some and (size + len(packed) > FRAME_BYTES or len(some) == EVENTS_MAX):
+            frames.append(_frame(some))
+            some, size = [], 0
+        some.append(packed)
+        size += len(packed)
+    return [*frames, _frame(some)] if some else frames
+
+
+def unpack_events(content: bytes) -> list[Posting | LedgerError]:
+    """Every event, or the error that answers it where it cannot be read. Raises FrameInvalid."""
+    try:
+        return [_unpacked_event(event) for event in _events.decode(content)]
+    except msgspec.DecodeError as error:
+        raise FrameInvalid(f"no events of ours: {error}") from None
+
+
+def _unpacked_event(event: msgspec.Raw) -> Posting | LedgerError:
+    """Those that came with it are not to blame for an event that says nothing to us."""
+    try:
+        return _event.decode(event)
+    except msgspec.DecodeError as error:
+        return PostingInvalid(f"the leader of the books cannot read this event: {error}")
+    except LedgerError as error:
+        return error
+
+
+def pack_answers(answers: Sequence[Reply]) -> bytes:
+    return _frame([_packed(answer) for answer in answers])
+
+
+def unpack_answers(content: bytes) -> list[Reply]:
+    """Raises FrameInvalid."""
+    try:
+        return [_unpacked(answer) for answer in _answers.decode(content)]
+    except msgspec.DecodeError as error:
+        raise FrameInvalid(f"no answers of ours: {error}") from None
+
+
+def read_frame(link: socket.socket) -> bytes:
+    """The next frame's content, empty where the other end has closed in good order.
+
+    Raises:
+        FrameInvalid: it is longer than any frame, or ends before its length says.
+        OSError: the link is lost, or silent for longer than its timeout.
+    """
+    head = _read(link, _LENGTH_BYTES)
+    if not head:
+        return b""
+    length = int.from_bytes(head, "big")
+    if not 0 < length <= FRAME_BYTES_MAX:
+        raise FrameInvalid(f"a frame has at most {FRAME_BYTES_MAX} bytes, not {length}")
+    content = _read(link, length)
+    if not content:
+        raise FrameInvalid("the link was closed inside of a frame")
+    return content
+
+
+def _read(link: socket.socket, length: int) -> bytes:
+    """So many bytes, or none where the link ends before the first of them."""
+    content = bytearray()
+    while len(content) < length:
+        some = link.recv(min(length - len(content), 2**16))
+        if not some:
+            if content:
+                raise FrameInvalid("the link was closed inside of a frame")
+            return b""
+        content += some
+    return bytes(content)
+
+
+def _frame(content: Any) -> bytes:
+    packed = _encode(content)
+    return len(packed).to_bytes(_LENGTH_BYTES, "big") + packed
+
+
+def _packed(answer: Reply) -> Booked | Refused:
+    if isinstance(answer, Posted):
+        return Booked(answer.event_seq, answer.transfer_seqs, answer.replayed)
+    fields = {
+        name: sorted(value) if isinstance(value, frozenset) else value for name, value in vars(answer).items()
+    }
+    return Refused(_known_name(type(answer)), str(answer), fields)
+
+
+def _known_name(kind: type[LedgerError]) -> str:
+    """The nearest class that both ends know by the books' own list of errors."""
+    return next(each.__name__ for each in kind.__mro__ if _ERRORS.get(each.__name__) is each)
+
+
+def _unpacked(answer: Booked | Refused) -> Reply:
+    if isinstance(answer, Booked):
+        return Posted(answer.event_seq, answer.transfer_seqs, answer.replayed)
+    kind = _ERRORS.get(answer.error, DatabaseFailing)
+    # Constructors make the message out of the fields; both have come whole.
+    error = kind.__new__(kind, answer.message)
+    error.args = (answer.message,)
+    for name, value in answer.fields.items():
+        setattr(error, name, frozenset(value) if isinstance(value, list) else value)
+    return error

@@ -1,0 +1,137 @@
+"""The way to the leader's door: a group of events goes there, its answers come back, then the next."""
+
+import contextlib
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from accounting.leading.errors import FrameInvalid, LeaderAway
+from accounting.leading.frames import Reply, pack_events, read_frame, unpack_answers
+from accounting.leading.papers import Papers, peer_fingerprint, refuse_other_protocols
+from accounting.leading.seat import Leader
+from accounting.ledger.postings import Posting
+
+CONNECT_S = 3.0
+ANSWER_S = 15.0
+"""Longest wait for the leader's answers: more than its own for the database. That it is gone shows sooner."""
+
+
+class Link:
+    """A connection to one leader, used by one thread; any thread may `cut` it, which ends a wait at once."""
+
+    def __init__(self, leader: Leader, connection: ssl.SSLSocket) -> None:
+        self.leader = leader
+        self._connection = connection
+
+    @classmethod
+    def dial(cls, leader: Leader, papers: Papers, certificate: str) -> "Link":
+        """Connect to the leader, which must hold the key of `certificate`. Raises LeaderAway."""
+        host, _, port = leader.address.rpartition(":")
+        try:
+            bare = socket.create_connection((host.strip("[]"), int(port)), CONNECT_S)
+        except (OSError, ValueError) as error:
+            raise LeaderAway(
+                f"{leader.holder} leads the books, and {leader.address} cannot be reached: {error}"
+            ) from None
+        try:
+            connection = papers.client_context(certificate).wrap_socket(bare)
+        except OSError as error:
+            bare.close()
+            raise LeaderAway(
+                f"{leader.address} is not the leader of the books that it should be: {error}"
+            ) from None
+        link = cls(leader, connection)
+        if peer_fingerprint(connection) != leader.fingerprint:
+            link.close()
+            raise LeaderAway(f"{leader.address} is not the leader of the books that it should be")
+        try:
+            refuse_other_protocols(connection)
+        except LeaderAway:
+            link.close()
+            raise
+        connection.settimeout(ANSWER_S)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return link
+
+    def ask(self, postings: Sequence[Posting]) -> list[Reply]:
+        """The leader's answer to each event, in order.
+
+        Raises:
+            LeaderAway: no answer came. Each event may have been booked; the same keys may be sent again.
+        """
+        answers: list[Reply] = []
+        try:
+            for frame in pack_events(postings):
+                self._connection.sendall(frame)
+                content = read_frame(self._connection)
+                if not content:
+                    raise LeaderAway(f"{self.leader.address} has closed its door")
+                answers += unpack_answers(content)
+        except OSError as error:
+            raise LeaderAway(f"the link to {self.leader.address} is lost: {error}") from None
+        if len(answers) != len(postings):
+            raise FrameInvalid(f"{len(answers)} answers to {len(postings)} events")
+        return answers
+
+    def cut(self) -> None:
+        """End whatever waits on the link. From any thread."""
+        cut(self._connection)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class Way:
+    """The way to whoever leads: one link, dialled when it is first needed and whenever the leader is another one.
+
+    Belongs to the poster's thread but for `cut_old`.
+
+    Args:
+        papers: who we are.
+        certificates: gives every gateway's certificate (PEM) by its fingerprint.
+    """
+
+    def __init__(self, papers: Papers, certificates: Callable[[], dict[str, str]]) -> None:
+        self._papers = papers
+        self._certificates = certificates
+        self._link: Link | None = None
+
+    def ask(self, leader: Leader, postings: Sequence[Posting]) -> list[Reply]:
+        """The leader's answer to each event, in order. Raises LeaderAway, after which the next call dials anew."""
+        try:
+            return self._linked(leader).ask(postings)
+        except LeaderAway:
+            self.close()
+            raise
+
+    def cut_old(self, epoch: int) -> None:
+        """Whoever waits for the leader of another epoch waits in vain: it may be frozen and never answer."""
+        link = self._link
+        if link and link.leader.epoch != epoch:
+            link.cut()
+
+    def close(self) -> None:
+        link, self._link = self._link, None
+        if link:
+            link.close()
+
+    def _linked(self, leader: Leader) -> Link:
+        if self._link is None or self._link.leader.epoch != leader.epoch:
+            self.close()
+            try:
+                certificate = self._certificates().get(leader.fingerprint)
+            except SQLAlchemyError as error:
+                reason = f"the leader's certificate cannot be read: {type(error).__name__}"
+                raise LeaderAway(reason) from None
+            if certificate is None:
+                raise LeaderAway("the leader of the books has not registered its certificate")
+            self._link = Link.dial(leader, self._papers, certificate)
+        return self._link
+
+
+def cut(connection: socket.socket) -> None:
+    """Shut a connection beneath its TLS, so that a thread that waits on it goes on. It still is to be closed."""
+    with contextlib.suppress(OSError):
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)

@@ -1,0 +1,40 @@
+"""Broken rules that somebody has looked into: events never change, so that what they broke stays broken.
+
+Whoever accepts one says why, once; rows are only ever appended. Spending goes on then, the finding stays in sight.
+"""
+
+from sqlalchemy import BigInteger, Integer, Text, insert, select
+from sqlalchemy.orm import Session
+from sqlmodel import Field, SQLModel
+
+from accounting.ledger.balances import Reader
+
+
+class AcceptedBreach(SQLModel, table=True):
+    """One place where a rule of events is broken, as the rule's finding names it first."""
+
+    __tablename__ = "accepted_breach"
+    __table_args__ = ({"sqlite_strict": True},)
+
+    rule: str = Field(primary_key=True, sa_type=Text)
+    place: str = Field(primary_key=True, sa_type=Text)
+    reason: str = Field(sa_type=Text)
+    accepted_ns: int = Field(sa_type=BigInteger().with_variant(Integer(), "sqlite"))
+
+
+accepted_table = SQLModel.metadata.tables["accepted_breach"]
+_accepted = accepted_table.c
+
+
+def accepted_places(reader: Reader, rule: str) -> frozenset[str]:
+    """Return where a rule may be broken from now on."""
+    return frozenset(reader.scalars(select(_accepted.place).where(_accepted.rule == rule)))
+
+
+def accept(session: Session, rule: str, place: str, reason: str, now_ns: int) -> bool:
+    """Write down that a breach is known and why it may stand; False where it was accepted before."""
+    if place in accepted_places(session, rule):
+        return False
+    values = {"rule": rule, "place": place, "reason": reason, "accepted_ns": now_ns}
+    session.execute(insert(accepted_table).values(values))
+    return True

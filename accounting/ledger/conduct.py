@@ -1,0 +1,296 @@
+"""Rules about what events do: each query finds events that broke one.
+
+What is asked of every event is asked by its own transfers (`event_seq` has an index), so that a check of the
+newest events costs what they cost, however long the books are.
+"""
+
+from typing import Any
+
+from sqlalchemy import CTE, ColumnElement, Select, Text, and_, case, cast, exists, func, literal, or_, select
+from sqlalchemy.sql.expression import ScalarSelect
+
+from accounting.chart import CLEARING_MARKET, EXPENSE_PROMO, INCOME_BREAKAGE
+from accounting.ledger.postings import HOLD_GRACE_NS
+from accounting.ledger.scope import Query, Scope
+from accounting.tables import account_table, event_table, lot_table, transfer_table, usage_table
+
+_account, _event, _transfer, _usage = account_table.c, event_table.c, transfer_table.c, usage_table.c
+
+
+def overdue_holds(scope: Scope) -> Query:
+    resolution = transfer_table.alias("resolution")
+    return (
+        select(_event.idem_key, _transfer.expires_ns)
+        .join(event_table, _event.seq == _transfer.event_seq)
+        .join(resolution, resolution.c.pending_seq == _transfer.seq, isouter=True)
+        .where(_transfer.phase == "pending", resolution.c.seq.is_(None))
+        .where(_transfer.expires_ns < scope.now_ns - HOLD_GRACE_NS)
+    )
+
+
+def wrong_resolutions(scope: Scope) -> Query:
+    """Triggers and an index see to it; this sees whether anybody has gone around them."""
+    held, other = transfer_table.alias("held"), transfer_table.alias("other")
+    is_other = and_(other.c.pending_seq == _transfer.pending_seq, other.c.seq != _transfer.seq)
+    is_wrong = or_(
+        held.c.seq.is_(None),
+        held.c.phase != "pending",
+        held.c.debit != _transfer.debit,
+        held.c.credit != _transfer.credit,
+        held.c.amount < _transfer.amount,
+        exists().where(is_other),
+    )
+    return (
+        select(_transfer.seq, _transfer.pending_seq)
+        .join(held, held.c.seq == _transfer.pending_seq, isouter=True)
+        .where(_transfer.event_seq > scope.since_seq, _transfer.pending_seq.is_not(None), is_wrong)
+    )
+
+
+def kept_in_clearing(scope: Scope) -> Query:
+    # No condition on accounts: it would have the database look up all that these accounts ever had.
+    change = func.sum(
+        case(
+            (_transfer.credit.in_(_ids("clearing:")), _transfer.amount),
+            (_transfer.debit.in_(_ids("clearing:")), -_transfer.amount),
+            else_=0,
+        )
+    )
+    return (
+        select(_transfer.event_seq, change)
+        .where(_transfer.event_seq > scope.since_seq, _transfer.phase.in_(("single", "post")))
+        .group_by(_transfer.event_seq)
+        .having(change != 0)
+    )
+
+
+def captures_beyond_holds(scope: Scope) -> Query:
+    hold = event_table.alias("hold")
+    captured, held = _into_clearing(_event.seq, "single", "post"), _into_clearing(hold.c.seq, "pending")
+    return (
+        select(_event.idem_key, captured, held)
+        .join(hold, hold.c.idem_key == literal("hold:") + _event.ref, isouter=True)
+        .where(_event.seq > scope.since_seq, _event.kind.in_(("capture", "late", "purchase", "draw")))
+        .where(or_(hold.c.seq.is_(None), captured > held))
+    )
+
+
+def draws_beyond_allocations(scope: Scope) -> Query:
+    """All draws on an allocation together, in time or late, beyond what its hold put aside."""
+    hold = event_table.alias("hold")
+    draws = _draws_of_those_with_new_ones(scope)
+    drawn = (
+        select(draws.c.ref, func.sum(_into_clearing(draws.c.seq, "single", "post")).label("amount"))
+        .group_by(draws.c.ref)
+        .subquery()
+    )
+    held = _into_clearing(hold.c.seq, "pending")
+    return (
+        select(hold.c.idem_key, drawn.c.amount, held)
+        .join(drawn, hold.c.idem_key == literal("hold:") + drawn.c.ref)
+        .where(drawn.c.amount > held)
+    )
+
+
+def _draws_of_those_with_new_ones(scope: Scope) -> CTE:
+    """Draws are numbered from 1, so that all of an allocation are found by their keys."""
+    new, first, following = event_table.alias("new"), event_table.alias("first"), event_table.alias("following")
+    refs = (
+        select(new.c.ref)
+        .where(new.c.seq > scope.since_seq, new.c.kind.in_(("draw", "late")))
+        .where(new.c.idem_key.startswith("settle:"))
+        .distinct()
+        .subquery()
+    )
+    draws = (
+        select(refs.c.ref, literal(1).label("number"), first.c.seq)
+        .join(first, first.c.idem_key == literal("settle:") + refs.c.ref + literal(":1"))
+        .cte("draws", recursive=True)
+    )
+    next_key = literal("settle:") + draws.c.ref + literal(":") + cast(draws.c.number + 1, Text)
+    return draws.union_all(
+        select(draws.c.ref, draws.c.number + 1, following.c.seq).join(draws, following.c.idem_key == next_key)
+    )
+
+
+def late_without_reaper(scope: Scope) -> Query:
+    reap = event_table.alias("reap")
+    return (
+        select(_event.idem_key)
+        .join(reap, and_(reap.c.idem_key == literal("reap:") + _event.ref, reap.c.seq < _event.seq), isouter=True)
+        .where(_event.seq > scope.since_seq, _event.kind == "late", reap.c.seq.is_(None))
+    )
+
+
+def usage_beside_captures(scope: Scope) -> Query:
+    charges = (
+        select(
+            _usage.event_seq,
+            func.sum(_usage.charge_nano).label("amount"),
+            func.min(_usage.request_id).label("request_id"),
+        )
+        .where(_usage.event_seq > scope.since_seq)
+        .group_by(_usage.event_seq)
+        .subquery()
+    )
+    captured = _into_clearing(charges.c.event_seq, "single", "post")
+    return select(charges.c.request_id, charges.c.amount, captured).where(charges.c.amount != captured)
+
+
+def variances_before_charges(scope: Scope) -> Query:
+    """Whoever books a variance must know the usage row: one that comes later has the same debt once more."""
+    return (
+        select(_event.idem_key, _usage.cost_nano)
+        .join(usage_table, literal("owed:") + _usage.request_id == _event.idem_key)
+        .where(_usage.event_seq > scope.since_seq, _usage.event_seq > _event.seq, _usage.cost_nano > 0)
+        .where(_event.kind == "variance")
+    )
+
+
+def refunds_beyond_charges(scope: Scope) -> Query:
+    """A request's charge stands in its capture; that of one of a lease in its usage row."""
+    capture = event_table.alias("capture")
+    given = _sum(_transfer.event_seq == _event.seq, _transfer.debit.in_(_ids("clearing:")))
+    captured = _into_clearing(capture.c.seq, "single", "post")
+    charged = case((capture.c.seq.is_(None), func.coalesce(_usage.charge_nano, 0)), else_=captured)
+    return (
+        select(_event.idem_key, given, charged)
+        .join(capture, _is_charge(capture.c.idem_key), isouter=True)
+        .join(usage_table, _usage.request_id == _event.ref, isouter=True)
+        .where(_event.seq > scope.since_seq, _event.kind == "usage_refund")
+        .where(given > charged)
+    )
+
+
+def misdirected_refunds(scope: Scope) -> Query:
+    """What all refunds of an event's requests gave an account, beyond what it paid of that event.
+
+    A user's own credits also get what the user owed then, and what a lot had paid that has ended since.
+    """
+    capture, payee = event_table.alias("capture"), account_table.alias("payee")
+    charge_seq = func.coalesce(capture.c.seq, _usage.event_seq)
+    given = _returned_to(charge_seq, _event.idem_key, payee.c.id)
+    paid = _paid_by(charge_seq, payee, _event.created_ns)
+    return (
+        select(_event.idem_key, payee.c.code, given, paid)
+        .join(transfer_table, _transfer.event_seq == _event.seq)
+        .join(payee, payee.c.id == _transfer.credit)
+        .join(capture, _is_charge(capture.c.idem_key), isouter=True)
+        .join(usage_table, _usage.request_id == _event.ref, isouter=True)
+        .where(_event.seq > scope.since_seq, _event.kind == "usage_refund")
+        .where(_transfer.debit.in_(_ids("clearing:")), given > paid)
+    )
+
+
+def _is_charge(idem_key: ColumnElement[str]) -> ColumnElement[bool]:
+    """Whether this is the key of what a refund gives back: a request's capture, or a draw on an allocation."""
+    return idem_key.in_((literal("cap:") + _event.ref, literal("settle:") + _event.ref))
+
+
+def _returned_to(
+    charge_seq: ColumnElement[int], idem_key: ColumnElement[str], payee_id: ColumnElement[int]
+) -> ScalarSelect[int]:
+    """Sum what refunds of an event's requests, this one among them, gave an account."""
+    transfer, refund, usage = transfer_table.alias(), event_table.alias(), usage_table.alias()
+    beside = select(literal("refund:") + usage.c.request_id).where(usage.c.event_seq == charge_seq)
+    return (
+        select(func.coalesce(func.sum(transfer.c.amount), 0))
+        .join(refund, refund.c.seq == transfer.c.event_seq)
+        .where(or_(refund.c.idem_key == idem_key, refund.c.idem_key.in_(beside.correlate_except(usage))))
+        .where(transfer.c.credit == payee_id, transfer.c.debit.in_(_ids("clearing:")))
+        .correlate_except(transfer, refund)
+        .scalar_subquery()
+    )
+
+
+def _paid_by(charge_seq: ColumnElement[int], payee: Any, refunded_ns: ColumnElement[int]) -> ScalarSelect[int]:
+    """Sum what an account paid of an event, or what others paid whose part may come back to it."""
+    transfer, payer, lot = transfer_table.alias(), account_table.alias(), lot_table.alias()
+    user_id = func.substr(payee.c.code, 6, func.length(payee.c.code) - 10)
+    is_own = payee.c.code.startswith("user:") & payee.c.code.endswith(":paid")
+    ended = (
+        select(literal("user:") + lot.c.user_id + literal(":promo:") + lot.c.id)
+        .where(lot.c.user_id == user_id, lot.c.expires_ns <= refunded_ns + HOLD_GRACE_NS)
+        .correlate_except(lot)
+    )
+    is_other = or_(payer.c.code == literal("asset:user_recv:") + user_id, payer.c.code.in_(ended))
+    return (
+        select(func.coalesce(func.sum(transfer.c.amount), 0))
+        .join(payer, payer.c.id == transfer.c.debit)
+        .where(transfer.c.event_seq == charge_seq, transfer.c.credit.in_(_ids("clearing:")))
+        .where(transfer.c.phase.in_(("single", "post")), or_(payer.c.id == payee.c.id, and_(is_own, is_other)))
+        .correlate_except(transfer, payer)
+        .scalar_subquery()
+    )
+
+
+def misused_lots(scope: Scope) -> Query:
+    """Into a lot: its grant, and what refunds give back. Out of it: clearing accounts, and its expiry.
+
+    A correction may do anything: it is how people put right what went wrong.
+    """
+    lot, other = account_table.alias("lot"), account_table.alias("other")
+    into = and_(lot.c.id == _transfer.credit, other.c.id == _transfer.debit)
+    out_of = and_(lot.c.id == _transfer.debit, other.c.id == _transfer.credit)
+    is_grant = and_(into, other.c.code == EXPENSE_PROMO, _event.kind == "promo")
+    is_refund = and_(into, other.c.code.startswith("clearing:"), _event.kind == "usage_refund")
+    is_expiry = and_(out_of, other.c.code == INCOME_BREAKAGE, _event.kind == "expiry")
+    is_spent = and_(out_of, other.c.code.startswith("clearing:"))
+    lots = _transfer.debit.in_(_lots()) | _transfer.credit.in_(_lots())
+    return (
+        select(_event.idem_key, lot.c.code)
+        .select_from(transfer_table)
+        .join(event_table, _event.seq == _transfer.event_seq)
+        .join(lot, and_(lot.c.id.in_((_transfer.debit, _transfer.credit)), lot.c.id.in_(_lots())))
+        .join(other, and_(other.c.id.in_((_transfer.debit, _transfer.credit)), other.c.id != lot.c.id))
+        .where(_transfer.event_seq > scope.since_seq, lots)
+        .where(_event.kind != "correction", ~or_(is_grant, is_refund, is_expiry, is_spent))
+    )
+
+
+def sold_for_promo(scope: Scope) -> Query:
+    return (
+        select(_event.idem_key, _account.code)
+        .select_from(transfer_table)
+        .join(event_table, _event.seq == _transfer.event_seq)
+        .join(account_table, _account.id == _transfer.debit)
+        .where(_transfer.event_seq > scope.since_seq, _transfer.debit.in_(_lots()))
+        .where(_transfer.credit.in_(_ids(CLEARING_MARKET)))
+    )
+
+
+def late_expiries(scope: Scope) -> Query:
+    """A lot that ended and still has credits that no request keeps."""
+    left = _account.credits_posted - _account.debits_posted - _account.debits_pending
+    code = literal("user:") + lot_table.c.user_id + literal(":promo:") + lot_table.c.id
+    return (
+        select(_account.code, lot_table.c.expires_ns, left)
+        .join(lot_table, _account.code == code)
+        .where(lot_table.c.expires_ns < scope.now_ns - HOLD_GRACE_NS, left > 0)
+    )
+
+
+def _into_clearing(event_seq: ColumnElement[int], *phases: str) -> ScalarSelect[int]:
+    """Sum what an event moved, or put aside, into clearing accounts."""
+    return _sum(
+        _transfer.event_seq == event_seq, _transfer.credit.in_(_ids("clearing:")), _transfer.phase.in_(phases)
+    )
+
+
+def _sum(*conditions: ColumnElement[bool]) -> ScalarSelect[int]:
+    return (
+        select(func.coalesce(func.sum(_transfer.amount), 0))
+        .where(*conditions)
+        .correlate_except(transfer_table)
+        .scalar_subquery()
+    )
+
+
+def _ids(prefix: str) -> Select[Any]:
+    account = account_table.alias()
+    return select(account.c.id).where(account.c.code.startswith(prefix))
+
+
+def _lots() -> Select[Any]:
+    account = account_table.alias()
+    return select(account.c.id).where(account.c.code.startswith("user:"), account.c.code.contains(":promo:"))

@@ -1,0 +1,104 @@
+"""How many watts this machine draws: its processors by RAPL's counters, its NVIDIA cards by what NVML says.
+
+Both are read where anybody may: the counters are files of Linux, which many systems show to root alone, and NVML
+is asked through nvidia-smi, which comes with the driver. Memory, disks, fans and what the power supply loses are
+in neither. The other machines of a cluster measure nothing here: their watts are what their owner declares.
+"""
+
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+POWERCAP = Path("/sys/class/powercap")
+_SMI_TIMEOUT_S = 5.0
+_SMI_QUERY = ("--query-gpu=power.draw", "--format=csv,noheader,nounits")
+_CARDS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Zone:
+    """A counter of energy in microjoules, which begins anew after `range_uj`."""
+
+    path: Path
+    range_uj: int
+
+
+@dataclass(frozen=True, slots=True)
+class Energy:
+    """What the counters said at a moment, in seconds of a clock that does not jump."""
+
+    at_s: float
+    counted_uj: Mapping[Path, int]
+
+
+def find_zones(root: Path = POWERCAP) -> tuple[Zone, ...]:
+    """Return the counters that may be read: of the whole platform where there is one, else of each processor.
+
+    Zones within zones (a processor's cores, its memory) are part of them, and `-mmio` repeats the same counters.
+    """
+    zones: list[Zone] = []
+    platform: list[Zone] = []
+    for folder in sorted(root.glob("*:*")):
+        if folder.name.count(":") != 1 or "-mmio" in folder.name:
+            continue
+        path = folder / "energy_uj"
+        range_uj, name = _number(folder / "max_energy_range_uj"), _text(folder / "name")
+        if range_uj and _number(path) is not None:
+            (platform if name == "psys" else zones).append(Zone(path, range_uj))
+    return tuple(platform or zones)
+
+
+def read_energy(zones: tuple[Zone, ...], now_s: float) -> Energy:
+    """Return what the counters say; those that cannot be read any more are left out."""
+    found = {zone.path: _number(zone.path) for zone in zones}
+    return Energy(now_s, {path: uj for path, uj in found.items() if uj is not None})
+
+
+def mean_watts(zones: tuple[Zone, ...], before: Energy, after: Energy) -> float | None:
+    """Return the mean power between two readings; None where no counter was read both times, or no time passed."""
+    seconds = after.at_s - before.at_s
+    spent_uj = [
+        (after.counted_uj[zone.path] - before.counted_uj[zone.path]) % zone.range_uj
+        for zone in zones
+        if zone.path in before.counted_uj and zone.path in after.counted_uj
+    ]
+    return sum(spent_uj) / 1e6 / seconds if spent_uj and seconds > 0 else None
+
+
+def card_watts(find: Callable[[str], str | None] = shutil.which) -> float | None:
+    """Return what all NVIDIA cards draw just now; None where there are none or nobody says. Takes up to 5 s."""
+    program = find("nvidia-smi")
+    if program is None:
+        return None
+    try:
+        said = subprocess.run(
+            [program, *_SMI_QUERY], capture_output=True, timeout=_SMI_TIMEOUT_S, check=True, text=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        return None
+    watts = [_watts(line) for line in said.splitlines()[:_CARDS_MAX]]
+    known = [each for each in watts if each is not None]
+    return sum(known) if known else None
+
+
+def _watts(line: str) -> float | None:
+    """Cards that do not measure say [N/A]."""
+    try:
+        watts = float(line)
+    except ValueError:
+        return None
+    return watts if 0 <= watts < 1e5 else None
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path)
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""

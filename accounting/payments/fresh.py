@@ -1,0 +1,72 @@
+"""Credits that a bank may still take back: bought by card a short while ago, they stay with whoever bought them.
+
+Moved into a pool they would be spent by others by the time the bank takes the payment back, with nobody to pay it.
+"""
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from accounting import chart
+from accounting.errors import LedgerBusy
+from accounting.ledger.balances import balance
+from accounting.money import format_usd
+from accounting.payments.desk import Desk
+from accounting.payments.errors import PayerFrozen, PaymentInvalid
+from accounting.payments.frozen import frozen_why
+from accounting.payments.payers import locked
+from accounting.payments.refunds import GONE
+from accounting.payments.tables import refund_table, topup_table
+
+_topup, _refund = topup_table.c, refund_table.c
+_TURN_NS = 120 * 10**9
+"""How long one move may take, the books' answer included; whoever died in between holds others up for so long."""
+
+
+def fresh_nano(session: Session, user_id: str, since_ns: int) -> int:
+    """Return what a user has paid for since then, less what of it went or goes back."""
+    paid = (_topup.user_id == user_id, _topup.status == "paid", _topup.updated_ns > since_ns)
+    bought = session.scalar(select(func.sum(_topup.credit_nano)).where(*paid))
+    back = select(func.sum(_refund.amount_nano)).join(topup_table, _topup.id == _refund.topup_id)
+    returned = session.scalar(back.where(*paid, _refund.status.not_in(GONE)))
+    return int(bought or 0) - int(returned or 0)
+
+
+class Move:
+    """One user's move of credits to others: one at a time, and never of fresh ones.
+
+    What was spent in the meantime counts as spent of the old ones. One that is begun ends when the books have
+    answered; where they have not, it still may be booked, and its time has to run out.
+    """
+
+    def __init__(self, desk: Desk, user_id: str, amount_nano: int) -> None:
+        self._desk = desk
+        self._user_id = user_id
+        self._amount_nano = amount_nano
+        self._until_ns = 0
+
+    def begin(self) -> None:
+        """Raises PayerFrozen, PaymentInvalid where too few old credits are there, LedgerBusy in another move."""
+        now_ns, rest_s = self._desk.clock_ns(), self._desk.terms.pool_rest_s
+        with self._desk.write() as session, session.begin():
+            payer = locked(session, self._user_id)
+            if payer.moving_until_ns > now_ns:
+                raise LedgerBusy(f"credits of {self._user_id} are being moved just now: ask again")
+            if why := frozen_why(session, self._user_id):
+                raise PayerFrozen(self._user_id, why)
+            fresh = fresh_nano(session, self._user_id, now_ns - rest_s * 10**9)
+            available_nano = balance(session, chart.user_paid(self._user_id)).available_nano
+            # Whoever has less than that, and no fresh ones, hears it from the books.
+            if fresh and self._amount_nano > available_nano - fresh:
+                raise PaymentInvalid("amount", _too_fresh(max(available_nano - fresh, 0), rest_s))
+            payer.moving_until_ns = self._until_ns = now_ns + _TURN_NS
+
+    def end(self) -> None:
+        with self._desk.write() as session, session.begin():
+            payer = locked(session, self._user_id)
+            if payer.moving_until_ns == self._until_ns:
+                payer.moving_until_ns = 0
+
+
+def _too_fresh(movable_nano: int, rest_s: int) -> str:
+    days = rest_s / 86_400
+    return f"credits bought in the last {days:g} days stay with you: {format_usd(movable_nano)} can be moved now"

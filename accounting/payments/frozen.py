@@ -1,0 +1,61 @@
+"""Users who may spend nothing until somebody looked into their payments, at hand for every request.
+
+Frozen is whom an operator froze, and whoever has a dispute that is open or lost; each of these reasons ends for
+itself. A lost dispute freezes until an operator says otherwise.
+"""
+
+from collections.abc import Callable
+
+from sqlalchemy import ColumnElement, literal, select, true, union_all
+from sqlalchemy.orm import Session
+
+from accounting.ledger.balances import Reader
+from accounting.payments.tables import dispute_table, payer_table
+
+_payer, _dispute = payer_table.c, dispute_table.c
+_FROZEN_MAX = 100_000
+
+FREEZING = ("inquiry", "open", "lost")
+"""Statuses of disputes that freeze whoever paid."""
+
+
+def reasons(reader: Reader, user_id: str | None = None, limit: int = _FROZEN_MAX) -> dict[str, str]:
+    """Return why users are frozen, by their ids; the operator's reason before that of a dispute."""
+
+    def of_user(column: ColumnElement[str]) -> ColumnElement[bool]:
+        return true() if user_id is None else column == user_id
+
+    both = union_all(
+        select(_payer.user_id, _payer.frozen_why, literal(0).label("rank")).where(
+            _payer.frozen_why.is_not(None), of_user(_payer.user_id)
+        ),
+        select(_dispute.user_id, literal("dispute ") + _dispute.id, literal(1)).where(
+            _dispute.status.in_(FREEZING), of_user(_dispute.user_id)
+        ),
+    )
+    found: dict[str, str] = {}
+    for frozen_id, why, _ in reader.execute(both.order_by("rank").limit(limit)):
+        found.setdefault(frozen_id, why)
+    return found
+
+
+def frozen_why(reader: Reader, user_id: str) -> str | None:
+    """Return why a user is frozen, as the database has it now; None for one who is not."""
+    return reasons(reader, user_id).get(user_id)
+
+
+class Frozen:
+    """Asked by any thread, without a question to the database; `look` brings it up to date."""
+
+    def __init__(self, read: Callable[[], Session]) -> None:
+        self._read = read
+        self._why: dict[str, str] = {}
+
+    def look(self) -> None:
+        """Read who is frozen now. Raises SQLAlchemyError, and nothing has changed then."""
+        with self._read() as session:
+            self._why = reasons(session)
+
+    def why(self, user_id: str) -> str | None:
+        """Return why a user is frozen, None for one who is not."""
+        return self._why.get(user_id)

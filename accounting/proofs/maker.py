@@ -1,0 +1,244 @@
+"""Makes blocks: a thread that reads, behind the writer's back, what was committed, and proves it.
+
+Every event is in a block about a second after it was booked, with up to a thousand others; books at rest get no
+blocks. A gateway that was away for long catches up at half its pace, for the sake of whoever is served meanwhile.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from sqlalchemy import Connection, func, select
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from accounting.proofs import blocks
+from accounting.proofs.blocks import NOTHING_YET, Head, SignedBlock
+from accounting.proofs.canonical import digest, event_line, header_line
+from accounting.proofs.reading import AccountCodes, Entries
+from accounting.proofs.signing import KeyFile, Signer
+from accounting.proofs.tables import BLOCK_EVENTS_MAX
+from accounting.tables import event_table
+
+Failpoint = Literal["begun", "hashed", "signed", "key_registered", "block_inserted", "committed"]
+"""The places where a test may stop or kill the maker, in the order in which a block passes them."""
+
+OnFailpoint: TypeAlias = Callable[[Failpoint], None]
+
+EVERY_S = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Unproven:
+    """Events that are in no block, the oldest booked at `since_ns`, and why no block can be made, if so."""
+
+    events: int = 0
+    since_ns: int | None = None
+    trouble: str = ""
+
+    def age_s(self, now_ns: int) -> float:
+        """How long the oldest has waited for its block, in seconds; 0 where none waits."""
+        return 0.0 if self.since_ns is None else max(0, now_ns - self.since_ns) / 1e9
+
+
+class EventsMissing(RuntimeError):
+    """Numbers of events have a gap: somebody took some out, and no block can be made over it."""
+
+
+class BlockMaker:
+    """One thread over sessions that read and sessions that write, signing with one gateway's key.
+
+    Any number of makers may work on the same books: of two that make the same block one is refused and goes on
+    with the next.
+
+    Args:
+        read: sessions that see one moment of the books.
+        write: sessions that may write.
+        key: what to sign with.
+        clock_ns: wall-clock time in nanoseconds since 1970, kept with each block.
+        every_s: how long events may wait for their block.
+        failpoint: called at each named place; does nothing outside of tests.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], Session],
+        write: Callable[[], Session],
+        key: KeyFile,
+        *,
+        clock_ns: Callable[[], int] = time.time_ns,
+        every_s: float = EVERY_S,
+        failpoint: OnFailpoint = lambda _: None,
+    ) -> None:
+        self._read = read
+        self._write = write
+        self._key = key
+        self._clock_ns = clock_ns
+        self._every_s = every_s
+        self._failpoint = failpoint
+        self._newest = NOTHING_YET
+        self._registered = ""
+        self._codes = AccountCodes()
+        self._unproven = Unproven()
+        self._stopping = threading.Event()
+        self._late = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="block maker", daemon=True)
+
+    @property
+    def head(self) -> Head | None:
+        """The newest block that this maker knows of, a second old at most where others make blocks too."""
+        newest = self._newest
+        return newest.head if newest.n else None
+
+    @property
+    def unproven(self) -> Unproven:
+        """What is left to prove, as of the last try: they are a second apart."""
+        return self._unproven
+
+    def start(self) -> None:
+        """Begin to make blocks. A maker is started once."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """Prove what is booked by now and end the thread; what is not done in time waits for the next start."""
+        self._stopping.set()
+        if self._thread.ident is None:
+            return
+        self._thread.join(timeout_s)
+        self._late.set()
+
+    def seal(self) -> int:
+        """Make blocks until every event is in one; return how many were made.
+
+        Raises:
+            EventsMissing: there is a gap.
+            SigningKeyUnusable: there is no key to sign with.
+            sqlalchemy.exc.SQLAlchemyError: the database does not answer, or refuses.
+        """
+        made = 0
+        while not self._late.is_set():
+            began_s = time.monotonic()
+            signer = self._key.signer()
+            block = self._next(signer)
+            if block is None:
+                break
+            made += self._append(block, signer)
+            if block.events == BLOCK_EVENTS_MAX:
+                self._count()
+                self._stopping.wait(time.monotonic() - began_s)
+        return made
+
+    def _run(self) -> None:
+        while not self._late.is_set():
+            is_last = self._stopping.wait(self._every_s)
+            self._seal_if_possible()
+            if is_last:
+                return
+
+    def _seal_if_possible(self) -> None:
+        try:
+            self.seal()
+        except Exception as error:  # noqa: BLE001  the thread's edge: it outlives whatever it meets
+            self._complain(error)
+        else:
+            self._unproven = Unproven()
+
+    def _complain(self, error: Exception) -> None:
+        """Once for as long as it lasts."""
+        trouble = f"{type(error).__name__}: {getattr(error, 'orig', error)}"
+        if trouble != self._unproven.trouble:
+            _log.error("no block can be made: %s", trouble)
+            self._unproven = replace(self._unproven, trouble=trouble)
+        # Where the database is away, what was counted last only grows older.
+        with suppress(SQLAlchemyError):
+            self._count()
+
+    def _count(self) -> None:
+        """See how much there is to prove."""
+        with self._read() as session:
+            proven_seq = blocks.newest(session).to_seq
+            last_seq = session.execute(select(func.max(event_table.c.seq))).scalar() or 0
+            oldest = select(event_table.c.created_ns).where(event_table.c.seq > proven_seq)
+            since_ns = session.execute(oldest.order_by(event_table.c.seq).limit(1)).scalar()
+        events = max(0, last_seq - proven_seq)
+        self._unproven = replace(self._unproven, events=events, since_ns=since_ns)
+
+    def _next(self, signer: Signer) -> SignedBlock | None:
+        """The block of the first events that are in none yet, signed; None where all are."""
+        with self._read() as session:
+            connection = session.connection()
+            self._newest = blocks.newest(connection)
+            to_seq = self._last_of_next(connection)
+            if to_seq is None:
+                return None
+            self._failpoint("begun")
+            return self._block(connection, to_seq, signer)
+
+    def _last_of_next(self, connection: Connection) -> int | None:
+        """The number of the last event of the next block."""
+        after = self._newest.to_seq
+        seq = event_table.c.seq
+        found = connection.scalars(select(seq).where(seq > after).order_by(seq).limit(BLOCK_EVENTS_MAX)).all()
+        if not found:
+            return None
+        if found[-1] != after + len(found):
+            missing = next(number for number, there in enumerate(found, after + 1) if number != there)
+            raise EventsMissing(f"event {missing} is missing")
+        return int(found[-1])
+
+    def _block(self, connection: Connection, to_seq: int, signer: Signer) -> SignedBlock:
+        last = self._newest
+        n, from_seq, made_ns = last.n + 1, last.to_seq + 1, self._clock_ns()
+        codes = self._codes
+        codes.connection = connection
+        content = digest(last.hash)
+        content.update(header_line(n, from_seq, to_seq, made_ns, signer.fingerprint))
+        with Entries(connection, from_seq, to_seq) as entries:
+            for event, transfers, usages in entries:
+                content.update(event_line(event, transfers, usages, codes))
+        self._failpoint("hashed")
+        block_hash = content.digest()
+        signature = signer.sign(blocks.what_is_signed(block_hash))
+        self._failpoint("signed")
+        return SignedBlock(
+            n,
+            from_seq,
+            to_seq,
+            to_seq - from_seq + 1,
+            last.hash,
+            block_hash,
+            made_ns,
+            signer.fingerprint,
+            signature,
+        )
+
+    def _append(self, block: SignedBlock, signer: Signer) -> bool:
+        """False when another maker was first with this block."""
+        try:
+            with self._write() as session, session.begin():
+                connection = session.connection()
+                self._register(connection, signer)
+                blocks.append(connection, block)
+                self._failpoint("block_inserted")
+        except IntegrityError:
+            if self._is_taken(block.n):
+                return False
+            raise
+        self._failpoint("committed")
+        self._newest, self._registered = block, block.signed_by
+        return True
+
+    def _register(self, connection: Connection, signer: Signer) -> None:
+        if self._registered != signer.fingerprint:
+            blocks.register(connection, signer)
+            self._failpoint("key_registered")
+
+    def _is_taken(self, n: int) -> bool:
+        with self._read() as session:
+            return blocks.newest(session).n >= n

@@ -1,0 +1,121 @@
+"""The key that blocks are signed with: a file of one gateway, made on first use and replaced at will.
+
+`cryptography` is imported when a key is first needed: commands that only read the books do without.
+"""
+
+import hashlib
+import os
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_OTHERS = 0o077
+
+
+class SigningKeyUnusable(RuntimeError):
+    """The file of the signing key cannot be read, written or understood."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signer:
+    """A private key at hand: `sign` gives 64 bytes, `fingerprint` is the SHA-256 of `public_key` in hex."""
+
+    fingerprint: str
+    public_key: bytes
+    sign: Callable[[bytes], bytes]
+
+
+class KeyFile:
+    """An Ed25519 key in PEM (PKCS 8, not encrypted), readable by its owner alone."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._stamp: tuple[int, int] | None = None
+        self._signer: Signer | None = None
+
+    def signer(self) -> Signer:
+        """The file's key, made where there is none; read again once the file was replaced.
+
+        Raises:
+            SigningKeyUnusable: as its name says.
+        """
+        try:
+            stamp = self._stamp_now()
+            if stamp is None:
+                make_key(self.path)
+                stamp = self._stamp_now()
+            if self._signer is None or stamp != self._stamp:
+                self._signer, self._stamp = _load(self.path), stamp
+        except OSError as error:
+            raise SigningKeyUnusable(f"{self.path} cannot be used: {error.strerror}") from error
+        return self._signer
+
+    def _stamp_now(self) -> tuple[int, int] | None:
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            return None
+        if stat.S_IMODE(found.st_mode) & _OTHERS:
+            raise SigningKeyUnusable(f"{self.path} is open to other users: chmod 600 {self.path}")
+        return found.st_mtime_ns, found.st_ino
+
+
+def make_key(path: Path) -> None:
+    """Write a new key in the place of the old one, if there is one, whose owner and mode it gets.
+
+    Raises OSError, also where the file cannot be given to that owner: the gateway could not read it.
+    """
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    pem = Ed25519PrivateKey.generate().private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    # In one step, so that a crash leaves the old key or the new one.
+    fresh = path.with_name(path.name + ".new")
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        with suppress(FileNotFoundError):
+            _own_alike(file.fileno(), path.stat())
+        file.write(pem)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+
+
+def _own_alike(descriptor: int, old: os.stat_result) -> None:
+    fresh = os.fstat(descriptor)
+    if (fresh.st_uid, fresh.st_gid) != (old.st_uid, old.st_gid):
+        os.fchown(descriptor, old.st_uid, old.st_gid)
+    os.fchmod(descriptor, stat.S_IMODE(old.st_mode) & ~_OTHERS)
+
+
+def _load(path: Path) -> Signer:
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), None)
+    except (ValueError, TypeError):
+        raise SigningKeyUnusable(f"{path} is no private key in PEM") from None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise SigningKeyUnusable(f"{path} is no Ed25519 key")
+    public = key.public_key().public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
+    return Signer(fingerprint_of(public), public, key.sign)
+
+
+def fingerprint_of(public_key: bytes) -> str:
+    return hashlib.sha256(public_key).hexdigest()
+
+
+def is_signed(public_key: bytes, signature: bytes, message: bytes) -> bool:
+    """Whether the holder of a key signed this."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True

@@ -1,0 +1,290 @@
+"""Reads the books from the first block to the last event and tells where they are not what the blocks prove.
+
+It goes a slice of blocks at a time, each in a transaction of its own: what is proven does not change, so only the
+last slice, with which accounts are compared, must see one moment of the books.
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from sqlalchemy import Connection, select
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from accounting.proofs.blocks import NOTHING_YET, Head, SignedBlock, blocks_after, every_key, public_keys
+from accounting.proofs.canonical import Row, digest, event_line, header_line
+from accounting.proofs.fold import Fold
+from accounting.proofs.links import flaws_of, is_sane, runs
+from accounting.proofs.reading import LAST_NUMBER, AccountCodes, Entries, Entry, RowsUnreadable
+from accounting.proofs.signing import fingerprint_of
+from accounting.proofs.storage import before_first, storage_problems
+from accounting.proofs.suspects import suspects
+from accounting.proofs.tables import BLOCK_EVENTS_MAX, block_table
+from accounting.proofs.tail import UNPROVEN_MAX_S, Tail
+from accounting.proofs.verdict import Flaw, Verdict
+
+SLICE_BLOCKS = 128
+FLAWS_MAX = 100
+_PROBLEMS_MAX = 20
+_BROKEN_MAX = 5
+
+
+class BlockUnknown(LookupError):
+    """There is no block of this number."""
+
+
+def verify(
+    read: Callable[[], Session],
+    *,
+    from_block: int = 1,
+    known: Head | None = None,
+    signers: Collection[str] = (),
+    unproven_max_s: float = UNPROVEN_MAX_S,
+    go_on: Callable[[], bool] = lambda: True,
+    clock_ns: Callable[[], int] = time.time_ns,
+) -> Verdict:
+    """Check every block from one on, then the accounts and what is in no block yet.
+
+    Args:
+        read: sessions that see one moment of the books.
+        from_block: where to begin; what comes before is taken for granted, and accounts are not added up.
+        known: a block as somebody saw it earlier and kept it: it must be the same now.
+        signers: fingerprints of all keys that may have signed; none stands for any.
+        unproven_max_s: how old an event may be that is in no block, in seconds.
+        go_on: asked before each block; when it says no the verdict is about what was read so far.
+        clock_ns: wall-clock time in nanoseconds since 1970, by which events are old or young.
+
+    Raises:
+        BlockUnknown: there is no block before `from_block`.
+        sqlalchemy.exc.SQLAlchemyError: the database does not answer at all.
+    """
+    expected = _Expected(known, frozenset(signers), unproven_max_s)
+    return _Verification(read, from_block, expected, go_on, clock_ns).verdict()
+
+
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    """What is known of the books elsewhere; see `verify`."""
+
+    known: Head | None
+    signers: frozenset[str]
+    unproven_max_s: float
+
+
+class _Verification:
+    def __init__(
+        self,
+        read: Callable[[], Session],
+        from_block: int,
+        expected: _Expected,
+        go_on: Callable[[], bool],
+        clock_ns: Callable[[], int],
+    ) -> None:
+        self._read = read
+        self._go_on = go_on
+        self._clock_ns = clock_ns
+        self._expected = expected
+        self._fold = Fold() if from_block == 1 else None
+        self._last = NOTHING_YET if from_block == 1 else self._block_before(from_block)
+        self._read_to = self._last.to_seq
+        self._codes = AccountCodes()
+        self._keys: dict[str, bytes] = {}
+        self._signed_by: dict[str, int] = {}
+        self._flaws: list[Flaw] = []
+        self._broken: list[SignedBlock] = []
+        self._blocks = self._events = 0
+        self._tail = Tail(self._codes, 0)
+
+    def _block_before(self, n: int) -> SignedBlock:
+        with self._read() as session:
+            found = blocks_after(session, n - 2, limit=1)
+        if not found or found[0].n != n - 1:
+            raise BlockUnknown(f"there is no block {n - 1} to go on from")
+        return found[0]
+
+    def verdict(self) -> Verdict:
+        is_complete = False
+        while self._may_go_on() and not is_complete:
+            try:
+                is_complete = self._next_slice()
+            except RowsUnreadable as error:
+                self._note(f"block {self._last.n + 1} or behind it", f"the books cannot be read: {error}")
+                break
+        return Verdict(
+            blocks=self._blocks,
+            events=self._events,
+            tail_events=self._tail.events,
+            tail_age_s=self._tail.age_s,
+            head=self._last.head if self._last.n else None,
+            signed_by=self._signed_by,
+            flaws=tuple(self._flaws),
+            is_complete=is_complete,
+            next_block=None if is_complete else self._last.n + 1,
+            accounts_checked=is_complete and self._fold is not None,
+        )
+
+    def _may_go_on(self) -> bool:
+        return len(self._flaws) < FLAWS_MAX and self._go_on()
+
+    def _note(self, where: str, what: str) -> None:
+        self._flaws.append(Flaw(where, what))
+
+    def _next_slice(self) -> bool:
+        """Check some blocks more; True once all is checked, what follows the last block included."""
+        with self._read() as session:
+            connection = session.connection()
+            self._codes.connection = connection
+            try:
+                return self._check_slice(connection)
+            except DBAPIError as error:
+                if error.connection_invalidated:
+                    raise
+                raise RowsUnreadable(str(error.orig)) from error
+            except (TypeError, AttributeError, ValueError) as error:
+                # Bytes where a text was, or text that is none: no database of ours took this row.
+                raise RowsUnreadable(f"a row of another shape: {error}") from error
+
+    def _check_slice(self, connection: Connection) -> bool:
+        found = blocks_after(connection, self._last.n, limit=SLICE_BLOCKS)
+        self._keys = public_keys(connection, found)
+        if not all(self._check_run(connection, run) for run in runs(found)):
+            return False
+        return len(found) < SLICE_BLOCKS and self._check_end(connection)
+
+    def _check_run(self, connection: Connection, run: Sequence[SignedBlock]) -> bool:
+        """Check blocks that follow each other without a gap, in one go; False when it was cut short."""
+        if not is_sane(run[0]):
+            self._check_block(run[0], None)
+            return True
+        self._read_between(connection, run[0].from_seq - 1)
+        with Entries(connection, run[0].from_seq, run[-1].to_seq) as entries:
+            following = iter(entries)
+            entry = next(following, None)
+            for block in run:
+                if not self._may_go_on():
+                    return False
+                content, entry = self._read_block(block, entry, following)
+                self._check_block(block, content)
+        for event_seq in entries.strays:
+            self._note(f"event {event_seq}", "is not there, but transfers or usage rows of it are")
+        self._note_suspects(connection)
+        return True
+
+    def _read_block(
+        self, block: SignedBlock, entry: Entry | None, following: Iterator[Entry]
+    ) -> tuple[bytes, Entry | None]:
+        """Read a block's events, `entry` being the next; return their hash, and the one after them."""
+        content = digest(block.prev)
+        content.update(header_line(block.n, block.from_seq, block.to_seq, block.made_ns, block.signed_by))
+        codes = self._codes
+        expected = block.from_seq
+        while entry is not None and entry[0][0] <= block.to_seq:
+            event, transfers, usages = entry
+            if event[0] != expected:
+                self._note_missing(expected, event[0] - 1)
+            expected = event[0] + 1
+            content.update(event_line(event, transfers, usages, codes))
+            self._pass(event[0], transfers)
+            entry = next(following, None)
+        self._events += block.events
+        self._note_missing(expected, block.to_seq)
+        return content.digest(), entry
+
+    def _read_between(self, connection: Connection, last_seq: int) -> None:
+        """Read events of blocks that are missing: accounts have them all the same."""
+        if last_seq > self._read_to:
+            with Entries(connection, self._read_to + 1, last_seq) as entries:
+                for event, transfers, _ in entries:
+                    self._pass(event[0], transfers)
+
+    def _pass(self, event_seq: int, transfers: Sequence[Row]) -> None:
+        """An event was read; of blocks that overlap each is read, and counts once."""
+        if event_seq > self._read_to:
+            self._read_to = event_seq
+            if self._fold is not None:
+                self._fold.add(transfers)
+
+    def _check_block(self, block: SignedBlock, content: bytes | None) -> None:
+        """Note all that is wrong with a block as one flaw; `content` is the hash of what it covers, if any."""
+        self._note_signer(block)
+        if content not in (None, block.hash):
+            self._broken.append(block)
+        if wrong := flaws_of(block, self._last, content, self._keys):
+            self._note(f"block {block.n}", "; ".join(wrong))
+        self._blocks += 1
+        self._last = block
+        self._take_problems()
+
+    def _note_signer(self, block: SignedBlock) -> None:
+        signed = self._signed_by.get(block.signed_by, 0)
+        self._signed_by[block.signed_by] = signed + 1
+        if not signed and self._expected.signers and block.signed_by not in self._expected.signers:
+            self._note(f"block {block.n}", f"key {block.signed_by}, which signed it, is none of those expected")
+
+    def _take_problems(self) -> None:
+        if self._fold is not None and self._fold.problems:
+            for problem in self._fold.problems[:_PROBLEMS_MAX]:
+                self._note("transfers", problem)
+            self._fold.problems.clear()
+
+    def _note_suspects(self, connection: Connection) -> None:
+        """Look once more into the blocks of this run whose content is another, as far as there are only a few."""
+        for block in self._broken[:_BROKEN_MAX]:
+            with Entries(connection, block.from_seq, block.to_seq) as entries:
+                for event_seq in islice(suspects(entries, self._codes), _PROBLEMS_MAX):
+                    self._note(f"event {event_seq}", "is not what was asked for under its key")
+        self._broken.clear()
+
+    def _note_missing(self, first_seq: int, last_seq: int) -> None:
+        if first_seq == last_seq:
+            self._note(f"event {first_seq}", "is missing")
+        elif first_seq < last_seq:
+            self._note(f"events {first_seq} to {last_seq}", "are missing")
+
+    def _check_end(self, connection: Connection) -> bool:
+        if not self._check_tail(connection):
+            return False
+        self._check_keys(connection)
+        known = self._expected.known
+        if known is not None and not self._is_there(connection, known):
+            self._note(f"block {known.n}", "it is not there as it was kept: the past was rewritten")
+        if self._fold is not None:
+            for problem in islice(self._fold.compare(connection), _PROBLEMS_MAX):
+                self._note("accounts", problem)
+            for problem in storage_problems(connection):
+                self._note("storage", problem)
+        return True
+
+    def _check_keys(self, connection: Connection) -> None:
+        for fingerprint, key in every_key(connection):
+            if len(self._flaws) >= FLAWS_MAX:
+                return
+            if fingerprint_of(key) != fingerprint:
+                self._note(f"key {fingerprint}", "the public key is not the one with this fingerprint")
+            # A key comes with its first block, in one transaction.
+            if self._fold is not None and fingerprint not in self._signed_by:
+                self._note(f"key {fingerprint}", "it has signed blocks, and none of them is there")
+
+    def _check_tail(self, connection: Connection) -> bool:
+        """Read what is in no block yet: accounts have it already."""
+        expected = self._read_to + 1
+        self._tail = tail = Tail(self._codes, self._clock_ns())
+        with Entries(connection, expected, LAST_NUMBER) as entries:
+            for entry in entries:
+                event_seq = entry[0][0]
+                self._note_missing(expected, event_seq - 1)
+                expected = event_seq + 1
+                tail.add(entry)
+                self._pass(event_seq, entry[1])
+                if tail.events % BLOCK_EVENTS_MAX == 0 and not self._may_go_on():
+                    return False
+        for event_seq in (*entries.strays, *before_first(connection)):
+            self._note(f"event {event_seq}", "cannot be, but rows of it are there")
+        self._flaws += tail.flaws(self._expected.unproven_max_s)
+        self._take_problems()
+        return True
+
+    def _is_there(self, connection: Connection, known: Head) -> bool:
+        return connection.scalar(select(block_table.c.hash).where(block_table.c.n == known.n)) == known.hash

@@ -1,0 +1,15 @@
+"""What looking at sellers cost: requests that nobody asked for, paid like any other, and the house's expense."""
+
+from accounting import chart
+from accounting.ledger.postings import Posting
+from accounting.money import checked_nano
+from accounting.rules.moves import moved
+
+
+def audit(request_id: str, provider: str, cost_nano: int, seller: str) -> Posting:
+    """Book an audit's cost, `expense:audit -> provider:accrued`, once for its request id.
+
+    `seller` is whom it was about, for whoever reads the books.
+    """
+    legs = moved(chart.EXPENSE_AUDIT, chart.provider_accrued(provider), checked_nano(cost_nano))
+    return Posting(f"audit:{request_id}", "audit", request_id, tuple(legs), {"seller": seller})

@@ -1,0 +1,94 @@
+"""What the books recorded of a request's charge, read back for a refund."""
+
+from typing import Any
+
+from sqlalchemy import Row, Select, literal, select
+
+from accounting import chart
+from accounting.ledger.balances import Reader, available
+from accounting.ledger.postings import Leg
+from accounting.rules.charged import Charged, Ended, charged, charged_together
+from accounting.rules.parts import Share
+from accounting.rules.usage_refunds import Standing
+from accounting.tables import account_table, event_table, lot_table, transfer_table, usage_table
+
+LOT_LAST_NS = 60 * 10**9
+"""A lot that ends within so many nanoseconds has ended as far as refunds go: until one is booked it has."""
+
+
+def find_charge(reader: Reader, request_id: str) -> Charged | None:
+    """Return who paid a request and who got it; None where it was charged nothing, or is none that was booked.
+
+    A request that had a hold of its own is found by its capture, others by their usage row. A draw on an
+    allocation is found as `<allocation>:<number>`.
+    """
+    for key in (f"cap:{request_id}", f"settle:{request_id}"):
+        if legs := event_legs(reader, key):
+            return charged(request_id, legs)
+    usage = reader.execute(
+        select(usage_table, event_table.c.idem_key)
+        .join(event_table, event_table.c.seq == usage_table.c.event_seq)
+        .where(usage_table.c.request_id == request_id)
+    ).one_or_none()
+    if usage is None:
+        return None
+    before_nano = _charged_before(reader, request_id, usage.event_seq)
+    ended = Ended(usage.charge_nano, usage.cost_nano, usage.provider, before_nano)
+    return charged_together(request_id, event_legs(reader, usage.idem_key), ended)
+
+
+def find_standing(reader: Reader, charge: Charged, now_ns: int) -> Standing:
+    """Return what a refund of this charge could be taken from at this moment, and which lots of it have ended."""
+    debtor = next((share.account for share in charge.paid if chart.debtor_of(share.account)), None)
+    seller: list[str] = []
+    if charge.clearing == chart.CLEARING_MARKET:
+        name = chart.seller_of(charge.partner)
+        seller = [chart.seller_maturing(name), chart.seller_payable(name), chart.seller_reserve(name)]
+    has = available(reader, [*seller, *([debtor] if debtor else [])])
+    owed_nano = has[debtor] if debtor else 0
+    return Standing(
+        tuple(Share(code, has[code]) for code in seller), owed_nano, _ended_lots(reader, charge, now_ns)
+    )
+
+
+def _ended_lots(reader: Reader, charge: Charged, now_ns: int) -> frozenset[str]:
+    lots = [share.account for share in charge.paid if chart.is_promo(share.account)]
+    code = literal("user:") + lot_table.c.user_id + literal(":promo:") + lot_table.c.id
+    ids = [account.partition(":promo:")[2] for account in lots]
+    query = select(code).where(lot_table.c.id.in_(ids), lot_table.c.expires_ns <= now_ns + LOT_LAST_NS)
+    return frozenset(reader.scalars(query)) if lots else frozenset()
+
+
+def event_legs(reader: Reader, idem_key: str) -> tuple[Leg, ...]:
+    """Return an event's transfers as they were booked; none where there is no such event."""
+    rows = reader.execute(_transfers().where(event_table.c.idem_key == idem_key))
+    return tuple(_leg(row) for row in rows)
+
+
+def _charged_before(reader: Reader, request_id: str, event_seq: int) -> int:
+    """Sum the charges of an event's requests whose ids come first.
+
+    Compared here: databases differ in how they order texts, and may do so differently one day.
+    """
+    charges = select(usage_table.c.request_id, usage_table.c.charge_nano).where(
+        usage_table.c.event_seq == event_seq
+    )
+    return sum(charge_nano for other, charge_nano in reader.execute(charges) if other < request_id)
+
+
+def _transfers() -> Select[*tuple[Any, ...]]:
+    debit, credit = account_table.alias("debited"), account_table.alias("credited")
+    transfer = transfer_table.c
+    return (
+        select(
+            debit.c.code, credit.c.code, transfer.amount, transfer.phase, transfer.pending_seq, transfer.expires_ns
+        )
+        .join(event_table, event_table.c.seq == transfer.event_seq)
+        .join(debit, debit.c.id == transfer.debit)
+        .join(credit, credit.c.id == transfer.credit)
+        .order_by(transfer.seq)
+    )
+
+
+def _leg(row: Row[*tuple[Any, ...]]) -> Leg:
+    return Leg(*row)

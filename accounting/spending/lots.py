@@ -1,0 +1,167 @@
+"""Promo lots: credits that are given once, for a time; what is left of them at their end is ours again."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from sqlalchemy import ColumnElement, Row, Select, func, insert, literal, select
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from accounting.chart import INCOME_BREAKAGE
+from accounting.errors import DatabaseFailing, IdempotencyConflict, PostingInvalid
+from accounting.ledger.balances import Reader
+from accounting.ledger.postings import Posting
+from accounting.rules import grants
+from accounting.tables import account_table, lot_table, transfer_table
+
+Scope: TypeAlias = Literal["cloud", "market", "all"]
+"""What a lot may be spent on."""
+
+LIFE_MAX_NS = 10 * 366 * 86_400 * 10**9
+"""The longest that a lot lasts, in nanoseconds."""
+_SHOWN_MAX = 1_000
+
+_account, _lot = account_table.c, lot_table.c
+_code: ColumnElement[str] = literal("user:") + _lot.user_id + literal(":promo:") + _lot.id
+
+
+@dataclass(frozen=True, slots=True)
+class Lot:
+    """A lot as it was given. Under one `id` there is one, whoever it is for."""
+
+    id: str
+    user_id: str
+    amount_nano: int
+    expires_ns: int
+    scope: Scope = "cloud"
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LotLeft:
+    """A lot with what is on its account; `held_nano` of `posted_nano` is put aside for requests."""
+
+    lot: Lot
+    created_ns: int
+    posted_nano: int
+    held_nano: int
+
+
+class Lots:
+    """Writes lots down; `open_session` gives sessions that may write."""
+
+    def __init__(self, open_session: Callable[[], Session], *, clock_ns: Callable[[], int] = time.time_ns) -> None:
+        self._open_session = open_session
+        self._clock_ns = clock_ns
+
+    def write_down(self, lot: Lot) -> Posting:
+        """Write a lot's row and return the event that gives it: the same for the same lot, which is booked once.
+
+        The row comes first: a lot whose event was never booked has no credits, and is given by trying again.
+
+        Raises:
+            AccountUnknown: an id that no account can have in its name.
+            AmountInvalid: no event may move so much, or so little.
+            PostingInvalid: it ends in the past, or later than `LIFE_MAX_NS` from now; a reason beyond `MAX_TEXT`;
+                a scope that nobody can spend in: the market takes no given credits yet.
+            IdempotencyConflict: there is another lot of this id.
+            DatabaseFailing: the row could not be written; nothing is given.
+        """
+        if lot.scope != "cloud":
+            raise PostingInvalid(f"lot {lot.id!r} could be spent nowhere: its scope must be 'cloud'")
+        posting = grants.promo(lot.id, lot.user_id, lot.amount_nano, lot.reason)
+        self._write(lot)
+        return posting
+
+    def _write(self, lot: Lot) -> None:
+        try:
+            try:
+                self._write_once(lot)
+            except IntegrityError:
+                # Somebody gave it in the same moment: it is found there now.
+                self._write_once(lot)
+        except SQLAlchemyError as error:
+            raise DatabaseFailing(f"a lot could not be written: {type(error).__name__}") from error
+
+    def _write_once(self, lot: Lot) -> None:
+        now_ns = self._clock_ns()
+        with self._open_session() as session, session.begin():
+            found = session.execute(select(lot_table).where(_lot.id == lot.id)).one_or_none()
+            if found is not None and _lot_of(found) != lot:
+                raise IdempotencyConflict(f"promo:{lot.id}")
+            if found is not None:
+                return
+            if not now_ns < lot.expires_ns <= now_ns + LIFE_MAX_NS:
+                raise PostingInvalid(f"lot {lot.id!r} would end in the past, or too far ahead")
+            session.execute(insert(lot_table).values(_row(lot, now_ns)))
+
+
+def lots_of(reader: Reader, user_id: str, *, limit: int = _SHOWN_MAX) -> list[LotLeft]:
+    """Return a user's lots with what is left of each, the first to end before the others.
+
+    Of more than `limit` those that ended longest ago are left out.
+    """
+    query = _with_left().where(_lot.user_id == user_id).order_by(_lot.expires_ns.desc(), _lot.id.desc())
+    rows = reader.execute(query.limit(min(limit, _SHOWN_MAX))).all()
+    return [_left_of(row) for row in reversed(rows)]
+
+
+def lot_named(reader: Reader, lot_id: str) -> LotLeft | None:
+    """Return a lot by its id; None where there is none."""
+    row = reader.execute(_with_left().where(_lot.id == lot_id)).one_or_none()
+    return None if row is None else _left_of(row)
+
+
+def expiries(reader: Reader, now_ns: int, *, ended_from_ns: int = 0, limit: int = _SHOWN_MAX) -> list[Posting]:
+    """Return the events by which lots that ended since `ended_from_ns` expire, as far as nobody holds them.
+
+    What a hold keeps expires by another event, once that hold has resolved.
+    """
+    left = _account.credits_posted - _account.debits_posted - _account.debits_pending
+    query = (
+        select(_lot.id, _lot.user_id, left, _account.id)
+        .join(account_table, _account.code == _code)
+        .where(_lot.expires_ns <= now_ns, _lot.expires_ns >= ended_from_ns, left > 0)
+        .order_by(_lot.expires_ns, _lot.id)
+        .limit(min(limit, _SHOWN_MAX))
+    )
+    return [
+        grants.expire(lot_id, user_id, left_nano, _expired_before(reader, account_id) + 1)
+        for lot_id, user_id, left_nano, account_id in reader.execute(query).all()
+    ]
+
+
+def _with_left() -> Select[*tuple[Any, ...]]:
+    """A lot that was written down and never booked has nothing."""
+    posted = func.coalesce(_account.credits_posted - _account.debits_posted, 0)
+    held = func.coalesce(_account.debits_pending, 0)
+    return select(lot_table, posted, held).join(account_table, _account.code == _code, isouter=True)
+
+
+def _left_of(row: Row[*tuple[Any, ...]]) -> LotLeft:
+    return LotLeft(_lot_of(row), row.created_ns, row[-2], row[-1])
+
+
+def _expired_before(reader: Reader, account_id: int) -> int:
+    breakage = select(_account.id).where(_account.code == INCOME_BREAKAGE).scalar_subquery()
+    transfer = transfer_table.c
+    count = select(func.count()).where(transfer.debit == account_id, transfer.credit == breakage)
+    return reader.execute(count).scalar_one()
+
+
+def _row(lot: Lot, now_ns: int) -> dict[str, str | int]:
+    return {
+        "id": lot.id,
+        "user_id": lot.user_id,
+        "amount_nano": lot.amount_nano,
+        "scope": lot.scope,
+        "reason": lot.reason,
+        "created_ns": now_ns,
+        "expires_ns": lot.expires_ns,
+    }
+
+
+def _lot_of(row: Row[*tuple[Any, ...]]) -> Lot:
+    return Lot(row.id, row.user_id, row.amount_nano, row.expires_ns, row.scope, row.reason)

@@ -1,0 +1,74 @@
+"""One event of a lease in the making, and who waits for it: requests that draw, ended ones to be booked."""
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from accounting.errors import BooksUnavailable, InsufficientCredit, LedgerError
+from accounting.ledger.postings import Posted, Posting, UsageRecord
+from accounting.rules.held import CloudBill, Hold
+from accounting.rules.parts import Share
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """A request that the free part does not cover; the future has its hold.
+
+    Where it `grows` one, the request has a smaller part already, which stays if this is refused.
+    """
+
+    request_id: str
+    amount_nano: int
+    future: "Future[Hold]"
+    grows: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """An ended request that the clerk wants booked. The bill charges no more than was reserved."""
+
+    bill: CloudBill | None
+    usage: UsageRecord
+    future: "Future[Posted | None]"
+
+    @property
+    def charge_nano(self) -> int:
+        return self.bill.charge_nano if self.bill else 0
+
+
+@dataclass(slots=True)
+class Roll:
+    """One event of a lease, made and not answered yet: what it books, what it grants, what it puts aside."""
+
+    posting: Posting
+    captures: list[Capture]
+    draws: list[Draw]
+    shares: tuple[Share, ...]
+    expires_ns: int
+
+    def fail(self, error: LedgerError) -> None:
+        """Tell all who wait for it; some may have been told before."""
+        fail_draws(self.draws, error)
+        fail_captures(self.captures, error)
+
+
+def fail_draws(draws: Sequence[Draw], error: LedgerError) -> None:
+    for draw in draws:
+        if not draw.future.done():
+            draw.future.set_exception(error)
+
+
+def fail_captures(captures: Sequence[Capture], error: LedgerError) -> None:
+    for capture in captures:
+        if not capture.future.done():
+            capture.future.set_exception(error)
+
+
+def refuse(draw: Draw, account: str, needed_nano: int, left_nano: int) -> None:
+    """Tell who drew that there are fewer credits than that; `account` is the one that may be topped up."""
+    draw.future.set_exception(InsufficientCredit(account, needed_nano, max(0, left_nano)))
+
+
+def tell_ended(draw: Draw) -> None:
+    """Tell who wanted more for a request that it has ended meanwhile."""
+    draw.future.set_exception(BooksUnavailable(f"{draw.request_id!r} has ended, and needs no more"))

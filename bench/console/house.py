@@ -1,0 +1,213 @@
+"""The gateway whose pages are looked at: a pool server that answers at once, two machines, several people."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+
+from bench.console.viewers import Heard, Look, Looks
+from bench.gateway.arena import free_port
+from bench.gateway.load import Order, Saw
+from bench.gateway.processes import Placed, place
+from bench.gateway.upstream import MODEL
+from bench.models import DEMO_MODEL
+from gateway.api.admin import HEADER
+from gateway.console.browser import COOKIE
+from gateway.data_folder import DataFolder
+
+_ROOT = Path(__file__).parents[2]
+_READY_S = 90.0
+_LATE_S = 60.0
+_JOINED = 2
+# Nice in its own session, and its session among the others where Linux weighs those by themselves.
+_AHEAD = (
+    "sh",
+    "-c",
+    '[ -w /proc/self/autogroup ] && echo -15 > /proc/self/autogroup; exec nice -n -15 "$@"',
+    "ahead",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """Somebody who signs in, and what they look at."""
+
+    name: str
+    organization: str
+    role: str
+    pages: tuple[str, ...]
+
+    @property
+    def is_operator(self) -> bool:
+        return self.role == "admin" and self.organization == "home"
+
+
+_HOUSE_PAGES = (
+    "/console/overview/live",
+    "/console/requests/live",
+    "/console/cluster/live",
+    "/console/models/live",
+)
+_OWN_PAGES = ("/console/overview/live", "/console/requests/live")
+GUESTS = (
+    *(Guest(name, "home", "admin", _HOUSE_PAGES) for name in ("ann", "ben", "cleo")),
+    Guest("dora", "lab", "admin", (*_OWN_PAGES, "/console/keys/live")),
+    *(Guest(name, "lab", "member", _OWN_PAGES) for name in ("ed", "fay")),
+    Guest("gus", "lab", "member", ("/console/models/live",)),
+)
+"""Twenty pages: four for each admin of the house, three for an organization's admin, five for its members."""
+
+
+class DidNotStart(Exception):
+    """Something that the measurement needs; the message says what was heard of it."""
+
+
+@dataclass(slots=True)
+class House:
+    """Made by `opened`. `keys` are the people's, who ask in turn."""
+
+    root: str
+    gateway: Placed
+    keys: tuple[str, ...]
+    looks: list[Look]
+    load_core: int
+    ahead: tuple[str, ...]
+
+    @property
+    def cpu_s(self) -> float:
+        """Of the gateway's own process, its threads included; machines and provider have theirs."""
+        return self.gateway.own_cpu_s
+
+    def ask(self, order: Order) -> Saw:
+        """Have the load's process do so; the order's addressee and keys are this house."""
+        wanted = msgspec.structs.replace(order, base_url=f"{self.root}/v1", key=self.keys[0], others=self.keys[1:])
+        command = (*self.ahead, sys.executable, "-m", "bench.gateway.load")
+        placed = _piped(command, self.load_core)
+        try:
+            out, _ = placed.process.communicate(msgspec.json.encode(wanted), timeout=order.seconds + _LATE_S)
+        finally:
+            placed.stop()
+        return msgspec.json.decode(out, type=Saw)
+
+    @contextmanager
+    def looked_at(self, heard: list[Heard]) -> Iterator[None]:
+        """Everybody looks; what they heard is in `heard` afterwards. Raises DidNotStart."""
+        placed = _piped((*self.ahead, sys.executable, "-m", "bench.console.viewers"), self.load_core)
+        stdin, stdout = placed.process.stdin, placed.process.stdout
+        assert stdin
+        assert stdout
+        try:
+            stdin.write(msgspec.json.encode(Looks(self.root, self.looks)) + b"\n")
+            stdin.flush()
+            if not stdout.readline():
+                raise DidNotStart("the pages told nothing")
+            yield
+            out, _ = placed.process.communicate(timeout=_LATE_S)
+            heard += msgspec.json.decode(out, type=list[Heard])
+        finally:
+            placed.stop()
+
+
+@contextmanager
+def opened(folder: Path, *, server_core: int, load_core: int, is_ahead: bool = False) -> Generator[House]:
+    """`is_ahead` puts it all before other work of the machine (root). Raises DidNotStart.
+
+    Whatever was started is ended on the way out.
+    """
+    ahead = _AHEAD if is_ahead else ()
+    if not {server_core, load_core} <= os.sched_getaffinity(0):
+        raise DidNotStart(f"cores {server_core} and {load_core} are wanted; see --server-core and --load-core")
+    with ExitStack() as ending:
+        upstream_port = free_port()
+        command = (*ahead, sys.executable, "-m", "bench.gateway.upstream", str(upstream_port))
+        upstream = place(command, [load_core], folder=_ROOT)
+        ending.callback(upstream.stop)
+        gateway, root = _started(folder, upstream_port, server_core, ahead, ending)
+        for pid in set(gateway.pids) - {gateway.process.pid}:
+            os.sched_setaffinity(pid, {load_core})
+        with httpx.Client(base_url=root, timeout=30, trust_env=False) as client:
+            keys, looks = _let_in(client, folder)
+            _wait_for_machines(client, folder)
+        yield House(root, gateway, keys, looks, load_core, ahead)
+
+
+def _piped(command: tuple[str, ...], core: int) -> Placed:
+    return place(command, [core], folder=_ROOT, output=subprocess.PIPE, errors=None)
+
+
+def _started(
+    folder: Path, upstream_port: int, core: int, ahead: tuple[str, ...], ending: ExitStack
+) -> tuple[Placed, str]:
+    port = free_port()
+    backend = {"name": "upstream", "base_url": f"http://127.0.0.1:{upstream_port}/v1", "models": [MODEL]}
+    environment = {
+        "MILLRACE_DATA_DIR": str(folder / "data"),
+        "MILLRACE_POOL__BACKENDS": json.dumps([backend | {"slots": 1024}]),
+        "MILLRACE_SERVER__REQUESTS_MAX": "1024",
+        "MILLRACE_LOG__LEVEL": "error",
+    }
+    words = ("up", "--model", str(DEMO_MODEL), "--nodes", str(_JOINED), "--host", "127.0.0.1", "--port", str(port))
+    log_path = folder / "log"
+    with log_path.open("wb") as log:
+        command = (*ahead, sys.executable, "-m", "gateway", *words)
+        placed = place(
+            command, [core], environment=environment, folder=_ROOT, output=log.fileno(), errors=log.fileno()
+        )
+    ending.callback(placed.stop)
+    root = f"http://127.0.0.1:{port}"
+    until_s = time.monotonic() + _READY_S
+    while time.monotonic() < until_s and placed.process.poll() is None:
+        try:
+            if httpx.get(f"{root}/healthz", trust_env=False).status_code == 200:
+                return placed, root
+        except httpx.TransportError:
+            time.sleep(0.1)
+    raise DidNotStart(f"the gateway did not begin to answer: {log_path.read_text()[-500:]}")
+
+
+def _admin(folder: Path) -> dict[str, str]:
+    running = DataFolder(folder / "data").read_running()
+    if running is None:
+        raise DidNotStart("the gateway has left no note of where it is")
+    return {HEADER: running["admin_token"]}
+
+
+def _let_in(client: httpx.Client, folder: Path) -> tuple[tuple[str, ...], list[Look]]:
+    """A key and a session for each guest."""
+    headers, keys, looks = _admin(folder), [], []
+
+    def make(path: str, **wanted: Any) -> dict[str, Any]:
+        made: dict[str, Any] = client.post(path, json=wanted, headers=headers).raise_for_status().json()
+        return made
+
+    make("/admin/organizations", id="lab")
+    for guest in GUESTS:
+        make("/admin/people", user=guest.name, organization=guest.organization, role=guest.role)
+        wanted = {"name": guest.name, "user": guest.name, "lanes": ["pool"], "may_administer": guest.is_operator}
+        keys.append(str(make("/admin/keys", **wanted)["api_key"]))
+        client.cookies.clear()
+        client.post("/console/login", data={"key": keys[-1]})
+        session = client.cookies.get(COOKIE)
+        if session is None:
+            raise DidNotStart(f"{guest.name} could not sign in")
+        looks += [Look(guest.name, f"{COOKIE}={session}", path) for path in guest.pages]
+    return tuple(keys), looks
+
+
+def _wait_for_machines(client: httpx.Client, folder: Path) -> None:
+    """Until the picture of the cluster has a plan to show."""
+    until_s = time.monotonic() + _READY_S
+    while time.monotonic() < until_s:
+        if client.get("/admin/cluster", headers=_admin(folder)).raise_for_status().json().get("plan"):
+            return
+        time.sleep(0.2)
+    raise DidNotStart("the cluster has made no plan")

@@ -1,0 +1,173 @@
+"""The three who trade, brought up in their order, and what each of them booked in the end."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from openai import DefaultHttpxClient, OpenAI
+
+from accounting.money import format_usd
+from demo.market import roles
+from demo.market.party import QUIET, Party, Process, in_time, until
+from demo.processes import first_line, running
+from tests.fakes.cloudflared import Installed
+
+TOP_UP_USD = "25.00"
+
+
+@dataclass(frozen=True, slots=True)
+class Market:
+    """The three, the key of whoever sells, at the house, and the house's process."""
+
+    house: Party
+    seller: Party
+    buyer: Party
+    sellers_key: str
+    house_process: Process
+
+    def trade(self, question: str) -> dict[str, Any]:
+        """One streamed answer, and all that is booked and paid because of it."""
+        answer = self._ask(question)
+        booked = in_time(self.agreed) or self.books()
+        print(f"books: {_told(booked)}")
+        is_one_sum = len(set(booked.values())) == 1 and booked["house"] > 0
+        payout = self._pay_out() if is_one_sum else None
+        amounts = {name: format_usd(nano) for name, nano in booked.items()}
+        return {
+            "answer": answer["text"],
+            "lane": answer["lane"],
+            "prompt_tokens": answer["prompt_tokens"],
+            "completion_tokens": answer["completion_tokens"],
+            "books": amounts,
+            "payout": payout,
+            "ok": is_one_sum and answer["lane"] == "market" and payout is not None and payout["status"] == "paid",
+        }
+
+    def _ask(self, question: str) -> dict[str, Any]:
+        print(f"\nyou:   {question}\nmodel: ", end="", flush=True)
+        # A proxy of the environment has no way to this machine's loopback, and no business with the key.
+        direct = DefaultHttpxClient(trust_env=False)
+        client = OpenAI(base_url=f"{self.buyer.root}/v1", api_key=self.buyer.api_key, http_client=direct)
+        with client:
+            return self._stream(client, question)
+
+    def _stream(self, client: OpenAI, question: str) -> dict[str, Any]:
+        raw = client.chat.completions.with_raw_response.create(
+            model=roles.MODEL.name,
+            messages=[{"role": "user", "content": question}],
+            temperature=0,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        text, usage = "", None
+        for chunk in raw.parse():
+            piece = chunk.choices[0].delta.content if chunk.choices else None
+            if piece:
+                text += piece
+                print(piece, end="", flush=True)
+            usage = chunk.usage or usage
+        print("\n")
+        assert usage
+        print(f"route: {raw.headers['x-millrace-reason']}")
+        return {
+            "text": text,
+            "lane": raw.headers["x-millrace-lane"],
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+        }
+
+    def books(self) -> dict[str, int]:
+        """What the same trade comes to in each of the three books, in nano-USD."""
+        return {
+            "buyer": self.buyer.nano_on("provider:market:accrued"),
+            # Settled, whatever has become of it since: seller's part, fee, what was paid out.
+            "house": self.house.nano_through("clearing:market"),
+            "seller": self.seller.nano_on("income:market_sales"),
+        }
+
+    def agreed(self) -> dict[str, int] | None:
+        """The three sums, once they are one."""
+        booked = self.books()
+        return booked if booked["house"] and len(set(booked.values())) == 1 else None
+
+    def _pay_out(self) -> dict[str, str]:
+        """All whole cents that the seller has earned, to where Stripe pays them."""
+        key, house = self.sellers_key, self.house
+        payable_nano = until("maturing", lambda: house.nano_on("seller:sam:payable"))
+        house.person(key, "POST", "/accounting/v1/sellers/onboard")
+        until("joining Stripe", lambda: house.person(key, "GET", "/accounting/v1/sellers/me")["ready"])
+        cents = payable_nano // 10**7
+        made = house.person(key, "POST", "/accounting/v1/payouts", amount=format_usd(cents * 10**7))
+
+        def paid() -> dict[str, str] | None:
+            found = house.person(key, "GET", f"/accounting/v1/payouts/{made['id']}")
+            is_done = found["status"] in ("paid", "failed")
+            return {"amount": found["amount"], "status": found["status"]} if is_done else None
+
+        payout = until("the payout", paid)
+        print(f"paid:  {payout['amount']} USD to the seller's bank, as the fake Stripe says: {payout['status']}")
+        return payout
+
+
+@contextmanager
+def open_market(folder: Path, *, nodes: int = 2, tunnel: str = "quick") -> Iterator[Market]:
+    """A house with a bank, a seller's machine, and a buyer without any.
+
+    Without a `tunnel` ("none") the seller fetches its work from the house.
+    """
+    print(f"starting a house, a seller with {nodes} nodes, and a buyer ...", flush=True)
+    print("Stripe and cloudflared are stand-ins from tests/fakes: no money, no internet.", file=sys.stderr)
+    cloudflared = Installed(folder / "cloudflared")
+    port = roles.free_port()
+    with ExitStack() as stack:
+        stripe = ["tests.fakes.stripe_server", "--gateway", f"http://127.0.0.1:{port}", "--obliging"]
+        told = json.loads(first_line(stack.enter_context(running(stripe, {})), "the fake Stripe"))
+        settings = roles.house(told["environment"])
+        houses = stack.enter_context(Process("house", folder / "house", settings, "--port", str(port)))
+        words = ("--model", str(roles.MODEL), "--nodes", str(nodes), "--port", "0")
+        sellers = stack.enter_context(Process("seller", folder / "seller", {}, *words))
+        house = houses.party()
+        sellers_key, buyers_key = house.new_person("sam", "seller"), house.new_person("ben", lanes=["market"])
+        _top_up(house, buyers_key)
+        seller = sellers.party()
+        # At the end, so that several stop side by side: this once nobody sells any more, the other before that.
+        stack.callback(houses.tell_to_stop)
+        selling = QUIET | roles.seller(house.root, sellers_key, cloudflared.path, tunnel)
+        agent = stack.enter_context(
+            running(["gateway", "sell", "--json", "--data-dir", str(seller.folder)], selling)
+        )
+        identity = json.loads(first_line(agent, "the seller's agent"))["identity"]
+        until("a listing at the house", lambda: _listings(house))
+        settings = roles.buyer(house.root, buyers_key, identity)
+        buyer = stack.enter_context(Process("buyer", folder / "buyer", settings, "--port", "0")).party()
+        # Whom the buyer's own books charge for what it buys: the one person there is.
+        buyer.machine("POST", "/accounting/v1/credits", user="owner", amount=TOP_UP_USD, reason="for the demo")
+        until("an offer at the buyer", lambda: _offers(buyer))
+        stack.callback(agent.terminate)
+        yield Market(house, seller, buyer, sellers_key, houses)
+
+
+def _top_up(house: Party, api_key: str) -> None:
+    house.person(api_key, "POST", "/accounting/v1/topups", amount=TOP_UP_USD)
+    until(
+        "the top-up",
+        lambda: house.person(api_key, "GET", "/accounting/v1/balance")["available"] == TOP_UP_USD or None,
+    )
+
+
+def _listings(house: Party) -> bool:
+    """Whether the house has heard of one, asked as another gateway would that knows nothing yet."""
+    told = house.anybody("POST", "/market/v1/gossip/digest", summary=["0" * 64] * 64)
+    return any(json.loads(record)["kind"] == "listing" for record in told["records"])
+
+
+def _offers(buyer: Party) -> bool:
+    return bool(buyer.person(buyer.api_key, "GET", "/v1/models")["data"])
+
+
+def _told(booked: dict[str, int]) -> str:
+    return ", ".join(f"{name} {format_usd(nano)} USD" for name, nano in booked.items())

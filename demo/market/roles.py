@@ -1,0 +1,70 @@
+"""What each of the three is told: the settings that anybody would write, but for prices that make cents."""
+
+import json
+import socket
+from pathlib import Path
+
+MODEL = Path(__file__).parents[1] / "model"
+PROMPT_USD_PER_MTOK = "200"
+COMPLETION_USD_PER_MTOK = "1000"
+"""A thousand times what such a model is worth: Stripe pays out whole cents, and one answer is all there is."""
+FEE_BPS = 500
+
+
+def house(stripe: dict[str, str]) -> dict[str, str]:
+    return {
+        "MILLRACE_HOUSE__ENABLED": "true",
+        "MILLRACE_HOUSE__FEE_BPS": str(FEE_BPS),
+        # So that earnings may be paid out while somebody watches.
+        "MILLRACE_HOUSE__MATURITY_DAYS_NEW": "0",
+        "MILLRACE_HOUSE__MATURITY_DAYS": "0",
+        "MILLRACE_HOUSE__RESERVE_BPS": "0",
+        "MILLRACE_HOUSE__TICK_S": "0.5",
+        "MILLRACE_HOUSE__ALLOWS_LOOPBACK": "true",
+        "MILLRACE_PAYMENTS__TICK_S": "0.2",
+        "MILLRACE_PAYMENTS__ACCOUNT_REST_H": "0",
+        "MILLRACE_PAYMENTS__PAYOUT_MIN_USD": "0.01",
+        **stripe,
+    }
+
+
+def seller(house_url: str, house_key: str, cloudflared: Path, tunnel: str) -> dict[str, str]:
+    model = {
+        "model": MODEL.name,
+        "tokenizer": str(MODEL / "tokenizer.json"),
+        "prompt_usd_per_mtok": PROMPT_USD_PER_MTOK,
+        "completion_usd_per_mtok": COMPLETION_USD_PER_MTOK,
+    }
+    return {
+        "MILLRACE_SELLING__MODELS": json.dumps([model]),
+        "MILLRACE_SELLING__HOUSE_URL": house_url,
+        "MILLRACE_SELLING__HOUSE_KEY": house_key,
+        "MILLRACE_SELLING__PEERS": json.dumps([house_url]),
+        "MILLRACE_SELLING__QUEUE_EMPTY_MINUTES": "0",
+        "MILLRACE_SELLING__SUBMIT_S": "1",
+        "MILLRACE_SELLING__TUNNEL": tunnel,
+        "MILLRACE_SELLING__CLOUDFLARED": str(cloudflared),
+        "MILLRACE_SELLING__ALLOWS_LOOPBACK": "true",
+    }
+
+
+def buyer(house_url: str, house_key: str, seller: str) -> dict[str, str]:
+    return {
+        "MILLRACE_POLICY__LANES": json.dumps(["market"]),
+        "MILLRACE_MARKET__BUY_FOR": json.dumps(["public"]),
+        "MILLRACE_MARKET__HOUSE_URL": house_url,
+        "MILLRACE_MARKET__HOUSE_KEY": house_key,
+        # New sellers get requests of a cent at most; this one is known.
+        "MILLRACE_MARKET__FRIENDS": json.dumps([seller]),
+        "MILLRACE_MARKET__ALLOCATION_USD": "5.00",
+        "MILLRACE_MARKET__PROMPT_USD_PER_MTOK_MAX": PROMPT_USD_PER_MTOK,
+        "MILLRACE_MARKET__COMPLETION_USD_PER_MTOK_MAX": COMPLETION_USD_PER_MTOK,
+        "MILLRACE_MARKET__ALLOWS_LOOPBACK": "true",
+    }
+
+
+def free_port() -> int:
+    """Stripe has to know where the house will be before the house can be told of Stripe."""
+    with socket.socket() as attempt:
+        attempt.bind(("127.0.0.1", 0))
+        return int(attempt.getsockname()[1])

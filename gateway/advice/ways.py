@@ -1,0 +1,167 @@
+"""The ways to have a model answered, each with whether it can be had and in numbers what it gives."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from cluster.errors import ModelDoesNotFit
+from cluster.models.layer_cost import QUANTIZED, Precision
+from cluster.models.model_card import ModelCard
+from cluster.plans.needs import context_room
+from cluster.plans.plan import Plan, plan_stages
+from gateway.advice.break_even import own_nano_per_mtok
+from gateway.advice.question import Question
+
+Kind = Literal["one machine", "quantize", "cluster", "pool", "cloud"]
+
+OWN: tuple[Kind, ...] = ("one machine", "quantize", "cluster")
+
+_PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "int8", "int4")
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """`is_open` is whether it can be had now; `why` says it in a sentence, with the remedy where it cannot.
+
+    Sizes are for the weights and one full context. Times are predictions, `assumed` what of them nobody measured.
+    `nano_per_mtok` is what a million tokens cost in the mix of the question: power, or the provider's price.
+    """
+
+    kind: Kind
+    is_open: bool
+    why: str
+    machines: tuple[str, ...] = ()
+    precision: Precision | None = None
+    needed_bytes: int | None = None
+    usable_bytes: int | None = None
+    context_tokens: int | None = None
+    token_s: float | None = None
+    tokens_per_s: float | None = None
+    first_token_s: float | None = None
+    nano_per_mtok: int | None = None
+    assumed: tuple[str, ...] = ()
+    plan: Plan | None = None
+
+
+def own_ways(question: Question) -> tuple[tuple[Way, ...], Kind | None]:
+    """One machine, one machine with narrower weights, and several; and which of them the cluster would go itself.
+
+    Each is at the widest weights that fit, or as the planner would have it.
+    """
+    card = question.card
+    if card is None:
+        why = "its shape is not known: name a folder, a GGUF file or a Hugging Face id"
+        return tuple(Way(kind, False, why) for kind in OWN), None
+    found: dict[Kind, Plan] = {}
+    chosen = _plan(question, card, question.precision, question.stages_min)
+    if chosen:
+        found[_kind(chosen)] = chosen
+    for plan in _plans(question, card):
+        found.setdefault(_kind(plan), plan)
+    if "cluster" not in found and (split := _split(question, card)):
+        found["cluster"] = split
+    ways = tuple(_own(question, card, kind, found.get(kind)) for kind in OWN)
+    return ways, _kind(chosen) if chosen else None
+
+
+def _kind(plan: Plan) -> Kind:
+    if len(plan.stages) > 1:
+        return "cluster"
+    return "quantize" if plan.precision in QUANTIZED else "one machine"
+
+
+def needed_bytes(question: Question, card: ModelCard, precision: Precision) -> int:
+    """Weights and the keys and values of one full context, as one machine would hold them."""
+    wished = min(question.context_tokens or card.context_tokens, card.context_tokens)
+    token_bytes = sum(card.kv_bytes_per_token(precision, layer) for layer in range(card.layers))
+    return card.total_bytes(precision) + context_room(wished) * token_bytes
+
+
+def _plans(question: Question, card: ModelCard) -> Iterator[Plan]:
+    """What would be planned in each precision, the widest first, on as few machines as may be."""
+    for precision in _precisions(question):
+        if plan := _plan(question, card, precision, 1):
+            yield plan
+
+
+def _split(question: Question, card: ModelCard) -> Plan | None:
+    """Over several machines where it need not be."""
+    if len(question.members) < 2:
+        return None
+    for precision in _precisions(question):
+        plan = _plan(question, card, precision, 2)
+        if plan and len(plan.stages) > 1:
+            return plan
+    return None
+
+
+def _precisions(question: Question) -> tuple[Precision, ...]:
+    """Nobody computes in fp32 where a GPU takes part, unless it is pinned."""
+    if question.precision:
+        return (question.precision,)
+    on_cpus = all(member.machine.device.kind == "cpu" for member in question.members)
+    return _PRECISIONS if on_cpus else _PRECISIONS[1:]
+
+
+def _plan(question: Question, card: ModelCard, precision: Precision | None, stages_min: int) -> Plan | None:
+    """Without a precision that which the planner takes."""
+    try:
+        return plan_stages(
+            question.name,
+            card,
+            question.members,
+            precision=precision,
+            slots=question.slots,
+            context_tokens=question.context_tokens,
+            network=question.network,
+            goal=question.goal,
+            stages_min=stages_min,
+        )
+    except ModelDoesNotFit:
+        return None
+
+
+def _own(question: Question, card: ModelCard, kind: Kind, plan: Plan | None) -> Way:
+    if plan is None:
+        return _closed(question, card, kind)
+    predicted = plan.predicted
+    assert predicted is not None, "every new plan has its forecast"
+    names = tuple(stage.member.name for stage in plan.stages)
+    return Way(
+        kind,
+        True,
+        f"{', '.join(names)} at {plan.precision}",
+        machines=names,
+        precision=plan.precision,
+        needed_bytes=needed_bytes(question, card, plan.precision),
+        usable_bytes=sum(stage.member.machine.memory_usable_bytes for stage in plan.stages),
+        context_tokens=plan.context_tokens,
+        token_s=predicted.token_s,
+        tokens_per_s=predicted.tokens_per_s,
+        first_token_s=predicted.first_token_s,
+        nano_per_mtok=own_nano_per_mtok(question.cost, len(names), predicted),
+        assumed=predicted.assumed,
+        plan=plan,
+    )
+
+
+def _closed(question: Question, card: ModelCard, kind: Kind) -> Way:
+    sizes = [member.machine.memory_usable_bytes for member in question.members]
+    if not sizes:
+        return Way(kind, False, "no machine is in the cluster: `millrace token create` lets one in")
+    if kind == "cluster" and len(sizes) < 2:
+        return Way(kind, False, "there is one machine: `millrace token create` lets another in")
+    if kind != "cluster" and question.precision and (question.precision in QUANTIZED) != (kind == "quantize"):
+        return Way(kind, False, f"cluster.precision pins {question.precision}")
+    # The least that would do.
+    precision = question.precision or ("bf16" if kind == "one machine" else "int4")
+    needed = needed_bytes(question, card, precision)
+    have = sum(sizes) if kind == "cluster" else max(sizes)
+    where = "all machines together have" if kind == "cluster" else "the largest machine has"
+    short = f", {gib(needed - have)} short" if needed > have else ", too little beside the room to work"
+    why = f"{gib(needed)} are needed at {precision}, {where} {gib(have)} to give{short}"
+    return Way(kind, False, why, precision=precision, needed_bytes=needed, usable_bytes=have)
+
+
+def gib(size_bytes: int) -> str:
+    return f"{size_bytes / 2**30:.1f} GiB"

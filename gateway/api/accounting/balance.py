@@ -1,0 +1,80 @@
+"""/accounting/v1/balance: what somebody may spend, what of it is put aside, and what they owe."""
+
+import time
+
+from fastapi import APIRouter
+from sqlalchemy.orm import Session
+
+from accounting import chart
+from accounting.ledger.balances import Balance, balance
+from accounting.money import format_usd
+from accounting.rules.held import Payer
+from accounting.spending.lots import LotLeft, lots_of
+from accounting.spending.purses import credits_of
+from gateway.api.accounting.asking import Facts, organization_of, user_of
+from gateway.api.authority import Authority, Somebody
+from gateway.api.fields import Wanted
+from gateway.times import at
+
+router = APIRouter(prefix="/accounting/v1")
+
+
+@router.get("/balance")
+async def show_balance(authority: Somebody, user: Wanted = None, organization: Wanted = None) -> Facts:
+    """One's credits; for admins those of a person (`user`), or of an organization's pool (`organization`).
+
+    Whoever keeps `ledger_head`, the newest block of the books, can tell later whether the past was rewritten.
+    """
+    books = authority.services.books
+    if organization is not None:
+        found = await books.look(lambda session: _of_pool(session, organization_of(authority, organization)))
+    else:
+        found = await books.look(lambda session: _of_user(session, authority, user_of(authority, user)))
+    return found | {"ledger_head": str(books.head) if books.head else None}
+
+
+def _of_pool(session: Session, pool_id: str) -> Facts:
+    return {"organization": pool_id, **_amounts(balance(session, chart.pool_paid(pool_id)))}
+
+
+def _of_user(session: Session, authority: Authority, user_id: str) -> Facts:
+    """`available` is all that pays for a request at a provider now: promo lots, the pool, own credits."""
+    person = authority.directory.people.ever(user_id)
+    now_ns = time.time_ns()
+    lots = lots_of(session, user_id)
+    paid = balance(session, chart.user_paid(user_id))
+    shares_pool = person.removed_ns is None
+    lasting = [left for left in lots if left.lot.expires_ns > now_ns]
+    payer = Payer(user_id, person.organization_id if shares_pool else "")
+    available_nano = sum(share.amount_nano for share in credits_of(session, payer, now_ns))
+    held_nano = sum(left.held_nano for left in lots) + paid.held_nano
+    return {
+        "user": user_id,
+        "organization": person.organization_id,
+        "available": format_usd(available_nano),
+        "held": format_usd(held_nano),
+        "owed": format_usd(balance(session, chart.user_receivable(user_id)).posted_nano),
+        "paid": _amounts(paid),
+        "promo": [_lot(left) for left in lasting],
+        "pool": _of_pool(session, person.organization_id) if shares_pool else None,
+    }
+
+
+def _amounts(found: Balance) -> Facts:
+    return {
+        "credits": format_usd(found.posted_nano),
+        "held": format_usd(found.held_nano),
+        "available": format_usd(found.available_nano),
+    }
+
+
+def _lot(left: LotLeft) -> Facts:
+    return {
+        "id": left.lot.id,
+        "scope": left.lot.scope,
+        "reason": left.lot.reason,
+        "expires": at(left.lot.expires_ns),
+        "credits": format_usd(left.posted_nano),
+        "held": format_usd(left.held_nano),
+        "available": format_usd(left.posted_nano - left.held_nano),
+    }

@@ -1,0 +1,94 @@
+"""/accounting/v1/budgets: what keys, people, teams and organizations may spend in a day or a month."""
+
+import asyncio
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+from sqlalchemy.orm import Session
+
+from accounting.money import UsdAmount
+from gateway.api.accounting.asking import Facts, Key, scope_of
+from gateway.api.accounting.keyed import KeyedRoute
+from gateway.api.authority import Manager, Somebody
+from gateway.api.fields import Body, Text, Wanted
+from gateway.api.quotas import refuse_own
+from gateway.identity.quotas import of_scopes
+from gateway.limits.budgets import budget_facts
+from gateway.limits.quotas import Quota
+
+router = APIRouter(prefix="/accounting/v1/budgets", route_class=KeyedRoute)
+
+Scope = Annotated[str, Field(max_length=200, pattern=r"^(key|person|team|organization):[^\x00]+$")]
+BudgetSpan = Literal["day", "month"]
+LIMIT_MAX = 100
+Offset = Annotated[int, Query(ge=0, le=10**6)]
+Limit = Annotated[int, Query(ge=1, le=LIMIT_MAX)]
+
+
+class NewBudget(Body):
+    """Paid lanes are closed to the scope where they would cost more than this in a day or a month (UTC)."""
+
+    scope: Scope
+    span: BudgetSpan
+    amount: UsdAmount
+    model: Text | None = None
+
+
+@router.get("")
+async def list_budgets(
+    authority: Somebody, scope: Wanted = None, offset: Offset = 0, limit: Limit = LIMIT_MAX
+) -> Facts:
+    """Budgets that hold for the caller's key; for admins those of a scope of theirs, or with `all` everybody's.
+
+    `next` is the `offset` of the next page.
+    """
+
+    def read(session: Session) -> Facts:
+        found = _found(authority, session, scope)
+        # A look into the usage rows for each: so many at a time.
+        shown = [budget_facts(session, quota) for quota in found[offset : offset + limit]]
+        return {"data": shown, "next": offset + limit if len(found) > offset + limit else None}
+
+    return await authority.services.books.look(read)
+
+
+def _found(authority: Somebody, session: Session, scope: str | None) -> list[Quota]:
+    if scope is not None:
+        wanted = scope_of(authority, scope)
+        found = authority.directory.quotas.rows() if wanted is None else of_scopes(session, (wanted,))
+    elif authority.caller is not None:
+        found = list(authority.caller.quotas)
+    else:
+        found = authority.directory.quotas.rows()
+    return [quota for quota in found if quota.measure == "spend"]
+
+
+@router.put("")
+async def set_budget(authority: Manager, _: Key, wanted: NewBudget) -> Facts:
+    """Set a budget, instead of the one with the same scope, span and model."""
+    quota = Quota(wanted.scope, "spend", wanted.amount, wanted.span, wanted.model)
+
+    def change() -> None:
+        refuse_own(authority, quota.scope)
+        authority.directory.quotas.set(quota, authority.actor)
+
+    await asyncio.to_thread(change)
+    authority.services.keys.forget()
+    return await authority.services.books.look(lambda session: budget_facts(session, quota))
+
+
+@router.delete("")
+async def remove_budget(
+    authority: Manager, scope: Annotated[Scope, Query()], span: BudgetSpan, model: Wanted = None
+) -> dict[str, Any]:
+    """Take a budget away."""
+    quota = Quota(scope, "spend", 0, span, model or None)
+
+    def change() -> None:
+        refuse_own(authority, quota.scope)
+        authority.directory.quotas.remove(quota, authority.actor)
+
+    await asyncio.to_thread(change)
+    authority.services.keys.forget()
+    return {"removed": {"scope": scope, "span": span, "model": model}}

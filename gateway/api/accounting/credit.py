@@ -1,0 +1,158 @@
+"""/accounting/v1/credits: given by the house, and put by people into their organization's pool."""
+
+import asyncio
+from typing import Annotated, Literal, Self
+
+from fastapi import APIRouter
+from pydantic import AwareDatetime, Field, model_validator
+
+from accounting.errors import PostingDenied, PostingInvalid
+from accounting.ledger.postings import Posted, Posting
+from accounting.money import UsdAmount, format_usd
+from accounting.rules import grants
+from accounting.spending.lots import Lot
+from gateway.api.accounting.asking import Facts, Key, Person
+from gateway.api.accounting.keyed import KeyedRoute, id_of
+from gateway.api.authority import Authority, Operator, Somebody
+from gateway.api.fields import Body, Text, as_ns
+from gateway.errors import RequestInvalid
+from gateway.records.books import Books
+from gateway.services import Services
+from gateway.times import at
+
+router = APIRouter(prefix="/accounting/v1/credits", route_class=KeyedRoute)
+
+Amount = Annotated[UsdAmount, Field(gt=0)]
+
+
+class NewCredit(Body):
+    """Against money that reached the house's bank: for a person, or for an organization's pool."""
+
+    user: Text | None = None
+    organization: Text | None = None
+    amount: Amount
+    reason: Text
+
+    @model_validator(mode="after")
+    def _has_one_owner(self) -> Self:
+        if (self.user is None) == (self.organization is None):
+            raise ValueError("user or organization: say whose, one of the two")
+        return self
+
+
+class NewPromo(Body):
+    """Credits that end one day. They pay for cloud requests: the market takes none."""
+
+    user: Text
+    amount: Amount
+    expires: AwareDatetime
+    scope: Literal["cloud"] = "cloud"
+    reason: Text
+
+
+class IntoPool(Body):
+    amount: Amount
+
+
+class OutOfPool(Body):
+    organization: Text
+    user: Text
+    amount: Amount
+
+
+@router.post("")
+async def give(operator: Operator, key: Key, wanted: NewCredit) -> Facts:
+    """Give credits to a person or a pool; what the person owes is taken out of them first."""
+    credit_id, books = id_of("credit", operator.actor.name, key), operator.services.books
+    if wanted.user is not None:
+        person = await asyncio.to_thread(operator.directory.people.person, wanted.user)
+        posted = await books.credit(credit_id, person.user_id, wanted.amount, wanted.reason)
+        whose = f"person:{person.user_id}"
+    else:
+        found = await asyncio.to_thread(operator.directory.people.organization, wanted.organization or "")
+        posted = await books.credit_pool(credit_id, found.organization_id, wanted.amount, wanted.reason)
+        whose = f"organization:{found.organization_id}"
+    facts = {"id": credit_id, "to": whose, "amount": format_usd(wanted.amount), "reason": wanted.reason}
+    return await _done(operator, "credit.add", whose, posted, facts)
+
+
+@router.post("/promo")
+async def give_promo(operator: Operator, key: Key, wanted: NewPromo) -> Facts:
+    """Give a person credits that end one day."""
+    lot_id = id_of("promo", operator.actor.name, key)
+    person = await asyncio.to_thread(operator.directory.people.person, wanted.user)
+    expires_ns = as_ns(wanted.expires)
+    assert expires_ns is not None, "the field is there"
+    lot = Lot(lot_id, person.user_id, wanted.amount, expires_ns, wanted.scope, wanted.reason)
+    try:
+        posted = await operator.services.books.grant(lot)
+    except PostingInvalid as error:
+        raise RequestInvalid(f"expires: {error}", param="expires") from error
+    facts = {
+        "id": lot_id,
+        "to": f"person:{lot.user_id}",
+        "amount": format_usd(lot.amount_nano),
+        "scope": lot.scope,
+    }
+    facts |= {"expires": at(expires_ns), "reason": lot.reason}
+    return await _done(operator, "credit.grant", f"person:{lot.user_id}", posted, facts)
+
+
+@router.post("/pool")
+async def fund_pool(authority: Somebody, person: Person, key: Key, wanted: IntoPool) -> Facts:
+    """Own credits become those of the organization; they do not come back by themselves.
+
+    Those bought by card a short while ago stay, since the bank may take them back.
+    """
+    move_id, organization_id = id_of("pool", person.user_id, key), person.organization_id
+    posting = grants.pool_funded(move_id, person.user_id, organization_id, wanted.amount)
+    posted = await _put_in(authority.services, person.user_id, wanted.amount, posting)
+    facts = {"id": move_id, "to": f"organization:{organization_id}", "amount": format_usd(wanted.amount)}
+    return await _done(authority, "credit.pool", f"person:{person.user_id}", posted, facts)
+
+
+@router.post("/pool/return")
+async def return_from_pool(operator: Operator, key: Key, wanted: OutOfPool) -> Facts:
+    """Give credits of a pool back to a person; what the person owes is taken out of them first."""
+    move_id, people = id_of("pool-return", operator.actor.name, key), operator.directory.people
+    person = await asyncio.to_thread(people.person, wanted.user)
+    if person.organization_id != wanted.organization:
+        raise RequestInvalid(f"user: {wanted.user} is not of {wanted.organization}", param="user")
+    posting = grants.pool_returned(move_id, person.organization_id, person.user_id, wanted.amount)
+    posted = await _moved(operator.services.books, posting)
+    await operator.services.books.settle_debt(posting.idem_key, person.user_id)
+    facts = {"id": move_id, "to": f"person:{person.user_id}", "amount": format_usd(wanted.amount)}
+    return await _done(operator, "credit.return", f"organization:{person.organization_id}", posted, facts)
+
+
+async def _put_in(services: Services, user_id: str, amount_nano: int, posting: Posting) -> Posted:
+    """Raises PayerFrozen, RequestInvalid for credits that are too fresh, and what the books raise."""
+    till = services.till
+    if till is None:
+        return await _moved(services.books, posting)
+    if await till.ask(till.payments.topups.desk.ledger.is_booked, posting.idem_key):
+        return await _moved(services.books, posting)
+    move = till.moving(user_id, amount_nano)
+    await till.ask(move.begin)
+    try:
+        posted = await _moved(services.books, posting)
+    except PostingDenied:
+        await till.ask(move.end)
+        raise
+    await till.ask(move.end)
+    return posted
+
+
+async def _moved(books: Books, posting: Posting) -> Posted:
+    """Whoever pays out of one of the accounts looks again what there is. Raises BooksBroken, as spending does."""
+    books.inspection.check()
+    posted = await books.book(posting)
+    books.leases.purses.forget_all()
+    return posted
+
+
+async def _done(authority: Authority, action: str, target: str, posted: Posted, facts: Facts) -> Facts:
+    """What was booked, in the audit log too; once, however often it is asked for."""
+    add_once = authority.directory.audit.add_once
+    await asyncio.to_thread(add_once, authority.actor, action, target, facts, named_by="id")
+    return facts | {"event": posted.event_seq}

@@ -1,0 +1,108 @@
+"""Routes that are answered once for each Idempotency-Key: every POST and PUT of the accounting API."""
+
+import hashlib
+import re
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import anyio
+import anyio.to_thread
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+
+from accounting.errors import IdempotencyConflict, InsufficientCredit, LedgerError
+from gateway.api.authority import admitted
+from gateway.api.plain import error_response
+from gateway.errors import BodyTooLarge, GatewayError, PaymentRefused, RequestInvalid
+from gateway.records.asked import HEADER, Answer, AskedBefore, Claim
+
+REPLAYED = "Idempotent-Replayed"
+MODE_HEADER = "x-millrace-payments"
+"""Whether money is real: on every answer about payments."""
+_KEY = re.compile(r"[!-~]{1,200}")
+_BODY_MAX = 64 * 1024
+_WRITES = frozenset({"POST", "PUT"})
+_OF_PAYMENTS = tuple(f"/accounting/v1/{name}" for name in ("payments", "topups", "refunds", "payouts", "sellers"))
+
+
+def key_of(request: Request) -> str:
+    """The request's key. Raises RequestInvalid."""
+    given = request.headers.getlist(HEADER)
+    if len(given) != 1 or not _KEY.fullmatch(given[0]):
+        raise RequestInvalid(
+            f"Send one {HEADER} header of 1 to 200 visible ASCII characters, the same on every retry.",
+            param=HEADER,
+        )
+    return given[0]
+
+
+def id_of(what: str, whose: str, key: str) -> str:
+    """Return the id of what somebody asks for under a key: asked for again, it is the same."""
+    return hashlib.sha256("\0".join((what, whose, key)).encode()).hexdigest()[:32]
+
+
+class KeyedRoute(APIRoute):
+    """What writes asks for a key, and answers a request that it has answered before with what it said then.
+
+    Answers are kept where something was done, or refused for good. Whoever was not let in, sent what makes no
+    sense, or was told to ask again may use the key once more.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+        if not _WRITES & (self.methods or set()):
+            return handle
+
+        async def answer_once(request: Request) -> Response:
+            authority = await admitted(request)
+            key, asked = key_of(request), await _asked(request)
+            before: AskedBefore = request.app.state.asked
+            begun = await anyio.to_thread.run_sync(before.begin, authority.actor.name, key, asked)
+            if isinstance(begun, Answer):
+                return _replayed(request, begun)
+            return await _answered(handle, request, before, begun)
+
+        return answer_once
+
+
+def _replayed(request: Request, answer: Answer) -> Response:
+    headers = {REPLAYED: "true"}
+    till = request.app.state.services.till
+    if till is not None and request.url.path.startswith(_OF_PAYMENTS):
+        headers[MODE_HEADER] = "live" if till.is_live else "test"
+    return Response(answer.body, answer.status, headers, "application/json")
+
+
+async def _answered(
+    handle: Callable[[Request], Coroutine[Any, Any, Response]], request: Request, before: AskedBefore, claim: Claim
+) -> Response:
+    answer: Answer | None = None
+    try:
+        try:
+            response = await handle(request)
+        except (GatewayError, LedgerError) as error:
+            if not _is_final(error):
+                raise
+            response = error_response(error, request.url.path)
+        answer = Answer(response.status_code, bytes(response.body))
+        return response
+    finally:
+        # Also where the request was given up: whoever asks again finds what was done.
+        with anyio.CancelScope(shield=True):
+            if answer is None:
+                await anyio.to_thread.run_sync(before.forget, claim)
+            else:
+                await anyio.to_thread.run_sync(before.end, claim, answer)
+
+
+def _is_final(error: Exception) -> bool:
+    """Whether this is the key's answer for good: what was asked for was decided, whoever asks for it again."""
+    return isinstance(error, InsufficientCredit | IdempotencyConflict | PaymentRefused)
+
+
+async def _asked(request: Request) -> bytes:
+    """What is asked, byte for byte. Raises BodyTooLarge."""
+    body = await request.body()
+    if len(body) > _BODY_MAX:
+        raise BodyTooLarge.of_request(_BODY_MAX)
+    return b"\0".join((request.method.encode(), request.url.path.encode(), request.url.query.encode(), body))

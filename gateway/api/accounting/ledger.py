@@ -1,0 +1,122 @@
+"""/accounting/v1/ledger: is the ledger what it was when it was signed, and does it add up? For operators."""
+
+import os
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import StringConstraints
+from sqlalchemy.orm import Session
+
+from accounting.ledger.health import Finding
+from accounting.proofs import blocks
+from accounting.proofs.blocks import SignedBlock
+from accounting.proofs.maker import Unproven
+from gateway.api.accounting.asking import Facts
+from gateway.api.authority import Operator
+from gateway.data_folder import DataFolder
+from gateway.errors import Overloaded, RequestInvalid
+from gateway.records.verifying import Question, head_facts, verify_aside
+from gateway.settings import Settings
+
+router = APIRouter(prefix="/accounting/v1/ledger")
+
+_LIMIT_MAX_S = 300
+_NUMBER_MAX = 2**63 - 1
+_YEAR_S = 366 * 86_400
+_Fingerprint = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+_HEAD = r"^[0-9]{1,18}:[0-9a-f]{64}$"
+
+
+@router.get("/verify")
+async def verify(
+    operator: Operator,
+    from_block: Annotated[int, Query(ge=1, le=_NUMBER_MAX)] = 1,
+    known: Annotated[str | None, Query(pattern=_HEAD, description="A head that was kept, as N:HASH.")] = None,
+    limit_s: Annotated[int, Query(ge=1, le=_LIMIT_MAX_S)] = 30,
+    signed_by: Annotated[list[_Fingerprint], Query(max_length=100, description="All keys that may sign.")] = [],  # noqa: B006
+    unproven_max_s: Annotated[int, Query(ge=2, le=_YEAR_S)] = 10,
+) -> Facts:
+    """Read blocks for `limit_s` seconds; `next_block` is the next call's `from_block`, null when it was all.
+
+    One verification at a time. Accounts are added up only by one that comes from block 1 to the end: where that
+    takes longer there is `millrace ledger verify`. An event may be without a block for `unproven_max_s` seconds.
+    """
+    services = operator.services
+    if services.verifying.locked():
+        raise Overloaded("The ledger is being verified; ask again when that has ended.")
+    async with services.verifying:
+        dsn, signers = _dsn(services.settings), tuple(signed_by)
+        asked = Question(dsn, os.getpid(), from_block, limit_s, known, signers, unproven_max_s)
+        reply = await verify_aside(asked)
+    if reply.verdict is None:
+        raise RequestInvalid(f"from_block: {reply.unknown_block}", param="from_block")
+    return reply.verdict
+
+
+@router.get("/blocks")
+async def show_blocks(
+    operator: Operator,
+    after: Annotated[int, Query(ge=0, le=_NUMBER_MAX)] = 0,
+    limit: Annotated[int, Query(ge=1, le=blocks.PAGE_MAX)] = 100,
+) -> Facts:
+    """Blocks in their order, and the keys that signed them. `next` is the `after` of the next page."""
+    books = operator.services.books
+
+    def page(session: Session) -> tuple[list[SignedBlock], dict[str, bytes], SignedBlock]:
+        found = blocks.blocks_after(session, after, limit=limit)
+        return found, blocks.public_keys(session, found), blocks.newest(session)
+
+    found, keys, newest = await books.look(page)
+    return {
+        "blocks": [block_facts(block) for block in found],
+        "keys": {fingerprint: key.hex() for fingerprint, key in keys.items()},
+        "head": head_facts(newest.head if newest.n else None),
+        "next": found[-1].n if found and found[-1].n < newest.n else None,
+    }
+
+
+@router.get("/health")
+async def show_health(operator: Operator, deep: bool = False) -> Facts:
+    """Every rule that is broken, what was accepted of that, and what is in no block. `deep` adds up every transfer
+    ever booked: at most once a minute, `age_s` seconds ago."""
+    books = operator.services.books
+    found, age_s = await books.inspection.latest() if deep else (await books.findings(deep=False), 0.0)
+    return {
+        "sound": all(each.is_accepted for each in found),
+        "deep": deep,
+        "age_s": round(age_s, 1),
+        "unproven": _unproven_facts(books.unproven),
+        "broken": [_broken_facts(each) for each in found if not each.is_accepted],
+        "accepted": [_broken_facts(each) for each in found if each.is_accepted],
+    }
+
+
+def _broken_facts(found: Finding) -> Facts:
+    return {"rule": found.rule, "meaning": found.meaning, "where": list(found.where)}
+
+
+def block_facts(block: SignedBlock) -> Facts:
+    """Bytes as hex; times as decimal strings, for they are beyond what JSON's numbers hold."""
+    return {
+        "n": block.n,
+        "from_seq": block.from_seq,
+        "to_seq": block.to_seq,
+        "events": block.events,
+        "prev": block.prev.hex(),
+        "hash": block.hash.hex(),
+        "made_ns": str(block.made_ns),
+        "signed_by": block.signed_by,
+        "signature": block.signature.hex(),
+    }
+
+
+def _unproven_facts(left: Unproven | None) -> Facts | None:
+    if left is None:
+        return None
+    return {"events": left.events, "age_s": round(left.age_s(time.time_ns()), 1), "trouble": left.trouble or None}
+
+
+def _dsn(settings: Settings) -> str:
+    dsn = settings.database.dsn
+    return dsn.get_secret_value() if dsn else DataFolder(settings.data_dir).dsn

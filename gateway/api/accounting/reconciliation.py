@@ -1,0 +1,58 @@
+"""/accounting/v1/payments: how payments are, Stripe against the books, and who is frozen. For operators."""
+
+import asyncio
+
+from fastapi import APIRouter
+
+from accounting.payments.standing import standing
+from gateway.api.accounting.asking import Facts, Key
+from gateway.api.accounting.keyed import KeyedRoute
+from gateway.api.accounting.paying import Paying
+from gateway.api.authority import Operator
+from gateway.api.fields import Body, Named, Text
+
+router = APIRouter(prefix="/accounting/v1/payments", route_class=KeyedRoute)
+
+
+class Frozen(Body):
+    """`why` null lets the user spend again, unless a dispute is open."""
+
+    why: Text | None
+
+
+@router.get("")
+async def show_payments(till: Paying, operator: Operator) -> Facts:
+    """How payments are: mode, messages that wait or failed, the last reconciliation."""
+    return {"mode": till.mode, **await operator.services.books.look(standing)}
+
+
+@router.post("/reconcile")
+async def reconcile(till: Paying, _: Operator, __: Key) -> Facts:
+    """Compare Stripe with the books now; otherwise that is done once a day."""
+    return dict(await till.ask(till.keeper.reconcile)) | {"mode": till.mode}
+
+
+@router.post("/messages/{message}/retry")
+async def retry(till: Paying, operator: Operator, _: Key, message: Named) -> Facts:
+    """Work a message of Stripe's off again that failed too often. `failures` of the payments has their ids."""
+    await till.ask(till.payments.worker.retry, message)
+    facts: Facts = {"id": message, "status": "waiting"}
+    await asyncio.to_thread(
+        operator.directory.audit.add, operator.actor, "payments.retry", f"message:{message}", facts
+    )
+    till.keeper.wake()
+    return facts
+
+
+@router.put("/frozen/{user}")
+async def freeze(till: Paying, operator: Operator, _: Key, user: Named, wanted: Frozen) -> Facts:
+    """Freeze somebody with a reason, or end it with null: a frozen user spends and buys nothing."""
+    person = await asyncio.to_thread(operator.directory.people.ever, user)
+    facts: Facts = {"user": person.user_id, "frozen": wanted.why}
+    await asyncio.to_thread(
+        operator.directory.audit.add, operator.actor, "payments.freeze", f"person:{user}", facts
+    )
+    await till.ask(till.payments.payers.freeze, person.user_id, wanted.why)
+    await till.ask(till.frozen.look)
+    # A dispute that is open freezes whatever is wished here.
+    return facts | {"frozen": till.frozen.why(person.user_id)}

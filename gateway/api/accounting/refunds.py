@@ -1,0 +1,66 @@
+"""/accounting/v1/refunds: bought credits go back to the card that they came from."""
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from fastapi import APIRouter
+
+from accounting.money import UsdAmount, format_usd
+from accounting.payments.tables import TopupRefund
+from gateway.api.accounting.asking import Facts, Key
+from gateway.api.accounting.keyed import KeyedRoute, id_of
+from gateway.api.accounting.paying import Limit, Paying, own, page, whose
+from gateway.api.authority import Operator, Somebody
+from gateway.api.fields import Body, Named, Text, Wanted
+from gateway.times import at
+
+if TYPE_CHECKING:
+    from gateway.payments.till import Till
+
+router = APIRouter(prefix="/accounting/v1/refunds", route_class=KeyedRoute)
+
+
+class NewRefund(Body):
+    topup: Text
+    amount: UsdAmount
+
+
+@router.post("")
+async def open_refund(till: Paying, operator: Operator, key: Key, wanted: NewRefund) -> Facts:
+    """Refund a top-up: credits are not a way to move money from one card to another."""
+    refund_id = id_of("refund", operator.actor.name, key)
+    refund = await till.ask(till.payments.refunds.open, refund_id, wanted.topup, wanted.amount)
+    return _facts(refund) | {"mode": till.mode}
+
+
+@router.get("")
+async def list_refunds(
+    till: Paying, authority: Somebody, user: Wanted = None, before: Wanted = None, limit: Limit = 20
+) -> Facts:
+    """Refunds of one's own credits, newest first; for operators everybody's."""
+    found = await till.ask(till.payments.refunds.newest, whose(authority, user), before, limit + 1)
+    return page(till, found, limit, _facts)
+
+
+@router.get("/{refund_id}")
+async def show_refund(till: Paying, authority: Somebody, refund_id: Named) -> Facts:
+    """A refund and how far it is."""
+    refund = await own(till, authority, till.payments.refunds.find, refund_id, lambda refund: refund.user_id)
+    return _facts(refund) | {"mode": till.mode}
+
+
+async def refunds_of(till: "Till", topup_ids: Collection[str]) -> list[Facts]:
+    """What was given back of top-ups that the caller may see, newest first."""
+    return [_facts(refund) for refund in await till.ask(till.payments.refunds.of_topups, topup_ids)]
+
+
+def _facts(refund: TopupRefund) -> Facts:
+    return {
+        "id": refund.id,
+        "topup": refund.topup_id,
+        "user": refund.user_id,
+        "amount": format_usd(refund.amount_nano),
+        "status": refund.status,
+        "reason": refund.reason,
+        "created": at(refund.created_ns),
+    }

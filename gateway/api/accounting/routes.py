@@ -1,0 +1,32 @@
+"""Which routes of /accounting/v1 there are: those of payments only where the owner has set up Stripe."""
+
+from fastapi import APIRouter, Request
+
+from gateway.api.accounting import balance, budgets, credit, transactions, usage, usage_refunds
+from gateway.errors import FeatureUnsupported
+
+_PAYMENTS = ("payments", "topups", "refunds", "payouts", "sellers", "webhooks")
+
+
+def accounting_routers(*, has_payments: bool) -> list[APIRouter]:
+    """In the order in which they are looked through."""
+    always = [balance, transactions, usage, budgets, credit, usage_refunds]
+    return [*(module.router for module in always), *(_payments() if has_payments else [_no_payments()])]
+
+
+def _payments() -> list[APIRouter]:
+    from gateway.api.accounting import payouts, reconciliation, refunds, topups, webhooks
+
+    return [module.router for module in (reconciliation, topups, refunds, payouts, webhooks)]
+
+
+def _no_payments() -> APIRouter:
+    router = APIRouter(prefix="/accounting/v1")
+    for name in _PAYMENTS:
+        for path in (f"/{name}", f"/{name}/{{rest:path}}"):
+            router.add_api_route(path, _refuse, methods=["GET", "POST", "PUT", "DELETE"])
+    return router
+
+
+async def _refuse(_: Request) -> None:
+    raise FeatureUnsupported("This gateway takes no payments: its owner has not set up Stripe.")

@@ -1,0 +1,63 @@
+"""/accounting/v1/usage: what was asked and what it cost, in groups, as JSON or CSV."""
+
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+from fastapi.responses import JSONResponse
+
+from gateway.api.accounting.asking import Form, is_operator, scope_of, sheet
+from gateway.api.authority import Authority, Somebody
+from gateway.api.fields import Since, Wanted, as_ns
+from gateway.records.usage_report import DAY_NS, DAYS, GROUPS_MAX, columns, group_names, usage_report
+
+router = APIRouter(prefix="/accounting/v1")
+
+LIMIT_MAX = GROUPS_MAX - 1
+
+By = Annotated[str, Query(max_length=100, description="Names between commas.")]
+Offset = Annotated[int, Query(ge=0, le=10**6)]
+Limit = Annotated[int, Query(ge=1, le=LIMIT_MAX)]
+
+
+@router.get("/usage")
+async def show_usage(
+    authority: Somebody,
+    by: By = "day,model",
+    since: Since = None,
+    until: Since = None,
+    scope: Wanted = None,
+    offset: Offset = 0,
+    limit: Limit = LIMIT_MAX,
+    format: Form = "json",  # noqa: A002 - the query's own name
+) -> Response:
+    """What one has used, of the last 30 days unless told otherwise; for admins that of a scope of theirs.
+
+    Scopes are those of limits. Admins of the house may ask for `all`. `next` is the `offset` of the next page.
+    """
+    names, with_costs = group_names(by), is_operator(authority)
+    until_ns = as_ns(until) or time.time_ns() + 1
+    since_ns = as_ns(since)
+    found = await authority.services.books.look(
+        lambda session: usage_report(
+            session,
+            names,
+            _scope(authority, scope),
+            since_ns=until_ns - DAYS * DAY_NS if since_ns is None else since_ns,
+            until_ns=until_ns,
+            offset=offset,
+            limit=limit + 1,
+            with_costs=with_costs,
+        )
+    )
+    rows, after = found[:limit], offset + limit if len(found) > limit else None
+    if format == "csv":
+        return sheet("usage", columns(names, with_costs=with_costs), [list(row.values()) for row in rows], after)
+    return JSONResponse({"data": rows, "next": after})
+
+
+def _scope(authority: Authority, wanted: str | None) -> str | None:
+    """None for everybody's."""
+    if wanted is None and authority.caller is not None:
+        return f"person:{authority.caller.user_id}"
+    return None if wanted is None else scope_of(authority, wanted)

@@ -1,0 +1,95 @@
+"""/accounting/v1/refunds/usage: what a request was charged is given back to who paid it, whole or in part."""
+
+import asyncio
+import time
+from typing import Annotated
+
+from fastapi import APIRouter
+from pydantic import Field
+from sqlalchemy.orm import Session
+
+from accounting import chart
+from accounting.errors import IdempotencyConflict, InsufficientCredit, LedgerBusy
+from accounting.ledger.postings import Posting
+from accounting.money import UsdAmount, format_usd
+from accounting.rules.charged import Charged
+from accounting.rules.usage_refunds import refund
+from accounting.spending.charges import event_legs, find_charge, find_standing
+from gateway.api.accounting.asking import Facts, Key
+from gateway.api.accounting.keyed import KeyedRoute
+from gateway.api.authority import Operator
+from gateway.api.fields import Body, Text
+from gateway.errors import Conflict, NotFound, RequestInvalid
+from gateway.records.books import Books
+
+router = APIRouter(prefix="/accounting/v1/refunds", route_class=KeyedRoute)
+
+_TRIES_MAX = 8
+
+
+class UsageRefund(Body):
+    """Without `amount` all that was charged. `provider_credits` where the cloud provider will not bill it."""
+
+    request_id: Text
+    amount: Annotated[UsdAmount, Field(gt=0)] | None = None
+    reason: Text
+    provider_credits: bool = False
+
+
+@router.post("/usage")
+async def refund_usage(operator: Operator, _: Key, wanted: UsageRefund) -> Facts:
+    """Give back what a request was charged, once: another amount for one that was refunded is refused."""
+    books = operator.services.books
+    for _try in range(_TRIES_MAX):
+        charge, amount_nano, posting = await books.look(lambda session: _asked(session, wanted))
+        if posting is None:
+            break
+        try:
+            await books.book(posting)
+        except InsufficientCredit:
+            continue  # A seller was paid meanwhile: it is looked again what there is.
+        except IdempotencyConflict:
+            continue  # Somebody else refunded it a moment ago.
+        break
+    else:
+        raise LedgerBusy(f"what request {wanted.request_id} was charged changes too quickly")
+    facts = {"request": wanted.request_id, "amount": format_usd(amount_nano), "reason": wanted.reason}
+    add_once, target = operator.directory.audit.add_once, f"request:{wanted.request_id}"
+    await asyncio.to_thread(add_once, operator.actor, "usage.refund", target, facts, named_by="request")
+    await _settle_debts(books, wanted.request_id)
+    return {
+        "request_id": wanted.request_id,
+        "charged": format_usd(charge.charge_nano),
+        "amount": format_usd(amount_nano),
+        "reason": wanted.reason,
+    }
+
+
+async def _settle_debts(books: Books, request_id: str) -> None:
+    """What came back as own credits pays what their users owe first."""
+    key = f"refund:{request_id}"
+    legs = await books.look(lambda session: event_legs(session, key))
+    for user_id in {owner for leg in legs if (owner := chart.owner_of(leg.credit))}:
+        await books.settle_debt(key, user_id)
+
+
+def _asked(session: Session, wanted: UsageRefund) -> tuple[Charged, int, Posting | None]:
+    """The charge, how much of it comes back, and the event for that; None where it is booked.
+
+    Raises NotFound, Conflict, RequestInvalid.
+    """
+    charge = find_charge(session, wanted.request_id)
+    if charge is None:
+        raise NotFound(f"nothing was charged for a request {wanted.request_id}")
+    amount_nano = charge.charge_nano if wanted.amount is None else wanted.amount
+    if amount_nano > charge.charge_nano:
+        raise RequestInvalid(f"amount: {format_usd(charge.charge_nano)} was charged", param="amount")
+    booked = event_legs(session, f"refund:{wanted.request_id}")
+    if booked:
+        given_nano = sum(leg.amount_nano for leg in booked if leg.debit == charge.clearing)
+        if given_nano != amount_nano:
+            raise Conflict(f"amount: {format_usd(given_nano)} of it was given back before", param="amount")
+        return charge, amount_nano, None
+    standing = find_standing(session, charge, time.time_ns())
+    event = refund(charge, amount_nano, wanted.reason, standing, provider_credits=wanted.provider_credits)
+    return charge, amount_nano, event

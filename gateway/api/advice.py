@@ -1,0 +1,121 @@
+"""/admin/advise and /admin/cluster/model: where a model should run; and having the cluster serve it."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter
+from fastapi.responses import StreamingResponse
+from pydantic import Field
+
+from cluster.control.deployment import Model
+from cluster.errors import ModelError, ModelNotFound
+from cluster.models.layer_cost import Precision
+from cluster.models.manifest import Progress
+from gateway.advice.asking import Wishes, ask_advice
+from gateway.advice.facts import advice_facts
+from gateway.api.authority import Authority, Operator
+from gateway.api.fields import Body
+from gateway.errors import Conflict, NotFound, RequestInvalid
+from gateway.services import Services
+
+router = APIRouter(prefix="/admin")
+
+# Between two lines of a load's progress.
+_LINE_S = 0.25
+
+Reference = Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\x00]*$")]
+
+
+class ModelQuestion(Body):
+    """A folder or GGUF file of the gateway's machine, or a Hugging Face id; `compare` is a cloud model's name."""
+
+    model: Reference
+    compare: Annotated[str | None, Field(max_length=200)] = None
+    context_tokens: Annotated[int | None, Field(ge=64, le=2**24)] = None
+    precision: Precision | None = None
+
+
+class NewModel(Body):
+    model: Reference
+
+
+@router.post("/advise")
+async def show_advice(authority: Operator, question: ModelQuestion) -> dict[str, Any]:
+    """Every way to have the model answered, the best of them, why, and when own machines pay."""
+    wishes = Wishes(question.context_tokens, question.precision, question.compare)
+    try:
+        found = await ask_advice(authority.services, question.model, wishes)
+    except ModelNotFound as error:
+        raise NotFound(str(error), param="model") from None
+    except ModelError as error:
+        raise RequestInvalid(f"model: {error}", param="model") from None
+    return advice_facts(found)
+
+
+@router.post("/cluster/model")
+async def load_model(authority: Operator, wanted: NewModel) -> StreamingResponse:
+    """Lines of JSON while the model is read: `done_bytes` of `total_bytes`, at the end `model` or `error`.
+
+    Whoever hangs up ends it. A cluster has one model for its life: another is not put in its place.
+    """
+    await allow_loading(authority, wanted.model)
+    return StreamingResponse(_loading(authority.services, wanted.model), media_type="application/x-ndjson")
+
+
+def _refusal(services: Services) -> str:
+    """Why another model cannot be read now; empty where it can."""
+    controller = services.controller
+    if services.loading.locked():
+        return f"{controller.model_name} is being read just now; ask again when it is there."
+    if controller.model is None and (controller.model_name is None or controller.status[0] == "failed"):
+        return ""
+    return f"The cluster serves {controller.model_name}. Start the gateway with --model for another one."
+
+
+async def allow_loading(authority: Authority, reference: str) -> None:
+    """Writes down who wants it. Raises Conflict where the cluster has a model, or reads one."""
+    services = authority.services
+    if refusal := _refusal(services):
+        raise Conflict(refusal, param="model")
+    add = authority.directory.audit.add
+    await asyncio.to_thread(add, authority.actor, "cluster.model", f"model:{reference}"[:200])
+
+
+async def read_model(services: Services, reference: str, progress: Progress | None = None) -> Model:
+    """Have the cluster read a model and serve it; one at a time. Raises ModelError, Conflict."""
+    # Again, for others may have asked while it was written down.
+    if refusal := _refusal(services):
+        raise Conflict(refusal, param="model")
+    async with services.loading:
+        return await services.controller.load_model(reference, progress)
+
+
+async def _loading(services: Services, reference: str) -> AsyncGenerator[bytes]:
+    told: list[tuple[int, int]] = []
+    # The progress comes from a thread; only its newest word counts.
+    reading = read_model(services, reference, lambda done, total: told.append((done, total)))
+    loading = asyncio.create_task(reading, name="load model")
+    try:
+        while not loading.done():
+            await asyncio.wait((loading,), timeout=_LINE_S)
+            if told:
+                done_bytes, total_bytes = told[-1]
+                told.clear()
+                yield _line({"done_bytes": done_bytes, "total_bytes": total_bytes})
+        yield _line(_outcome(loading))
+    finally:
+        loading.cancel()
+        await asyncio.gather(loading, return_exceptions=True)
+
+
+def _outcome(loading: "asyncio.Task[Model]") -> dict[str, Any]:
+    try:
+        return {"model": loading.result().name}
+    except (ModelError, Conflict) as error:
+        return {"error": str(error)}
+
+
+def _line(facts: dict[str, Any]) -> bytes:
+    return orjson.dumps(facts) + b"\n"

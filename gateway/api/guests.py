@@ -1,0 +1,48 @@
+"""/admin/guest-key and /admin/idle: what the selling agent beside this gateway asks of it."""
+
+import asyncio
+import time
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+
+from gateway.api.authority import Operator
+from gateway.guests.agent import AgentWord
+from gateway.guests.idle import IdleWatch
+from gateway.guests.key import issue_guest_key
+
+WAIT_S_MAX = 60.0
+
+router = APIRouter(prefix="/admin")
+
+WaitS = Annotated[float, Query(ge=0, le=WAIT_S_MAX)]
+State = Annotated[str | None, Query(max_length=200)]
+
+
+@router.post("/guest-key")
+async def make_guest_key(authority: Operator) -> dict[str, Any]:
+    """Make a key whose requests are guests, until the next one is made or this gateway starts anew."""
+    services = authority.services
+    folder = services.settings.data_dir
+    issued = await asyncio.to_thread(issue_guest_key, services.keys, services.guests, folder, authority.actor)
+    return {"key": issued.token, "key_id": issued.row.key_id, "prefix": issued.row.prefix}
+
+
+@router.get("/idle")
+async def show_idle(
+    authority: Operator,
+    request: Request,
+    wait_s: WaitS = 0.0,
+    version: int | None = None,
+    state: State = None,
+) -> dict[str, Any]:
+    """How idle the gateway is; with `version` not before that has changed, or `wait_s` has passed.
+
+    With `state` the agent says how it is itself, for people who look at this gateway.
+    """
+    if state is not None:
+        authority.services.guests.agent = AgentWord(state, time.monotonic())
+    watch: IdleWatch = request.app.state.idle
+    found = await (watch.state() if version is None else watch.after(version, wait_s))
+    return asdict(found)

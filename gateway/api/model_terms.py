@@ -1,0 +1,113 @@
+"""/admin/aliases and /admin/prices: further names of the pool's models, and prices of providers' models."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+
+from accounting.errors import AmountInvalid
+from accounting.money import Nano, format_usd, parse_usd
+from gateway.api.authority import Authority, Operator
+from gateway.api.fields import Body
+from gateway.errors import RequestInvalid
+from gateway.lanes.model_terms import Alias, OwnPrice
+
+router = APIRouter()
+
+Name = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00]*$")]
+NameAsked = Annotated[str, Query(min_length=1, max_length=256, pattern=r"^[^\x00]*$")]
+Usd = Annotated[str, Field(min_length=1, max_length=40)]
+
+
+class NewAlias(Body):
+    """Of `models` each backend of the pool gives the first that it has."""
+
+    alias: Name
+    models: Annotated[tuple[Name, ...], Field(min_length=1, max_length=50)]
+
+
+class NewPrice(Body):
+    """Of a cloud model, by the name that callers use; dollars for a million tokens, as text."""
+
+    model: Name
+    prompt_usd_per_mtok: Usd
+    completion_usd_per_mtok: Usd
+
+
+@router.get("/aliases")
+async def list_aliases(authority: Operator) -> list[dict[str, Any]]:
+    """Every alias, with where it was set; one that was set while a gateway ran replaces the settings'."""
+    services = authority.services
+    own = [_of_alias(each) for each in services.model_terms.now.aliases]
+    known = {each["alias"] for each in own}
+    settings = services.settings.pool.aliases.items()
+    listed = [{"alias": name, "models": list(models), "origin": "settings"} for name, models in settings]
+    return sorted([*own, *(each for each in listed if each["alias"] not in known)], key=lambda each: each["alias"])
+
+
+@router.put("/aliases")
+async def set_alias(authority: Operator, wanted: NewAlias) -> dict[str, Any]:
+    """Let callers name models of the pool by another name, in every gateway of the house."""
+    terms = authority.services.model_terms
+    return _of_alias(await terms.set_alias(wanted.alias, wanted.models, authority.actor))
+
+
+@router.delete("/aliases")
+async def remove_alias(authority: Operator, alias: NameAsked) -> dict[str, str]:
+    """Take an alias away that was set here; one of the settings holds again."""
+    await authority.services.model_terms.remove_alias(alias, authority.actor)
+    return {"removed": alias}
+
+
+@router.get("/prices")
+async def list_own_prices(authority: Operator) -> list[dict[str, Any]]:
+    """The prices that were set while a gateway ran; `millrace prices list` has all."""
+    return [_of_price(each) for each in authority.services.model_terms.now.prices]
+
+
+@router.put("/prices")
+async def set_price(authority: Operator, wanted: NewPrice) -> dict[str, Any]:
+    """Charge this for a cloud model from the next request on, in every gateway of the house."""
+    return _of_price(await set_price_of(authority, wanted))
+
+
+@router.delete("/prices")
+async def remove_price(authority: Operator, model: NameAsked) -> dict[str, str]:
+    """Charge what the settings say again, or the providers' list."""
+    await authority.services.model_terms.remove_price(model, authority.actor)
+    return {"removed": model}
+
+
+async def set_price_of(authority: Authority, wanted: NewPrice) -> OwnPrice:
+    """Raises RequestInvalid, Conflict."""
+    prompt_nano = _nano(wanted.prompt_usd_per_mtok, "prompt_usd_per_mtok")
+    completion_nano = _nano(wanted.completion_usd_per_mtok, "completion_usd_per_mtok")
+    terms = authority.services.model_terms
+    return await terms.set_price(wanted.model, prompt_nano, completion_nano, authority.actor)
+
+
+def _nano(text: str, name: str) -> Nano:
+    try:
+        return parse_usd(text)
+    except AmountInvalid as error:
+        raise RequestInvalid(f"{name}: {error}", param=name) from None
+
+
+def _of_alias(alias: Alias) -> dict[str, Any]:
+    return {
+        "alias": alias.alias,
+        "models": list(alias.models),
+        "origin": "set",
+        "since_ns": alias.since_ns,
+        "actor": alias.actor,
+    }
+
+
+def _of_price(price: OwnPrice) -> dict[str, Any]:
+    return {
+        "model": price.model,
+        "prompt_usd_per_mtok": format_usd(price.prompt_nano),
+        "completion_usd_per_mtok": format_usd(price.completion_nano),
+        "since_ns": price.since_ns,
+        "actor": price.actor,
+    }

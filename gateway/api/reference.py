@@ -1,0 +1,240 @@
+"""Every route as a page of documentation: `python -m gateway.api.reference > docs/api.md`.
+
+Routes of FastAPI are told by its OpenAPI description: a handler's first sentence says what it does, and its
+dependencies say who may call it. Those that carry the traffic have no framework; a table here tells of them.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from fastapi import APIRouter, FastAPI
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import iter_route_contexts
+
+from gateway.api import admin, advice, batches, files, guests, messages, ollama, responses, routes_admin
+from gateway.api.accounting import ledger
+from gateway.api.accounting.keyed import key_of
+from gateway.api.accounting.routes import accounting_routers
+from gateway.api.authority import Manager, Operator, Somebody
+from gateway.house import disputes, sellers
+from gateway.house import routes as house
+from gateway.house.relay import relay_router
+from gateway.pool import api as pool_api
+
+_HEAD = """# Every route
+
+Made by `python -m gateway.api.reference` from what the gateway says of its routes; a test compares them. How to
+use those under `/v1`, and every error: [apps.md](apps.md). Money in detail:
+[operations.md](operations.md#accounting-api).
+
+**Who.** *Anybody* needs no key. *Any key* is a valid one as `Authorization: Bearer mr-...` (under `/v1` also as
+`x-api-key`), which sees what is its person's own. *Admins* are people with that role whose key was made with
+`--admin`, over their own organization; *operators* are those of the organization `home`, and the machine's own
+command line, which both may do everything below them. A *seller's session* is a token that a seller's agent gets
+by its signature.
+
+**Takes.** The query stands behind `?`, the fields of a JSON body in braces; `*` marks what must be given. Where
+*Idempotency-Key* stands that header is required.
+"""
+
+ANYBODY, KEY, ADMINS, OPERATORS = "anybody", "any key", "admins", "operators"
+_SESSION, _STRIPE, _LANE = "seller's session", "Stripe, by its signature", "a key with the lane `market`"
+_WHO = {
+    get_args(alias)[1].dependency: who
+    for alias, who in ((Operator, OPERATORS), (Manager, ADMINS), (Somebody, KEY))
+}
+_RANKS = (OPERATORS, ADMINS, KEY)
+
+_GROUPS = (
+    (
+        "Watching",
+        "for balancers and Prometheus; keep them inside with the proxy",
+        ("/healthz", "/readyz", "/metrics"),
+    ),
+    ("OpenAI, Anthropic, ranking", "asked by apps", ("/v1/", "/v2/", "/rerank")),
+    ("Ollama", "asked by Ollama's clients", ("/api/",)),
+    ("Accounting", "money and usage, as decimal strings in USD", ("/accounting/",)),
+    ("Administration", "what the command line and the console do", ("/admin/",)),
+    ("Market", "at a house; the protocol is in [market.md](market.md)", ("/market/",)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A route as readers see it. `takes` is Markdown."""
+
+    method: str
+    path: str
+    who: str
+    does: str
+    takes: str = ""
+
+
+# Who may call what has no dependency that says so.
+_WHO_OF_PATH = {
+    "/api/version": ANYBODY,
+    "/accounting/v1/webhooks/stripe": _STRIPE,
+    "/accounting/v1/webhooks/stripe-connect": _STRIPE,
+    "/market/v1/allocations": _LANE,
+    "/market/v1/jobs/poll": _SESSION,
+    "/market/v1/jobs/{errand_id}/answer": _SESSION,
+}
+# Bodies that their handlers read themselves.
+_TAKEN = {
+    "POST /v1/files": "a form: `file`\\*, `purpose`\\*, `expires_after[anchor]`, `expires_after[seconds]`",
+    "POST /v1/batches": (
+        "`{input_file_id*, endpoint*, completion_window*, metadata, output_expires_after}`; the window is `24h`"
+    ),
+    "POST /v1/messages/count_tokens": "as Anthropic has it",
+    "POST /v1/responses/input_tokens": "as OpenAI has it",
+    "POST /api/show": "as Ollama has it",
+    "POST /market/v1/jobs/{errand_id}/answer": "a part, in MessagePack",
+    "POST /market/v1/relay/{seller}/{path}": "what the seller would get",
+}
+_OPENAI, _ANTHROPIC, _OLLAMA = "as OpenAI has it", "as Anthropic has it", "as Ollama has it"
+_OPENAIS_FORM, _RANKING, _PACKED = "OpenAI's form", "as Jina and Cohere have it", "MessagePack"
+# By method, who may, and path: what has no framework that could be asked.
+_WRITTEN: dict[tuple[str, str], dict[str, tuple[str, str]]] = {
+    ("GET", ANYBODY): {
+        "/healthz": ("The process lives.", ""),
+        "/readyz": ("The models that it was started with will be answered; else 503 and why.", ""),
+        "/metrics": ("Figures for Prometheus.", ""),
+    },
+    ("GET", KEY): {
+        "/v1/models": ("The models that the key may use, with lanes, abilities and context.", ""),
+        "/v1/models/{name}": ("One model of them.", ""),
+    },
+    ("POST", KEY): {
+        "/v1/chat/completions": ("Answer a chat, whole or streamed.", _OPENAI),
+        "/v1/completions": ("Go on with a text.", _OPENAI),
+        "/v1/embeddings": ("Texts as vectors.", _OPENAI),
+        "/v1/moderations": ("Whether a text is harmful.", _OPENAI),
+        "/v1/images/generations": ("Paint a picture.", _OPENAI),
+        "/v1/images/edits": ("Paint a picture anew.", _OPENAIS_FORM),
+        "/v1/images/variations": ("Paint a picture like one.", _OPENAIS_FORM),
+        "/v1/audio/speech": ("Say a text.", _OPENAI),
+        "/v1/audio/transcriptions": ("Write down what is said.", _OPENAIS_FORM),
+        "/v1/audio/translations": ("Write down in English what is said.", _OPENAIS_FORM),
+        "/v1/responses": ("Answer with items, stored unless told otherwise.", _OPENAI),
+        "/v1/messages": ("Answer a chat of Anthropic's clients, whole or streamed.", _ANTHROPIC),
+        "/v1/rerank": ("Documents in the order in which they answer a query.", _RANKING),
+        "/v2/rerank": ("The same, for Cohere's newer clients.", _RANKING),
+        "/rerank": ("The same, for clients that ask without a version.", _RANKING),
+        "/api/chat": ("Answer a chat; without messages load the model, or put it away.", _OLLAMA),
+        "/api/generate": ("Go on with a text; without a prompt load the model, or put it away.", _OLLAMA),
+        "/api/embed": ("Texts as vectors.", _OLLAMA),
+        "/api/embeddings": ("One text as a vector.", _OLLAMA),
+    },
+    ("POST", ANYBODY): {
+        "/market/v1/gossip/digest": ("Compare which signed records either side knows.", _PACKED),
+        "/market/v1/gossip/records": ("Tell signed records.", _PACKED),
+    },
+}
+
+
+def entries() -> list[Entry]:
+    """Every route of a gateway that takes payments and is a house, by path and method."""
+    written = [
+        Entry(method, path, who, *told)
+        for (method, who), routes in _WRITTEN.items()
+        for path, told in routes.items()
+    ]
+    return sorted((*written, *_described()), key=lambda entry: (entry.path, entry.method))
+
+
+def _described() -> Iterator[Entry]:
+    """The routes that FastAPI can be asked about."""
+    app = FastAPI()
+    for router in _routers():
+        app.include_router(router)
+    described: dict[str, Any] = app.openapi()
+    callers = _callers(app)
+    for path, methods in described["paths"].items():
+        for method, told in methods.items():
+            call = f"{method.upper()} {path}"
+            who, is_keyed = callers[call]
+            takes = (_TAKEN.get(call) or _taken(told, described), "*Idempotency-Key*" if is_keyed else "")
+            does = _sentence(told.get("description", ""))
+            yield Entry(method.upper(), path, who, does, "; ".join(filter(None, takes)))
+
+
+def page(found: Iterable[Entry]) -> str:
+    """Markdown, a table for each group."""
+    listed = list(found)
+    parts = [_HEAD]
+    for title, what, prefixes in _GROUPS:
+        rows = [entry for entry in listed if entry.path.startswith(prefixes)]
+        parts.append(f"## {title}\n\n{what[0].upper()}{what[1:]}.\n")
+        parts.append("| call | who | does | takes |\n|---|---|---|---|")
+        parts += [f"| `{row.method} {row.path}` | {row.who} | {row.does} | {row.takes} |" for row in rows]
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _routers() -> list[APIRouter]:
+    """They are only described here, never asked: what some are made with is not needed."""
+    nothing: Any = None
+    return [
+        *(module.router for module in (responses, messages, ollama, files, batches, admin, advice, routes_admin)),
+        *(module.router for module in (guests, pool_api, ledger)),
+        *accounting_routers(has_payments=True),
+        *(sellers.keyed, sellers.plain, house.keyed, house.plain, disputes.router, relay_router(nothing)),
+    ]
+
+
+def _callers(app: FastAPI) -> dict[str, tuple[str, bool]]:
+    """By method and path who may call, and whether it takes an Idempotency-Key."""
+    found = {}
+    for route in iter_route_contexts(app.routes):
+        dependant = getattr(route, "dependant", None)
+        if dependant is None or route.path_format is None:
+            continue
+        asked = set(_dependencies(dependant))
+        ranks = [who for who in _RANKS if who in {_WHO.get(each) for each in asked}]
+        otherwise = ANYBODY if route.path_format.startswith("/market/") else KEY
+        who = _WHO_OF_PATH.get(route.path_format) or next(iter(ranks), otherwise)
+        for method in route.methods or ():
+            found[f"{method} {route.path_format}"] = who, key_of in asked
+    return found
+
+
+def _dependencies(dependant: Dependant) -> Iterator[Any]:
+    for each in dependant.dependencies:
+        yield each.call
+        yield from _dependencies(each)
+
+
+def _taken(told: dict[str, Any], described: dict[str, Any]) -> str:
+    query = [
+        _name(each["name"], each.get("required", False))
+        for each in told.get("parameters", ())
+        if each["in"] == "query"
+    ]
+    fields = list(_fields(told, described))
+    return ", ".join(
+        filter(None, (f"`?{'&'.join(query)}`" if query else "", f"`{{{', '.join(fields)}}}`" if fields else ""))
+    )
+
+
+def _fields(told: dict[str, Any], described: dict[str, Any]) -> Iterator[str]:
+    for content in told.get("requestBody", {}).get("content", {}).values():
+        schema = content["schema"]
+        while "$ref" in schema:
+            schema = described["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+        for name in schema.get("properties", ()):
+            yield _name(name, name in schema.get("required", ()))
+
+
+def _name(name: str, is_required: bool) -> str:
+    return f"{name}*" if is_required else name
+
+
+def _sentence(description: str) -> str:
+    """The first paragraph, as a table's cell."""
+    return " ".join(description.split("\n\n")[0].split()).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page(entries()))

@@ -1,0 +1,32 @@
+"""/admin/market/sales: what own machines sold on the market, for this gateway's own books."""
+
+from typing import Annotated
+
+from fastapi import APIRouter
+from pydantic import Field
+
+from accounting.money import UsdAmount, format_usd
+from accounting.rules.sales import sold
+from gateway.api.authority import Operator
+from gateway.api.fields import Body, Text
+from market.channels.terms import LANES_MAX
+
+router = APIRouter()
+
+
+class Sale(Body):
+    """One request by its final receipt: what it came to, the house's fee included."""
+
+    channel: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    lane: Annotated[int, Field(ge=0, lt=LANES_MAX)]
+    seq: Annotated[int, Field(ge=1, lt=2**53)]
+    amount: UsdAmount
+    model: Text
+
+
+@router.post("/market/sales")
+async def book_sale(operator: Operator, sale: Sale) -> dict[str, str | int]:
+    """Book what a request sold on the market came to, once: another amount for the same one is refused."""
+    posting = sold(sale.channel, sale.lane, sale.seq, sale.amount, sale.model)
+    posted = await operator.services.books.book(posting)
+    return {"event": posted.event_seq, "amount": format_usd(sale.amount)}

@@ -1,0 +1,151 @@
+"""Audits of sellers beside ordinary requests: drawn from what was served, within a budget, and acted upon."""
+
+import asyncio
+from collections.abc import Coroutine
+from random import SystemRandom
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from gateway.auditing.asking import Asking
+from gateway.auditing.auditor import Auditor
+from gateway.auditing.prompts import questions
+from gateway.auditing.shelf import Shelf, Suspension
+from gateway.auditing.wares import Ware as Audited
+from gateway.buying.orders import Orders
+from gateway.buying.sellers import Sellers
+from gateway.buying.shop import Shop
+from gateway.buying.store import Store
+from gateway.buying.ware import Ware
+from gateway.cloud_worker.logbook import note
+from market.auditing.verdicts import Audit, Decision
+from market.matching.track import Tally
+
+DAY_MS = 86_400_000
+REFRESHED_EVERY_S = 5.0
+_NOTING_MAX = 256
+_WHY_CHARS_MAX = 300
+
+
+class Audits:
+    """What is known of sellers by looking at them. One event loop owns it."""
+
+    def __init__(
+        self, shelf: Shelf, store: Store, shop: Shop, sellers: Sellers, orders: Orders, asking: Asking
+    ) -> None:
+        self.shelf = shelf
+        self._store = store
+        self._sellers = sellers
+        self._day_nano = orders.audit_nano_per_day
+        self._now_ms = sellers.now_ms
+        self._shop = shop
+        self._chance = SystemRandom()
+        prompts = questions(self._chance)
+        self.auditor = Auditor(
+            asking,
+            shelf,
+            self._tell,
+            chance=self._chance.random,
+            now_ms=self._now_ms,
+            pause_s_max=orders.bounds.audit_pause_s,
+            left_nano=self._left_nano,
+            peers=self._peers,
+            prompt=lambda: next(prompts),
+        )
+        self._noting: set[asyncio.Task[None]] = set()
+
+    def served(self, ware: Ware, is_odd: bool) -> None:
+        """An ordinary request was answered; nobody waits for what is made of it."""
+        if not self._day_nano or len(self._noting) >= _NOTING_MAX:
+            return
+        self._begin(self._note(audited_as(ware), is_odd))
+
+    async def run(self) -> None:
+        """Audit until cancelled, and hear of what the owner has lifted in the meantime."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.auditor.run(), name="auditor")
+            tasks.create_task(self._refresh(), name="suspensions")
+
+    async def load(self) -> None:
+        """Know what was known."""
+        suspensions, tallies = await asyncio.to_thread(lambda: (self.shelf.suspensions(), self.shelf.tallies()))
+        self._sellers.suspend({seller: why_of(each) for seller, each in suspensions.items()})
+        self._sellers.take_audits(tallies)
+
+    async def settled(self) -> None:
+        """Return once nothing is drawn or due."""
+        await asyncio.gather(*self._noting)
+        await self.auditor.idle()
+        await asyncio.gather(*self._noting)
+
+    async def stop(self) -> None:
+        for task in self._noting:
+            task.cancel()
+        await asyncio.gather(*self._noting, return_exceptions=True)
+
+    async def _note(self, ware: Audited, is_odd: bool) -> None:
+        try:
+            await self.auditor.served(ware, is_odd=is_odd)
+        except SQLAlchemyError as error:
+            note("audits_unknown", error=type(error).__name__)
+
+    async def _refresh(self) -> None:
+        while True:
+            await asyncio.sleep(REFRESHED_EVERY_S)
+            if self._noting:
+                continue
+            try:
+                await self.load()
+            except SQLAlchemyError as error:
+                note("audits_unknown", error=type(error).__name__)
+
+    def _peers(self, ware: Audited) -> list[Audited]:
+        """In no order that a seller has a hand in; without newcomers, whom anybody may be several of."""
+        alike = self._shop.of_weights(ware.weights, ware.quantization)
+        found = [each for each in alike if not each.is_probation]
+        return [audited_as(each) for each in self._chance.sample(found, len(found))]
+
+    def _left_nano(self) -> int:
+        return self._day_nano - self._store.audits_nano(self._now_ms() - DAY_MS)
+
+    def _tell(self, ware: Audited, audit: Audit, decision: Decision) -> None:
+        """What the audit says of the seller counts at once, and is written down after it."""
+        tally = self._sellers.audited(ware.seller, is_good=not audit.has_failed)
+        found = None
+        if decision.action in ("suspend", "forfeit"):
+            found = Suspension(ware.seller, ware.model, audit.made_ms, decision.reasons)
+            self._sellers.suspend({**self._sellers.suspended, ware.seller: why_of(found)})
+            note("seller_suspended", seller=ware.seller[:16], reasons=why_of(found))
+        self._begin(self._keep(ware.seller, tally, found))
+
+    async def _keep(self, seller: str, tally: Tally, found: Suspension | None) -> None:
+        try:
+            if found is not None:
+                await asyncio.to_thread(self.shelf.suspend, found)
+            await asyncio.to_thread(self.shelf.put_tally, seller, tally)
+        except SQLAlchemyError as error:
+            note("audits_unkept", error=type(error).__name__)
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work, name="audit note")
+        self._noting.add(task)
+        task.add_done_callback(self._noting.discard)
+
+
+def why_of(suspension: Suspension) -> str:
+    """In words, for whoever asks why nothing is bought there: the first reasons, each once."""
+    reasons = "; ".join(dict.fromkeys(suspension.reasons))
+    return f"{suspension.model}: {reasons}"[:_WHY_CHARS_MAX]
+
+
+def audited_as(ware: Ware) -> Audited:
+    listing = ware.listing
+    return Audited(
+        listing=ware.record.digest,
+        seller=ware.seller,
+        owner=ware.seller,
+        model=listing.id,
+        weights=listing.weights_sha256,
+        quantization=listing.quantization,
+        is_probation=ware.is_probation,
+        tells="logprobs" in listing.supported_features,
+    )

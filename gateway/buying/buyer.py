@@ -1,0 +1,296 @@
+"""One request over as many sellers as it takes: the next goes on where one broke off, and is no dearer."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+
+from gateway.auditing.wares import BOOKED_AT_ONCE, Cost, Costs
+from gateway.buying.answer import Answer
+from gateway.buying.channels import Tie
+from gateway.buying.credit import Credit
+from gateway.buying.errand import Errand
+from gateway.buying.errors import SellerBusy, SellerFailed, SellerRefuses
+from gateway.buying.hearing import Flag
+from gateway.buying.owed import OWED_AT_ONCE, Owed, OwedPage
+from gateway.buying.purchase import Bought, Means, Purchase, tell_of
+from gateway.buying.sellers import Sellers
+from gateway.buying.shop import Shop
+from gateway.buying.tokenizers import Tokenizers
+from gateway.buying.unbroken import unbroken
+from gateway.buying.vouching import vouch
+from gateway.buying.wanted import Asked
+from gateway.buying.ware import Ware
+from gateway.cloud_worker.errors import Refusal
+from gateway.cloud_worker.exchange import Exchange
+from gateway.cloud_worker.logbook import note
+from gateway.market.challenge import is_behind
+from market.errors import CountingUnavailable, MarketError, RequestNotCounted
+from market.listings.prices import cost_nano
+from market.matching.candidate import PROBATION_COST_MAX_NANO
+
+SELLERS_MAX = 4
+"""An answer that breaks off at one seller after the other may be what they break by."""
+_LANE_TRIES = 3
+_LANE_REFUSALS = frozenset(("spent", "busy", "unpaid"))
+_CHANNEL_REFUSALS = frozenset(("limit", "ended"))
+# What says nothing of the seller: our voucher, our listing, our credit or the request itself was not right.
+_OF_VOUCHER = ("prices", "request", "ended", "superseded", "no_credit", "house_changed", "dear")
+_OURS = frozenset((*_OF_VOUCHER, "malformed", "content", "too_long", "uncounted"))
+_TELLING_MAX = 256
+# Small models do repeat themselves, and some engines say more than we pass on: that is written down alone.
+_HELD_AGAINST: frozenset[Flag] = frozenset(("inflated", "invisible", "blank"))
+
+
+@dataclass
+class _Course:
+    """How far a request has come."""
+
+    parts: list[Bought] = field(default_factory=list)
+    tried: set[str] = field(default_factory=set)
+
+    @property
+    def spent_nano(self) -> int:
+        return sum(part.amount_nano for part in self.parts)
+
+    @property
+    def tokens(self) -> int:
+        return sum(part.completion_tokens for part in self.parts)
+
+    @property
+    def text(self) -> str:
+        return "".join(part.text for part in self.parts)
+
+    @property
+    def is_plain(self) -> bool:
+        return all(part.is_plain for part in self.parts)
+
+
+class Buyer:
+    """Serves errands. One event loop owns it."""
+
+    def __init__(self, means: Means, shop: Shop, sellers: Sellers, credit: Credit, tokenizers: Tokenizers) -> None:
+        self._means = means
+        self._shop = shop
+        self._sellers = sellers
+        self._credit = credit
+        self._tokenizers = tokenizers
+        self._telling: set[asyncio.Task[None]] = set()
+        self._serving: Counter[str] = Counter()
+        self.served: Callable[[Ware, bool], None] = _nobody_asks
+        """Told of every listing that delivered something to a caller, and whether that was odd."""
+        self.changed = asyncio.Event()
+        """Something of the offers is not as it was; whoever tells them clears it."""
+
+    async def serve(self, errand: Errand, exchange: Exchange) -> None:
+        """Answer over the exchange.
+
+        Raises:
+            Refusal: nothing was delivered, and nothing is charged.
+        """
+        self._serving[errand.id] += 1
+        try:
+            await self._serve(errand, exchange)
+        finally:
+            self._serving[errand.id] -= 1
+            if not self._serving[errand.id]:
+                del self._serving[errand.id]
+
+    async def _serve(self, errand: Errand, exchange: Exchange) -> None:
+        answer, course = Answer(errand.asked, exchange), _Course()
+        ware: Ware | None = self._found(errand)
+        while ware is not None:
+            failure = await self._buy_part(errand, ware, course, answer)
+            if failure is None:
+                await answer.finish(course.parts)
+                return
+            note("seller_failed", seller=ware.seller[:16], code=failure.code, error=str(failure))
+            if not course.tokens:
+                raise refusal_of(failure)
+            ware = self._next(errand, ware, course)
+        refusal = Refusal(502, "seller_broke_off", "The seller's answer broke off.")
+        if errand.is_audit:
+            raise refusal
+        await answer.break_off(course.parts, refusal)
+
+    def unbooked(self, after: str) -> Costs:
+        """What audits behind this id came to that nobody has booked. Takes a while."""
+        rows = self._means.store.unbooked_audits(BOOKED_AT_ONCE, self._sellers.now_ms(), after)
+        return Costs(tuple(Cost(row.request_id, row.seller, row.amount_nano) for row in rows))
+
+    def note_booked(self, request_ids: list[str]) -> None:
+        self._means.store.note_booked(request_ids)
+
+    async def owed(self, after: str) -> OwedPage:
+        """What requests behind this id came to, whose jobs have ended and which the books may lack."""
+        serving = list(self._serving)
+        now_ms = self._sellers.now_ms()
+        rows = await asyncio.to_thread(self._means.store.owed, after, serving, OWED_AT_ONCE, now_ms)
+        # It may have begun one job more meanwhile.
+        ended = [row for row in rows if row.request_id not in self._serving]
+        return OwedPage(tuple(Owed(row.request_id, row.amount_nano, row.began_ms, row.died) for row in ended))
+
+    async def forget_owed(self, request_ids: list[str]) -> None:
+        """These are booked."""
+        await asyncio.to_thread(self._means.store.forget_owed, request_ids)
+
+    async def remind(self) -> None:
+        """Tell sellers what they may not have heard: of an answer in the middle of which we died, for one."""
+        where = {ware.seller: ware.base_url for ware in self._shop.wares()[0]}
+        for tie, lane in self._credit.untold():
+            url = where.get(tie.terms.seller)
+            if url and lane in tie.untold and not await tell_of(self._means, url, tie, lane):
+                # Once in a round is enough for whoever is not there.
+                del where[tie.terms.seller]
+
+    async def stop(self) -> None:
+        for task in self._telling:
+            task.cancel()
+        await asyncio.gather(*self._telling, return_exceptions=True)
+
+    def _found(self, errand: Errand) -> Ware:
+        try:
+            return self._shop.find(errand.listing)
+        except SellerRefuses as error:
+            raise refusal_of(error) from None
+
+    def _next(self, errand: Errand, ware: Ware, course: _Course) -> Ware | None:
+        if errand.is_alone or not errand.asked.can_be_continued or not course.is_plain:
+            return None
+        if len(course.tried) >= SELLERS_MAX or course.tokens >= errand.asked.tokens_max:
+            return None
+        able = self._shop.substitutes(ware, same_weights=True)
+        if errand.continues:
+            able += self._shop.substitutes(ware, same_weights=False)
+        return next((other for other in able if other.seller not in course.tried), None)
+
+    async def _buy_part(self, errand: Errand, ware: Ware, course: _Course, answer: Answer) -> SellerFailed | None:
+        """One seller's part, on another lane where it is the lane that it objects to; why it was not the last."""
+        course.tried.add(ware.seller)
+        failure: SellerFailed | None = None
+        for _ in range(_LANE_TRIES):
+            failure = await self._try(errand, ware, course, answer)
+            if failure is None or failure.code not in _LANE_REFUSALS:
+                break
+        if failure is not None:
+            self._learn(ware, failure)
+        return failure
+
+    async def _try(self, errand: Errand, ware: Ware, course: _Course, answer: Answer) -> SellerFailed | None:
+        asked = errand.asked.after(course.text, course.tokens) if course.tokens else errand.asked
+        seller = self._sellers.of(ware.seller)
+        seller.in_flight += 1
+        self.changed.set()
+        try:
+            async with self._begun(errand, ware, asked, course) as purchase, aclosing(purchase.chunks()) as chunks:
+                async for together in chunks:
+                    await answer.pass_on(together, purchase.prompt_tokens)
+        except SellerFailed as error:
+            return error
+        else:
+            slots = ware.listing.capacity.slots
+            tokens = course.parts[-1].completion_tokens
+            self._sellers.answered(ware.seller, ware.name, slots, purchase.ttft_s or 0.0, tokens)
+            return None
+        finally:
+            seller.in_flight -= 1
+            self.changed.set()
+
+    @asynccontextmanager
+    async def _begun(self, errand: Errand, ware: Ware, asked: Asked, course: _Course) -> AsyncIterator[Purchase]:
+        """A purchase that is settled in any case. Raises SellerFailed."""
+        await self._prove(ware)
+        counting = await self._tokenizers.counting(ware.listing.tokenizer_sha256, ware.base_url)
+        try:
+            prompt_tokens = await asyncio.to_thread(counting.prompt_tokens, asked.fields)
+        except RequestNotCounted as error:
+            raise Refusal(
+                400, "not_countable", f"The market has no price for this: {error}", error.field
+            ) from None
+        except CountingUnavailable as error:
+            raise SellerFailed(f"its prompt cannot be counted now: {error}", "uncounted") from None
+        if course.tokens:
+            asked = asked.affordable(ware.listing.pricing, prompt_tokens, errand.ceiling_nano - course.spent_nano)
+        most_nano = cost_nano(ware.listing.pricing, prompt_tokens, 0, asked.tokens_max * asked.choices)
+        self._check_cost(errand, ware, course, most_nano)
+        tie = await self._credit.tie_for(ware.seller, most_nano)
+        pseudonym = self._credit.speaker(tie)
+        try:
+            vouched = vouch(tie, pseudonym, ware, asked, most_nano, errand.id, self._means.standing)
+        except SellerFailed:
+            raise
+        except MarketError as error:
+            raise SellerFailed(f"nothing can be sealed for it: {error}", "garbled") from None
+        purchase = Purchase(self._means, ware, asked, tie, pseudonym, vouched, counting, prompt_tokens)
+        try:
+            yield purchase
+        except SellerRefuses as error:
+            self._heed(tie, vouched.begun.lane, error)
+            raise
+        finally:
+            bought = await unbroken(purchase.settle())
+            course.parts.append(bought)
+            self._draw_audit(errand, ware, bought)
+            if bought.flags:
+                note("answer_flagged", seller=ware.seller[:16], flags=",".join(bought.flags))
+                self._sellers.flagged(ware.seller, len(_HELD_AGAINST.intersection(bought.flags)))
+            self._tell(purchase)
+
+    def _draw_audit(self, errand: Errand, ware: Ware, bought: Bought) -> None:
+        # Whoever lends a friend money does not test it, least of all on that credit.
+        if bought.completion_tokens and not errand.is_audit and not self._credit.is_friend(ware.seller):
+            self.served(ware, bool(_HELD_AGAINST.intersection(bought.flags)))
+
+    def _heed(self, tie: Tie, lane: int, error: SellerRefuses) -> None:
+        """Leave what a seller objects to. Raises SellerFailed where it would have us leave what is in order."""
+        if error.code in _LANE_REFUSALS:
+            tie.shun(lane, error.code)
+        elif error.code in _CHANNEL_REFUSALS and not self._credit.is_friend(tie.terms.seller):
+            if not tie.may_be_used_up(error.code, lane, self._sellers.now_ms()):
+                raise SellerFailed(f"it does not use credit that is there: {error}", "disbelieved") from None
+            tie.is_retired = True
+
+    def _check_cost(self, errand: Errand, ware: Ware, course: _Course, most_nano: int) -> None:
+        if course.spent_nano + most_nano > errand.ceiling_nano:
+            raise SellerRefuses("it would cost more than was put aside", "dear")
+        if ware.is_probation and most_nano > PROBATION_COST_MAX_NANO:
+            raise SellerRefuses("newcomers get no request as dear as this", "dear")
+
+    async def _prove(self, ware: Ware) -> None:
+        """Whether the seller itself is at this address, once for each."""
+        seller = self._sellers.of(ware.seller)
+        if seller.proven_at == ware.base_url:
+            return
+        if not await is_behind(self._means.outbound, ware.base_url, ware.seller, ware.record.key):
+            raise SellerFailed("somebody else, or nobody, is at its address", "unreachable")
+        seller.proven_at = ware.base_url
+
+    def _learn(self, ware: Ware, error: SellerFailed) -> None:
+        if isinstance(error, SellerBusy):
+            self._sellers.was_busy(ware.seller, ware.name, ware.listing.capacity.slots)
+        elif error.code not in _OURS:
+            self._sellers.failed(ware.seller)
+            if error.code in ("broke_off", "unreachable"):
+                self._sellers.of(ware.seller).proven_at = ""
+
+    def _tell(self, purchase: Purchase) -> None:
+        """Nobody waits for the seller's having our receipt: its next job brings it, too."""
+        if len(self._telling) < _TELLING_MAX:
+            task = asyncio.create_task(purchase.tell(), name="receipt")
+            self._telling.add(task)
+            task.add_done_callback(self._telling.discard)
+
+
+def _nobody_asks(ware: Ware, is_odd: bool) -> None:
+    pass
+
+
+def refusal_of(failure: SellerFailed) -> Refusal:
+    """What the gateway is told where nothing was delivered: then it may ask somebody else."""
+    message = f"The seller did not answer: {failure}."
+    if isinstance(failure, SellerBusy):
+        return Refusal(429, "seller_full", message, retry_after=str(failure.retry_after_s))
+    if failure.code == "slow":
+        return Refusal(504, "seller_slow", message)
+    return Refusal(502, f"seller_{failure.code}", message)

@@ -1,0 +1,160 @@
+"""Chunks of OpenAI's streams from a stranger: known fields of known types pass, in our words; the rest does not.
+
+What is built here is new from the ground up, so that nothing travels on with it: no ids of the seller's, no
+fields that some client acts on, no calls of tools that the request does not have, nothing behind an end.
+"""
+
+from collections.abc import Collection
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from gateway.buying.errors import Garbled
+from gateway.buying.logprobs import Logprobs, said_of, tokens_of
+from market.counting.answer import CALLS_MAX, CHOICES_MAX
+
+Json = dict[str, Any]
+FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
+
+_Index = Annotated[int, Meta(ge=0, lt=CALLS_MAX)]
+_CallId = Annotated[str, Meta(max_length=128, pattern="^[A-Za-z0-9_.:-]*$")]
+
+
+class _Function(Struct, frozen=True):
+    name: Annotated[str, Meta(max_length=256)] | None = None
+    arguments: str | None = None
+
+
+class _Call(Struct, frozen=True):
+    function: _Function | None = None
+    index: _Index = 0
+    id: _CallId | None = None
+    type: Literal["function"] | None = None
+
+
+class _Delta(Struct, frozen=True):
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+    refusal: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: Annotated[list[_Call], Meta(max_length=CALLS_MAX)] | None = None
+    function_call: _Function | None = None
+
+
+class _Choice(Struct, frozen=True):
+    index: Annotated[int, Meta(ge=0, lt=CHOICES_MAX)] = 0
+    delta: _Delta | None = None
+    text: str | None = None
+    finish_reason: FinishReason | None = None
+    logprobs: Logprobs | None = None
+
+
+class _Chunk(Struct, frozen=True):
+    choices: Annotated[list[_Choice], Meta(max_length=CHOICES_MAX)] = []
+
+
+_chunk = msgspec.json.Decoder(_Chunk)
+
+
+class Chunks:
+    """Reads the chunks of one answer: `choices` of them, with calls of `tools` and no others.
+
+    Log probabilities are let through for `told_tokens_max` tokens: none where nobody asked for them.
+    """
+
+    def __init__(self, *, is_chat: bool, choices: int, tools: Collection[str], told_tokens_max: int = 0) -> None:
+        self._is_chat = is_chat
+        self._choices = choices
+        self._tools = frozenset(tools)
+        self._calls: dict[tuple[int, int], str] = {}
+        self._finished: set[int] = set()
+        self._told_tokens_left = told_tokens_max
+        self._is_told = told_tokens_max > 0
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether every choice has come to its end."""
+        return len(self._finished) == self._choices
+
+    def read(self, content: bytes) -> list[Json]:
+        """The chunk's choices as our callers get them; empty where it says nothing.
+
+        Raises:
+            Garbled: it is no chunk, or says what this answer cannot.
+        """
+        try:
+            chunk = _chunk.decode(content)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            raise Garbled("a chunk is none") from None
+        return [said for choice in chunk.choices if (said := self._choice(choice))]
+
+    def _choice(self, choice: _Choice) -> Json | None:
+        if choice.index >= self._choices:
+            raise Garbled("a chunk is of a choice that was not asked for")
+        said: Json = self._delta(choice) if self._is_chat else _text(choice)
+        logprobs = self._logprobs(choice)
+        if not said and logprobs is None and choice.finish_reason is None:
+            return None
+        if choice.index in self._finished:
+            raise Garbled("a choice goes on behind its end")
+        if choice.finish_reason is not None:
+            self._check_end(choice)
+            self._finished.add(choice.index)
+        body: Json = {"delta": said} if self._is_chat else {"text": "", **said}
+        return {"index": choice.index, **body, "logprobs": logprobs, "finish_reason": choice.finish_reason}
+
+    def _logprobs(self, choice: _Choice) -> Json | None:
+        if choice.logprobs is None or not self._is_told:
+            return None
+        said = said_of(choice.logprobs, is_chat=self._is_chat)
+        self._told_tokens_left -= tokens_of(said or {})
+        if self._told_tokens_left < 0:
+            raise Garbled("it tells of more tokens than the answer may have")
+        return said
+
+    def _delta(self, choice: _Choice) -> Json:
+        delta = choice.delta or _Delta()
+        given = {
+            "content": delta.content,
+            "refusal": delta.refusal,
+            "reasoning_content": delta.reasoning_content or delta.reasoning,
+        }
+        said: Json = {name: text for name, text in given.items() if text}
+        if calls := [call for each in delta.tool_calls or () if (call := self._call(choice.index, each))]:
+            said["tool_calls"] = calls
+        if delta.function_call and (function := self._function(choice.index, -1, delta.function_call)):
+            said["function_call"] = function
+        return said
+
+    def _call(self, choice: int, call: _Call) -> Json | None:
+        is_new = (choice, call.index) not in self._calls
+        function = self._function(choice, call.index, call.function or _Function())
+        if not function:
+            return None
+        head: Json = {"id": call.id or f"call_{choice}_{call.index}", "type": "function"} if is_new else {}
+        return {"index": call.index, **head, "function": function}
+
+    def _function(self, choice: int, call: int, function: _Function) -> Json:
+        known = self._calls.get((choice, call))
+        arguments = {"arguments": function.arguments} if function.arguments else {}
+        if known is not None:
+            if function.name not in (None, "", known):
+                raise Garbled("a call changes its name")
+            return arguments
+        if function.name not in self._tools:
+            raise Garbled("a call is of a tool that the request has not")
+        self._calls[choice, call] = function.name or ""
+        return {"name": function.name, "arguments": function.arguments or ""}
+
+    def _check_end(self, choice: _Choice) -> None:
+        calls = {call for index, call in self._calls if index == choice.index}
+        if choice.finish_reason == "tool_calls" and not any(call >= 0 for call in calls):
+            raise Garbled("an answer ends for calls that it has not")
+        if choice.finish_reason == "function_call" and -1 not in calls:
+            raise Garbled("an answer ends for calls that it has not")
+
+
+def _text(choice: _Choice) -> Json:
+    return {"text": choice.text} if choice.text else {}

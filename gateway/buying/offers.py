@@ -1,0 +1,76 @@
+"""What the buyer tells the gateway: the listings that could be bought now, and why others could not."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+Excluded = Literal[
+    "hours",
+    "model",
+    "own",
+    "modality",
+    "request_fee",
+    "price",
+    "label",
+    "unreachable",
+    "no_credit",
+    "suspended",
+]
+
+
+class OnOffer(Struct, frozen=True):
+    """A listing that could be bought. Prices are nano-USD per million tokens, times seconds.
+
+    `listing` is its record's digest, `seller` the identity's. `clearance` is the most private label that may go
+    there. `good` and `bad` are how requests ended, the old counting less; `cap` is learned from refusals. `tier`
+    says what auditors have looked at, `suspended_why` why nothing is bought there until the owner says so.
+    """
+
+    listing: str
+    seller: str
+    name: str
+    model: str
+    weights: str
+    tokenizer: str
+    quantization: str
+    region: str | None
+    keeps_data: bool
+    clearance: Literal["public", "internal"]
+    context_tokens: int
+    output_tokens: int
+    prompt_nano: int
+    cached_nano: int
+    completion_nano: int
+    has_tools: bool
+    has_schemas: bool
+    slots: int
+    cap: float
+    in_flight: int
+    good: float
+    bad: float
+    at_s: float
+    ttft_p90_s: float
+    is_probation: bool
+    is_broken: bool
+    tier: str
+    has_logprobs: bool = False
+    audits_good: float = 0.0
+    audits_bad: float = 0.0
+    suspended_why: str = ""
+
+
+class NotOnOffer(Struct, frozen=True):
+    """A listing that is not bought, and why."""
+
+    listing: str
+    seller: str
+    model: str
+    reason: Excluded
+
+
+class Offers(Struct, frozen=True):
+    """`version` grows with every change: whoever has it may wait for the next."""
+
+    version: int
+    offers: tuple[OnOffer, ...] = ()
+    excluded: tuple[NotOnOffer, ...] = ()

@@ -1,0 +1,44 @@
+"""What the gateway tells the buyer: one line of JSON on its stdin, so that nothing of it shows in `ps`."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+
+
+class Bounds(Struct, frozen=True, forbid_unknown_fields=True):
+    """How much is taken on, and how patient to be with sellers, in seconds."""
+
+    first_byte_s: Seconds = 20.0
+    silence_s: Seconds = 15.0
+    first_token_s: Seconds = 120.0
+    total_s: Seconds = 900.0
+    requests_in_flight_max: int = 256
+    body_bytes_max: int = 16 * 2**20
+    body_s: Seconds = 30.0
+    drain_s: Seconds = 20.0
+    audit_pause_s: Seconds = 60.0
+    memory_bytes_max: int = 8 * 2**30
+
+
+class Orders(Struct, frozen=True, forbid_unknown_fields=True):
+    """`folder` is the market's in the data folder. Prices are nano-USD per million tokens."""
+
+    socket_path: str
+    folder: str
+    buy_for: tuple[Literal["public", "internal"], ...]
+    models: tuple[str, ...] = ()
+    house_url: str = ""
+    house_key: str = ""
+    house_id: str = ""
+    peers: tuple[str, ...] = ()
+    allocation_nano: int = 500_000_000
+    prompt_nano_max: int = 10**15
+    completion_nano_max: int = 10**15
+    trusted_auditors: tuple[str, ...] = ()
+    friends: tuple[str, ...] = ()
+    allows_loopback: bool = False
+    audit_nano_per_day: int = 0
+    tells_findings: bool = False
+    bounds: Bounds = Bounds()

@@ -1,0 +1,53 @@
+"""How the gateway runs its buyer: a worker that is not replaced while it is well, for it alone holds channels."""
+
+import math
+from pathlib import Path
+
+import msgspec
+
+from gateway.buying.orders import Bounds, Orders
+from gateway.cloud_worker.supervisor import Upkeep, Worker
+from gateway.cloud_worker.worker_process import Program
+from gateway.settings.market import MarketSettings
+
+_NEVER = 2**60
+
+
+def buyer_worker(settings: MarketSettings, folder: Path) -> Worker:
+    """The supervised buyer of this gateway; `folder` is the market's."""
+
+    def orders(socket_path: str) -> bytes:
+        return msgspec.json.encode(orders_of(settings, folder, socket_path))
+
+    # It limits its own memory: what it cannot have becomes a failed request, and no death in the middle of all.
+    rss_bytes_kill = Bounds().memory_bytes_max + 2**30
+    upkeep = Upkeep(requests_max=_NEVER, age_max_s=math.inf, rss_bytes_max=_NEVER, rss_bytes_kill=rss_bytes_kill)
+    return Worker(Program("buyer", "gateway.buying", orders, Bounds().drain_s), upkeep)
+
+
+def orders_of(settings: MarketSettings, folder: Path, socket_path: str) -> Orders:
+    key = settings.house_key
+    return Orders(
+        socket_path=socket_path,
+        folder=str(folder),
+        buy_for=settings.buy_for,
+        models=settings.models,
+        house_url=settings.house_url or "",
+        house_key=key.get_secret_value() if key else "",
+        house_id=settings.house_id or "",
+        peers=settings.peers,
+        allocation_nano=settings.allocation_nano,
+        prompt_nano_max=settings.prompt_nano_max,
+        completion_nano_max=settings.completion_nano_max,
+        trusted_auditors=settings.trusted_auditors,
+        friends=settings.friends,
+        allows_loopback=settings.allows_loopback,
+        audit_nano_per_day=settings.audit_nano_per_day,
+        tells_findings=settings.tells_findings,
+        bounds=Bounds(
+            settings.first_byte_s,
+            settings.silence_s,
+            total_s=settings.total_s,
+            audit_pause_s=settings.audit_pause_s,
+        ),
+    )

@@ -1,0 +1,266 @@
+"""One job at one seller: sent, heard, counted, receipted. Whoever has one must settle it, however it ended."""
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from accounting.metering.delivered import Delivered
+from gateway.buying.channels import Pseudonym, Tie
+from gateway.buying.chunks import Chunks
+from gateway.buying.errors import Garbled, SellerBusy, SellerFailed, SellerRefuses
+from gateway.buying.hearing import Flag, Hearing
+from gateway.buying.orders import Bounds
+from gateway.buying.parting import PART_CHARS
+from gateway.buying.signing import Counted, receipt_for
+from gateway.buying.store import Ended, Store
+from gateway.buying.unbroken import unbroken
+from gateway.buying.vouching import Vouched
+from gateway.buying.wanted import Asked
+from gateway.buying.ware import Ware
+from gateway.cloud_worker.logbook import note
+from gateway.market.outbound import Outbound, Streamed, Unreachable
+from market.channels.job import pack_receipts
+from market.channels.statements import Delivery
+from market.counting.answer import AnswerSoFar, transcript_of
+from market.counting.counting import Counting
+from market.errors import CountingUnavailable
+from market.records.standing import StandingOf
+
+Json = dict[str, Any]
+
+PROGRESS_CHARS = 1024
+"""About 256 tokens: what has come is written down each time that there are so many more..."""
+PROGRESS_PARTS = 4
+"""...or one part in so many, for all of it is counted each time."""
+TOKEN_CHARS_MAX = 256
+"""No tokenizer has longer tokens but for a few, of spaces."""
+UNSAID_TOKENS_MAX = 64
+TOGETHER_MAX = 16
+"""So many chunks, or as much text as one may have, are passed on at once where they have come at once."""
+_OK, _TOO_MANY = 200, 429
+_REFUSAL_BYTES_MAX = 4096
+_TELL_S = 10.0
+_CODE = re.compile("[a-z_]{1,32}")
+_PACKED = {"content-type": "application/octet-stream"}
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What all purchases share."""
+
+    outbound: Outbound
+    store: Store
+    standing: StandingOf
+    bounds: Bounds
+
+
+@dataclass(frozen=True, slots=True)
+class Bought:
+    """What a job came to by our count: nothing, not even the prompt, where nothing was delivered."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    amount_nano: int = 0
+    text: str = ""
+    is_plain: bool = True
+    """Whether the text is all that was said: no thoughts, no calls."""
+    flags: tuple[Flag, ...] = ()
+
+
+class Purchase:
+    """`chunks` gives the answer as it comes; `settle` signs what was delivered, and nothing more."""
+
+    def __init__(
+        self,
+        means: Means,
+        ware: Ware,
+        asked: Asked,
+        tie: Tie,
+        pseudonym: Pseudonym,
+        vouched: Vouched,
+        counting: Counting,
+        prompt_tokens: int,
+    ) -> None:
+        self._means = means
+        self._ware = ware
+        self._tie = tie
+        self._pseudonym = pseudonym
+        self._vouched = vouched
+        self._counting = counting.remembering()
+        self.prompt_tokens = prompt_tokens
+        self.ttft_s: float | None = None
+        self._progress: asyncio.Task[None] | None = None
+        self._progress_chars = PROGRESS_CHARS
+        self._hearing = Hearing(
+            vouched.sealed,
+            vouched.promise,
+            tie.terms,
+            means.standing,
+            Chunks(
+                is_chat=asked.kind == "chat",
+                choices=asked.choices,
+                tools=asked.tools,
+                told_tokens_max=asked.told_tokens_max,
+            ),
+            AnswerSoFar(vouched.sealed.digest),
+            chars_max=(asked.tokens_max * asked.choices + UNSAID_TOKENS_MAX) * TOKEN_CHARS_MAX,
+        )
+
+    async def chunks(self) -> AsyncGenerator[list[list[Json]], None]:
+        """The choices of each chunk, in our words; what has come together is given together, a little of it.
+
+        Raises:
+            SellerFailed: it does not answer, or not to the end. What came before counts.
+        """
+        # Settled is what stands there: not before it does.
+        await unbroken(asyncio.to_thread(self._means.store.begin, self._vouched.begun))
+        bounds, url = self._means.bounds, f"{self._ware.base_url}/market/v1/jobs"
+        began_s = time.monotonic()
+        try:
+            async with self._means.outbound.stream(
+                url,
+                self._vouched.packed,
+                headers=_PACKED,
+                first_byte_s=bounds.first_byte_s,
+                gap_s=bounds.silence_s,
+            ) as streamed:
+                if streamed.status != _OK:
+                    raise await _refusal(streamed)
+                self._tie.told(self._vouched.told)
+                async for data in streamed.events:
+                    for chunks in self._heard(data):
+                        if self.ttft_s is None:
+                            self.ttft_s = time.monotonic() - began_s
+                        yield chunks
+                    self._keep_progress()
+                    if self._hearing.has_ended:
+                        break
+                    self._check_clock(time.monotonic() - began_s)
+        except Unreachable as error:
+            raise SellerFailed(error.reason, "broke_off") from None
+        self._hearing.check_end()
+
+    async def settle(self) -> Bought:
+        """Count what came, sign for it, keep that; then tell the seller as far as it listens."""
+        if self._progress:
+            await asyncio.gather(self._progress, return_exceptions=True)
+        bought, delivery = await asyncio.to_thread(self._signed)
+        self._tie.end(delivery)
+        claim = self._hearing.claim
+        ended = Ended(
+            delivery.record.raw, claim.record.raw if claim else None, bought.amount_nano, ",".join(bought.flags)
+        )
+        await asyncio.to_thread(self._means.store.end, self._vouched.begun, ended)
+        return bought
+
+    async def tell(self) -> None:
+        """Send the seller what we have signed; where that fails, its next job brings it along."""
+        begun = self._vouched.begun
+        if self._tie.untold.get(begun.lane, (0,))[0] == begun.seq:
+            try:
+                await tell_of(self._means, self._ware.base_url, self._tie, begun.lane)
+            except SQLAlchemyError as error:
+                note("receipt_not_noted", error=type(error).__name__)
+
+    def _heard(self, data: bytes) -> Iterator[list[list[Json]]]:
+        """Some chunks at a time, as sending each costs the same; what was heard is given before it raises."""
+        together: list[list[Json]] = []
+        answer, since_chars = self._hearing.answer, self._hearing.answer.chars
+        try:
+            for choices in self._hearing.feed(data):
+                together.append(choices)
+                if len(together) == TOGETHER_MAX or answer.chars - since_chars >= PART_CHARS:
+                    yield together
+                    together, since_chars = [], answer.chars
+        except Garbled:
+            if together:
+                yield together
+            raise
+        if together:
+            yield together
+
+    def _check_clock(self, gone_s: float) -> None:
+        bounds = self._means.bounds
+        if gone_s > bounds.total_s or (self.ttft_s is None and gone_s > bounds.first_token_s):
+            raise SellerFailed(f"it was not done after {gone_s:.0f} s", "slow")
+
+    def _signed(self) -> tuple[Bought, Delivery]:
+        """Takes a while: the whole answer is counted, hashed and looked at."""
+        answer, promise = self._hearing.answer, self._vouched.promise
+        choices = answer.choices()
+        tokens, claim = self._tokens(choices), self._hearing.claim
+        # What the seller had read before is cheaper. That only it can know, and it only lowers what it gets.
+        cached = min(claim.receipt.cached_tokens, self.prompt_tokens) if claim else 0
+        prompt, cached = (self.prompt_tokens, cached) if tokens else (0, 0)
+        counted = Counted(prompt, cached, tokens, answer.transcript())
+        delivery = receipt_for(counted, promise, self._tie.terms, self._pseudonym, self._means.standing)
+        amount_nano = delivery.amount_nano - int(promise.voucher.base_nano)
+        flags = self._hearing.flags(delivery.amount_nano + delivery.tolerance_nano)
+        said = choices[0] if choices else None
+        is_plain = not said or not (said.reasoning or said.calls)
+        text = said.content if said else ""
+        return Bought(prompt, cached, tokens, amount_nano, text, is_plain, flags), delivery
+
+    def _tokens(self, choices: Iterable[Delivered]) -> int:
+        said = tuple(choices)
+        try:
+            return self._counting.delivered(said).completion_tokens
+        except CountingUnavailable as error:
+            note("counted_by_bytes", error=str(error))
+            return Counting(None).delivered(said).completion_tokens
+
+    def _keep_progress(self) -> None:
+        """Have what has come counted and written down, a part more of it each time: for our next life to sign."""
+        answer = self._hearing.answer
+        if answer.chars < self._progress_chars or (self._progress and not self._progress.done()):
+            return
+        self._progress_chars = answer.chars + max(PROGRESS_CHARS, answer.chars // PROGRESS_PARTS)
+        work = asyncio.to_thread(self._write_progress, answer.by_index())
+        self._progress = asyncio.create_task(work, name="progress")
+
+    def _write_progress(self, said: dict[int, Delivered]) -> None:
+        tokens = self._tokens(said.values())
+        transcript = transcript_of(self._vouched.sealed.digest, said)
+        counted = Counted(self.prompt_tokens if tokens else 0, 0, tokens, transcript)
+        self._means.store.note_progress(self._vouched.begun, counted.packed())
+
+
+async def tell_of(means: Means, base_url: str, tie: Tie, lane: int) -> bool:
+    """Send a seller the newest receipt of a lane that it may not have; whether it has taken it."""
+    seq, receipt, voucher = tie.untold[lane]
+    try:
+        url = f"{base_url}/market/v1/receipts"
+        reply = await means.outbound.ask(
+            url, pack_receipts([voucher, receipt]), headers=_PACKED, timeout_s=_TELL_S
+        )
+    except Unreachable:
+        return False
+    if reply.status == _OK:
+        await asyncio.to_thread(means.store.tell, tie.terms.channel, [(lane, seq)])
+        tie.told([(lane, seq)])
+    return reply.status == _OK
+
+
+async def _refusal(streamed: Streamed) -> SellerFailed:
+    """What a seller's refusal means. Its own words are left out: it may write whatever it likes."""
+    body = b""
+    try:
+        async for data in streamed.events:
+            body += data
+            if len(body) > _REFUSAL_BYTES_MAX:
+                break
+        code = json.loads(body[:_REFUSAL_BYTES_MAX])["error"]["code"]
+    except (Unreachable, ValueError, LookupError, TypeError, RecursionError):
+        code = ""
+    if not isinstance(code, str) or not _CODE.fullmatch(code):
+        code = "refused"
+    if streamed.status == _TOO_MANY:
+        return SellerBusy(f"it has no room: {code}", streamed.retry_after_s or 1)
+    return SellerRefuses(f"it answered {streamed.status}: {code}", code)

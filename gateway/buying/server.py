@@ -1,0 +1,196 @@
+"""The buyer's process: everything opened, the application served, everything ended in order."""
+
+import asyncio
+import os
+import secrets
+import time
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from gateway.auditing.asking import BuyerAsking
+from gateway.auditing.shelf import Shelf
+from gateway.auditing.telling import Telling
+from gateway.buying.app import BuyingApp
+from gateway.buying.audits import Audits
+from gateway.buying.buyer import Buyer
+from gateway.buying.credit import Credit
+from gateway.buying.disputing import EVERY_S as DISPUTES_EVERY_S
+from gateway.buying.disputing import Disputing
+from gateway.buying.flow import GatewayProtocol
+from gateway.buying.house import House
+from gateway.buying.lines import Lines
+from gateway.buying.orders import Orders
+from gateway.buying.purchase import Means
+from gateway.buying.sellers import Sellers
+from gateway.buying.shop import Shop
+from gateway.buying.store import Store
+from gateway.buying.submitting import EVERY_S as SUBMITTED_EVERY_S
+from gateway.buying.submitting import Submitting
+from gateway.buying.tokenizers import Tokenizers
+from gateway.buying.upkeep import again, meet
+from gateway.cloud_worker.living import WorkerServer
+from gateway.cloud_worker.logbook import note
+from gateway.friends.friends import Friends
+from gateway.friends.hearing import hear_friends
+from gateway.friends.position import Positions
+from gateway.market.bookkeeper import BookKeeper, Keeping
+from gateway.market.gossip import Gossip
+from gateway.market.identity import OwnIdentity
+from gateway.market.outbound import Outbound
+from gateway.market.room import Sources
+
+SECRET_BYTES = 32
+_KEPT_EVERY_S = 5.0
+_REMINDED_EVERY_S = 30.0
+_PRUNED_EVERY_S = 24 * 3600.0
+
+
+def serve(orders: Orders) -> None:
+    """Serve until told to stop."""
+    asyncio.run(_serve(orders))
+
+
+async def _serve(orders: Orders) -> None:
+    async with opened(orders) as app:
+        server = WorkerServer(app, app.health, orders.bounds.drain_s, GatewayProtocol)
+        await server.serve_at(orders.socket_path)
+
+
+@asynccontextmanager
+async def opened(orders: Orders) -> AsyncGenerator[BuyingApp]:
+    """The application with everything behind it, and what runs beside it."""
+    folder = _made(orders.folder)
+    async with AsyncExitStack() as stack:
+        ours = [url for url in (orders.house_url, *orders.peers) if url]
+        outbound = await stack.enter_async_context(Outbound(orders.allows_loopback, ours=ours))
+        store = Store(folder / "buying.db")
+        stack.callback(store.close)
+        trusted = (orders.house_url,) if orders.house_url else ()
+        own = OwnIdentity.open(folder)
+        friends = Friends(folder, own)
+        keeping = Keeping(
+            Sources(trusted, orders.peers),
+            always=_Always((*orders.friends, *orders.trusted_auditors), friends),
+            allows_loopback=orders.allows_loopback,
+        )
+        keeper = BookKeeper(folder / "known.db", _now_ms, keeping)
+        stack.callback(keeper.close)
+        house = None
+        if orders.house_url:
+            house = House(orders.house_url, orders.house_key, orders.house_id, outbound, store, keeper)
+        secret = _secret(folder / "buyer.secret")
+        lines = Lines(friends, Positions(folder), own, store, keeper)
+        await lines.refresh()
+        credit = Credit(store, house, secret, keeper.standing, orders.allocation_nano, lines)
+        stack.push_async_callback(credit.stop)
+        sellers = Sellers(store)
+        shop = Shop(keeper, orders, sellers, credit, own.id)
+        means = Means(outbound, store, keeper.standing, orders.bounds)
+        tokenizers = Tokenizers(folder / "tokenizers", outbound)
+        stack.callback(tokenizers.aside.close)
+        buyer = Buyer(means, shop, sellers, credit, tokenizers)
+        stack.push_async_callback(buyer.stop)
+        app = BuyingApp(buyer, shop, orders.bounds)
+        audits = await _auditing(app, store, shop, sellers, orders, stack)
+        await _prune(store)
+        gossip = Gossip(keeper, outbound, ours)
+        work: dict[str, Coroutine[Any, Any, None]] = {
+            "gossip": gossip.run(),
+            "friends": hear_friends(friends, gossip),
+            "lines": lines.run(),
+            "audits": audits.run(),
+            "tracks": again("tracks", _KEPT_EVERY_S, partial(asyncio.to_thread, sellers.keep)),
+            "receipts": again("receipts", _REMINDED_EVERY_S, buyer.remind),
+            "pruning": again("pruning", _PRUNED_EVERY_S, partial(_prune, store)),
+        }
+        if house is not None:
+            submitting = Submitting(house, store)
+            stack.push_async_callback(submitting.last_words)
+            work["house"] = meet(house, shop)
+            work["submitting"] = again("submitting", SUBMITTED_EVERY_S, submitting.submit)
+            disputing = Disputing(house, store, _now_ms)
+            work["disputes"] = again("disputes", DISPUTES_EVERY_S, disputing.look)
+        if orders.tells_findings:
+            work["findings"] = Telling(own, audits.shelf, gossip.publish, _now_ms).run()
+        stack.callback(sellers.keep)
+        stack.push_async_callback(_end, [_begun(name, each) for name, each in work.items()])
+        yield app
+
+
+async def _auditing(
+    app: BuyingApp, store: Store, shop: Shop, sellers: Sellers, orders: Orders, stack: AsyncExitStack
+) -> Audits:
+    """Audits are asked as the gateway asks for its callers: nothing tells them from those."""
+    shelf = Shelf(Path(orders.folder) / "audits.db")
+    stack.callback(shelf.close)
+    asking = BuyerAsking(httpx.ASGITransport(app))
+    stack.push_async_callback(asking.close)
+    audits = Audits(shelf, store, shop, sellers, orders, asking)
+    await audits.load()
+    stack.push_async_callback(audits.stop)
+    app.buyer.served = audits.served
+    app.audits = audits
+    return audits
+
+
+@dataclass(frozen=True, slots=True)
+class _Always:
+    """Whose records always have room: those that the owner has named, and friends, who may change."""
+
+    named: tuple[str, ...]
+    friends: Friends
+
+    def __contains__(self, identity: object) -> bool:
+        return identity in self.named or identity in self.friends
+
+
+def _made(path: str) -> Path:
+    folder = Path(path)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+async def _prune(store: Store) -> None:
+    await asyncio.to_thread(store.prune, _now_ms())
+
+
+def _begun(name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Nobody waits for it: where it ends by a mistake of ours, at least that is said."""
+    task = asyncio.create_task(work, name=name)
+    task.add_done_callback(_say_why)
+    return task
+
+
+def _say_why(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()):
+        note("ended", work=task.get_name(), error=repr(error))
+
+
+async def _end(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _secret(path: Path) -> bytes:
+    """What all pseudonyms come from: made once, mode 0600."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        fresh = path.with_suffix(".new")
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(secrets.token_bytes(SECRET_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+        return path.read_bytes()
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 10**6

@@ -1,0 +1,37 @@
+"""What the buyer does beside its answers, again and again; what the disk refuses now is tried the next time."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from gateway.buying.errors import SellerRefuses
+from gateway.buying.house import House
+from gateway.buying.shop import Shop
+from gateway.cloud_worker.logbook import note
+
+_MEET_EVERY_S = 30.0
+_MET_EVERY_S = 3600.0
+
+
+async def again(name: str, every_s: float, work: Callable[[], Awaitable[object]]) -> None:
+    """Do it every so many seconds, until cancelled; `work` may raise SQLAlchemyError."""
+    while True:
+        await asyncio.sleep(every_s)
+        try:
+            await work()
+        except SQLAlchemyError as error:
+            note("held_up", work=name, error=type(error).__name__)
+
+
+async def meet(house: House, shop: Shop) -> None:
+    """Know who the house is, and which keys speak for it; until cancelled."""
+    while True:
+        pause_s = _MET_EVERY_S
+        try:
+            await house.meet()
+            shop.trusted |= {house.identity}
+        except (SellerRefuses, SQLAlchemyError) as error:
+            note("house_away", error=str(error))
+            pause_s = _MEET_EVERY_S
+        await asyncio.sleep(pause_s)

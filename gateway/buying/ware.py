@@ -1,0 +1,31 @@
+"""A listing as somebody who may buy by it."""
+
+from dataclasses import dataclass
+
+from market.listings.listing import Listing
+from market.records.envelope import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Ware:
+    """A listing that may be bought, where to ask for it, and whether its seller is a newcomer to us."""
+
+    record: Record
+    listing: Listing
+    base_url: str
+    is_probation: bool
+
+    @property
+    def seller(self) -> str:
+        return self.record.issuer
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+    @property
+    def region(self) -> str | None:
+        """The country of all its machines; None where they are in several, or it does not say."""
+        countries = {each.country_code for each in self.listing.datacenters} - {"ZZ"}
+        known = all(each.country_code != "ZZ" for each in self.listing.datacenters)
+        return countries.pop() if known and len(countries) == 1 else None

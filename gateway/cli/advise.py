@@ -1,0 +1,140 @@
+"""`millrace advise` and `millrace plan`: where a model should run, before anybody fetches it."""
+
+import socket
+from dataclasses import replace
+from typing import Annotated, Any
+
+import typer
+
+from gateway.cli import output
+from gateway.cli.completing import Model
+from gateway.cli.running import ask
+from gateway.cli.serving import AsJson, DataDir, settings_from
+from gateway.data_folder import DataFolder
+from gateway.settings import Settings
+
+_ADVICE_S = 120.0
+# The machine that is asked where no gateway runs.
+_HERE = "0" * 32
+
+Context = Annotated[int | None, typer.Option(help="Longest prompt with its answer, in tokens.", min=64)]
+PrecisionName = Annotated[str | None, typer.Option(help="fp32, bf16, fp16, int8 or int4; the widest without.")]
+
+
+def advise(
+    model: Annotated[str, Model("A folder, a GGUF file or a Hugging Face id.")],
+    compare: Annotated[
+        str | None, typer.Option(help="The cloud model to compare with, by its name in cloud.models.")
+    ] = None,
+    context_tokens: Context = None,
+    precision: PrecisionName = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show where a model should run, and from when own machines pay. Example: millrace advise Qwen/Qwen3-8B"""
+    found = _asked(settings_from(data_dir), model, compare, context_tokens, precision)
+    if as_json:
+        output.data(found)
+        return
+    columns = ("way", "open", "tok/s", "first s", "GiB", "context", "USD/Mtok", "why")
+    output.table(columns, [_row(way) for way in found["ways"]], as_json=False)
+    for line in found["because"]:
+        output.say(line)
+    assumed: list[str] = next((way["assumed"] for way in found["ways"] if way["way"] == found["best"]), [])
+    if assumed:
+        output.say(f"assumed, not measured: {', '.join(assumed)}")
+
+
+def plan(
+    model: Annotated[
+        str | None, Model("A folder, a GGUF file or a Hugging Face id; the cluster's own model without.")
+    ] = None,
+    context_tokens: Context = None,
+    precision: PrecisionName = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how a model would be cut over the machines; nothing changes. Example: millrace plan Qwen/Qwen3-8B"""
+    settings = settings_from(data_dir)
+    if model is None:
+        from gateway.cli.machines import show_draft
+
+        show_draft(ask(settings, "POST", "/admin/plan", {}, timeout_s=_ADVICE_S), as_json=as_json)
+        return
+    found = _asked(settings, model, None, context_tokens, precision)
+    own = next((way for way in _best_first(found) if way["stages"]), None)
+    if as_json:
+        output.data({"model": found["model"], "plan": own})
+    elif own is not None:
+        _show(own)
+    if own is None:
+        output.fail("; ".join(f"{way['way']}: {way['why']}" for way in found["ways"][:3]))
+
+
+def _best_first(found: dict[str, Any]) -> list[dict[str, Any]]:
+    return sorted(found["ways"], key=lambda way: way["way"] != found["best"])
+
+
+def _show(way: dict[str, Any]) -> None:
+    columns = ("machine", "layers", "GiB", "why")
+    rows = [
+        (
+            stage["node"],
+            "{}-{}".format(*stage["layers"]),
+            f"{stage['weight_bytes'] / 2**30:.2f}",
+            stage["reason"],
+        )
+        for stage in way["stages"]
+    ]
+    output.table(columns, rows, as_json=False)
+    for reason in way["reasons"]:
+        output.say(reason)
+
+
+def _row(way: dict[str, Any]) -> tuple[object, ...]:
+    needed = way["needed_bytes"]
+    return (
+        way["way"],
+        "yes" if way["open"] else "no",
+        None if way["tokens_per_s"] is None else f"{way['tokens_per_s']:.1f}",
+        None if way["first_token_s"] is None else f"{way['first_token_s']:.2f}",
+        None if needed is None else f"{needed / 2**30:.1f}",
+        way["context_tokens"],
+        way["usd_per_mtok"],
+        way["why"],
+    )
+
+
+def _asked(
+    settings: Settings, model: str, compare: str | None, context_tokens: int | None, precision: str | None
+) -> dict[str, Any]:
+    """By the running gateway, which knows all machines; else by this command, for this machine alone."""
+    if DataFolder(settings.data_dir).read_running() is None:
+        output.say("no gateway runs: this is about this machine alone, as its CPU would do it")
+        return _alone(settings, model, context_tokens, precision)
+    question: dict[str, Any] = {"model": model, "compare": compare}
+    question |= {"context_tokens": context_tokens, "precision": precision}
+    found: dict[str, Any] = ask(settings, "POST", "/admin/advise", question, timeout_s=_ADVICE_S)
+    return found
+
+
+def _alone(settings: Settings, model: str, context_tokens: int | None, precision: str | None) -> dict[str, Any]:
+    from cluster.errors import ModelError
+    from cluster.models.layer_cost import PRECISIONS
+    from cluster.nodes.probe import probe_machine
+    from cluster.plans.plan import Member
+    from cluster.trust.identity import NodeId
+    from gateway.advice.advice import advise as decide
+    from gateway.advice.asking import Wishes, base_question, with_wishes
+    from gateway.advice.facts import advice_facts
+
+    wanted = next((each for each in PRECISIONS if each == precision), None)
+    if precision is not None and wanted is None:
+        output.fail(f"--precision {precision}: one of {', '.join(PRECISIONS)}", output.WRONG_USAGE)
+    try:
+        question = base_question(settings, model)
+    except ModelError as error:
+        output.fail(str(error))
+    here = Member(NodeId(_HERE), socket.gethostname(), probe_machine())
+    question = with_wishes(replace(question, members=(here,)), Wishes(context_tokens, wanted))
+    return advice_facts(decide(question))

@@ -1,0 +1,201 @@
+"""`millrace bench`: how fast a model answers, for one reader and for many at once."""
+
+import asyncio
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+from rich.live import Live
+from rich.table import Table
+
+from gateway.cli import output
+from gateway.cli.answering import (
+    AnswerBroken,
+    Answered,
+    Endpoint,
+    KeyFile,
+    Url,
+    answer,
+    client,
+    endpoint,
+    pick_model,
+)
+from gateway.cli.completing import Model
+from gateway.cli.serving import AsJson, DataDir, settings_from
+from gateway.settings.base import LaneName
+
+_CONCURRENCY_MAX = 256
+_STEPS_MAX = 12
+_WORDS = ("river", "stone", "wheel", "grain", "water", "miller", "bread", "field", "autumn", "lantern", "rope")
+_COLUMNS = (
+    "at once",
+    "answers",
+    "failed",
+    "first token p50 s",
+    "first token p95 s",
+    "tok/s each p50",
+    "tok/s in all",
+    "lanes",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What so many questions at once came to; times in seconds."""
+
+    concurrency: int
+    answers: int
+    failed: int
+    first_p50_s: float
+    first_p95_s: float
+    each_tokens_per_s: float
+    all_tokens_per_s: float
+    lanes: tuple[str, ...]
+    why: str = ""
+
+
+def bench(
+    model: Annotated[str | None, Model("The model; the only one there is without.")] = None,
+    concurrency: Annotated[str, typer.Option(help="Questions at once, step by step, as in 1,4,16.")] = "1,2,4,8",
+    requests: Annotated[int, typer.Option(help="Questions of each step, for each at once.", min=1, max=1000)] = 3,
+    prompt_words: Annotated[
+        int, typer.Option(help="About how long a prompt is, in words.", min=1, max=100_000)
+    ] = 128,
+    max_tokens: Annotated[int, typer.Option(help="The longest answer.", min=2, max=100_000)] = 128,
+    lane: Annotated[LaneName | None, typer.Option(help="The lane that is to answer; the best without.")] = None,
+    url: Url = None,
+    key_file: KeyFile = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure first tokens and tokens a second. Example: millrace bench demo --concurrency 1,8"""
+    steps = _steps(concurrency)
+    body: dict[str, Any] = {"max_tokens": max_tokens, "temperature": 0.0, "millrace": {"cache": False}}
+    if lane:
+        body["millrace"]["lane"] = lane
+    with endpoint(settings_from(data_dir), "bench", url, key_file) as where:
+        if url is not None:
+            del body["millrace"]  # Other servers may refuse a field that they do not know.
+        named = pick_model(where, model)
+        done: list[Step] = []
+        live = Live(_table(named, done), console=output.talk, refresh_per_second=4, transient=True)
+
+        def show(step: Step) -> None:
+            done.append(step)
+            live.update(_table(named, done))
+
+        with live if output.talk.is_terminal else nullcontext():
+            asyncio.run(_all(where, body | {"model": named}, (steps, requests, prompt_words), show))
+    if as_json:
+        output.data({"model": named, "steps": [_facts(step) for step in done]})
+    else:
+        output.table(_COLUMNS, [_row(step) for step in done], as_json=False)
+    if why := next((step.why for step in done if step.why), ""):
+        output.fail(f"{sum(step.failed for step in done)} questions had no whole answer: {why}")
+
+
+async def _all(
+    where: Endpoint, body: dict[str, Any], load: tuple[list[int], int, int], show: Callable[[Step], None]
+) -> None:
+    """`load`: the steps, how many questions of each for each at once, and words in a prompt."""
+    steps, requests, words = load
+    async with client(where) as asker:
+        # What is loaded, connected or compiled first belongs to no step.
+        await answer(asker, where, body | {"messages": _question(8), "max_tokens": 2}, _unheard)
+        for concurrency in steps:
+            left = iter([_question(words) for _ in range(concurrency * requests)])
+            answered: list[Answered] = []
+            failures: list[str] = []
+
+            async def reader(
+                left: Any = left, answered: list[Answered] = answered, failures: list[str] = failures
+            ) -> None:
+                for messages in left:
+                    try:
+                        answered.append(await answer(asker, where, body | {"messages": messages}, _unheard))
+                    except AnswerBroken as error:
+                        failures.append(str(error))
+
+            began_s = time.perf_counter()
+            await asyncio.gather(*(reader() for _ in range(concurrency)))
+            show(step_of(concurrency, answered, failures, time.perf_counter() - began_s))
+
+
+def step_of(concurrency: int, answered: Sequence[Answered], failures: Sequence[str], took_s: float) -> Step:
+    """The figures of one step. Where nothing was answered they are 0."""
+    firsts_s = sorted(each.first_s for each in answered)
+    each = [one.tokens_per_s for one in answered if one.tokens_per_s]
+    tokens = sum(one.completion_tokens for one in answered)
+    return Step(
+        concurrency,
+        len(answered),
+        len(failures),
+        statistics.median(firsts_s) if firsts_s else 0.0,
+        firsts_s[min(len(firsts_s) - 1, int(0.95 * len(firsts_s)))] if firsts_s else 0.0,
+        statistics.median(each) if each else 0.0,
+        tokens / took_s if took_s > 0 else 0.0,
+        tuple(sorted({one.lane for one in answered if one.lane})),
+        failures[0] if failures else "",
+    )
+
+
+def _question(words: int) -> list[dict[str, str]]:
+    """One that nobody has asked: it begins with a number of its own, so that no cache has its beginning."""
+    text = " ".join(random.choices(_WORDS, k=words))  # noqa: S311 - not for secrecy
+    return [{"role": "user", "content": f"{random.getrandbits(64)}: go on with this story. {text}"}]
+
+
+def _unheard(_: str) -> None:
+    """Only its times count."""
+
+
+def _steps(text: str) -> list[int]:
+    """Ends the command for anything but a few numbers between commas."""
+    words = text.split(",")
+    if not all(word.strip().isdecimal() and 1 <= int(word) <= _CONCURRENCY_MAX for word in words):
+        output.fail(
+            f"--concurrency {text}: numbers from 1 to {_CONCURRENCY_MAX}, as in 1,4,16", output.WRONG_USAGE
+        )
+    if len(words) > _STEPS_MAX:
+        output.fail(f"--concurrency: at most {_STEPS_MAX} steps", output.WRONG_USAGE)
+    return [int(word) for word in words]
+
+
+def _table(model: str, done: Sequence[Step]) -> Table:
+    shown = Table(title=output.plain(model), box=None, header_style="bold", pad_edge=False)
+    for column in _COLUMNS:
+        shown.add_column(column, justify="right")
+    for step in done:
+        shown.add_row(*map(str, _row(step)))
+    return shown
+
+
+def _row(step: Step) -> tuple[object, ...]:
+    return (
+        step.concurrency,
+        step.answers,
+        step.failed,
+        f"{step.first_p50_s:.3f}",
+        f"{step.first_p95_s:.3f}",
+        f"{step.each_tokens_per_s:.1f}",
+        f"{step.all_tokens_per_s:.1f}",
+        ", ".join(step.lanes),
+    )
+
+
+def _facts(step: Step) -> dict[str, Any]:
+    return {
+        "concurrency": step.concurrency,
+        "answers": step.answers,
+        "failed": step.failed,
+        "first_token_p50_s": round(step.first_p50_s, 4),
+        "first_token_p95_s": round(step.first_p95_s, 4),
+        "tokens_per_s_each": round(step.each_tokens_per_s, 1),
+        "tokens_per_s_all": round(step.all_tokens_per_s, 1),
+        "lanes": list(step.lanes),
+    }

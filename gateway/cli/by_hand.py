@@ -1,0 +1,142 @@
+"""What an operator books by hand, each once for its id: a correction, goodwill, a lost debt, a provider's bill."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gateway.cli import output
+from gateway.cli.mending import Reason
+from gateway.cli.serving import AsJson, DataDir, settings_from
+from gateway.settings import Settings
+
+if TYPE_CHECKING:
+    from accounting.ledger.postings import Posted, Posting
+
+Amount = Annotated[str, typer.Option(help="USD as a decimal number, such as 5.00.")]
+
+
+def correct(
+    incident: Annotated[
+        str, typer.Argument(help="What the mistake is called: with it, each account is debited once.")
+    ],
+    debit: Annotated[str, typer.Option("--from", help="The account that is debited, such as user:ann:paid.")],
+    credit: Annotated[str, typer.Option("--to", help="The account that is credited.")],
+    amount: Amount,
+    reason: Reason,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put a mistake right by an event of its own.
+
+    Example: millrace ledger correct incident-7 --from user:ann:paid --to asset:bank --amount 5 --reason "twice"
+    """
+    from accounting.money import parse_usd
+    from accounting.rules.corrections import correction
+    from gateway.cli.store import saying_what_is_wrong
+
+    with saying_what_is_wrong():
+        posting = correction(incident, debit, credit, parse_usd(amount), reason)
+        _book(settings_from(data_dir), posting, ("ledger.correct", f"account:{debit}", reason), as_json=as_json)
+
+
+def goodwill(
+    amount: Annotated[str, typer.Argument(help="USD as a decimal number, such as 5.00.")],
+    user: Annotated[str, typer.Option(help="Who gets them.")],
+    goodwill_id: Annotated[str, typer.Option("--id", help="What it is for: under one name it is given once.")],
+    reason: Reason,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make good for something with credits that do not end, at the house's expense.
+
+    Example: millrace credit goodwill 2.00 --user ann --id outage-3 --reason "an evening without answers"
+    """
+    from accounting.money import parse_usd
+    from accounting.rules import grants
+    from gateway.cli.credit import refuse_nobody
+    from gateway.cli.store import saying_what_is_wrong
+
+    settings = settings_from(data_dir)
+    with saying_what_is_wrong():
+        posting = grants.goodwill(goodwill_id, user, parse_usd(amount), reason)
+        refuse_nobody(settings, user)
+        _book(settings, posting, ("credit.goodwill", f"person:{user}", reason), as_json=as_json, debtor=user)
+
+
+def forgive(
+    incident: Annotated[str, typer.Argument(help="Its name: under one name it is written off once.")],
+    account: Annotated[str, typer.Argument(help="Who owes it: asset:user_recv:ann or asset:seller_recv:sue.")],
+    amount: Amount,
+    reason: Reason,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give up what somebody owes, at most all of it.
+
+    Example: millrace ledger forgive case-9 asset:user_recv:ann --amount 3.20 --reason "moved away"
+    """
+    from accounting import chart
+    from accounting.money import parse_usd
+    from accounting.rules.debts import written_off
+    from gateway.cli.store import saying_what_is_wrong
+
+    if not chart.is_receivable(account):
+        text = f"ACCOUNT: {account} is nobody's debt; debts are at asset:user_recv:... and asset:seller_recv:..."
+        output.fail(text, output.WRONG_USAGE)
+    with saying_what_is_wrong():
+        posting = written_off(incident, account, parse_usd(amount), reason)
+        _book(settings_from(data_dir), posting, ("ledger.forgive", f"account:{account}", reason), as_json=as_json)
+
+
+def invoice(
+    provider: Annotated[str, typer.Argument(help="Who sent it, as in provider:<name>:accrued.")],
+    invoice_id: Annotated[str, typer.Argument(help="Its number: under one number it is paid once.")],
+    amount: Amount,
+    accrued: Annotated[str, typer.Option(help="USD that the books reckoned for the time that the bill is for.")],
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Book that a provider's bill was paid; what had been reckoned otherwise becomes the house's variance.
+
+    Example: millrace ledger invoice openai 2026-11 --amount 41.80 --accrued 41.75
+    """
+    from accounting.money import parse_usd
+    from accounting.rules.invoices import invoice_paid, is_alarming
+    from gateway.cli.store import saying_what_is_wrong
+
+    with saying_what_is_wrong():
+        accrued_nano, billed_nano = parse_usd(accrued), parse_usd(amount)
+        posting = invoice_paid(provider, invoice_id, accrued_nano, billed_nano)
+        why = f"billed {amount}, reckoned {accrued}"
+        _book(settings_from(data_dir), posting, ("ledger.invoice", f"provider:{provider}", why), as_json=as_json)
+    if is_alarming(accrued_nano, billed_nano):
+        output.say("The bill differs by more than one per cent: look at prices (millrace prices) and counts.")
+
+
+def _book(
+    settings: Settings, posting: "Posting", why: tuple[str, str, str], *, as_json: bool, debtor: str = ""
+) -> None:
+    """Book it and tell the audit log: action, target, reason. A debtor's new credits settle what is owed first."""
+    from accounting.money import format_usd
+    from gateway.cli.directory import BY, open_directory
+    from gateway.cli.store import with_books
+    from gateway.records.books import Books
+
+    async def act(books: Books) -> "Posted":
+        posted = await books.book(posting)
+        if debtor:
+            await books.settle_debt(posting.idem_key, debtor)
+        return posted
+
+    posted = with_books(settings, act)
+    action, target, reason = why
+    moves = [f"{format_usd(leg.amount_nano)} from {leg.debit} to {leg.credit}" for leg in posting.legs]
+    facts = {"id": posting.idem_key, "moves": moves, "reason": reason}
+    with open_directory(settings) as directory:
+        directory.audit.add_once(BY, action, target, facts, named_by="id")
+    if as_json:
+        amount_usd = format_usd(posting.legs[0].amount_nano)
+        output.data({"event": posted.event_seq, "was_there": posted.replayed, "amount_usd": amount_usd})
+        return
+    what = "was booked before" if posted.replayed else "is booked"
+    output.say(f"${', $'.join(moves)} {what} (event {posted.event_seq})")

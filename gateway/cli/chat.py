@@ -1,0 +1,123 @@
+"""`millrace chat`: a conversation in the terminal, with who answered and how fast."""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from gateway.cli import output
+from gateway.cli.answering import (
+    AnswerBroken,
+    Answered,
+    Endpoint,
+    KeyFile,
+    Url,
+    answer,
+    client,
+    endpoint,
+    pick_model,
+)
+from gateway.cli.completing import Model
+from gateway.cli.serving import AsJson, DataDir, settings_from
+from gateway.settings.base import LaneName
+
+_LINE_CHARS_MAX = 2**20
+# What is kept of a long conversation, in messages; the system's is not counted.
+_HISTORY_MAX = 200
+
+Message = dict[str, str]
+
+
+def chat(
+    model: Annotated[str | None, Model("The model; the only one there is without.")] = None,
+    system: Annotated[str | None, typer.Option(help="What the model is told before the conversation.")] = None,
+    lane: Annotated[LaneName | None, typer.Option(help="The lane that is to answer; the best without.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="The longest answer.", min=1)] = None,
+    url: Url = None,
+    key_file: KeyFile = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Talk to a model; lines from a pipe are asked one by one. Example: millrace chat demo"""
+    extras: dict[str, Any] = {"max_tokens": max_tokens} if max_tokens else {}
+    if lane:
+        extras["millrace"] = {"lane": lane}
+    with endpoint(settings_from(data_dir), "chat", url, key_file) as where:
+        named = pick_model(where, model)
+        if sys.stdin.isatty():
+            output.say((named, "bold"), "; an empty line or Ctrl-D ends the conversation")
+        _converse(where, {"model": named} | extras, system, as_json=as_json)
+
+
+def _converse(where: Endpoint, body: dict[str, Any], system: str | None, *, as_json: bool) -> None:
+    """Question by question. Ctrl-C stops an answer, and at a question the conversation."""
+    before: list[Message] = [{"role": "system", "content": system}] if system else []
+    said: list[Message] = []
+    hear = _unheard if as_json else _show
+    with asyncio.Runner() as runner:
+        while question := _next_line():
+            messages = [*before, *said, {"role": "user", "content": question}]
+            try:
+                answered = runner.run(_one(where, body | {"messages": messages}, hear))
+            except AnswerBroken as error:
+                output.say(("error:", "bold red"), f" {error}; ask again")
+                continue
+            except KeyboardInterrupt:
+                output.say("\n", ("stopped; Ctrl-C again ends the conversation", "dim"))
+                continue
+            said = [*messages[len(before) :], {"role": "assistant", "content": answered.text}][-_HISTORY_MAX:]
+            _tell(question, answered, as_json=as_json)
+
+
+async def _one(where: Endpoint, body: dict[str, Any], hear: Callable[[str], None]) -> Answered:
+    async with client(where) as asker:
+        return await answer(asker, where, body, hear)
+
+
+def _unheard(_: str) -> None:
+    """Programs get the whole of it at its end."""
+
+
+def _show(piece: str) -> None:
+    """At once, as it comes; a model's words are shown and not obeyed."""
+    sys.stdout.write("".join(c if c in "\n\t" else output.plain(c) for c in piece))
+    sys.stdout.flush()
+
+
+def _tell(question: str, answered: Answered, *, as_json: bool) -> None:
+    if as_json:
+        output.data(
+            {
+                "question": question,
+                "answer": answered.text,
+                "model": answered.model,
+                "lane": answered.lane,
+                "prompt_tokens": answered.prompt_tokens,
+                "completion_tokens": answered.completion_tokens,
+                "first_token_s": round(answered.first_s, 4),
+                "tokens_per_s": round(answered.tokens_per_s, 1),
+            }
+        )
+        return
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+    facts = [answered.lane or answered.model, f"{answered.completion_tokens} tokens"]
+    if answered.tokens_per_s:
+        facts.append(f"{answered.tokens_per_s:.1f} tok/s")
+    facts.append(f"first after {answered.first_s:.2f} s")
+    output.say((" · ".join(facts), "dim"))
+
+
+def _next_line() -> str:
+    """The next question; "" at the end."""
+    if sys.stdin.isatty():
+        try:
+            if sys.stdout.isatty():
+                return input("> ").strip()
+            output.talk.print("> ", end="")
+            return input().strip()
+        except (EOFError, KeyboardInterrupt):
+            return ""
+    return next((text for line in sys.stdin if (text := line[:_LINE_CHARS_MAX].strip())), "")

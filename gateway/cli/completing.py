@@ -1,0 +1,75 @@
+"""Completion in shells: models, keys and machines of the gateway that runs; silently nothing where none does."""
+
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from gateway.cli.running import peek
+from gateway.data_folder import DataFolder
+from gateway.settings import SettingsInvalid, read_settings
+
+_SHOWN_MAX = 200
+
+
+def Model(text: str) -> Any:  # noqa: N802 - it stands where typer's Argument would
+    """An argument that is a model's name."""
+    return typer.Argument(help=text, autocompletion=_completed(_models))
+
+
+def Key(text: str) -> Any:  # noqa: N802
+    """An argument that is a key's id or prefix."""
+    return typer.Argument(help=text, autocompletion=_completed(_keys))
+
+
+def Machine(text: str) -> Any:  # noqa: N802
+    """An argument that is a machine's name."""
+    return typer.Argument(help=text, autocompletion=_completed(_machines))
+
+
+def Backend(text: str) -> Any:  # noqa: N802
+    """An argument that is a pool backend's name."""
+    return typer.Argument(help=text, autocompletion=_completed(_backends))
+
+
+def model_names(text: str) -> Any:
+    """An option that is a model's name."""
+    return typer.Option(help=text, autocompletion=_completed(_models))
+
+
+def _completed(find: Callable[[dict[str, Any]], list[str]]) -> Callable[[typer.Context, str], list[str]]:
+    def complete(context: typer.Context, incomplete: str) -> list[str]:
+        running = _running(context)
+        if running is None:
+            return []
+        found = dict.fromkeys(name for name in find(running) if name.startswith(incomplete))
+        return list(found)[:_SHOWN_MAX]
+
+    return complete
+
+
+def _running(context: typer.Context) -> dict[str, Any] | None:
+    given = context.params.get("data_dir")
+    try:
+        settings = read_settings(**({"data_dir": given} if given else {}))
+    except SettingsInvalid:
+        return None
+    return DataFolder(settings.data_dir).read_running()
+
+
+def _models(running: dict[str, Any]) -> list[str]:
+    cluster, backends = peek(running, "/admin/cluster"), peek(running, "/admin/pool")
+    own = [cluster[name] for name in ("model", "embedding_model") if cluster and cluster[name]]
+    return own + [name for backend in backends or [] for name in backend["models"]]
+
+
+def _keys(running: dict[str, Any]) -> list[str]:
+    return [row["prefix"] for row in peek(running, "/admin/keys") or [] if row["revoked_ns"] is None]
+
+
+def _machines(running: dict[str, Any]) -> list[str]:
+    return [row["node"] for row in peek(running, "/admin/machines") or [] if not row["removed_s"]]
+
+
+def _backends(running: dict[str, Any]) -> list[str]:
+    return [row["name"] for row in peek(running, "/admin/pool") or []]

@@ -1,0 +1,104 @@
+"""`millrace config`: the settings that hold, where each came from, and the file that they may stand in."""
+
+import os
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gateway.cli import output
+from gateway.cli.serving import AsJson, DataDir, settings_from
+from gateway.settings import ENV_PREFIX, FILE_NAME, Settings
+
+app = typer.Typer(help="Settings: what holds, and where it came from.", no_args_is_help=True)
+
+_IN_URL = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+_MASK = "**********"
+
+
+@app.command("show")
+def show(
+    section: Annotated[str | None, typer.Argument(help="Only of this section, such as cluster.")] = None,
+    changed: Annotated[bool, typer.Option("--changed", help="Only what is not as it is by default.")] = False,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show every setting with its source; secrets are masked. Example: millrace config show cluster"""
+    settings = settings_from(data_dir)
+    rows = [
+        (name, value, source)
+        for name, value, source in _rows(settings, data_dir)
+        if (section is None or name.partition(".")[0] == section) and not (changed and source == "default")
+    ]
+    if section is not None and section not in Settings.model_fields:
+        output.fail(f"{section} is no section; they are {', '.join(Settings.model_fields)}", output.WRONG_USAGE)
+    if as_json:
+        output.data({name: {"value": value, "from": source} for name, value, source in rows})
+        return
+    output.table(
+        ("setting", "value", "from"),
+        [(name, _short(value), source) for name, value, source in rows],
+        as_json=False,
+    )
+
+
+@app.command("path")
+def path(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Print where settings are read from. Example: millrace config path"""
+    settings = settings_from(data_dir)
+    file = settings.data_dir / FILE_NAME
+    if as_json:
+        output.data({"file": str(file), "exists": file.is_file(), "data_dir": str(settings.data_dir)})
+        return
+    typer.echo(str(file))
+    if not file.is_file():
+        output.say(f"it is not there: settings are from {ENV_PREFIX}* variables and defaults")
+
+
+def _rows(settings: Settings, data_dir: Path | None) -> Iterator[tuple[str, Any, str]]:
+    """Name, value as JSON has it, and source of every setting, in the order of the sections."""
+    file = _file(settings.data_dir / FILE_NAME)
+    variables = {name.upper() for name in os.environ}
+    for name, value in settings.model_dump(mode="json").items():
+        inner = value if isinstance(value, dict) else {"": value}
+        in_file = file.get(name, {})
+        for key, each in inner.items():
+            full = f"{name}.{key}" if key else name
+            variable = ENV_PREFIX + full.replace(".", "__").upper()
+            if not key and data_dir is not None:
+                source = "command line"
+            elif any(found == variable or found.startswith(f"{variable}__") for found in variables):
+                source = "environment"
+            elif (key in in_file) if key else (name in file):
+                source = "file"
+            else:
+                source = "default"
+            yield full, _masked(each), source
+
+
+def _file(file: Path) -> dict[str, Any]:
+    """What stands in it; the settings have been read, so it can be."""
+    try:
+        return tomllib.loads(file.read_text())
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+
+
+def _masked(value: Any) -> Any:
+    """Passwords inside of addresses; what is a secret as a whole is masked already."""
+    if isinstance(value, str):
+        return _IN_URL.sub(_MASK, value)
+    if isinstance(value, dict):
+        return {key: _masked(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_masked(each) for each in value]
+    return value
+
+
+def _short(value: Any) -> str:
+    import orjson
+
+    return value if isinstance(value, str) else orjson.dumps(value).decode()

@@ -1,0 +1,181 @@
+"""`millrace credit`: credits for paid lanes, given by whoever runs the machine."""
+
+import time
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gateway.cli import output
+from gateway.cli.serving import AsJson, DataDir, settings_from
+from gateway.identity.caller import OWNER
+from gateway.settings import Settings
+
+if TYPE_CHECKING:
+    from accounting.ledger.postings import Posted
+    from gateway.cli.store import Sessions
+
+_DAY_NS = 86_400 * 10**9
+
+app = typer.Typer(help="Credits for paid lanes.", no_args_is_help=True)
+
+
+CreditId = Annotated[
+    str | None, typer.Option("--id", help="A name of this payment: under one name it is added once.")
+]
+Amount = Annotated[str, typer.Argument(help="USD as a decimal number, such as 5.00.")]
+
+
+@app.command("add")
+def add(
+    amount: Amount,
+    note: Annotated[str, typer.Option(help="Why, for the statement.")] = "added by the operator",
+    user: Annotated[str | None, typer.Option(help="Whose credits; the owner's where nobody is named.")] = None,
+    pool: Annotated[str | None, typer.Option(help="The organization whose members may all spend them.")] = None,
+    credit_id: CreditId = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Allow somebody to spend so much on cloud lanes. Example: millrace credit add 5.00"""
+    from accounting.money import parse_usd
+    from gateway.cli.store import saying_what_is_wrong, with_books
+
+    if user is not None and pool is not None:
+        output.fail(
+            "--pool: credits are a person's or a pool's, so leave one of --user, --pool out", output.WRONG_USAGE
+        )
+    settings, name = settings_from(data_dir), credit_id or uuid.uuid4().hex
+    with saying_what_is_wrong():
+        amount_nano = parse_usd(amount)
+        if pool is not None:
+            pool_id = _organization(settings, pool)
+            posted = with_books(
+                settings, lambda books: books.credit_pool(name, pool_id, amount_nano, note), make=True
+            )
+            _tell(settings, Given(f"organization:{pool_id}", amount_nano, name, note), posted, as_json=as_json)
+            return
+        user_id = user or OWNER
+        refuse_nobody(settings, user_id)
+        posted = with_books(settings, lambda books: books.credit(name, user_id, amount_nano, note), make=True)
+    _tell(settings, Given(f"person:{user_id}", amount_nano, name, note), posted, as_json=as_json)
+
+
+@app.command("grant")
+def grant(
+    amount: Amount,
+    user: Annotated[str, typer.Option(help="Who gets them.")],
+    days: Annotated[int, typer.Option(help="For how long, in days; what is left then is gone.", min=1, max=3650)],
+    note: Annotated[str, typer.Option(help="Why, for the statement.")] = "granted by the operator",
+    credit_id: CreditId = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give somebody credits that end one day. Example: millrace credit grant 2.00 --user ann --days 90"""
+    from accounting.money import parse_usd
+    from accounting.spending.lots import Lot
+    from gateway.cli.store import open_store, saying_what_is_wrong, with_books
+
+    settings, name = settings_from(data_dir), credit_id or uuid.uuid4().hex
+    with saying_what_is_wrong():
+        amount_nano = parse_usd(amount)
+        refuse_nobody(settings, user)
+        with open_store(settings, make=True) as (read, _):
+            expires_ns = _end_ns(read, name, days)
+        lot = Lot(name, user, amount_nano, expires_ns, reason=note)
+        posted = with_books(settings, lambda books: books.grant(lot), make=True)
+    _tell(settings, Given(f"person:{user}", amount_nano, name, note, days), posted, as_json=as_json)
+
+
+@app.command("list")
+def list_credits(
+    user: Annotated[str, typer.Option(help="Whose requests they pay for.")] = OWNER,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """What pays for somebody's requests, in this order. Example: millrace credit list --user ann"""
+    from accounting.money import format_usd
+    from accounting.rules.held import Payer
+    from accounting.spending.purses import credits_of
+    from gateway.cli.store import open_store
+    from gateway.errors import NotFound
+    from gateway.identity.people import People
+
+    with open_store(settings_from(data_dir)) as (read, write):
+        try:
+            person = People(read, write).person(user)
+        except NotFound as error:
+            output.fail(f"--user: {error.message}", output.WRONG_USAGE)
+        with read() as session:
+            found = credits_of(session, Payer(user, person.organization_id), time.time_ns())
+    rows = [(share.account, format_usd(share.amount_nano)) for share in found]
+    output.table(("account", "available_usd"), rows, as_json=as_json)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a command gave to whom, as the audit log has it."""
+
+    target: str
+    amount_nano: int
+    id: str
+    note: str
+    days: int | None = None
+
+
+def _tell(settings: Settings, given: Given, posted: "Posted", *, as_json: bool) -> None:
+    from accounting.money import format_usd
+    from gateway.cli.directory import BY, open_directory
+
+    amount_usd = format_usd(given.amount_nano)
+    ends = {} if given.days is None else {"days": given.days}
+    facts = {"amount_usd": amount_usd, "id": given.id, "note": given.note} | ends
+    with open_directory(settings) as directory:
+        directory.audit.add_once(BY, "credit.grant" if ends else "credit.add", given.target, facts, named_by="id")
+    kind, _, name = given.target.partition(":")
+    if as_json:
+        whose = {"user" if kind == "person" else "pool": name}
+        output.data(
+            {"event": posted.event_seq, "amount_usd": amount_usd} | whose | {"was_there": posted.replayed} | ends
+        )
+        return
+    what = "was given this before" if posted.replayed else f"has ${amount_usd} more"
+    output.say(f"{name} {what} (event {posted.event_seq})")
+
+
+def _end_ns(read: "Sessions", lot_id: str, days: int) -> int:
+    """When a lot ends; one that was given before ends when it was to, whenever it is given again."""
+    from accounting.spending.lots import lot_named
+
+    with read() as session:
+        found = lot_named(session, lot_id)
+    now_ns = time.time_ns()
+    if found is None:
+        return now_ns + days * _DAY_NS
+    days_given = (found.lot.expires_ns - found.created_ns + _DAY_NS // 2) // _DAY_NS
+    return found.lot.expires_ns if days_given == days else now_ns + days * _DAY_NS
+
+
+def _organization(settings: Settings, id_or_name: str) -> str:
+    from gateway.cli.store import open_store
+    from gateway.errors import NotFound
+    from gateway.identity.people import People
+
+    with open_store(settings, make=True) as (read, write):
+        try:
+            return People(read, write).organization(id_or_name).organization_id
+        except NotFound as error:
+            output.fail(f"--pool: {error.message}", output.WRONG_USAGE)
+
+
+def refuse_nobody(settings: Settings, user: str) -> None:
+    """Credits of nobody would be spent by whoever is called so first."""
+    from gateway.cli.store import open_store
+    from gateway.errors import NotFound
+    from gateway.identity.people import People
+
+    with open_store(settings, make=True) as (read, write):
+        try:
+            People(read, write).person(user)
+        except NotFound as error:
+            output.fail(f"--user: {error.message}; `millrace people add {user}` adds them", output.WRONG_USAGE)

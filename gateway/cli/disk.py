@@ -1,0 +1,65 @@
+"""Pulled models on this machine's disk: how large they are, and their end."""
+
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from cluster.models.manifest import Manifest
+
+_SHA256_BYTES = 32
+
+
+def freed_by_removing(data_dir: Path, model: str) -> int | None:
+    """Remove a Hugging Face id's files, and what local nodes have copied of it; bytes that came free.
+
+    None where it was not pulled. With `@revision` only that one goes. Raises OSError.
+    """
+    from huggingface_hub import scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
+    repository, _, revision = model.partition("@")
+    models = data_dir / "cluster" / "models"
+    try:
+        cache = scan_cache_dir(models)
+    except CacheNotFound:
+        return None
+    found = next((repo for repo in cache.repos if repo.repo_id == repository), None)
+    wanted = [
+        each.commit_hash
+        for each in (found.revisions if found else ())
+        if not revision or revision == each.commit_hash or revision in each.refs
+    ]
+    if not wanted:
+        return None
+    strategy = cache.delete_revisions(*wanted)
+    freed_bytes = int(strategy.expected_freed_size)
+    strategy.execute()
+    if found is not None and len(wanted) == len(found.revisions):
+        freed_bytes += _remove_copies(data_dir, repository)
+    return freed_bytes
+
+
+def _remove_copies(data_dir: Path, name: str) -> int:
+    """What nodes of this machine hold of it, and what was noted of its files."""
+    freed_bytes = 0
+    for file in (data_dir / "cluster" / "manifests").glob("*.manifest"):
+        manifest = _manifest(file)
+        if manifest is None or manifest.name != name:
+            continue
+        for copy in (
+            *data_dir.glob(f"nodes/*/models/{manifest.digest}"),
+            data_dir / "node/models" / manifest.digest,
+        ):
+            freed_bytes += sum(path.stat().st_size for path in copy.rglob("*") if path.is_file())
+            shutil.rmtree(copy, ignore_errors=True)
+        file.unlink(missing_ok=True)
+    return freed_bytes
+
+
+def _manifest(file: Path) -> Manifest | None:
+    """None for one that is damaged: nothing can be told by it."""
+    try:
+        return msgspec.msgpack.decode(file.read_bytes()[_SHA256_BYTES:], type=Manifest)
+    except (OSError, msgspec.DecodeError):
+        return None

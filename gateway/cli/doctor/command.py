@@ -1,0 +1,96 @@
+"""`millrace doctor`: what is wrong on this machine and around it, each with its remedy."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gateway.cli import output
+from gateway.cli.doctor.finding import Finding, fail, ok
+from gateway.cli.serving import AsJson, DataDir
+from gateway.settings import Settings, SettingsInvalid, default_data_dir, read_settings
+
+_ORDER = {"fail": 0, "warn": 1, "unseen": 2, "ok": 3}
+_STYLES = {"fail": "bold red", "warn": "yellow", "unseen": "dim", "ok": "green"}
+
+
+def doctor(
+    fix: Annotated[bool, typer.Option("--fix", help="Put right what can be put right without asking.")] = False,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look for what is wrong, with or without a running gateway; status 1 with a fail. Example: millrace doctor"""
+    found = list(_findings(data_dir))
+    mended: list[str] = []
+    if fix:
+        mended = [done for finding in found if (done := _mended(finding))]
+        found = list(_findings(data_dir)) if mended else found
+    found.sort(key=lambda finding: _ORDER[finding.level])
+    if as_json:
+        output.data({"findings": [_facts(finding) for finding in found], "mended": mended})
+    else:
+        rows = [((each.level, _STYLES[each.level]), each.area, each.what, each.remedy) for each in found]
+        output.table(("", "area", "finding", "remedy"), rows, as_json=False)
+        for done in mended:
+            output.say(("mended:", "bold"), f" {done}")
+    _end(found, fix=fix)
+
+
+def _findings(data_dir: Path | None) -> Iterator[Finding]:
+    from gateway.cli.doctor.machine import look_at_machine
+    from gateway.cli.doctor.outside import look_outside
+    from gateway.cli.doctor.stores import look_at_stores, stale_notice
+    from gateway.data_folder import DataFolder
+
+    settings, finding = _settings(data_dir)
+    yield finding
+    if settings is None:
+        # All the same: what does not depend on the settings is looked at.
+        yield from look_at_machine(data_dir or default_data_dir())
+        return
+    yield from look_at_machine(settings.data_dir)
+    yield from look_at_stores(settings)
+    if stale := stale_notice(DataFolder(settings.data_dir)):
+        yield stale
+    yield from look_outside(settings)
+
+
+def _settings(data_dir: Path | None) -> tuple[Settings | None, Finding]:
+    try:
+        settings = read_settings(**({"data_dir": data_dir} if data_dir else {}))
+    except SettingsInvalid as error:
+        return None, fail("settings", str(error), "correct it; `millrace config path` says where it is read")
+    return settings, ok("settings", "every setting is known and can be used")
+
+
+def _mended(finding: Finding) -> str:
+    """What was done about it, "" for nothing."""
+    if finding.mend is None:
+        return ""
+    try:
+        return finding.mend()
+    except OSError as error:
+        output.say(("not mended:", "bold red"), f" {finding.what}: {error.strerror}")
+        return ""
+
+
+def _end(found: list[Finding], *, fix: bool) -> None:
+    fails = sum(finding.level == "fail" for finding in found)
+    warns = sum(finding.level == "warn" for finding in found)
+    fixable = sum(finding.mend is not None for finding in found)
+    if fixable and not fix:
+        output.say(f"`millrace doctor --fix` puts {fixable} of these right")
+    if fails:
+        output.fail(f"{fails} to put right, {warns} to look at")
+    output.say(f"nothing is broken, {warns} to look at")
+
+
+def _facts(finding: Finding) -> dict[str, Any]:
+    return {
+        "area": finding.area,
+        "level": finding.level,
+        "what": finding.what,
+        "remedy": finding.remedy,
+        "fixable": finding.mend is not None,
+    }

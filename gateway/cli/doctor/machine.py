@@ -1,0 +1,144 @@
+"""This machine: memory that is really free, its card and driver, disk, radio, power, heat, clock."""
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from cluster.nodes.condition import read_condition
+from cluster.nodes.probe import own_address, total_memory_bytes, usable_memory_bytes
+from cluster.plans.network import ASSUMED
+from gateway.cli.doctor.finding import Finding, fail, ok, unseen, warn
+
+_PATIENCE_S = 5.0
+_MEMORY_SHARE_MIN = 0.1
+_SWAP_SHARE_MAX = 0.5
+_DISK_WARN_BYTES, _DISK_FAIL_BYTES = 10 * 2**30, 2**30
+_MTU_MIN = 1400
+_SMI_QUERY = ("--query-gpu=name,driver_version,memory.total,memory.free", "--format=csv,noheader,nounits")
+_DRIVER = Path("/proc/driver/nvidia/version")
+_MIB = 2**20
+
+
+def look_at_machine(data_dir: Path) -> Iterator[Finding]:
+    yield memory()
+    yield from cards()
+    yield disk(data_dir)
+    yield from radio_power_heat()
+    yield mtu()
+    yield clock()
+
+
+def memory() -> Finding:
+    usable, total, swap = usable_memory_bytes(), total_memory_bytes(), psutil.swap_memory()
+    what = f"{_gib(usable)} of {_gib(total)} are free for models, the system's share left out"
+    if usable < _MEMORY_SHARE_MIN * total:
+        return warn("memory", what, "close other programs, or run fewer nodes: what does not fit is not planned")
+    if swap.total and swap.used > _SWAP_SHARE_MAX * swap.total:
+        used = f"; {_gib(swap.used)} are swapped out"
+        return warn("memory", what + used, "find out who holds the memory: what is swapped out answers late")
+    return ok("memory", what)
+
+
+def cards() -> Iterator[Finding]:
+    """NVIDIA's by their own program; without it what the kernel says."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        if _DRIVER.exists():
+            yield warn("driver", "an NVIDIA driver is loaded, but nvidia-smi is not there", "install it")
+        elif list(Path("/dev").glob("nvidia[0-9]*")):
+            yield fail("driver", "there is an NVIDIA card without a driver", "install the driver and start again")
+        else:
+            yield ok("driver", "no NVIDIA card: layers are computed by the CPU (or by Apple's GPU)")
+        return
+    try:
+        done = subprocess.run(
+            [program, *_SMI_QUERY], capture_output=True, timeout=_PATIENCE_S, check=False, text=True
+        )
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError) as error:
+        yield fail("driver", f"nvidia-smi cannot be run: {type(error).__name__}", "install the driver anew")
+        return
+    if done.returncode != 0:
+        said = (done.stdout or done.stderr).strip().splitlines()
+        yield fail("driver", f"nvidia-smi: {said[0] if said else 'failed'}", "install the driver anew")
+        return
+    yield from (_card(line) for line in done.stdout.splitlines()[:64] if line.strip())
+
+
+def _card(line: str) -> Finding:
+    name, driver, total, free = ([word.strip() for word in line.split(",")] + [""] * 4)[:4]
+    what = f"{name}, driver {driver}"
+    if not (total.isdigit() and free.isdigit()):
+        return ok("driver", what)
+    what += f": {_gib(int(free) * _MIB)} of {_gib(int(total) * _MIB)} free"
+    if int(free) < _MEMORY_SHARE_MIN * int(total):
+        return warn("driver", what, "close what else computes there, such as another server of models")
+    return ok("driver", what)
+
+
+def disk(data_dir: Path) -> Finding:
+    place = next(folder for folder in (data_dir, *data_dir.parents) if folder.exists())
+    free = shutil.disk_usage(place).free
+    what = f"{_gib(free)} are free at {data_dir}"
+    if free < _DISK_FAIL_BYTES:
+        return fail("disk", what, "make room: books that cannot be written spend nothing, and no model is pulled")
+    if free < _DISK_WARN_BYTES:
+        return warn("disk", what, "make room before a model is pulled: `millrace rm MODEL` removes one")
+    return ok("disk", what)
+
+
+def radio_power_heat() -> Iterator[Finding]:
+    condition = read_condition(own_address() or "")
+    if condition.on_wifi:
+        yield warn("wi-fi", "this machine reaches others over Wi-Fi, whose delays vary", "connect it by cable")
+    elif condition.on_wifi is None:
+        yield unseen("wi-fi", "this system does not say whether the way out is a radio", "prefer a cable")
+    else:
+        yield ok("wi-fi", "this machine's way out is a cable")
+    if condition.on_battery:
+        yield warn("power", "it runs on its battery and may slow down or leave", "connect it to power")
+    if condition.is_throttled:
+        yield warn("heat", "a sensor is at its limit, so it computes slower", "let it cool: fans, dust, place")
+
+
+def mtu() -> Finding:
+    """Of the interface that leads out; that of whole paths is measured between nodes."""
+    address = own_address()
+    held = psutil.net_if_addrs().items()
+    interface = next((name for name, all_of in held if any(a.address == address for a in all_of)), None)
+    if address is None or interface is None:
+        return unseen("mtu", "this machine has no way to a network", "connect it, where others are to join")
+    size = psutil.net_if_stats()[interface].mtu
+    what = f"{interface} takes packets of {size} bytes"
+    if size < _MTU_MIN:
+        usual = ASSUMED.mtu_bytes
+        return warn("mtu", what, f"look for a VPN or tunnel, or raise it: `ip link set {interface} mtu {usual}`")
+    return ok("mtu", what)
+
+
+def clock() -> Finding:
+    """Whether somebody keeps it; how far it is off other machines' is seen by the gateway alone."""
+    program = shutil.which("timedatectl")
+    said = ""
+    if program is not None:
+        try:
+            said = subprocess.run(
+                [program, "show", "--property=NTPSynchronized", "--value"],
+                capture_output=True,
+                timeout=_PATIENCE_S,
+                check=False,
+                text=True,
+            ).stdout.strip()
+        except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+            said = ""
+    if said == "yes":
+        return ok("clock", "the clock is kept by a time service")
+    if said == "no":
+        return warn("clock", "no time service keeps the clock", "`timedatectl set-ntp true`")
+    return unseen("clock", "this system does not say whether a time service keeps its clock", "turn on NTP")
+
+
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / 2**30:.1f} GiB"

@@ -1,0 +1,166 @@
+"""What is kept: the data folder and its permissions, secrets in files, the database, Redis, etcd."""
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psutil
+
+from gateway.cli.doctor.finding import Finding, fail, ok, warn
+from gateway.data_folder import DataFolder
+from gateway.settings import Settings
+
+_OTHERS = 0o077
+_PATIENCE_S = 3.0
+_DATABASE_LARGE_BYTES = 20 * 2**30
+
+
+def look_at_stores(settings: Settings) -> Iterator[Finding]:
+    folder = DataFolder(settings.data_dir)
+    yield data_folder(folder)
+    yield from secret_files(settings)
+    yield database(settings, folder)
+    if settings.redis.url is not None:
+        yield asyncio.run(redis(settings))
+    for url in settings.coordination.etcd_urls:
+        yield reach("etcd", url, "start it, or correct coordination.etcd_urls")
+
+
+def data_folder(folder: DataFolder) -> Finding:
+    path = folder.path
+    if not path.exists():
+        return ok("data folder", f"{path} is made at the first start")
+    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+        owner = path.stat().st_uid
+        return fail("data folder", f"{path} is user {owner}'s, and this user cannot write it", "change its owner")
+    if folder.open_to_others:
+        what = f"{path} is open to other users of this machine"
+        return warn("data folder", what, f"chmod 700 {path}", _closing(path, 0o700))
+    return ok("data folder", f"{path} is this user's alone")
+
+
+def secret_files(settings: Settings) -> Iterator[Finding]:
+    """Files with secrets that the settings name."""
+    named = (
+        ("cloud.keys_file", settings.cloud.keys_file),
+        ("selling.tunnel_token_file", settings.selling.tunnel_token_file),
+    )
+    for setting, path in named:
+        if path is None:
+            continue
+        if not path.is_file():
+            yield fail("secrets", f"{setting}: {path} is not there", "make it, or correct the setting")
+        elif path.stat().st_mode & _OTHERS:
+            what = f"{setting}: {path} is open to other users"
+            yield fail("secrets", what, f"chmod 600 {path}", _closing(path, 0o600))
+        else:
+            yield ok("secrets", f"{setting}: {path} is closed to others")
+
+
+def database(settings: Settings, folder: DataFolder) -> Finding:
+    """Reached within seconds, of this version, and not too large."""
+    from sqlalchemy import text
+    from sqlalchemy.exc import DBAPIError
+
+    from gateway.database import DatabaseUnsupported, open_engine, revisions
+
+    dsn = settings.database.dsn
+    if dsn is None and not folder.database.exists():
+        return ok("database", "the books are made at the first start")
+    kind = "SQLite" if dsn is None else "PostgreSQL"
+    size_sql = (
+        "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
+        if dsn is None
+        else "SELECT pg_database_size(current_database())"
+    )
+    try:
+        engine = open_engine(dsn.get_secret_value() if dsn else folder.dsn, pool_size=1)
+    except DatabaseUnsupported as error:
+        return fail("database", str(error), "correct database.dsn")
+    began_s = time.perf_counter()
+    try:
+        with engine.connect() as connection:
+            size = int(connection.execute(text(size_sql)).scalar() or 0)
+            at = str(connection.execute(text("SELECT version_num FROM alembic_version")).scalar())
+    except (DBAPIError, UnicodeDecodeError) as error:
+        # Not the driver's own words: they may repeat the DSN.
+        why = type(getattr(error, "orig", error)).__name__
+        return fail("database", f"{kind} cannot be used ({why})", "is it there, and are we let in?")
+    finally:
+        engine.dispose()
+    took_ms = (time.perf_counter() - began_s) * 1000
+    return _judged(kind, at, size, took_ms, revisions())
+
+
+def _judged(kind: str, at: str, size: int, took_ms: float, known: list[str]) -> Finding:
+    what = f"{kind} at revision {at}, {size / 2**20:,.1f} MiB, answers in {took_ms:.0f} ms"
+    if at not in known:
+        return fail("database", what, "a newer Millrace wrote it: run that one, or restore a backup")
+    if at != known[-1]:
+        return warn("database", what, f"the next `millrace up` brings it to {known[-1]}; back it up before")
+    if size > _DATABASE_LARGE_BYTES:
+        return warn("database", what, "keep less, by request_log.days_max and request_log.rows_max")
+    return ok("database", what)
+
+
+async def redis(settings: Settings) -> Finding:
+    from redis.asyncio import Redis
+    from redis.exceptions import RedisError
+
+    assert settings.redis.url is not None
+    connection: Redis = Redis.from_url(
+        settings.redis.url.get_secret_value(), socket_timeout=_PATIENCE_S, socket_connect_timeout=_PATIENCE_S
+    )
+    began_s = time.perf_counter()
+    try:
+        await connection.ping()
+        version = str((await connection.info("server")).get("redis_version", ""))
+    except (RedisError, OSError) as error:
+        remedy = "start it, or correct redis.url; limits go on with the last known shares meanwhile"
+        return fail("redis", f"Redis does not answer ({type(error).__name__})", remedy)
+    finally:
+        await connection.aclose()
+    took_s = time.perf_counter() - began_s
+    what = f"Redis {version} answers in {took_s * 1000:.0f} ms"
+    if took_s / 2 > settings.redis.timeout_s:
+        return warn("redis", what, "that is beyond redis.timeout_s: move it nearer")
+    return ok("redis", what)
+
+
+def reach(area: str, url: str, remedy: str) -> Finding:
+    """Whether somebody listens there."""
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    began_s = time.perf_counter()
+    try:
+        with socket.create_connection((parts.hostname or "", port), timeout=_PATIENCE_S):
+            took_ms = (time.perf_counter() - began_s) * 1000
+    except OSError as error:
+        return fail(area, f"{url} cannot be reached: {error.strerror or error}", remedy)
+    return ok(area, f"{url} is reached in {took_ms:.0f} ms")
+
+
+def stale_notice(folder: DataFolder) -> Finding | None:
+    """A gateway that was killed leaves its notice behind: commands would look for it in vain."""
+    running = folder.read_running()
+    if running is None or psutil.pid_exists(int(running["pid"])):
+        return None
+
+    def forget() -> str:
+        folder.forget_running()
+        return "its notice is removed"
+
+    what = f"a gateway (pid {running['pid']}) ended without a word and left running.json"
+    return warn("gateway", what, "start it again, or have the notice removed with --fix", forget)
+
+
+def _closing(path: Path, mode: int) -> Callable[[], str]:
+    def close() -> str:
+        path.chmod(mode)
+        return f"{path} is closed to others"
+
+    return close

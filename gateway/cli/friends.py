@@ -1,0 +1,236 @@
+"""`millrace friend`: credit lines with gateways that one knows, without a house in between.
+
+What one side knows goes to the other as one line of text, by whatever means people have. Each command prints it.
+"""
+
+import sqlite3
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gateway.cli import output
+from gateway.cli.serving import AsJson, DataDir, settings_from
+
+if TYPE_CHECKING:
+    from gateway.friends.desk import FriendsDesk
+    from gateway.friends.position import Position
+
+app = typer.Typer(help="Trade with gateways that you know, without a house.", no_args_is_help=True)
+
+_DAY_MS = 86_400_000
+_TEXT_BYTES_MAX = 2**18
+
+Friend = Annotated[str, typer.Argument(help="Beginning of the friend's identity, or a line's id.")]
+Url = Annotated[str, typer.Option(help="Where this gateway sells, for the friend to ask for listings.")]
+To = Annotated[Path | None, typer.Option(help="A file for the text to send; else it is printed.")]
+
+
+@app.command("invite")
+def invite(
+    friend: Annotated[str, typer.Argument(help="The friend's identity, from its `identity show`.")],
+    they_owe: Annotated[str, typer.Option(help="USD that the friend may owe this gateway at most.")],
+    we_owe: Annotated[str, typer.Option(help="USD that this gateway may owe the friend at most.")],
+    days: Annotated[int, typer.Option(help="How long the line lasts.", min=1, max=366)] = 365,
+    url: Url = "",
+    to: To = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Offer a credit line. Example: millrace friend invite 5f0c...e1 --they-owe 5.00 --we-owe 5.00"""
+    from accounting.money import parse_usd
+    from gateway.friends.desk import Offer
+
+    with _desk(data_dir) as desk:
+        wanted = Offer(friend, parse_usd(they_owe), parse_usd(we_owe), days * _DAY_MS)
+        friendship = desk.invite(wanted, _now_ms())
+        text = f"line {friendship.line.id} opens when {friend[:16]} has accepted: send them the text,"
+        _give(desk.text(friendship, url), to, desk.position(friendship), as_json=as_json)
+        if not as_json:
+            output.say(text)
+            output.say("and `millrace friend accept` what they send back")
+
+
+@app.command("accept")
+def accept(
+    text: Annotated[str, typer.Argument(help="What the friend has sent: text, file, or - for stdin.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Sign a new line without being asked.")] = False,
+    url: Url = "",
+    to: To = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take in a friend's invitation, answer or receipt of payment. Example: millrace friend accept their.txt"""
+    with _desk(data_dir) as desk:
+        told = desk.heard(_text(text))
+        if told.ours is None and desk.known(told) is None:
+            position = desk.position(told)
+            output.say(f"{told.friend} offers a credit line until {_date(told.ends_ms)}:")
+            theirs, ours = _usd(position.may_sell_nano), _usd(position.may_buy_nano)
+            output.say(f"they may owe us ${theirs} at most, we may owe them ${ours}")
+            if not yes and not typer.confirm("Sign it?", err=True):
+                output.fail("nothing was signed", output.REFUSED)
+        friendship, has_signed = desk.accept(told, _now_ms())
+        if has_signed:
+            _give(desk.text(friendship, url), to, desk.position(friendship), as_json=as_json)
+            if not as_json:
+                output.say("the line is open here: send them the text, so that it is there too")
+            return
+        position = desk.position(friendship)
+        text = f"line {friendship.line.id[:16]} is {_state(position)}; {_owing(position)}"
+        output.tell(_facts(position), text, as_json=as_json)
+
+
+@app.command("list")
+def list_friends(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Show every line: bought, sold, paid, owed, in USD. Example: millrace friend list"""
+    with _desk(data_dir) as desk:
+        positions = desk.positions()
+        if as_json:
+            output.data([_facts(each) for each in positions])
+            return
+        columns = ("friend", "line", "state", "bought", "sold", "paid", "received", "owed")
+        rows = [[str(_facts(each)[name])[:16] for name in columns] for each in positions]
+        output.table(columns, rows, as_json=False)
+
+
+@app.command("paid")
+def paid(
+    friend: Friend,
+    in_all: Annotated[str, typer.Option(help="USD that the friend has paid since the line was opened.")],
+    url: Url = "",
+    to: To = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Sign that a friend has paid us so much in all. Example: millrace friend paid 5f0c21aa --in-all 12.50"""
+    from accounting.money import parse_usd
+
+    with _desk(data_dir) as desk:
+        friendship = desk.acknowledge(desk.friends.named(friend), parse_usd(in_all), _now_ms())
+        _give(desk.text(friendship, url), to, desk.position(friendship), as_json=as_json)
+        if not as_json:
+            output.say(f"{_owing(desk.position(friendship))}; send them the text")
+
+
+@app.command("tell")
+def tell(
+    friend: Friend,
+    url: Url = "",
+    to: To = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the text for a friend again, as when it was lost. Example: millrace friend tell 5f0c21aa"""
+    with _desk(data_dir) as desk:
+        friendship = desk.friends.named(friend)
+        _give(desk.text(friendship, url), to, desk.position(friendship), as_json=as_json)
+
+
+@app.command("end")
+def end(friend: Friend, data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Sell and buy no more on a line; debts stay. Example: millrace friend end 5f0c21aa"""
+    with _desk(data_dir) as desk:
+        position = desk.position(desk.end(desk.friends.named(friend)))
+        text = f"line {position.friendship.line.id[:16]} has ended; {_owing(position)}"
+        output.tell(_facts(position), text, as_json=as_json)
+
+
+@contextmanager
+def _desk(data_dir: Path | None) -> Generator["FriendsDesk"]:
+    """The lines of the data folder; ends the command with one line when something is refused."""
+    from accounting.errors import AmountInvalid
+    from accounting.proofs.signing import SigningKeyUnusable
+    from gateway.data_folder import DataFolder
+    from gateway.friends.desk import FriendsDesk
+    from gateway.market.identity import OwnIdentity
+    from gateway.settings import SettingsInvalid
+    from market.errors import MarketError
+
+    folder = DataFolder(settings_from(data_dir).data_dir)
+    try:
+        if not OwnIdentity(folder.market).exists:
+            output.fail(f"there is no identity in {folder.path}; `millrace identity create` makes one")
+        yield FriendsDesk(folder.market, OwnIdentity.open(folder.market))
+    except AmountInvalid as error:
+        output.fail(str(error), output.WRONG_USAGE)
+    except (MarketError, SigningKeyUnusable, SettingsInvalid) as error:
+        output.fail(str(error))
+    except sqlite3.Error as error:
+        output.fail(f"what was bought and sold cannot be read: {error}")
+    except OSError as error:
+        output.fail(f"{error.filename or folder.path}: {error.strerror}")
+
+
+def _facts(position: "Position") -> dict[str, str]:
+    each = position.friendship
+    return {
+        "friend": each.friend,
+        "line": each.line.id,
+        "state": _state(position),
+        "ends": _date(each.ends_ms),
+        "url": each.url,
+        "they_may_owe": _usd(each.line.owes_max_nano(each.friend)),
+        "we_may_owe": _usd(each.line.owes_max_nano(each.own)),
+        "bought": _usd(position.bought_nano),
+        "sold": _usd(position.sold_nano),
+        "claimed": _usd(position.claimed_nano),
+        "paid": _usd(position.paid_nano),
+        "received": _usd(position.received_nano),
+        "owed": _usd(position.owed_nano),
+    }
+
+
+def _state(position: "Position") -> str:
+    each = position.friendship
+    if each.is_ended:
+        return "ended"
+    if not each.is_open:
+        return "offered"
+    return "open" if _now_ms() < each.ends_ms else "expired"
+
+
+def _owing(position: "Position") -> str:
+    who = "they owe us" if position.owed_nano < 0 else "we owe them"
+    return f"{who} ${_usd(abs(position.owed_nano))}"
+
+
+def _usd(amount_nano: int) -> str:
+    from accounting.money import format_usd
+
+    return format_usd(amount_nano)
+
+
+def _date(at_ms: int) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(at_ms / 1000))
+
+
+def _give(text: str, to: Path | None, position: "Position", *, as_json: bool) -> None:
+    """The text for the friend, where it was wanted; programs get the line's state with it."""
+    if to is not None:
+        to.write_text(text + "\n")
+    if as_json:
+        output.data(_facts(position) | {"text": text})
+    elif to is None:
+        typer.echo(text)
+    else:
+        output.say(f"the text is in {to}")
+
+
+def _text(given: str) -> str:
+    from gateway.friends.telling import PREFIX
+
+    if given.startswith(PREFIX):
+        return given
+    if given == "-":
+        return sys.stdin.read(_TEXT_BYTES_MAX)
+    with Path(given).open(errors="replace") as file:
+        return file.read(_TEXT_BYTES_MAX)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 10**6

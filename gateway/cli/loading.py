@@ -1,0 +1,126 @@
+"""A model on its way: pulled, read by the gateway, loaded by the cluster's machines; each with its progress."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TaskID, TextColumn
+
+from gateway.cli import output
+from gateway.cli.running import ask, lines
+from gateway.data_folder import DataFolder
+from gateway.settings import Settings, SettingsInvalid
+
+# Loading from a slow disk takes minutes.
+LOAD_S = 3600.0
+_LOOK_S = 0.3
+_JOINING_S = 60.0
+
+
+def pulled(settings: Settings, model: str) -> dict[str, Any]:
+    """A Hugging Face model on this machine's disk, fetched as far as it is not there; may end the command."""
+    from cluster.errors import ModelError
+    from gateway.advice.asking import models_folder
+    from gateway.cli.pulling import PullStopped, pull_model
+
+    if model.partition("@")[0].count("/") != 1 or model.startswith((".", "/", "~")):
+        output.fail(
+            f"{model} is no Hugging Face id like owner/name; a folder need not be pulled", output.WRONG_USAGE
+        )
+    try:
+        DataFolder(settings.data_dir).prepare()
+        found = pull_model(model, models_folder(settings), _check)
+    except (ModelError, SettingsInvalid) as error:
+        output.fail(str(error))
+    except PullStopped:
+        output.fail(f"stopped; `millrace pull {model}` goes on where it was")
+    return {
+        "model": model,
+        "folder": str(found.folder),
+        "files": found.files,
+        "bytes": found.whole_bytes,
+        "fetched_bytes": found.fetched_bytes,
+    }
+
+
+def _check(folder: Path) -> None:
+    """A model that the cluster generates with, or one that it embeds with. Raises ModelError."""
+    from cluster.errors import ModelError
+    from cluster.models.embedding_model import check_family
+    from cluster.models.manifest import read_config
+    from cluster.models.model_card import read_card
+
+    config = read_config(folder)
+    try:
+        check_family(config)
+    except ModelError:
+        read_card(config)
+
+
+def load(settings: Settings, model: str) -> str:
+    """Have the cluster read it, pulled before where it has to be; the name that callers use."""
+    here = Path(model).expanduser()
+    if not here.exists():
+        pulled(settings, model)
+    # A folder as seen from here, not from where the gateway was started.
+    reference = str(here.absolute()) if here.exists() else model
+    told: dict[str, Any] = {}
+    columns = (SpinnerColumn(), TextColumn("reading the model"), BarColumn(), DownloadColumn())
+    with Progress(*columns, console=output.talk, transient=True, disable=not output.talk.is_terminal) as bar:
+        task = bar.add_task("", total=None)
+        for told in lines(settings, "/admin/cluster/model", {"model": reference}):
+            if "done_bytes" in told:
+                bar.update(task, completed=told["done_bytes"], total=told["total_bytes"])
+    if "model" not in told:
+        output.fail(told.get("error", "the gateway ended before the model was read"))
+    return str(told["model"])
+
+
+def until_ready(settings: Settings) -> dict[str, Any]:
+    """The cluster when it serves; a line for each machine meanwhile. Ends the command where it cannot."""
+    began_s = time.monotonic()
+    cluster: dict[str, Any] = ask(settings, "GET", "/admin/cluster")
+    with _Machines() as shown:
+        while cluster["status"] in ("planning", "waiting") and (took_s := time.monotonic() - began_s) < LOAD_S:
+            # Those that start with the gateway take a moment.
+            if cluster["status"] == "waiting" and not cluster["nodes"] and took_s > _JOINING_S:
+                output.fail(f"{cluster['reason']}: `millrace token create` lets one in")
+            shown.show(cluster)
+            time.sleep(_LOOK_S)
+            cluster = ask(settings, "GET", "/admin/cluster")
+    if cluster["status"] != "ready":
+        output.fail(f"{cluster['reason']}; `millrace nodes` shows how far it is")
+    return cluster
+
+
+class _Machines:
+    """A line of what the cluster does, and one for each machine, where somebody sees them."""
+
+    def __init__(self) -> None:
+        columns = (SpinnerColumn(), TextColumn("{task.description}"))
+        is_seen = output.talk.is_terminal
+        self._progress = Progress(*columns, console=output.talk, transient=True, disable=not is_seen)
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> "_Machines":
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def show(self, cluster: dict[str, Any]) -> None:
+        self._say("", f"{cluster['status']}: {cluster['reason']}")
+        for node in cluster["nodes"]:
+            self._say(node["node_id"], f"  {node['node']}: {_doing(node)}")
+
+    def _say(self, of: str, text: str) -> None:
+        if of not in self._tasks:
+            self._tasks[of] = self._progress.add_task("", total=None)
+        self._progress.update(self._tasks[of], description=output.plain(text))
+
+
+def _doing(node: dict[str, Any]) -> str:
+    if node["layers"]:
+        return "layers {}-{}".format(*node["layers"])
+    return f"here, {node['memory_usable_bytes'] / 2**30:.1f} GiB to give"

@@ -1,0 +1,240 @@
+"""`millrace market`: who sells to this gateway, what was found about them, and what they are asked to find out."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from itertools import islice
+from pathlib import Path
+from random import SystemRandom
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gateway.cli import output
+from gateway.cli.completing import Model
+from gateway.cli.running import ask
+from gateway.cli.serving import AsJson, DataDir, settings_from
+from gateway.settings import Settings
+
+if TYPE_CHECKING:
+    from gateway.auditing.own_engine import OwnEngine
+    from gateway.auditing.probes import Probe
+    from gateway.auditing.shelf import Shelf
+    from gateway.auditing.wares import Ware
+    from market.auditing.verdicts import Decision
+
+app = typer.Typer(help="Sellers on the market, and audits of them.", no_args_is_help=True)
+
+_FILE_BYTES_MAX = 16 * 2**20
+_PROMPT_BYTES_MAX = 2**20
+_ID_CHARS_MIN = 12
+
+
+@app.command("sellers")
+def sellers(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Show sellers, what was looked at, and from whom nothing is bought. Example: millrace market sellers"""
+    found = ask(settings_from(data_dir), "GET", "/admin/market/sellers")
+    if as_json:
+        output.data(found)
+        return
+    columns = ("seller", "model", "quantization", "looked at", "answers good/bad", "audits good/bad", "standing")
+    output.table(columns, [_columns(row) for row in found["sellers"]], as_json=False)
+    for row in found["sellers"]:
+        if row["suspended_why"]:
+            output.say(f"{row['seller'][:_ID_CHARS_MIN]} is suspended: {row['suspended_why']}")
+    for row in found["not_bought"]:
+        output.say(f"{row['seller'][:_ID_CHARS_MIN]} {row['model']} is not bought: {row['reason']}")
+
+
+@app.command("lift")
+def lift(
+    seller: Annotated[str, typer.Argument(help="Its identity, or the first 12 digits of it.")],
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Buy from a suspended seller again, and forget what it did. Example: millrace market lift 5f0c9a41e2b7"""
+    shelf = _shelf(settings_from(data_dir))
+    found = _suspended(shelf, seller)
+    shelf.lift(found)
+    text = f"{found[:_ID_CHARS_MIN]} may be bought from again, within seconds; it is audited like a newcomer"
+    output.tell({"lifted": found}, text, as_json=as_json)
+
+
+@app.command("confirm")
+def confirm(
+    seller: Annotated[str, typer.Argument(help="A suspended one: its identity, or the first 12 digits of it.")],
+    model: Annotated[str, typer.Option(help="What own machines call the model that it says it sells.")],
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ask own machines what a seller failed. Example: millrace market confirm 5f0c9a41e2b7 --model mill-1b"""
+    settings = settings_from(data_dir)
+    found = _suspended(_shelf(settings), seller)
+    decided = asyncio.run(_confirmed(settings, found, model))
+    if as_json:
+        rows = [(ware.model, list(decision.reasons), decision.action == "forfeit") for ware, decision in decided]
+        output.table(("model", "reasons", "is_proof"), rows, as_json=True)
+        return
+    for ware, decision in decided:
+        is_proof = decision.action == "forfeit"
+        output.say(f"{ware.model}: {'; '.join(dict.fromkeys(decision.reasons))}")
+        output.say("own machines pass what it failed: that is proof" if is_proof else "that is no proof yet")
+
+
+@app.command("freeze")
+def freeze(
+    model: Annotated[str, Model("A model of this gateway's own machines.")],
+    prompts: Annotated[
+        Path | None, typer.Option(help="A file with one prompt a line; else some are made up.")
+    ] = None,
+    count: Annotated[int, typer.Option(help="How many prompts are tried.", min=1, max=1000)] = 40,
+    weights: Annotated[
+        str | None, typer.Option(help="SHA-256 of the weights, where the backend does not say.")
+    ] = None,
+    quantization: Annotated[str | None, typer.Option(help="As listings name it, such as bf16.")] = None,
+    texts: Annotated[
+        bool,
+        typer.Option(
+            "--texts",
+            help="Whole texts, where the backend tells no log probabilities: a near tie "
+            "may go otherwise on another honest engine, so only for sellers with the same one.",
+        ),
+    ] = False,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Freeze what own machines answer, to compare sellers with. Example: millrace market freeze mill-1b"""
+    settings = settings_from(data_dir)
+    sold_as = _sold_as(settings, model, weights, quantization)
+    asked = _prompts(prompts, count)
+    probes = asyncio.run(_frozen(settings, model, sold_as, asked, texts=texts))
+    shelf = _shelf(settings)
+    for probe in probes:
+        shelf.add_probe(probe)
+    text = f"{len(probes)} of {len(asked)} prompts are canaries for {sold_as} from now on"
+    output.tell({"frozen": len(probes), "tried": len(asked), "sold_as": sold_as}, text, as_json=as_json)
+
+
+@app.command("export")
+def export(
+    file: Annotated[Path, typer.Argument(help="A new file; whoever sees it can pass these audits.")],
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write all canaries to a file, for gateways of friends. Example: millrace market export canaries.bin"""
+    import msgspec
+
+    probes = list(_shelf(settings_from(data_dir)).all_probes())
+    try:
+        with file.open("xb") as opened:
+            opened.write(msgspec.msgpack.encode(probes))
+    except OSError as error:
+        output.fail(f"{file}: {error.strerror}")
+    text = f"{len(probes)} canaries are in {file}"
+    output.tell({"file": str(file), "canaries": len(probes)}, text, as_json=as_json)
+
+
+@app.command("import")
+def import_(
+    file: Annotated[Path, typer.Argument(help="As `millrace market export` writes it, from somebody you trust.")],
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take in canaries that somebody else has frozen. Example: millrace market import canaries.bin"""
+    import msgspec
+
+    from gateway.auditing.probes import Probe
+
+    try:
+        with file.open("rb") as opened:
+            probes = msgspec.msgpack.decode(opened.read(_FILE_BYTES_MAX), type=list[Probe])
+    except OSError as error:
+        output.fail(f"{file}: {error.strerror}")
+    except msgspec.MsgspecError as error:
+        output.fail(f"{file} has no canaries: {error}")
+    shelf = _shelf(settings_from(data_dir))
+    for probe in probes:
+        if probe.canary or probe.needle:
+            shelf.add_probe(probe)
+    text = f"{len(probes)} canaries are known now, those from before included"
+    output.tell({"canaries": len(probes)}, text, as_json=as_json)
+
+
+def _suspended(shelf: "Shelf", seller: str) -> str:
+    found = [each for each in shelf.suspensions() if len(seller) >= _ID_CHARS_MIN and each.startswith(seller)]
+    if len(found) != 1:
+        output.fail("no suspended seller, or several, begin so; `millrace market sellers` shows them")
+    return found[0]
+
+
+def _columns(row: dict[str, Any]) -> tuple[object, ...]:
+    standing = "suspended" if row["suspended_why"] else "newcomer" if row["is_newcomer"] else "known"
+    answers = f"{row['answered']:.0f}/{row['failed']:.0f}"
+    audits = f"{row['audits_passed']:.0f}/{row['audits_failed']:.0f}"
+    seller = row["seller"][:_ID_CHARS_MIN]
+    return seller, row["model"], row["quantization"], row["looked_at"], answers, audits, standing
+
+
+def _shelf(settings: Settings) -> "Shelf":
+    from gateway.auditing.shelf import Shelf
+    from gateway.data_folder import DataFolder
+
+    folder = DataFolder(settings.data_dir).market
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return Shelf(folder / "audits.db")
+
+
+def _sold_as(settings: Settings, model: str, weights: str | None, quantization: str | None) -> str:
+    from gateway.auditing.probes import sold_as
+
+    models = {each["id"]: each for each in ask(settings, "GET", "/admin/idle")["models"]}
+    if model not in models:
+        output.fail(f"own machines have no {model} that is free now: they have {', '.join(models) or 'none'}")
+    weights = weights or models[model]["weights_sha256"]
+    quantization = quantization or models[model]["quantization"]
+    if not weights or not quantization:
+        output.fail("the backend does not say what it runs: say it by --weights and --quantization")
+    return sold_as(weights.lower(), quantization)
+
+
+def _prompts(file: Path | None, count: int) -> list[str]:
+    from gateway.auditing.prompts import questions
+
+    if file is None:
+        return list(islice(questions(SystemRandom()), count))
+    try:
+        with file.open() as opened:
+            lines = [line.strip() for line in opened.read(_PROMPT_BYTES_MAX).splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        output.fail(f"{file}: {getattr(error, 'strerror', None) or 'no text'}")
+    return [line for line in lines if line][:count]
+
+
+async def _frozen(settings: Settings, model: str, sold_as: str, asked: list[str], *, texts: bool) -> list["Probe"]:
+    from gateway.auditing.freezing import frozen
+
+    async with _own_engine(settings, needs_told=not texts, needs_end=texts) as engine:
+        # Twice, for an engine that says two things to the same is no reference.
+        return await frozen(sold_as, model, asked, [engine.answer] * 2, is_one_engine=True)
+
+
+async def _confirmed(settings: Settings, seller: str, model: str) -> list[tuple["Ware", "Decision"]]:
+    from gateway.auditing.confirming import confirmed
+
+    async with _own_engine(settings, needs_told=False, needs_end=False) as engine:
+        return await confirmed(_shelf(settings), seller, model, engine.answer)
+
+
+@asynccontextmanager
+async def _own_engine(settings: Settings, *, needs_told: bool, needs_end: bool) -> AsyncGenerator["OwnEngine"]:
+    from gateway.auditing.own_engine import OwnEngine
+    from gateway.data_folder import DataFolder
+
+    running = DataFolder(settings.data_dir).read_running()
+    key = ask(settings, "POST", "/admin/guest-key")["key"]
+    assert running is not None, "it has just answered"
+    engine = OwnEngine(running["base_url"], key, needs_told=needs_told, needs_end=needs_end)
+    try:
+        yield engine
+    finally:
+        await engine.close()

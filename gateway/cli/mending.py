@@ -1,0 +1,50 @@
+"""`millrace ledger accept`: an event that broke a rule may stand, for a reason that is written down."""
+
+import time
+from typing import Annotated
+
+import typer
+
+from gateway.cli import output
+from gateway.cli.serving import AsJson, DataDir, settings_from
+
+Reason = Annotated[str, typer.Option(help="Why, for whoever reads the books later.")]
+
+
+def accept(
+    rule: Annotated[str, typer.Argument(help="The rule, as `millrace ledger health` names it.")],
+    where: Annotated[str, typer.Argument(help="The event: the first word under `where`.")],
+    reason: Reason,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let an event stand that broke a rule, so that spending goes on.
+
+    Example: millrace ledger accept usage_is_charged r-17 --reason "incident 7, corrected"
+    """
+    from accounting.ledger.accepted import accept as write_down
+    from accounting.ledger.health import RULES, breaches
+    from gateway.cli.directory import BY, open_directory
+    from gateway.cli.store import open_store
+
+    settings = settings_from(data_dir)
+    if rule not in RULES:
+        output.fail(f"RULE: there is no rule {rule!r}; they are {', '.join(RULES)}", output.WRONG_USAGE)
+    if not RULES[rule].is_of_events:
+        output.fail(
+            f"RULE: {rule} is about totals, which a correction or a backup puts right; nothing can be accepted",
+            output.WRONG_USAGE,
+        )
+    with open_store(settings) as (read, write):
+        with read() as session:
+            broken = breaches(session, rule, time.time_ns())
+        if where not in broken:
+            known = f"it is at {', '.join(broken[:5])}" if broken else "it is nowhere"
+            output.fail(f"WHERE: {rule} is not broken at {where!r}: {known}", output.WRONG_USAGE)
+        with write() as session, session.begin():
+            is_new = write_down(session, rule, where, reason, time.time_ns())
+    facts = {"where": where, "reason": reason}
+    with open_directory(settings) as directory:
+        directory.audit.add_once(BY, "ledger.accept", f"rule:{rule}", facts, named_by="where")
+    text = f"{rule} at {where} {'is' if is_new else 'was'} accepted; a running gateway sees it within a minute"
+    output.tell({"rule": rule, "where": where, "was_there": not is_new}, text, as_json=as_json)

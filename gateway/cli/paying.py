@@ -1,0 +1,130 @@
+"""`millrace topup` and `millrace statement`: credits for money, and what became of them."""
+
+import sys
+import time
+import uuid
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from gateway.cli import output
+from gateway.cli.running import as_person, ask, borrowed_key
+from gateway.cli.serving import AsJson, DataDir, settings_from
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+    from accounting.ledger.balances import StatementLine
+
+_WAIT_S = 1800.0
+_LOOK_S = 3.0
+_LINES_MAX = 100_000
+_PAGE = 1000
+_LOTS_MAX = 100
+_OPEN = ("new", "open")
+_COLUMNS = ("id", "event", "time", "kind", "ref", "phase", "account", "counterpart", "amount")
+
+
+def topup(
+    amount: Annotated[str, typer.Argument(help="USD of credits as a decimal number, such as 25.00.")],
+    user: Annotated[str, typer.Option(help="Whose credits.")] = "owner",
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask whether the fee is all right.")] = False,
+    topup_id: Annotated[
+        str | None, typer.Option("--id", help="A name of this top-up: under one name it is bought once.")
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Stay until it is paid, half an hour at most.")] = False,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Buy credits: prints the page of Stripe's where they are paid. Example: millrace topup 25.00"""
+    settings = settings_from(data_dir)
+    with borrowed_key(settings, "topup", user) as key:
+        me = as_person(key)
+        price = ask(settings, "GET", f"/accounting/v1/topups/quote?amount={quote(amount)}", headers=me)
+        total = f"${price['credits']} of credits and a fee of ${price['fee']}: ${price['total']} ({price['mode']})"
+        output.say(total)
+        if not yes and not as_json and not typer.confirm("Go on?", err=True):
+            output.fail("nothing was bought", output.REFUSED)
+        once = as_person(key, topup_id or uuid.uuid4().hex)
+        opened = ask(settings, "POST", "/accounting/v1/topups", {"amount": amount}, headers=once)
+        if not as_json:
+            _tell(opened)
+        until_s = time.monotonic() + _WAIT_S
+        while wait and opened["status"] in _OPEN and time.monotonic() < until_s:
+            time.sleep(_LOOK_S)
+            opened = ask(settings, "GET", f"/accounting/v1/topups/{opened['id']}", headers=me) | {
+                "url": opened["url"]
+            }
+    if as_json:
+        output.data(opened)
+    elif wait:
+        output.say(f"top-up {opened['id']} is {opened['status']}")
+
+
+def statement(
+    user: Annotated[str, typer.Option(help="Whose accounts.")] = "owner",
+    pool: Annotated[str | None, typer.Option(help="An organization's pool instead, by its id.")] = None,
+    limit: Annotated[int, typer.Option(help="How many lines, newest first.", min=1, max=_LINES_MAX)] = 50,
+    as_csv: Annotated[bool, typer.Option("--csv", help="As CSV, for spreadsheets.")] = False,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what came onto accounts and left them, both sides of it. Example: millrace statement --csv"""
+    from accounting.money import format_usd
+    from gateway.cli.store import open_store, saying_what_is_wrong
+    from gateway.records.sheets import as_csv as written
+    from gateway.times import at
+
+    with saying_what_is_wrong(), open_store(settings_from(data_dir)) as (read, _), read() as session:
+        lines = _lines(session, user, pool, limit)
+    rows = [
+        (
+            line.transfer_seq,
+            line.event_seq,
+            at(line.created_ns),
+            line.kind,
+            line.ref,
+            line.phase,
+            account,
+            line.counterpart,
+            format_usd(line.amount_nano),
+        )
+        for account, line in lines
+    ]
+    if as_csv:
+        sys.stdout.write(written(_COLUMNS, [list(row) for row in rows]))
+    else:
+        output.table(_COLUMNS, rows, as_json=as_json)
+
+
+def _lines(session: "Session", user: str, pool: str | None, limit: int) -> list[tuple[str, "StatementLine"]]:
+    """The newest of all these accounts together; a transfer between two of them is a line of the first."""
+    from accounting.ledger.balances import statement as read_lines
+
+    found: dict[int, tuple[str, StatementLine]] = {}
+    for account in _accounts(session, user, pool):
+        before, taken = None, 0
+        while taken < limit:
+            page = read_lines(session, account, before_seq=before, limit=min(_PAGE, limit - taken))
+            for line in page:
+                found.setdefault(line.transfer_seq, (account, line))
+            if len(page) < min(_PAGE, limit - taken):
+                break
+            before, taken = page[-1].transfer_seq, taken + len(page)
+    return [found[seq] for seq in sorted(found, reverse=True)[:limit]]
+
+
+def _accounts(session: "Session", user: str, pool: str | None) -> list[str]:
+    from accounting import chart
+    from accounting.spending.lots import lots_of
+
+    if pool is not None:
+        return [chart.pool_paid(pool)]
+    lots = [chart.user_promo(user, left.lot.id) for left in lots_of(session, user, limit=_LOTS_MAX)]
+    return [chart.user_paid(user), chart.user_receivable(user), *lots]
+
+
+def _tell(opened: dict[str, Any]) -> None:
+    output.say(f"top-up {opened['id']}: pay it on this page; credits are there when Stripe says so")
+    typer.echo(output.plain(opened["url"] or ""))

@@ -1,0 +1,80 @@
+"""`millrace payments`: how payments through Stripe are."""
+
+import time
+from typing import Annotated, Any
+
+import typer
+
+from gateway.cli import output
+from gateway.cli.serving import AsJson, DataDir, settings_from
+from gateway.settings import Settings, SettingsInvalid
+from gateway.times import at
+
+app = typer.Typer(help="Payments through Stripe.", no_args_is_help=True)
+
+_LISTS = ("failures", "frozen", "frozen_sellers", "payouts_given_up")
+
+
+@app.callback()
+def payments() -> None:
+    """Payments through Stripe."""
+
+
+@app.command()
+def status(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Show the mode, what waits or failed, the last reconciliation. Example: millrace payments status"""
+    from accounting.payments.standing import standing
+    from gateway.cli.store import open_store
+
+    settings = settings_from(data_dir)
+    with open_store(settings) as (read, _), read() as session:
+        facts: dict[str, Any] = {"mode": _mode(settings), **standing(session)}
+    if as_json:
+        output.data(facts)
+        return
+    found = facts["reconciliation"] or {}
+    row = {
+        "mode": facts["mode"],
+        "waiting": facts["waiting"],
+        "failed": facts["failed"],
+        "frozen": len(facts["frozen"]),
+        "reconciled": at(facts["reconciled_ns"]) if facts["reconciled_ns"] else "never",
+        "unmatched": found.get("unmatched_count"),
+        "difference_usd": found.get("difference"),
+    }
+    output.table(tuple(row), [tuple(row.values())], as_json=False)
+    for what, rows in (("unmatched", found.get("unmatched", [])), *((name, facts[name]) for name in _LISTS)):
+        for one in rows:
+            output.say((f"{what}:", "bold red"), " " + ", ".join(f"{name} {value}" for name, value in one.items()))
+
+
+@app.command()
+def retry(
+    message: Annotated[str, typer.Argument(help="Its id, as `millrace payments status` lists it: evt_...")],
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Work a message of Stripe's off again that failed too often. Example: millrace payments retry evt_1"""
+    from accounting.payments.errors import PaymentError
+    from accounting.payments.worker import retry as retried
+    from gateway.cli.store import open_store
+
+    with open_store(settings_from(data_dir)) as (_, write):
+        try:
+            retried(write, message, time.time_ns())
+        except PaymentError as error:
+            output.fail(str(error), output.WRONG_USAGE)
+    text = f"{message} is worked off again within seconds by the gateway that runs."
+    output.tell({"retried": message}, text, as_json=as_json)
+
+
+def _mode(settings: Settings) -> str:
+    from accounting.payments.client import is_live
+    from gateway.payments.opening import secret_key
+
+    if not settings.payments.is_wanted:
+        return "off"
+    try:
+        return "live" if is_live(secret_key(settings.payments)) else "test"
+    except SettingsInvalid as error:
+        output.fail(str(error), output.WRONG_USAGE)

@@ -1,0 +1,164 @@
+"""`millrace prices`: what is charged, what was at any time, and whether old charges are what they should be."""
+
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from gateway.cli import output
+from gateway.cli.serving import AsJson, DataDir, settings_from
+
+if TYPE_CHECKING:
+    from accounting.metering.versions import PriceVersion
+
+app = typer.Typer(help="Prices, and their versions over time.", no_args_is_help=True)
+
+_COLUMNS = (
+    "lane",
+    "model",
+    "from",
+    "price",
+    "source",
+    "prompt_usd_per_mtok",
+    "cached_usd_per_mtok",
+    "completion_usd_per_mtok",
+    "reasoning_usd_per_mtok",
+    "above_tokens",
+    "usd_per_hour",
+)
+_NS_PER_S = 10**9
+
+
+@app.command("list")
+def list_prices(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Show what everything costs now. Example: millrace prices list"""
+    from accounting.metering.versions import versions_now
+    from gateway.cli.store import open_store
+
+    with open_store(settings_from(data_dir)) as (read, _), read() as session:
+        _table(versions_now(session, time.time_ns()), as_json=as_json)
+
+
+@app.command("show")
+def show(
+    model: Annotated[str, typer.Argument(help="As callers name it; * for own machines.")],
+    at: Annotated[
+        datetime | None,
+        typer.Option(
+            formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"], help="The versions at that time (UTC)."
+        ),
+    ] = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show every version of a model's price, newest first. Example: millrace prices show fast --at 2026-11-01"""
+    from accounting.metering.versions import versions_now, versions_of
+    from gateway.cli.store import open_store
+
+    with open_store(settings_from(data_dir)) as (read, _), read() as session:
+        if at is None:
+            found = versions_of(session, model)
+        else:
+            at_ns = int(at.replace(tzinfo=UTC).timestamp()) * _NS_PER_S
+            found = [version for version in versions_now(session, at_ns) if version.name == model]
+    if not found:
+        then = f" at {at:%Y-%m-%d %H:%M} UTC" if at else ""
+        output.fail(f"no price of {model!r} is known{then}; `millrace prices list` names what has one")
+    _table(found, as_json=as_json)
+
+
+@app.command("set")
+def set_price(
+    model: Annotated[str, typer.Argument(help="A cloud model, as callers name it.")],
+    prompt: Annotated[str, typer.Option(help="Dollars for a million prompt tokens.")],
+    completion: Annotated[str, typer.Option(help="Dollars for a million completion tokens.")],
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Charge this from the next request on. Example: millrace prices set fast --prompt 0.15 --completion 0.60"""
+    from gateway.cli.running import ask
+
+    wanted = {"model": model, "prompt_usd_per_mtok": prompt, "completion_usd_per_mtok": completion}
+    done = ask(settings_from(data_dir), "PUT", "/admin/prices", wanted)
+    prices = done["prompt_usd_per_mtok"], done["completion_usd_per_mtok"]
+    text = f"A million tokens of {model} cost ${prices[0]} in and ${prices[1]} out."
+    output.tell(done, text, as_json=as_json)
+
+
+@app.command("unset")
+def unset_price(
+    model: Annotated[str, typer.Argument(help="A cloud model, as callers name it.")],
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Charge what the settings or the providers' list say again. Example: millrace prices unset fast"""
+    from gateway.cli.running import ask
+
+    done = ask(settings_from(data_dir), "DELETE", f"/admin/prices?model={quote(model, safe='')}")
+    output.tell(done, f"{model} costs what the settings or the providers' list say.", as_json=as_json)
+
+
+@app.command("check")
+def check(
+    since: Annotated[
+        datetime | None, typer.Option(formats=["%Y-%m-%d"], help="Only requests from that day (UTC) on.")
+    ] = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Reckon every charge again, by its price and its counts. Example: millrace prices check"""
+    from accounting.metering.recharge import mischarges
+    from accounting.money import format_usd
+    from gateway.cli.store import open_store
+
+    since_ns = int(since.replace(tzinfo=UTC).timestamp()) * _NS_PER_S if since else 0
+    with open_store(settings_from(data_dir)) as (read, _), read() as session:
+        found = mischarges(session, since_ns=since_ns)
+    rows = [
+        (
+            each.request_id,
+            format_usd(each.charge_nano),
+            format_usd(each.cost_nano),
+            "no price" if each.due_nano is None else format_usd(each.due_nano),
+        )
+        for each in found
+    ]
+    output.table(("request", "charge_usd", "cost_usd", "due_usd"), rows, as_json=as_json)
+    if found:
+        raise typer.Exit(output.FAILED)
+
+
+def _table(found: "list[PriceVersion]", *, as_json: bool) -> None:
+    output.table(_COLUMNS, [row for version in found for row in _rows(version)], as_json=as_json)
+
+
+def _rows(version: "PriceVersion") -> list[tuple[Any, ...]]:
+    """One for each tier of the price."""
+    priced = version.priced
+    from_text = datetime.fromtimestamp(version.from_ns // _NS_PER_S, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    first = (priced.lane, version.name, from_text, priced.id, priced.source)
+    if priced.compute_nano is not None:
+        return [(*first, "", "", "", "", "", _usd(priced.compute_nano * 3600))]
+    tiers = [("", priced.price)]
+    if priced.long_context:
+        tiers.append((str(priced.long_context.above_tokens), priced.long_context.price))
+    return [
+        (
+            *first,
+            _usd(price.prompt_nano),
+            _usd(price.cached_nano),
+            _usd(price.completion_nano),
+            _usd(price.reasoning_nano),
+            above,
+            "",
+        )
+        for above, price in tiers
+    ]
+
+
+def _usd(amount_nano: int | None) -> str:
+    from accounting.money import format_usd
+
+    return "" if amount_nano is None else format_usd(amount_nano)

@@ -1,0 +1,147 @@
+"""A pull from Hugging Face that is watched: a line for each file, and one for all of them."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+from cluster.errors import ModelNotFound
+from gateway.cli import output
+from gateway.cli.fetching import Tell, fetch_blob
+
+# As many connections as a hub gives one address its full rate over.
+_AT_ONCE = 4
+
+
+class PullStopped(Exception):
+    """Somebody pressed Ctrl-C; what is on disk is gone on with next time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """Where a model lies, and what of it had to come over the network."""
+
+    folder: Path
+    files: int
+    whole_bytes: int
+    fetched_bytes: int
+
+
+class Watch:
+    """Bars on stderr where somebody sees them. Every thread tells it of its own file."""
+
+    def __init__(self) -> None:
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+            console=output.talk,
+            disable=not output.talk.is_terminal,
+        )
+        self._all: TaskID | None = None
+        self._stop = threading.Event()
+
+    def __enter__(self) -> "Watch":
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def expect(self, total_bytes: int) -> None:
+        self._all = self._progress.add_task("all files", total=total_bytes)
+
+    def stop(self) -> None:
+        """Whoever tells of more bytes is stopped by PullStopped."""
+        self._stop.set()
+
+    def teller(self, name: str, size_bytes: int) -> Tell:
+        """Whom to tell of every piece of this file. Raises PullStopped once somebody wants the end."""
+        task = self._progress.add_task(output.plain(name), total=size_bytes)
+
+        def tell(piece_bytes: int) -> None:
+            if self._stop.is_set():
+                raise PullStopped
+            self._progress.advance(task, piece_bytes)
+            self._advance(piece_bytes)
+
+        return tell
+
+    def _advance(self, size_bytes: int) -> None:
+        if self._all is not None:
+            self._progress.advance(self._all, size_bytes)
+
+
+def pull_model(reference: str, cache: Path, check: Callable[[Path], object]) -> Pulled:
+    """Have a Hugging Face model (`owner/name`, perhaps `@revision`) in `cache`, as find_model finds it there.
+
+    `check` looks at the folder with its config.json before any weights come. Raises ModelNotFound, PullStopped and
+    what `check` raises. An interrupted pull goes on where it stopped.
+    """
+    # The library takes long to import and most commands need none of it.
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url, snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.utils import build_hf_headers, disable_progress_bars
+
+    from cluster.models.store import WANTED_FILES
+
+    disable_progress_bars()  # Ours are others.
+    repository, _, revision = reference.partition("@")
+    place: dict[str, Any] = {"revision": revision or "main", "cache_dir": cache}
+    headers = build_hf_headers()
+    try:
+        config = Path(hf_hub_download(repository, "config.json", **place))
+        check(config.parent)
+        files = snapshot_download(repository, allow_patterns=WANTED_FILES, dry_run=True, **place)
+        missing = [file for file in files if file.will_download]
+        blobs = config.parents[2] / "blobs"
+        with Watch() as watch:
+            watch.expect(sum(file.file_size or 0 for file in missing))
+
+            def fetch(file: Any) -> None:
+                url = hf_hub_url(repository, file.filename, revision=file.commit_hash)
+                etag = get_hf_file_metadata(url, headers=headers).etag
+                if etag and file.file_size is not None:
+                    tell = watch.teller(file.filename, file.file_size)
+                    fetch_blob(url, headers, blobs / etag, file.file_size, tell)
+                hf_hub_download(repository, file.filename, **place)
+
+            _all(fetch, missing, watch)
+    except LocalEntryNotFoundError:
+        raise ModelNotFound(f"{repository} is not on this machine and Hugging Face cannot be reached") from None
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
+        raise ModelNotFound(f"{reference} cannot be pulled: {error}") from None
+    whole, fetched = (sum(file.file_size or 0 for file in some) for some in (files, missing))
+    return Pulled(config.parent, len(files), whole, fetched)
+
+
+def _all(fetch: Callable[[Any], None], files: list[Any], watch: Watch) -> None:
+    """Some at once; the first failure, or Ctrl-C, ends all of them. Raises what `fetch` does, and PullStopped."""
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="pull") as threads:
+        running = [threads.submit(fetch, file) for file in files]
+        try:
+            done, _ = wait(running, return_when=FIRST_EXCEPTION)
+            for future in done:
+                future.result()
+        except BaseException as error:
+            watch.stop()
+            threads.shutdown(wait=True, cancel_futures=True)
+            if isinstance(error, KeyboardInterrupt):
+                raise PullStopped from None
+            raise

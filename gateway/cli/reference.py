@@ -1,0 +1,105 @@
+"""The command line as a page of documentation: `python -m gateway.cli.reference > docs/commands.md`."""
+
+import re
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import typer
+
+_HEAD = """# Commands
+
+Every command, as `millrace COMMAND --help` has it. This page is made by `python -m gateway.cli.reference`,
+and a test compares it.
+
+Data goes to stdout, talk and progress to stderr. Every command takes `--json`: then stdout has one line of JSON,
+or one for each thing that happens. Colour is left out where stdout is no terminal, and where `NO_COLOR` is set.
+Secrets are asked for, or read from a file, stdin or the environment; the one exception is a join token, which
+works once within 15 minutes. Every command but `millrace version` takes `--data-dir`, the
+folder of everything kept. `millrace --install-completion` has the shell complete models, keys and machines, too.
+
+| exit status | means |
+|---|---|
+| 0 | done |
+| 1 | failed: the last line says what, why and what next |
+| 2 | wrong usage, or a setting that cannot be used |
+| 3 | no gateway, or no house, was reached |
+| 4 | refused: by a rule, a role, a balance, or because somebody said no |
+"""
+
+_EVERYWHERE = ("help", "data_dir", "as_json")
+_EXAMPLE = re.compile(r"\s*Example: (?P<example>millrace .+)$")
+
+
+def commands(command: Any, path: tuple[str, ...] = ("millrace",)) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command that can be given, with its words, in the order of the tree."""
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        yield path, command
+        return
+    for name, each in inner.items():
+        yield from commands(each, (*path, name))
+
+
+def page(app: typer.Typer) -> str:
+    parts = [_HEAD]
+    for path, command in commands(typer.main.get_command(app)):
+        parts.append("\n".join(_section(path, command)))
+    return "\n".join(parts)
+
+
+def _section(path: tuple[str, ...], command: Any) -> Iterator[str]:
+    shown = [each for each in command.params if each.name not in _EVERYWHERE and not each.hidden]
+    arguments = [each for each in shown if each.param_type_name == "argument"]
+    options = [each for each in shown if each.param_type_name == "option"]
+    words = " ".join([*path, *(_metavar(each) for each in arguments), "[options]"])
+    text = " ".join((command.help or "").split())
+    found = _EXAMPLE.search(text)
+    yield f"## `{words}`\n"
+    yield f"{text[: found.start()] if found else text}\n"
+    if found:
+        yield f"    {found['example']}\n"
+    if shown:
+        yield "| given | means | default |\n|---|---|---|"
+        for each in (*arguments, *options):
+            yield f"| {_name(each)} | {_cell(getattr(each, 'help', '') or '')} | {_default(each)} |"
+        yield ""
+
+
+def _metavar(argument: Any) -> str:
+    if argument.metavar:
+        return str(argument.metavar)
+    name = argument.name.upper()
+    several = "..." if argument.nargs != 1 else ""
+    return f"{name}{several}" if argument.required else f"[{name}]{several}"
+
+
+def _name(each: Any) -> str:
+    if each.param_type_name == "argument":
+        return f"`{_cell(_metavar(each))}`"
+    spelled = ", ".join(f"`{word}`" for word in (*each.opts, *each.secondary_opts))
+    choices = get_args(each.type_descriptor.annotation)
+    if not choices or not all(isinstance(choice, str) for choice in choices):
+        return spelled
+    return f"{spelled} {' or '.join(f'`{choice}`' for choice in choices)}"
+
+
+def _default(each: Any) -> str:
+    if each.required:
+        return "required"
+    shown = getattr(each, "show_default", True)
+    if isinstance(shown, str):
+        return shown
+    default = each.default
+    if shown is False or callable(default) or default is None or default is False or default in ("", (), []):
+        return ""
+    return f"`{default}`"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    from gateway.cli.main import app
+
+    typer.echo(page(app), nl=False)

@@ -1,0 +1,61 @@
+"""The console put together: its pages, its live streams, and its own answer to what is not there."""
+
+from dataclasses import dataclass
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.responses import RedirectResponse
+from starlette.routing import Match
+
+from gateway.console import password_sign_in, sign_in, static_files
+from gateway.console.access import find_visitor
+from gateway.console.browser import PATH
+from gateway.console.figures.usage import UsageFigures
+from gateway.console.live import Feeds
+from gateway.console.navigation import PAGES, Page
+from gateway.console.pages import ROUTERS
+from gateway.console.sharing import Shared
+from gateway.errors import NotFound
+from gateway.services import Services
+
+_last = APIRouter()
+
+
+@dataclass(frozen=True, slots=True)
+class Console:
+    """What lives as long as the gateway: the pages that somebody has built, who looks at which live and what those
+    share, and what was used, as the books said it a moment ago."""
+
+    pages: tuple[Page, ...]
+    feeds: Feeds
+    usage: UsageFigures
+    shared: Shared
+
+
+def add_console(app: FastAPI, services: Services) -> None:
+    """Its routes, behind all others of the app; `app.state.console` for them."""
+    built = tuple(page for page in PAGES if _is_built(page))
+    app.state.console = Console(
+        built, Feeds(lambda: services.guests.is_closed), UsageFigures(services.books.look), Shared()
+    )
+    for router in (static_files.router, sign_in.router, password_sign_in.router, *ROUTERS, _last):
+        app.include_router(router, include_in_schema=False)
+
+
+def _is_built(page: Page) -> bool:
+    """Whether some router answers at its path."""
+    asked = {"type": "http", "method": "GET", "path": page.path, "headers": []}
+    routes = (route for router in ROUTERS for route in router.routes)
+    return any(route.matches(asked)[0] is Match.FULL for route in routes)
+
+
+@_last.get(f"{PATH}/")
+async def with_slash() -> Response:
+    """As people type it."""
+    return RedirectResponse(PATH, status_code=308)
+
+
+@_last.get(f"{PATH}/{{path:path}}")
+async def nothing(request: Request) -> Response:
+    """Raises NotFound, which is said in the visitor's own frame where somebody is signed in."""
+    await find_visitor(request)
+    raise NotFound("There is no such page. It may have moved, or the address has a slip of the pen.")

@@ -1,0 +1,67 @@
+"""What goes wrong in the console: a page in its frame, a word at the window's edge, or the way to the sign-in."""
+
+import structlog
+from fastapi import Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
+
+from accounting.errors import LedgerError
+from gateway.api.plain import error_response
+from gateway.console.access import SignInNeeded, Visitor
+from gateway.console.browser import PATH, is_htmx
+from gateway.console.rendering import HEADERS, page, render
+from gateway.errors import ApiError, GatewayError, to_api_error
+
+log = structlog.get_logger(__name__)
+
+_TITLES = {
+    400: "That was not understood",
+    403: "Not for you",
+    404: "Not found",
+    405: "Not possible here",
+    409: "Something stands against it",
+    413: "Too large",
+    429: "Too much at once",
+    500: "Our mistake",
+    502: "A backend failed",
+    503: "Not available just now",
+}
+
+
+def is_console(request: Request) -> bool:
+    """Whether a path is one of the console's pages."""
+    return request.url.path == PATH or request.url.path.startswith(f"{PATH}/")
+
+
+def answer_error(request: Request, error: Exception) -> Response:
+    """In the words and the shape that whoever asks can use; programs get OpenAI's."""
+    if isinstance(error, SignInNeeded):
+        return _to_sign_in(request, error)
+    if "text/html" not in request.headers.get("accept", ""):
+        return error_response(error, request.url.path)
+    if not isinstance(error, GatewayError | LedgerError):
+        log.error("request failed", path=request.url.path, exc_info=error)
+    answer = to_api_error(error)
+    response = _word(answer) if is_htmx(request) else _page(request, answer)
+    response.headers.update({name.decode(): value.decode() for name, value in answer.headers})
+    return response
+
+
+def _to_sign_in(request: Request, error: SignInNeeded) -> Response:
+    """A script cannot follow: it is told where its page has to go."""
+    if is_htmx(request):
+        return Response(status_code=401, headers={"hx-redirect": error.sign_in_path})
+    return RedirectResponse(error.sign_in_path, status_code=303)
+
+
+def _word(answer: ApiError) -> HTMLResponse:
+    """The page stays as it is."""
+    text = render("toast.html", toast=answer.message, is_bad=True)
+    return HTMLResponse(text, answer.status, HEADERS | {"hx-reswap": "none"})
+
+
+def _page(request: Request, answer: ApiError) -> HTMLResponse:
+    visitor: Visitor | None = getattr(request.state, "visitor", None)
+    title = _TITLES.get(answer.status, "That did not work")
+    request_id = structlog.contextvars.get_contextvars().get("request_id", "")
+    values = {"title": title, "code": answer.status, "message": answer.message, "request_id": request_id}
+    return page("error.html", visitor, answer.status, **values)

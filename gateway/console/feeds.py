@@ -1,0 +1,199 @@
+"""Live pages: what changes is drawn once for all who look at the same, and nothing is drawn for nobody."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+import structlog
+
+from gateway.console.pacing import Pacing, Spent, measured
+from gateway.console.rendering import render
+
+log = structlog.get_logger(__name__)
+
+POINTS_EVENT = "mr:points"
+_RENDER_S = 10.0
+_LOOK_S = 1.0
+_KEEP_ALIVE_S = 15.0
+_BACK_OFF_S = 30.0
+# However much there is to draw, a page rests no longer than so.
+_REST_MAX_S = 15.0
+_KEEP_ALIVE = b": here\n\n"
+
+
+@dataclass(frozen=True)
+class Region:
+    """What an element of the page has in it now. The template knows no visitor: many may look at it.
+
+    One that several pages are given is drawn once.
+    """
+
+    target_id: str
+    template: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def drawn(self) -> "_Drawn":
+        text = render(self.template, **self.values)
+        return _Drawn.of(f'<hx-partial hx-target="#{self.target_id}" hx-swap="innerMorph">{text}</hx-partial>')
+
+
+@dataclass(frozen=True)
+class Points:
+    """The newest rows of a chart: time in seconds, then a number or None for each series.
+
+    The chart keeps one row for each time, so that the last few may be told again and again.
+    """
+
+    chart_id: str
+    data: Sequence[Sequence[float | int | None]]
+
+    @cached_property
+    def drawn(self) -> "_Drawn":
+        return _Drawn.of(msgspec.json.encode({"chart": self.chart_id, "rows": self.data}).decode())
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    text: str
+    digest: bytes
+
+    @classmethod
+    def of(cls, text: str) -> "_Drawn":
+        return cls(text, blake2b(text.encode(), digest_size=16).digest())
+
+
+@dataclass(frozen=True, slots=True)
+class LivePage:
+    """`key` names what is shown: whoever may see the same, and looks at one key, is shown the same.
+
+    Operators share, admins of one organization do, other people do not. `render` is asked each `every_s`, or less
+    often where pages together would take too much of the time.
+    """
+
+    key: str
+    render: Callable[[], Awaitable[Sequence[Region | Points]]]
+    every_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    drawn: _Drawn
+    version: int
+
+    @property
+    def text(self) -> str:
+        return self.drawn.text
+
+
+class Feed:
+    """One live page's pieces, and the task that draws them while somebody looks."""
+
+    def __init__(self, key: str, live_page: LivePage, pacing: Pacing, is_closing: Callable[[], bool]) -> None:
+        self.key = key
+        self._pacing = pacing
+        self._page = live_page
+        self._is_closing = is_closing
+        self._epoch = time.time_ns()
+        self._version = 0
+        self._regions: dict[str, _Piece] = {}
+        self._points: dict[str, _Piece] = {}
+        self._news = asyncio.Event()
+        self._is_closed = False
+        # Nearly everybody has seen all but the last change: they get the same bytes.
+        self._last: tuple[int, bytes] = (-1, b"")
+        self.viewers = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._draw_on(), name=f"console feed {self.key}")
+
+    def stop(self) -> None:
+        if self._task:
+            self._task.cancel()
+        self._pacing.forget(self.key)
+
+    async def pieces(self, seen_id: str) -> AsyncGenerator[bytes]:
+        """Whatever changes, beginning with all that the viewer has not seen; ends with the gateway.
+
+        A viewer that reads slowly misses what was in between, never what is now.
+        """
+        epoch, _, number = seen_id.partition("-")
+        seen = int(number) if epoch == str(self._epoch) and number.isdecimal() else 0
+        while not self._is_closed:
+            news = self._news
+            if self._version > seen:
+                text, seen = self._since(seen), self._version
+                yield text
+                continue
+            try:
+                async with asyncio.timeout(_KEEP_ALIVE_S):
+                    await news.wait()
+            except TimeoutError:
+                yield _KEEP_ALIVE
+
+    def _since(self, seen: int) -> bytes:
+        if self._last[0] != seen:
+            self._last = (seen, self._assemble(seen))
+        return self._last[1]
+
+    def _assemble(self, seen: int) -> bytes:
+        number = f"id: {self._epoch}-{self._version}\n"
+        regions = "".join(piece.text for piece in self._regions.values() if piece.version > seen)
+        lines = regions.replace("\r\n", "\n").replace("\r", "\n").split("\n") if regions else []
+        text = (number + "".join(f"data: {line}\n" for line in lines) + "\n") if lines else ""
+        for piece in self._points.values():
+            if piece.version > seen:
+                text += f"{number}event: {POINTS_EVENT}\ndata: {piece.text}\n\n"
+        return text.encode()
+
+    async def _draw_on(self) -> None:
+        wait_s = 0.0
+        while not self._is_closing():
+            if wait_s > 0:
+                await asyncio.sleep(min(wait_s, _LOOK_S))
+                wait_s -= _LOOK_S
+                continue
+            spent = Spent()
+            is_drawn = await measured(self._draw(), spent)
+            self._pacing.note(self.key, spent.cpu_s, self._page.every_s)
+            wait_s = self._rest_s() if is_drawn else max(self._page.every_s, _BACK_OFF_S)
+        self._is_closed = True
+        self._news.set()
+
+    def _rest_s(self) -> float:
+        wanted_s = self._page.every_s
+        return min(wanted_s * self._pacing.stretch, max(wanted_s, _REST_MAX_S))
+
+    async def _draw(self) -> bool:
+        """Whether it could be drawn. What cannot be drawn now stays as it is, and is tried again."""
+        try:
+            async with asyncio.timeout(_RENDER_S):
+                drawn = await self._page.render()
+            changed = [self._take(piece) for piece in drawn]
+        except Exception as error:
+            log.error("live page failed", key=self.key, exc_info=error)
+            return False
+        if any(changed):
+            self._version += 1
+            self._last = (-1, b"")
+            self._news, news = asyncio.Event(), self._news
+            news.set()
+        return True
+
+    def _take(self, piece: Region | Points) -> bool:
+        """Whether it is another one than before."""
+        if isinstance(piece, Region):
+            pieces, name = self._regions, piece.target_id
+        else:
+            pieces, name = self._points, piece.chart_id
+        drawn, before = piece.drawn, pieces.get(name)
+        if before and before.drawn.digest == drawn.digest:
+            return False
+        pieces[name] = _Piece(drawn, self._version + 1)
+        return True

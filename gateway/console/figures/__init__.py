@@ -1,0 +1,1 @@
+"""What pages draw, as pure functions of what is known."""

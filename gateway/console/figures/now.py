@@ -1,0 +1,47 @@
+"""The last minutes as charts show them: tokens per second of each lane, and how long first tokens took. Pure."""
+
+from collections.abc import Sequence
+
+from gateway.observability.history import FIRST_TOKEN
+from gateway.observability.slots import Slot, added, of_all_lanes, percentile
+
+LANES = ("cluster", "pool", "cloud", "market")
+# So many slots together make a percentile: in a few seconds of a small house there is a request or none.
+TOGETHER = 12
+
+ChartRow = list[float | int | None]
+
+
+def throughput(
+    slots: Sequence[Slot], step_s: int, lanes: Sequence[str], *, is_under_way: bool = False
+) -> list[ChartRow]:
+    """When each slot began, and the tokens per second of each lane in it.
+
+    While answers are under way, an end without tokens is not known to be one: it is None until they have ended.
+    """
+    rows: list[ChartRow] = []
+    has_tokens = not is_under_way
+    for slot in reversed(slots):
+        has_tokens = has_tokens or bool(slot.tokens)
+        rate = [round(slot.tokens.get(lane, 0.0) / step_s, 2) if has_tokens else None for lane in lanes]
+        rows.append([slot.number * step_s, *rate])
+    rows.reverse()
+    return rows
+
+
+def first_tokens(slots: Sequence[Slot], step_s: int, bounds: Sequence[float]) -> list[ChartRow]:
+    """When each slot began; over it and those before it the median and what one in twenty passes, in ms."""
+    counted = [of_all_lanes(slot.spreads, FIRST_TOKEN) for slot in slots]
+    rows: list[ChartRow] = []
+    window: tuple[int, ...] = ()
+    for at, slot in enumerate(slots):
+        if counted[at]:
+            window = added(window, counted[at])
+        if at >= TOGETHER and (gone := counted[at - TOGETHER]):
+            window = tuple(now - before for now, before in zip(window, gone, strict=True))
+        rows.append([slot.number * step_s, *(_ms(percentile(bounds, window, share)) for share in (0.5, 0.95))])
+    return rows
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 1)

@@ -1,0 +1,76 @@
+"""How figures are written in pages: money, sizes, times, counts, ids."""
+
+from datetime import UTC, datetime
+from decimal import ROUND_HALF_UP, Decimal
+
+from markupsafe import Markup
+
+_NOTHING = Markup("–")
+_NANO_PER_CENT = 10**7
+_ID_SHOWN = 12
+
+
+def usd(amount_nano: int | None) -> str:
+    """Nano-USD as dollars and cents; below a cent with four decimals, so that a small price is no zero."""
+    if amount_nano is None:
+        return _NOTHING
+    sign, amount = ("-" if amount_nano < 0 else ""), abs(amount_nano)
+    if 0 < amount < 50_000:
+        return f"{'> -' if sign else '< '}$0.0001"
+    step = Decimal("0.0001") if 0 < amount < _NANO_PER_CENT else Decimal("0.01")
+    return f"{sign}${Decimal(amount).scaleb(-9).quantize(step, ROUND_HALF_UP):,}"
+
+
+def size(size_bytes: float | None) -> str:
+    """Bytes in the largest unit of which there is one."""
+    if size_bytes is None:
+        return _NOTHING
+    for unit, name in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if size_bytes >= unit:
+            value = size_bytes / unit
+            return f"{value:.1f} {name}" if value < 100 else f"{value:,.0f} {name}"
+    return f"{size_bytes:.0f} B"
+
+
+def when(time_ns: int | None) -> Markup:
+    """A moment; console.js writes how long ago it is, and the exact time where the pointer rests."""
+    if not time_ns:
+        return _NOTHING
+    moment = datetime.fromtimestamp(time_ns / 1e9, UTC).isoformat(" ", "milliseconds")
+    text = f"{moment[:19]} UTC"
+    stamp = f"{moment[:10]}T{moment[11:23]}Z"
+    # Live tables have hundreds of them: this takes a fifth of `Markup.format`.
+    return Markup(f'<time class="mr-when" datetime="{stamp}" title="{text}">{text}</time>')  # noqa: S704 - digits
+
+
+def ms(duration_ms: float | None) -> str:
+    """Milliseconds, as seconds and minutes where that reads better."""
+    if duration_ms is None:
+        return _NOTHING
+    if duration_ms < 10:
+        return f"{duration_ms:.1f} ms"
+    if duration_ms < 1000:
+        return f"{duration_ms:.0f} ms"
+    if duration_ms < 60_000:
+        return f"{duration_ms / 1000:.1f} s"
+    minutes, seconds = divmod(round(duration_ms / 1000), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"
+
+
+def count(number: float | None) -> str:
+    """A number with its thousands apart."""
+    if number is None:
+        return _NOTHING
+    return f"{number:,.0f}" if float(number).is_integer() else f"{number:,.1f}"
+
+
+def short_id(text: str | None) -> Markup:
+    """The beginning of an id; the whole of it where the pointer rests."""
+    if not text:
+        return _NOTHING
+    shown = text if len(text) <= _ID_SHOWN + 2 else f"{text[:_ID_SHOWN]}…"
+    return Markup('<code class="mr-id" title="{}">{}</code>').format(text, shown)
+
+
+FILTERS = {"usd": usd, "size": size, "when": when, "ms": ms, "count": count, "short_id": short_id}

@@ -1,0 +1,126 @@
+"""Forms: read within bounds, known to be ours, checked by a model; what is wrong goes back beside its field."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar, get_origin
+
+from fastapi import Request
+from pydantic import BaseModel, ValidationError
+
+from gateway.console.access import Visitor
+from gateway.console.browser import COOKIE, read_fields
+from gateway.errors import RequestInvalid, RoleForbids
+
+FORM_BYTES_MAX = 64 * 1024
+"""Of forms of whoever is signed in."""
+CSRF_FIELD = "csrf"
+CSRF_HEADER = "x-csrf"
+WHOLE = ""
+"""The field of problems that are no single field's."""
+
+_URLENCODED = "application/x-www-form-urlencoded"
+
+# What pydantic says by kind of problem, in words for people who fill in forms.
+_SENTENCES = {
+    "missing": "Fill this in.",
+    "int_parsing": "Give a whole number.",
+    "int_from_float": "Give a whole number.",
+    "float_parsing": "Give a number.",
+    "decimal_parsing": "Give a number.",
+    "bool_parsing": "Say yes or no.",
+    "date_from_datetime_parsing": "Give a date as YYYY-MM-DD.",
+    "datetime_from_date_parsing": "Give a date and time.",
+    "url_parsing": "Give a whole address, as https://example.org/path.",
+    "extra_forbidden": "This field is not known here.",
+}
+
+M = TypeVar("M", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Form(Generic[M]):
+    """A form as it came. `value` is None where `errors` has a sentence for a field; `given` is what was typed."""
+
+    value: M | None = None
+    errors: dict[str, str] = field(default_factory=dict)
+    given: dict[str, list[str]] = field(default_factory=dict)
+
+    @classmethod
+    def showing(cls, **values: Any) -> "Form[M]":
+        """A form to begin with, filled in with these."""
+        given = {name: _texts(value) for name, value in values.items() if value is not None}
+        return cls(given=given)
+
+    def refused(self, sentence: str, name: str = WHOLE) -> "Form[M]":
+        """The same with what the service says against it."""
+        return replace(self, value=None, errors=self.errors | {name: sentence})
+
+    def text(self, name: str, otherwise: object = "") -> str:
+        """What to show in a field."""
+        values = self.given.get(name)
+        return values[0] if values else "" if otherwise is None else str(otherwise)
+
+    def has(self, name: str, value: object) -> bool:
+        """Whether a choice is among those that were made."""
+        return str(value) in self.given.get(name, ())
+
+
+async def read_form(
+    request: Request, visitor: Visitor, model: type[M], bytes_max: int = FORM_BYTES_MAX
+) -> Form[M]:
+    """The form of this request, checked by `model`, as it comes in so many bytes at most.
+
+    Raises RoleForbids for a form that is not of this session, BodyTooLarge, RequestInvalid for what is no form.
+    """
+    kind = request.headers.get("content-type", _URLENCODED).partition(";")[0].strip().lower()
+    if kind != _URLENCODED:
+        raise RequestInvalid(f"Send the form as {_URLENCODED}.", param="content-type")
+    given = await read_fields(request, bytes_max)
+    said = request.headers.get(CSRF_HEADER) or given.pop(CSRF_FIELD, [""])[0]
+    given.pop(CSRF_FIELD, None)
+    if not visitor.directory.sessions.is_own_form(request.cookies.get(COOKIE, ""), said):
+        raise RoleForbids("This form is not of your session. Load the page again and repeat it.", param=CSRF_FIELD)
+    return check(model, given)
+
+
+def check(model: type[M], given: dict[str, list[str]]) -> Form[M]:
+    """Fields as they were typed, checked. What was left empty is as if it had not been there."""
+    values: dict[str, Any] = {}
+    for name, texts in given.items():
+        filled = [text.strip() for text in texts if text.strip()]
+        if filled:
+            values[name] = filled if _is_many(model, name) else filled[0]
+    try:
+        return Form(model.model_validate(values), given=given)
+    except ValidationError as error:
+        return Form(errors=_sentences(error), given=given)
+
+
+def _is_many(model: type[BaseModel], name: str) -> bool:
+    """Whether a field takes several values; its alias is what forms call it."""
+    for known, info in model.model_fields.items():
+        if name in (known, info.alias):
+            kinds = (info.annotation, *getattr(info.annotation, "__args__", ()))
+            return any((get_origin(kind) or kind) in (list, tuple, set, frozenset) for kind in kinds)
+    return False
+
+
+def _sentences(error: ValidationError) -> dict[str, str]:
+    """The first problem of each field."""
+    found: dict[str, str] = {}
+    for problem in error.errors(include_url=False, include_context=False, include_input=False):
+        name = str(problem["loc"][0]) if problem["loc"] else WHOLE
+        found.setdefault(name, _SENTENCES.get(problem["type"]) or _as_sentence(problem["msg"]))
+    return found
+
+
+def _as_sentence(message: str) -> str:
+    text = message.removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) else ".")
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, list | tuple | set | frozenset):
+        return [str(item) for item in value]
+    if isinstance(value, bool):
+        return ["true"] if value else []
+    return [str(value)]

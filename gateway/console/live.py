@@ -1,0 +1,146 @@
+"""One stream of server-sent events for each page that is looked at: how many there may be, and when they end."""
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable
+
+from fastapi import Request
+from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from gateway.console.access import Visitor
+from gateway.console.browser import COOKIE
+from gateway.console.feeds import Feed, LivePage, Points, Region
+from gateway.console.pacing import MeteredThreads, Pacing
+from gateway.errors import RateLimited
+
+__all__ = ["Feeds", "LivePage", "Points", "Region", "live_response"]
+
+STREAMS_MAX = 200
+STREAMS_PER_PERSON = 8
+LASTS_S = 600.0
+"""Streams end then, and browsers open another one: what nobody reads any more does not pile up."""
+SHARE_OF_CORE = 0.03
+"""What all pages together may take of one to be drawn; beyond it they are drawn less often."""
+# Looked at with each piece, of which there is one every 15 s.
+_CHECK_S = 10.0
+_STALLED_S = 60.0
+_RETRY_S = 30
+_SIGNED_OUT = b"event: mr:signed-out\ndata: \n\n"
+_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no", "x-content-type-options": "nosniff"}
+
+
+class Feeds:
+    """Every feed that somebody looks at, and how many do. `is_closing` is whether the gateway ends."""
+
+    def __init__(self, is_closing: Callable[[], bool]) -> None:
+        self._is_closing = is_closing
+        self._feeds: dict[str, Feed] = {}
+        self._people: Counter[str] = Counter()
+        self._pacing = Pacing(SHARE_OF_CORE)
+        self._has_threads = False
+
+    def __len__(self) -> int:
+        return len(self._feeds)
+
+    def refuse_too_many(self, user_id: str) -> None:
+        """Raises RateLimited."""
+        if self._people[user_id] >= STREAMS_PER_PERSON:
+            raise RateLimited(
+                f"You have {STREAMS_PER_PERSON} live pages open, the most there may be. Close one of them.",
+                _RETRY_S,
+            )
+        if self._people.total() >= STREAMS_MAX:
+            raise RateLimited(
+                f"{STREAMS_MAX} live pages are open, the most there may be. Try again later.", _RETRY_S
+            )
+
+    def enter(self, live_page: LivePage, visitor: Visitor) -> Feed:
+        if not self._has_threads:
+            # From the first live page on; threads that there were end once they are idle.
+            asyncio.get_running_loop().set_default_executor(MeteredThreads(thread_name_prefix="asyncio"))
+            self._has_threads = True
+        self._people[visitor.caller.user_id] += 1
+        key = f"{_scope_of(visitor)}:{live_page.key}"
+        feed = self._feeds.get(key)
+        if feed is None:
+            feed = self._feeds[key] = Feed(key, live_page, self._pacing, self._is_closing)
+            feed.start()
+        feed.viewers += 1
+        return feed
+
+    def leave(self, feed: Feed, user_id: str) -> None:
+        feed.viewers -= 1
+        if not feed.viewers:
+            feed.stop()
+            if self._feeds.get(feed.key) is feed:
+                del self._feeds[feed.key]
+        self._people[user_id] -= 1
+        if not self._people[user_id]:
+            del self._people[user_id]
+
+
+def _scope_of(visitor: Visitor) -> str:
+    """Who may look at the same: all of the house, all admins of an organization, else one key or person alone."""
+    caller = visitor.caller
+    if visitor.is_operator:
+        return "house"
+    if visitor.is_manager:
+        return f"organization {caller.organization_id}"
+    return f"person {caller.user_id} {caller.key_id}"
+
+
+async def live_response(request: Request, visitor: Visitor, live_page: LivePage) -> "LiveResponse":
+    """The stream of a page's changes. Raises RateLimited where too many are open."""
+    feeds: Feeds = request.app.state.console.feeds
+    feeds.refuse_too_many(visitor.caller.user_id)
+    return LiveResponse(feeds, visitor, live_page, request.headers.get("last-event-id", ""))
+
+
+class LiveResponse(StreamingResponse):
+    """Ends after `LASTS_S`, with the session, with the gateway, and for whoever does not read."""
+
+    def __init__(self, feeds: Feeds, visitor: Visitor, live_page: LivePage, seen_id: str) -> None:
+        self._feeds = feeds
+        self._visitor = visitor
+        self._page = live_page
+        self._seen_id = seen_id
+        super().__init__((), headers=_HEADERS, media_type="text/event-stream")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        user_id = self._visitor.caller.user_id
+        feed = self._feeds.enter(self._page, self._visitor)
+        self.body_iterator = self._events(feed)
+        try:
+            async with asyncio.timeout(LASTS_S + _STALLED_S):
+                await super().__call__(scope, receive, send)
+        except TimeoutError:
+            return  # cut off: nobody has read for long
+        finally:
+            self._feeds.leave(feed, user_id)
+
+    async def _events(self, feed: Feed) -> AsyncGenerator[bytes]:
+        begun_s = checked_s = time.monotonic()
+        async with contextlib.aclosing(feed.pieces(self._seen_id)) as pieces:
+            async for text in pieces:
+                yield text
+                now_s = time.monotonic()
+                if now_s - begun_s >= LASTS_S:
+                    return
+                if now_s - checked_s >= _CHECK_S:
+                    checked_s = now_s
+                    if not await self._is_signed_in():
+                        yield _SIGNED_OUT
+                        return
+
+    async def _is_signed_in(self) -> bool:
+        """Still, and as the same: who may see less now gets another page."""
+        cookie = self._visitor.request.cookies.get(COOKIE, "")
+        who = await asyncio.to_thread(self._visitor.directory.sessions.find, cookie)
+        before = self._visitor.caller
+        return who is not None and (who.caller.role, who.caller.organization_id) == (
+            before.role,
+            before.organization_id,
+        )

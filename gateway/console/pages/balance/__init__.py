@@ -1,0 +1,18 @@
+"""Balance: what there is to spend, how it came and went, what bounds it; for the house its books."""
+
+from gateway.console.pages.balance import (
+    accounts,
+    books,
+    budgets,
+    by_hand,
+    cost,
+    giving,
+    payments,
+    people,
+    statement,
+    topping_up,
+)
+
+router = accounts.router
+for part in (topping_up, statement, budgets, cost, people, giving, by_hand, books, payments):
+    router.include_router(part.router)

@@ -1,0 +1,112 @@
+"""Whether the books are sound: every rule they keep, the blocks that prove them, and a verification on request."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, Field
+
+from accounting.ledger.health import RULES
+from gateway.api.accounting.asking import Facts
+from gateway.api.accounting.ledger import show_blocks, show_health, verify
+from gateway.console.access import Operator, Visitor
+from gateway.console.forms import Form, read_form
+from gateway.console.pages.balance.asking import answered, refuse_weak_key
+from gateway.console.rendering import page, partial
+
+BLOCKS_SHOWN = 10
+VERIFY_S = 20
+"""For so long blocks are read at once; what is left goes on from there."""
+_HEAD = r"^[0-9]{1,18}:[0-9a-f]{64}$"
+
+router = APIRouter(prefix="/books")
+
+Block = Annotated[int | None, Query(ge=1, le=2**62)]
+
+
+class Button(BaseModel):
+    """No fields."""
+
+
+class VerifyForm(BaseModel):
+    """`known` is a head that was kept elsewhere: it must still be there."""
+
+    from_block: Annotated[int, Field(ge=1, le=2**62)] = 1
+    known: Annotated[str | None, Field(max_length=100, pattern=_HEAD)] = None
+
+
+@router.get("")
+async def show(visitor: Operator, block: Block = None) -> Response:
+    """With the newest blocks, or those up to `block`."""
+    refuse_weak_key(visitor)
+    return await _page(visitor, await show_health(visitor.authority, deep=False), block)
+
+
+@router.post("/check")
+async def check_rules(request: Request, visitor: Operator) -> Response:
+    """Every rule now, also those that add up all that was ever booked; at most once a minute."""
+    await read_form(request, visitor, Button)
+    return await _page(visitor, await show_health(visitor.authority, deep=True))
+
+
+@router.post("/verify")
+async def verify_blocks(request: Request, visitor: Operator) -> Response:
+    form = await read_form(request, visitor, VerifyForm)
+
+    async def work(wanted: VerifyForm) -> Facts:
+        return await verify(
+            visitor.authority,
+            from_block=wanted.from_block,
+            known=wanted.known,
+            limit_s=VERIFY_S,
+            signed_by=[],
+            unproven_max_s=10,
+        )
+
+    verdict, form = await answered(form, work)
+    status = 200 if verdict is not None else 400
+    return partial("balance/verdict.html", visitor, status, verdict=verdict, form=form)
+
+
+async def _page(visitor: Visitor, health: Facts, block: int | None = None) -> Response:
+    books = visitor.services.books
+    newest = books.head.n if books.head else 0
+    last = min(block or newest, newest)
+    # The oldest page has what is left, and nothing twice.
+    rows = min(max(1, last), BLOCKS_SHOWN)
+    proofs = await show_blocks(visitor.authority, after=last - rows if last else 0, limit=rows)
+    form: Form[VerifyForm] = Form()
+    return page(
+        "balance/books.html",
+        visitor,
+        health=health,
+        rules=_rules(visitor, health),
+        looked_s=next(iter(books.inspection.age_s().values()), None),
+        blocks=[_block(block) for block in reversed(proofs["blocks"])],
+        head=proofs["head"],
+        older=last - BLOCKS_SHOWN,
+        is_newest=last == newest,
+        form=form,
+        tab="books",
+    )
+
+
+def _rules(visitor: Visitor, health: Facts) -> list[dict[str, Any]]:
+    """Each rule with how it is: `holds`, `broken`, or `accepted` where somebody looked into all that broke it."""
+    last = {name: bool(is_broken) for (name,), is_broken in visitor.services.books.inspection.by_rule().items()}
+    found = {each["rule"]: (each, "broken") for each in health["broken"]}
+    for each in health["accepted"]:
+        found.setdefault(each["rule"], (each, "accepted"))
+    shown = []
+    for name, rule in RULES.items():
+        facts, state = found.get(name, ({}, ""))
+        if not state:
+            state = "broken" if last.get(name) and not health["deep"] else "holds"
+            if name not in last and not health["deep"] and not rule.is_shallow:
+                state = "not checked yet"
+        shown.append({"name": name, "meaning": rule.meaning, "state": state, "where": facts.get("where", [])})
+    # What is broken comes first.
+    return sorted(shown, key=lambda one: {"broken": 0, "accepted": 1, "not checked yet": 2}.get(one["state"], 3))
+
+
+def _block(block: Facts) -> Facts:
+    return block | {"made_at_ns": int(block["made_ns"])}

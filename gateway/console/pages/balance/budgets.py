@@ -1,0 +1,69 @@
+"""Budgets: every limit that holds for the visitor, and for admins those of all of theirs, with what is gone."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Response
+from sqlalchemy.orm import Session
+
+from gateway.console.access import Viewer, Visitor
+from gateway.console.pages.keys.figures import LimitLine, limit_lines
+from gateway.console.pages.keys.limits import KINDS, place_of
+from gateway.console.rendering import page
+from gateway.identity.quotas import scopes_of
+
+PAGE_ROWS = 50
+
+router = APIRouter(prefix="/budgets")
+
+Start = Annotated[int, Query(ge=0, le=10**6)]
+
+
+@router.get("")
+async def show(visitor: Viewer, start: Start = 0) -> Response:
+    """A look into the usage rows for each limit: so many at a time."""
+    values = await visitor.services.books.look(lambda session: _look(session, visitor, start))
+    return page(
+        "balance/budgets.html",
+        visitor,
+        kinds=dict(KINDS),
+        places=_places(visitor, values),
+        tab="budgets",
+        **values,
+    )
+
+
+def _places(visitor: Visitor, values: dict[str, Any]) -> dict[str, str]:
+    """Where each scope's limits are changed, or for members shown: others' pages are admins'."""
+    scopes = {line.quota.scope for line in (*values["own"], *values["others"])}
+    return {scope: place_of(scope) for scope in scopes if visitor.is_manager or scope.startswith("key:")}
+
+
+def _look(session: Session, visitor: Visitor, start: int) -> dict[str, Any]:
+    caller = visitor.caller
+    own = scopes_of(caller.user_id, caller.organization_id, caller.department, key_id=caller.key_id)
+    lines = limit_lines(session, own)
+    return {
+        "own": sorted(lines, key=lambda line: line.quota.measure != "spend"),
+        "others": _others(session, visitor, start),
+        "start": start,
+        "has_more": _has_more(visitor, start),
+        "rows": PAGE_ROWS,
+    }
+
+
+def _others(session: Session, visitor: Visitor, start: int) -> list[LimitLine]:
+    """Limits on money of everybody whom the visitor may administer, the fullest of the page first."""
+    scopes = _scopes(visitor)[start : start + PAGE_ROWS]
+    found = [line for line in limit_lines(session, scopes) if line.quota.measure == "spend"]
+    return sorted(found, key=lambda line: -line.percent)
+
+
+def _has_more(visitor: Visitor, start: int) -> bool:
+    return len(_scopes(visitor)) > start + PAGE_ROWS
+
+
+def _scopes(visitor: Visitor) -> list[str]:
+    if not visitor.may_administer:
+        return []
+    quotas = visitor.directory.quotas.rows(visitor.authority.within(None))
+    return sorted({quota.scope for quota in quotas if quota.measure == "spend"})

@@ -1,0 +1,111 @@
+"""What an operator books by hand, each once: goodwill at the house's expense, and a mistake put right."""
+
+import asyncio
+from typing import Annotated
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field
+
+from accounting.chart import terms_of
+from accounting.errors import AccountUnknown, IdempotencyConflict
+from accounting.ledger.postings import Posted, Posting
+from accounting.money import UsdAmount, format_usd
+from accounting.rules.corrections import correction
+from accounting.rules.grants import goodwill
+from gateway.api.accounting.keyed import id_of
+from gateway.api.fields import Text
+from gateway.console.access import Operator, Visitor
+from gateway.console.forms import read_form
+from gateway.console.pages.balance.asking import Once, answered
+from gateway.console.pages.balance.giving import credits_page
+from gateway.console.pages.balance.whose import PATH
+from gateway.console.rendering import go
+from gateway.errors import RequestInvalid
+
+router = APIRouter(prefix="/credits")
+
+Amount = Annotated[UsdAmount, Field(gt=0)]
+# A part of the event's key, which names an account besides.
+Incident = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9._@-]+$")]
+
+
+class GoodwillForm(BaseModel):
+    user: Text
+    amount: Amount
+    reason: Text
+    once: Once
+
+
+class CorrectForm(BaseModel):
+    """`incident` names the mistake: with it each account is debited once, whoever sends it again."""
+
+    incident: Incident
+    debit: Text
+    credit: Text
+    amount: Amount
+    reason: Text
+    once: Once
+
+
+@router.post("/goodwill")
+async def make_good(request: Request, visitor: Operator) -> Response:
+    """Credits that do not end, at the house's expense."""
+    form = await read_form(request, visitor, GoodwillForm)
+
+    async def work(wanted: GoodwillForm) -> str:
+        person = await asyncio.to_thread(visitor.directory.people.person, wanted.user)
+        name = id_of("goodwill", visitor.actor.name, wanted.once)
+        posting = goodwill(name, person.user_id, wanted.amount, wanted.reason)
+        await _book(visitor, posting, "credit.goodwill", f"person:{person.user_id}", wanted.reason)
+        await visitor.services.books.settle_debt(posting.idem_key, person.user_id)
+        return person.user_id
+
+    user_id, form = await answered(form, work)
+    if user_id is None:
+        return await credits_page(visitor, good=form, status=400)
+    return go(visitor, f"{PATH}/people", f"{user_id} has ${form.text('amount')} more.")
+
+
+@router.post("/correct")
+async def put_right(request: Request, visitor: Operator) -> Response:
+    """An event of its own, for nothing that was booked is ever changed."""
+    form = await read_form(request, visitor, CorrectForm)
+
+    async def work(wanted: CorrectForm) -> Posted:
+        _check_accounts(wanted)
+        posting = correction(wanted.incident, wanted.debit, wanted.credit, wanted.amount, wanted.reason)
+        try:
+            return await _book(visitor, posting, "ledger.correct", f"account:{wanted.debit}", wanted.reason)
+        except IdempotencyConflict:
+            raise RequestInvalid(
+                f"Under this name something else was booked for {wanted.debit}.", param="incident"
+            ) from None
+
+    posted, form = await answered(form, work)
+    if posted is None:
+        return await credits_page(visitor, fix=form, status=400)
+    what = "was booked before" if posted.replayed else "is booked"
+    return go(visitor, f"{PATH}/credits", f"{form.text('incident')} {what} (event {posted.event_seq}).")
+
+
+def _check_accounts(wanted: CorrectForm) -> None:
+    """Raises RequestInvalid for what is no account, by its field."""
+    for name, code in (("debit", wanted.debit), ("credit", wanted.credit)):
+        try:
+            terms_of(code)
+        except AccountUnknown:
+            raise RequestInvalid(
+                "There is no such account; they are called as in user:ann:paid, asset:bank.", param=name
+            ) from None
+
+
+async def _book(visitor: Visitor, posting: Posting, action: str, target: str, reason: str) -> Posted:
+    """As the command line has it: booked, and in the audit log, once."""
+    books = visitor.services.books
+    posted = await books.book(posting)
+    books.leases.purses.forget_all()
+    moves = [f"{format_usd(leg.amount_nano)} from {leg.debit} to {leg.credit}" for leg in posting.legs]
+    facts = {"id": posting.idem_key, "moves": moves, "reason": reason}
+    add_once = visitor.directory.audit.add_once
+    await asyncio.to_thread(add_once, visitor.actor, action, target, facts, named_by="id")
+    return posted

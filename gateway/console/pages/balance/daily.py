@@ -1,0 +1,86 @@
+"""Days in rows for the charts of cost: by model or key, and the house's cost against the cloud's. Pure."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from accounting.money import Price
+from gateway.console.figures.now import ChartRow
+from gateway.console.figures.savings import own_work, saving
+from gateway.console.figures.usage import Row, day_start_s
+from gateway.records.usage_report import DAY_NS
+
+OTHERS = "others"
+# As many as a chart has colors for, less the one of the others.
+_DRAWN = 5
+_NS_PER_S = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What one model or key used on one UTC day; `charged_nano` is in nano-USD."""
+
+    day: str
+    name: str
+    tokens: int
+    charged_nano: int
+
+
+@dataclass(frozen=True, slots=True)
+class Daily:
+    """Two charts with a row a day: the names that used most, and in the end the others together."""
+
+    names: tuple[str, ...]
+    tokens: list[ChartRow]
+    charged: list[ChartRow]
+
+
+def daily(cells: Sequence[Cell], now_ns: int, days: int) -> Daily:
+    """`cells` are of that many days, of which the last is today; whoever cost most comes first."""
+    weight: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
+    for cell in cells:
+        charged_nano, tokens = weight[cell.name]
+        weight[cell.name] = (charged_nano + cell.charged_nano, tokens + cell.tokens)
+    ranked = sorted(
+        (name for name in weight if any(weight[name])), key=lambda name: (*(-n for n in weight[name]), name)
+    )
+    drawn = ranked[:_DRAWN]
+    names = (*drawn, OTHERS) if len(ranked) > len(drawn) else tuple(drawn)
+    sums: dict[tuple[int, str], tuple[int, int]] = defaultdict(lambda: (0, 0))
+    for cell in cells:
+        place = day_start_s(cell.day), cell.name if cell.name in drawn else OTHERS
+        tokens, charged_nano = sums[place]
+        sums[place] = (tokens + cell.tokens, charged_nano + cell.charged_nano)
+    starts = starts_of(now_ns, days)
+    return Daily(
+        names,
+        [[start, *(sums[start, name][0] for name in names)] for start in starts],
+        [[start, *(sums[start, name][1] for name in names)] for start in starts],
+    )
+
+
+def against_cloud(
+    rows: Iterable[Row], prices: Mapping[str, Sequence[Price]], now_ns: int, days: int
+) -> list[ChartRow]:
+    """For each day what was paid to others, what own machines cost, and what that saved, in nano-USD.
+
+    The three together are what the cloud would have cost, for work whose cloud price is known; a day on which own
+    machines cost more than that has saved nothing.
+    """
+    by_day: dict[int, list[Row]] = defaultdict(list)
+    for row in rows:
+        by_day[day_start_s(row.day)].append(row)
+    drawn: list[ChartRow] = []
+    for start in starts_of(now_ns, days):
+        of_day = by_day.get(start, [])
+        saved = saving(own_work((row.lane, row.model, row.used) for row in of_day), prices)
+        paid_nano = sum(row.used.cost_nano for row in of_day)
+        own_nano = sum(row.used.own_cost_nano for row in of_day)
+        drawn.append([start, paid_nano, own_nano, max(0, saved.saved_nano)])
+    return drawn
+
+
+def starts_of(now_ns: int, days: int) -> list[int]:
+    """When each day begins, in seconds since the epoch, today last."""
+    today = now_ns // DAY_NS
+    return [day * DAY_NS // _NS_PER_S for day in range(today - days + 1, today + 1)]

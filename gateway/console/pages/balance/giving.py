@@ -1,0 +1,175 @@
+"""Credits by hand: given to a person or a pool, given for a time, and taken out of a pool; each form once."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+from urllib.parse import quote
+
+from fastapi import APIRouter, Request, Response
+from pydantic import AwareDatetime, BaseModel, Field, field_validator
+
+from accounting.money import UsdAmount
+from gateway.api.accounting import credit
+from gateway.api.accounting.asking import Facts
+from gateway.api.fields import Text
+from gateway.console.access import Operator, Visitor
+from gateway.console.forms import Form, read_form
+from gateway.console.pages.balance.asking import Once, answered, fresh, refuse_weak_key
+from gateway.console.pages.balance.whose import PATH
+from gateway.console.pages.keys.fields import Plain
+from gateway.console.rendering import go, page
+from gateway.errors import RequestInvalid
+from gateway.identity.people import Organization, Person
+
+router = APIRouter(prefix="/credits")
+
+Amount = Annotated[UsdAmount, Field(gt=0)]
+_OFFERED_MAX = 500
+DAYS_MAX = 3650
+"""As `millrace credit grant` has it."""
+
+
+class GiveForm(BaseModel):
+    """`to` is `person:ID` or `organization:ID`, as limits have it."""
+
+    to: Annotated[str, Field(max_length=200, pattern=r"^(person|organization):[^\x00]+$")]
+    amount: Amount
+    reason: Text
+    once: Once
+
+
+class GrantForm(BaseModel):
+    user: Text
+    amount: Amount
+    days: Annotated[int, Field(ge=1, le=DAYS_MAX)]
+    reason: Text
+    began: AwareDatetime
+    """When the form was made: sent twice, the credits end at the same moment."""
+    once: Once
+
+    @field_validator("began")
+    @classmethod
+    def _is_not_ahead(cls, began: datetime) -> datetime:
+        # Another gateway, whose clock is ahead, may have made the form; nobody made it next year.
+        if began > datetime.now(UTC) + timedelta(days=1):
+            raise ValueError("This form is not whole.")
+        return began
+
+
+class ReturnForm(BaseModel):
+    user: Text
+    amount: Amount
+    once: Once
+
+
+@router.get("")
+async def ask(visitor: Operator, to: Plain = "") -> Response:
+    refuse_weak_key(visitor)
+    return await credits_page(visitor, to=to)
+
+
+@router.post("/give")
+async def give(request: Request, visitor: Operator) -> Response:
+    form = await read_form(request, visitor, GiveForm)
+
+    async def work(wanted: GiveForm) -> Facts:
+        kind, _, name = wanted.to.partition(":")
+        new = credit.NewCredit.model_construct(
+            user=name if kind == "person" else None,
+            organization=name if kind == "organization" else None,
+            amount=wanted.amount,
+            reason=wanted.reason,
+        )
+        return await credit.give(visitor.authority, wanted.once, new)
+
+    given, form = await answered(form, work)
+    if given is None:
+        return await credits_page(visitor, give=form, status=400)
+    return go(visitor, place_of(given["to"]), f"{given['to'].partition(':')[2]} has ${given['amount']} more.")
+
+
+@router.post("/grant")
+async def grant(request: Request, visitor: Operator) -> Response:
+    form = await read_form(request, visitor, GrantForm)
+
+    async def work(wanted: GrantForm) -> Facts:
+        ends = wanted.began + timedelta(days=wanted.days)
+        new = credit.NewPromo.model_construct(
+            user=wanted.user, amount=wanted.amount, expires=ends, scope="cloud", reason=wanted.reason
+        )
+        try:
+            return await credit.give_promo(visitor.authority, wanted.once, new)
+        except RequestInvalid as error:
+            if error.param != "expires":
+                raise
+            raise RequestInvalid(
+                "So many days after this form was made are over, or too far ahead. Load the page again.",
+                param="days",
+            ) from None
+
+    given, form = await answered(form, work)
+    if given is None:
+        return await credits_page(visitor, grant=form, status=400)
+    return go(visitor, place_of(given["to"]), f"{given['to'].partition(':')[2]} was given ${given['amount']}.")
+
+
+@router.post("/return")
+async def give_back(request: Request, visitor: Operator) -> Response:
+    form = await read_form(request, visitor, ReturnForm)
+
+    async def work(wanted: ReturnForm) -> Facts:
+        person = await asyncio.to_thread(visitor.directory.people.person, wanted.user)
+        new = credit.OutOfPool.model_construct(
+            organization=person.organization_id, user=person.user_id, amount=wanted.amount
+        )
+        return await credit.return_from_pool(visitor.authority, wanted.once, new)
+
+    given, form = await answered(form, work)
+    if given is None:
+        return await credits_page(visitor, back=form, status=400)
+    return go(visitor, place_of(given["to"]), f"{given['to'].partition(':')[2]} has ${given['amount']} again.")
+
+
+def place_of(target: str) -> str:
+    """The page that shows whose credits these are."""
+    kind, _, name = target.partition(":")
+    return f"{PATH}?user={quote(name)}" if kind == "person" else f"{PATH}/statement?organization={quote(name)}"
+
+
+async def credits_page(
+    visitor: Visitor,
+    *,
+    to: str = "",
+    give: Form[Any] | None = None,
+    grant: Form[Any] | None = None,
+    back: Form[Any] | None = None,
+    good: Form[Any] | None = None,
+    fix: Form[Any] | None = None,
+    status: int = 200,
+) -> Response:
+    """The page with all of these forms, those that were refused as they came."""
+    kind, _, name = (give.text("to") if give else to).partition(":")
+    people, organizations = await asyncio.to_thread(_known, visitor, name if kind == "person" else "")
+    user = name if kind == "person" else None
+    return page(
+        "balance/credits.html",
+        visitor,
+        status,
+        give=give or fresh(to=to or None),
+        grant=grant or fresh(user=user, days=90, began=datetime.now(UTC).isoformat(timespec="seconds")),
+        back=back or fresh(user=user),
+        good=good or fresh(user=user),
+        fix=fix or fresh(debit=f"user:{user}:paid" if user else None),
+        people=people,
+        organizations=organizations,
+        has_more=len(people) >= _OFFERED_MAX,
+        tab="people",
+    )
+
+
+def _known(visitor: Visitor, chosen: str) -> tuple[list[Person], list[Organization]]:
+    """Whom lists offer: of very many people some, and whoever is chosen already."""
+    people = visitor.directory.people
+    known = people.people()
+    offered = known[:_OFFERED_MAX] + [person for person in known[_OFFERED_MAX:] if person.user_id == chosen]
+    return offered, people.organizations()

@@ -1,0 +1,288 @@
+"""Lines of a statement: both sides of each, and what stood on the account after it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from accounting import chart
+from accounting.ledger.balances import StatementLine, statement
+from accounting.spending.lots import lots_of
+from accounting.tables import account_table, event_table, transfer_table
+from gateway.console.pages.balance.whose import Whose
+from gateway.errors import NotFound
+from gateway.records.usage_report import DAY_NS
+
+KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "requests": ("Requests", ("hold", "lease", "capture", "late", "owed", "release", "reap", "purchase", "draw")),
+    "topups": ("Top-ups", ("topup",)),
+    "given": ("Given by the house", ("credit", "promo", "goodwill")),
+    "pool": ("Pool", ("pool",)),
+    "refunds": ("Refunds", ("topup_refund", "usage_refund")),
+    "debts": ("Debts and disputes", ("dispute", "settlement", "write_off", "variance")),
+    "ended": ("Credits that ended", ("expiry",)),
+    "corrections": ("Corrections", ("correction",)),
+}
+"""What a statement can be narrowed to: in words, and the kinds of events that it is."""
+WORDS = {
+    "topup": "top-up",
+    "topup_refund": "refund of a top-up",
+    "usage_refund": "refund of a request",
+    "credit": "given by the house",
+    "promo": "given for a time",
+    "expiry": "ended",
+    "lease": "requests",
+    "capture": "request",
+    "late": "request, booked late",
+    "owed": "request, owed",
+    "hold": "put aside",
+    "release": "given back",
+    "reap": "given back, nobody asked for it",
+    "purchase": "request on the market",
+    "draw": "requests on the market",
+    "settlement": "debt settled",
+    "write_off": "debt forgiven",
+    "variance": "billed afterwards",
+}
+"""What events are called where their own name says it badly."""
+
+ALL = "all"
+"""Every account of somebody."""
+_MOVES = ("single", "post")
+_AT_ONCE = 500
+_LOOKS_MAX = 20
+_LOTS_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class LineFilter:
+    """Which lines: of an account (`all`, `paid`, `owed`, a lot's id), of a kind, on days `since` to `until`."""
+
+    account: str = ALL
+    kind: str = ""
+    since: date | None = None
+    until: date | None = None
+    moves_only: bool = False
+    """Without what was only put aside, or given back."""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        return KINDS[self.kind][1] if self.kind else ()
+
+    @property
+    def since_ns(self) -> int | None:
+        return None if self.since is None else _begin_ns(self.since)
+
+    @property
+    def until_ns(self) -> int | None:
+        """The end of the last day."""
+        return None if self.until is None else _begin_ns(self.until) + DAY_NS
+
+    def passes(self, line: StatementLine) -> bool:
+        if (self.kinds and line.kind not in self.kinds) or (self.moves_only and line.phase not in _MOVES):
+            return False
+        return self.until_ns is None or line.created_ns < self.until_ns
+
+    def ends_before(self, line: StatementLine) -> bool:
+        """Whether this line and all that are older are left out."""
+        return self.since_ns is not None and line.created_ns < self.since_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A page of the console that is behind a line."""
+
+    label: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A transfer in double entry; `balance_nano` is what stood on the account after it.
+
+    `moved_nano` is nothing for what was only put aside or given back. `more` are the requests that `behind` leaves
+    out.
+    """
+
+    line: StatementLine
+    account: str
+    debit: str
+    credit: str
+    balance_nano: int
+    behind: tuple[Place, ...] = ()
+    more: int = 0
+
+    @property
+    def moves(self) -> bool:
+        return self.line.phase in _MOVES
+
+    @property
+    def moved_nano(self) -> int:
+        return self.line.amount_nano if self.moves else 0
+
+    @property
+    def words(self) -> str:
+        return WORDS.get(self.line.kind, self.line.kind.replace("_", " "))
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """What stands on an account now, on its normal side, and the last transfer that touched it."""
+
+    posted_nano: int
+    last_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """A page of them, newest first; the next one is `before` this transfer, None where there is none."""
+
+    lines: tuple[Line, ...]
+    before: int | None
+
+
+def accounts_of(session: Session, whose: Whose) -> dict[str, tuple[tuple[str, ...], str]]:
+    """The accounts of a statement: by what the address calls them, each with its codes and its name for people."""
+    if whose.pool_id:
+        return {ALL: ((chart.pool_paid(whose.pool_id),), "Credits of the pool")}
+    user_id = whose.user_id
+    found = {
+        "paid": ((chart.user_paid(user_id),), "Own credits"),
+        "owed": ((chart.user_receivable(user_id),), "Owed"),
+    }
+    for left in lots_of(session, user_id, limit=_LOTS_MAX):
+        ends = datetime.fromtimestamp(left.lot.expires_ns / 1e9, UTC)
+        name = f"{left.lot.reason or 'Given'}, to {ends:%Y-%m-%d}"
+        found[left.lot.id] = ((chart.user_promo(user_id, left.lot.id),), name)
+    return {ALL: (tuple(code for codes, _ in found.values() for code in codes), "All accounts")} | found
+
+
+def codes_of(session: Session, whose: Whose, account: str) -> tuple[str, ...]:
+    """Raises NotFound for an account that is not theirs."""
+    known = accounts_of(session, whose)
+    if account not in known:
+        raise NotFound(f"{whose.name} has no account {account}.")
+    return known[account][0]
+
+
+def read_lines(
+    session: Session, codes: Sequence[str], wanted: LineFilter, before_seq: int | None, limit: int
+) -> Lines:
+    """The newest lines of these accounts together; a transfer between two of them is a line of the first.
+
+    Of long accounts with few lines that pass, the page ends early and goes on.
+    """
+    before_seq = _begin(session, wanted, before_seq)
+    standings = _standings(session, codes)
+    found: dict[int, Line] = {}
+    read_to = 0
+    # Who moved last comes first: most of many accounts, lots that have ended, are on no page that is looked at.
+    for code in sorted(standings, key=lambda code: -standings[code].last_seq):
+        end = max(read_to, sorted(found, reverse=True)[limit - 1] if len(found) >= limit else 0)
+        if standings[code].last_seq < end:
+            read_to = end
+            break
+        read = _read_one(session, code, standings[code], wanted, before_seq, limit)
+        for line in read.lines:
+            known = found.get(line.line.transfer_seq)
+            if known is None or codes.index(code) < codes.index(known.account):
+                found[line.line.transfer_seq] = line
+        # What is older than where one account ended is not known of it yet.
+        read_to = max(read_to, read.before or 0)
+    lines = [found[seq] for seq in sorted(found, reverse=True) if seq >= read_to][:limit]
+    if len(lines) == limit:
+        read_to = lines[-1].line.transfer_seq if read_to or len(found) > limit else 0
+    return Lines(tuple(lines), read_to or None)
+
+
+def _standings(session: Session, codes: Sequence[str]) -> dict[str, _Standing]:
+    """Of those accounts on which something was booked."""
+    rows = session.execute(select(account_table).where(account_table.c.code.in_(codes)))
+    return {
+        row.code: _Standing(
+            (row.debits_posted - row.credits_posted) * (1 if row.normal == "D" else -1), row.applied_seq
+        )
+        for row in rows
+    }
+
+
+def _begin(session: Session, wanted: LineFilter, before_seq: int | None) -> int | None:
+    if wanted.until_ns is None:
+        return before_seq
+    ends = _transfer_at(session, wanted.until_ns)
+    return min((seq for seq in (before_seq, ends) if seq is not None), default=None)
+
+
+def _read_one(
+    session: Session, code: str, standing: _Standing, wanted: LineFilter, before_seq: int | None, limit: int
+) -> Lines:
+    """Those of one account, each with what stood there after it; `before` where there may be more."""
+    standing_nano = standing.posted_nano
+    if before_seq is not None and before_seq <= standing.last_seq:
+        standing_nano -= _moved_since(session, code, before_seq)
+    found: list[Line] = []
+    # Mostly the first look is enough, which is the one that pages make again and again.
+    size = min(2 * limit + 2, _AT_ONCE)
+    for _ in range(_LOOKS_MAX):
+        read = statement(session, code, before_seq=before_seq, limit=size)
+        for line in read:
+            if wanted.ends_before(line):
+                return Lines(tuple(found), None)
+            if len(found) == limit:
+                return Lines(tuple(found), before_seq)
+            shown = entry(code, line, standing_nano)
+            before_seq, standing_nano = line.transfer_seq, standing_nano - shown.moved_nano
+            if wanted.passes(line):
+                found.append(shown)
+        if len(read) < size:
+            return Lines(tuple(found), None)
+        size = _AT_ONCE
+    return Lines(tuple(found), before_seq)
+
+
+def entry(code: str, line: StatementLine, balance_nano: int) -> Line:
+    """A line of an account with both its sides. An account grows on its normal side. Pure."""
+    grows = line.amount_nano >= 0
+    is_debited = grows == (chart.terms_of(code).normal == "D")
+    if line.amount_nano == 0:
+        # What resolves nothing goes the way of what it resolves: out of whoever's credits these are.
+        is_debited = chart.terms_of(code).normal == "C"
+    sides = (code, line.counterpart) if is_debited else (line.counterpart, code)
+    return Line(line, code, *sides, balance_nano)
+
+
+def _moved_since(session: Session, code: str, seq: int) -> int:
+    """How much the account has grown by this transfer and all later ones; each side by its own index."""
+    account_id = session.scalar(select(account_table.c.id).where(account_table.c.code == code))
+    if account_id is None:
+        return 0
+    transfer = transfer_table.c
+    moved = transfer.phase.in_(_MOVES), transfer.seq >= seq
+    total = 0
+    for side, name in ((transfer.debit, "D"), (transfer.credit, "C")):
+        query = select(func.sum(transfer.amount)).where(side == account_id, *moved)
+        sign = 1 if chart.terms_of(code).normal == name else -1
+        total += sign * int(session.scalar(query) or 0)
+    return total
+
+
+def _transfer_at(session: Session, at_ns: int) -> int | None:
+    """The first transfer of this time or later, None where there is none: events are numbered as they came."""
+    event = event_table.c
+    low, high = 1, (session.scalar(select(func.max(event.seq))) or 0) + 1
+    end = high
+    while low < high:
+        middle = (low + high) // 2
+        made_ns = session.scalar(select(event.created_ns).where(event.seq == middle)) or 0
+        low, high = (low, middle) if made_ns >= at_ns else (middle + 1, high)
+    if low == end:
+        return None
+    transfer = transfer_table.c
+    query = select(transfer.seq).where(transfer.event_seq >= low).order_by(transfer.event_seq, transfer.leg)
+    return session.scalar(query.limit(1))
+
+
+def _begin_ns(day: date) -> int:
+    return int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * 10**9

@@ -1,0 +1,135 @@
+"""How payments are, for the house: messages that wait or failed, Stripe against the books, and who is frozen."""
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Request, Response
+from pydantic import BaseModel
+
+from accounting.chart import SUSPENSE
+from accounting.ledger.balances import balance
+from gateway.api.fields import Text
+from gateway.console.access import Operator, Visitor
+from gateway.console.forms import Form, read_form
+from gateway.console.pages.balance.asking import Button, Once, answered, fresh, refuse_weak_key
+from gateway.console.pages.balance.topping_up import till_of
+from gateway.console.pages.balance.whose import PATH
+from gateway.console.rendering import go, page
+from gateway.identity.people import Person
+
+_PAYMENTS = f"{PATH}/payments"
+
+router = APIRouter(prefix="/payments")
+
+Message = Annotated[str, Path(min_length=1, max_length=200, pattern=r"^[^\x00]*$")]
+
+
+class FreezeForm(BaseModel):
+    user: Text
+    why: Text
+    once: Once
+
+
+class ThawForm(BaseModel):
+    user: Text
+    once: Once
+
+
+@router.get("")
+async def show(visitor: Operator) -> Response:
+    refuse_weak_key(visitor)
+    return await _page(visitor, fresh())
+
+
+@router.post("/reconcile")
+async def reconcile(request: Request, visitor: Operator) -> Response:
+    """Compare Stripe with the books now."""
+    from gateway.api.accounting import reconciliation
+
+    till = till_of(visitor)
+    form = await read_form(request, visitor, Button)
+    found, form = await answered(
+        form, lambda wanted: reconciliation.reconcile(till, visitor.authority, wanted.once)
+    )
+    if found is None:
+        return await _page(visitor, form, 400)
+    count = found["unmatched_count"]
+    said = "everything matches" if not count else f"{count} do not match"
+    return go(visitor, _PAYMENTS, f"{found['compared']} movements compared: {said}.")
+
+
+@router.post("/messages/{message}/retry")
+async def retry(request: Request, visitor: Operator, message: Message) -> Response:
+    """Work a message of Stripe's off again that failed too often. Raises NotFound."""
+    from gateway.api.accounting import reconciliation
+
+    till = till_of(visitor)
+    await read_form(request, visitor, Button)
+    await reconciliation.retry(till, visitor.authority, "", message)
+    return go(visitor, _PAYMENTS, f"{message} is tried again.")
+
+
+@router.post("/freeze")
+async def freeze(request: Request, visitor: Operator) -> Response:
+    """Somebody spends and buys nothing until somebody looked into it."""
+    from gateway.api.accounting import reconciliation
+
+    till = till_of(visitor)
+    form = await read_form(request, visitor, FreezeForm)
+    done, form = await answered(
+        form,
+        lambda wanted: reconciliation.freeze(
+            till, visitor.authority, wanted.once, wanted.user, reconciliation.Frozen(why=wanted.why)
+        ),
+    )
+    if done is None:
+        return await _page(visitor, form, 400)
+    return go(visitor, f"{_PAYMENTS}#frozen", f"{done['user']} is frozen.")
+
+
+@router.post("/thaw")
+async def thaw(request: Request, visitor: Operator) -> Response:
+    """Somebody spends again, unless a dispute is open."""
+    from gateway.api.accounting import reconciliation
+
+    till = till_of(visitor)
+    form = await read_form(request, visitor, ThawForm)
+    done, form = await answered(
+        form,
+        lambda wanted: reconciliation.freeze(
+            till, visitor.authority, wanted.once, wanted.user, reconciliation.Frozen(why=None)
+        ),
+    )
+    if done is None:
+        return await _page(visitor, form, 400)
+    still = done["frozen"]
+    return go(
+        visitor,
+        f"{_PAYMENTS}#frozen",
+        f"{done['user']} stays frozen: {still}." if still else f"{done['user']} may spend again.",
+    )
+
+
+async def _page(visitor: Visitor, form: Form[Any], status: int = 200) -> Response:
+    till = visitor.services.till
+    if till is None:
+        return page("balance/no_payments.html", visitor, tab="payments")
+    from gateway.api.accounting import reconciliation
+
+    facts = await reconciliation.show_payments(till, visitor.authority)
+    suspense = await visitor.services.books.look(lambda session: balance(session, SUSPENSE))
+    people: list[Person] = await asyncio.to_thread(visitor.directory.people.people)
+    return page(
+        "balance/payments.html",
+        visitor,
+        status,
+        facts=facts,
+        note=facts["reconciliation"] or {},
+        suspense_nano=suspense.posted_nano,
+        wrong=str(till.keeper.wrong or ""),
+        is_live=till.is_live,
+        people=people,
+        form=form,
+        button=fresh(),
+        tab="payments",
+    )

@@ -1,0 +1,92 @@
+"""What everybody has whom the visitor administers, found by name; and the pools of their organizations."""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Response
+from sqlalchemy.orm import Session
+
+from accounting import chart
+from accounting.ledger.balances import available, balance
+from accounting.rules.held import Payer
+from accounting.spending.purses import purses_of
+from gateway.console.access import Manager, Visitor
+from gateway.console.pages.balance.asking import refuse_weak_key
+from gateway.console.pages.keys.fields import Plain
+from gateway.console.rendering import page
+from gateway.identity.people import Organization, Person
+
+PAGE_ROWS = 50
+_POOLS_MAX = 200
+
+router = APIRouter(prefix="/people")
+
+Start = Annotated[int, Query(ge=0, le=10**6)]
+
+
+@dataclass(frozen=True, slots=True)
+class PersonMoney:
+    """What a person has, in nano-USD: own credits, those given for a time, and what they owe."""
+
+    person: Person
+    paid_nano: int
+    given_nano: int
+    owed_nano: int
+    frozen_why: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolMoney:
+    organization: Organization
+    credits_nano: int
+    held_nano: int
+
+
+@router.get("")
+async def show(visitor: Manager, text: Plain = "", start: Start = 0) -> Response:
+    """Raises RoleForbids for whoever may not see others' money."""
+    refuse_weak_key(visitor)
+    values = await asyncio.to_thread(_look, visitor, text.strip(), start)
+    return page("balance/people.html", visitor, text=text, start=start, rows=PAGE_ROWS, tab="people", **values)
+
+
+def _look(visitor: Visitor, text: str, start: int) -> dict[str, Any]:
+    within = visitor.authority.within(None)
+    known = sorted(visitor.directory.people.people(within), key=lambda person: person.user_id)
+    words = text.casefold()
+    found = [
+        person for person in known if words in f"{person.user_id} {person.name} {person.email or ''}".casefold()
+    ]
+    pools = [each for each in visitor.directory.people.organizations() if within in (None, each.organization_id)]
+    with visitor.directory.read() as session:
+        return {
+            "people": _money_of(session, visitor, found[start : start + PAGE_ROWS]),
+            "found": len(found),
+            "pools": [_pool_of(session, pool) for pool in pools[:_POOLS_MAX]],
+        }
+
+
+def _money_of(session: Session, visitor: Visitor, people: list[Person]) -> list[PersonMoney]:
+    """Three questions to the database, whatever their number."""
+    payers = {person.user_id: Payer(person.user_id, person.organization_id) for person in people}
+    purses = purses_of(session, list(payers.values()), time.time_ns())
+    owed = {person.user_id: chart.user_receivable(person.user_id) for person in people}
+    codes = {source.account for purse in purses.values() for source in purse} | set(owed.values())
+    free = available(session, sorted(codes))
+    return [
+        PersonMoney(
+            person,
+            free.get(chart.user_paid(person.user_id), 0),
+            sum(free[source.account] for source in purses[payers[person.user_id]] if ":promo:" in source.account),
+            free[owed[person.user_id]],
+            visitor.services.books.frozen_why(person.user_id),
+        )
+        for person in people
+    ]
+
+
+def _pool_of(session: Session, organization: Organization) -> PoolMoney:
+    found = balance(session, chart.pool_paid(organization.organization_id))
+    return PoolMoney(organization, found.posted_nano, found.held_nano)

@@ -1,0 +1,156 @@
+"""The statement: every transfer of an account, both sides, with what was left after it; in pages, and as CSV."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from datetime import date
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, ValidationInfo, field_validator
+
+from accounting.money import format_usd
+from gateway.api.fields import Text
+from gateway.console.access import Viewer
+from gateway.console.forms import Form, check
+from gateway.console.pages.balance.behind import lines_of
+from gateway.console.pages.balance.lines import (
+    ALL,
+    KINDS,
+    Line,
+    LineFilter,
+    accounts_of,
+    codes_of,
+    read_lines,
+)
+from gateway.console.pages.balance.whose import whose_of
+from gateway.console.pages.keys.fields import Plain
+from gateway.console.rendering import page
+from gateway.errors import RequestInvalid
+from gateway.records.books import Books
+from gateway.records.sheets import as_csv
+from gateway.times import at
+
+ROWS_MAX = 50_000
+"""Of a CSV file."""
+PAGE_ROWS = 50
+_ROWS_AT_ONCE = 1_000
+_LOOKS_MAX = 500
+_LASTS_S = 300.0
+# As `millrace statement` has them, then what only this page knows.
+_COLUMNS = ("id", "event", "time", "kind", "ref", "phase", "account", "counterpart", "amount")
+_MORE_COLUMNS = ("debit", "credit", "balance")
+
+Kind = Literal["requests", "topups", "given", "pool", "refunds", "debts", "ended", "corrections"]
+Before = Annotated[int | None, Query(ge=1, le=2**63 - 1)]
+
+router = APIRouter(prefix="/statement")
+
+
+class Wanted(BaseModel):
+    """The address's filters, as its form has them."""
+
+    account: Text = ALL
+    kind: Kind | None = None
+    since: date | None = None
+    until: date | None = None
+    moved: bool = False
+
+    @field_validator("until")
+    @classmethod
+    def _comes_after(cls, until: date | None, others: ValidationInfo) -> date | None:
+        since = others.data.get("since")
+        if until is not None and since is not None and until < since:
+            raise ValueError("This is before the first day.")
+        return until
+
+    def filter(self) -> LineFilter:
+        return LineFilter(self.account, self.kind or "", self.since, self.until, self.moved)
+
+    def said(self) -> dict[str, object]:
+        """What is other than usual, for addresses."""
+        return self.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
+
+
+def _asked(request: Request) -> Form[Wanted]:
+    given = {name: [value] for name, value in request.query_params.items() if name in Wanted.model_fields}
+    return check(Wanted, given)
+
+
+Asked = Annotated[Form[Wanted], Depends(_asked)]
+
+
+@router.get("")
+async def show(
+    visitor: Viewer, form: Asked, user: Plain = "", organization: Plain = "", before: Before = None
+) -> Response:
+    """Raises NotFound for an account that is not theirs."""
+    whose = await whose_of(visitor, user, organization)
+    books = visitor.services.books
+    known = await books.look(lambda session: accounts_of(session, whose))
+    values: dict[str, Any] = {"form": form, "whose": whose, "accounts": known, "kinds": KINDS, "tab": "statement"}
+    if form.value is None:
+        return page("balance/statement.html", visitor, 400, lines=(), older="", sheet="", is_newest=True, **values)
+    wanted = form.value
+    found = await books.look(lambda session: lines_of(session, visitor, whose, wanted.filter(), before, PAGE_ROWS))
+    older = whose.query(**wanted.said(), before=found.before) if found.before else ""
+    return page(
+        "balance/statement.html",
+        visitor,
+        lines=found.lines,
+        older=older,
+        sheet=whose.query(**wanted.said()),
+        is_newest=before is None,
+        **values,
+    )
+
+
+@router.get("/csv")
+async def download(visitor: Viewer, form: Asked, user: Plain = "", organization: Plain = "") -> Response:
+    """At most `ROWS_MAX` lines, the newest, sent while they are read. Raises RequestInvalid, NotFound."""
+    if form.value is None:
+        name, sentence = next(iter(form.errors.items()))
+        raise RequestInvalid(f"{name}: {sentence}", param=name)
+    whose, wanted = await whose_of(visitor, user, organization), form.value.filter()
+    codes = await visitor.services.books.look(lambda session: codes_of(session, whose, wanted.account))
+    headers = {"content-disposition": 'attachment; filename="statement.csv"', "cache-control": "no-store"}
+    rows = _rows(visitor.services.books, codes, wanted)
+    return StreamingResponse(rows, headers=headers, media_type="text/csv; charset=utf-8")
+
+
+async def _rows(books: Books, codes: Sequence[str], wanted: LineFilter) -> AsyncIterator[str]:
+    columns = (*_COLUMNS, *_MORE_COLUMNS)
+    header = as_csv(columns, ())
+    yield header
+    left = ROWS_MAX
+    before: int | None = None
+    async with asyncio.timeout(_LASTS_S):
+        for _ in range(_LOOKS_MAX):
+            most = min(left, _ROWS_AT_ONCE)
+            found = await books.look(
+                partial(read_lines, codes=codes, wanted=wanted, before_seq=before, limit=most)
+            )
+            if found.lines:
+                yield as_csv(columns, [_row(line) for line in found.lines]).removeprefix(header)
+            left, before = left - len(found.lines), found.before
+            if before is None or not left:
+                return
+
+
+def _row(shown: Line) -> Sequence[object]:
+    line = shown.line
+    return (
+        line.transfer_seq,
+        line.event_seq,
+        at(line.created_ns),
+        line.kind,
+        line.ref,
+        line.phase,
+        shown.account,
+        line.counterpart,
+        format_usd(line.amount_nano),
+        shown.debit,
+        shown.credit,
+        format_usd(shown.balance_nano),
+    )

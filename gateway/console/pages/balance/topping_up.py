@@ -1,0 +1,291 @@
+"""Credits for money: chosen with the fee in sight, paid on Stripe's page, there when Stripe says so.
+
+What is about payments is imported where there are some: a gateway without them does without their code.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import APIRouter, Path, Request, Response
+from pydantic import BaseModel, Field
+
+from accounting.money import UsdAmount, format_usd, parse_usd
+from gateway.api.accounting.asking import Facts
+from gateway.console.access import Operator, Viewer, Visitor
+from gateway.console.forms import Form, read_form
+from gateway.console.live import LivePage, Points, Region, live_response
+from gateway.console.pages.balance.asking import Button, Once, answered, fresh, refuse_weak_key
+from gateway.console.pages.balance.whose import PATH
+from gateway.console.pages.keys.fields import Plain
+from gateway.console.rendering import go, page
+from gateway.errors import FeatureUnsupported
+
+if TYPE_CHECKING:
+    from gateway.payments.till import Till
+
+ROWS = 20
+_TOPUPS = f"{PATH}/topups"
+_NEWEST = 20
+_EVERY_S = 2.0
+
+router = APIRouter()
+
+TopupId = Annotated[str, Path(min_length=1, max_length=200, pattern=r"^[^\x00]*$")]
+
+
+class TopupForm(BaseModel):
+    amount: UsdAmount
+    save_method: bool = False
+    once: Once
+
+
+class AutoForm(BaseModel):
+    below: UsdAmount
+    amount: UsdAmount
+    per_day: Annotated[int, Field(ge=1, le=24)]
+    once: Once
+
+
+class RefundForm(BaseModel):
+    amount: Annotated[UsdAmount, Field(gt=0)]
+    once: Once
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """An amount of credits and what it costs; `amount` is as forms send it."""
+
+    amount: str
+    credit_nano: int
+    fee_nano: int
+
+    @property
+    def total_nano(self) -> int:
+        return self.credit_nano + self.fee_nano
+
+
+def till_of(visitor: Visitor) -> "Till":
+    """Raises FeatureUnsupported."""
+    till = visitor.services.till
+    if till is None:
+        raise FeatureUnsupported(
+            "This gateway takes no payments. Its owner turns them on with payments.secret_key and webhook_secrets."
+        )
+    return till
+
+
+@router.get("/topups")
+async def show(visitor: Viewer, user: Plain = "", before: Plain = "") -> Response:
+    """One's own; for admins of the house also a person's, or with `all` everybody's."""
+    return await _page(visitor, user=user, before=before)
+
+
+@router.post("/topups")
+async def open_one(request: Request, visitor: Viewer) -> Response:
+    """Begin a top-up, and on to the page where it is paid."""
+    from gateway.api.accounting.topups import NewTopup, open_topup
+
+    till = till_of(visitor)
+    form = await read_form(request, visitor, TopupForm)
+
+    async def work(wanted: TopupForm) -> Facts:
+        new = NewTopup.model_construct(amount=wanted.amount, save_method=wanted.save_method)
+        return await open_topup(till, visitor.caller, wanted.once, new)
+
+    opened, form = await answered(form, work)
+    if opened is None:
+        return await _page(visitor, form, status=400)
+    if opened["status"] == "open" and opened["url"]:
+        return go(visitor, opened["url"])
+    return go(visitor, f"{_TOPUPS}/{opened['id']}")
+
+
+@router.post("/auto")
+async def set_auto(request: Request, visitor: Viewer) -> Response:
+    """Buy by the saved method whenever less is left."""
+    from gateway.api.accounting import topups
+
+    till = till_of(visitor)
+    form = await read_form(request, visitor, AutoForm)
+
+    async def work(wanted: AutoForm) -> Facts:
+        values = topups.AutoTopup.model_construct(below=wanted.below, amount=wanted.amount, per_day=wanted.per_day)
+        return await topups.set_auto(till, visitor.caller, wanted.once, values)
+
+    done, form = await answered(form, work)
+    if done is None:
+        return await _page(visitor, auto_form=form, status=400)
+    return go(visitor, f"{_TOPUPS}#auto", "Credits are bought by themselves from now on.")
+
+
+@router.post("/auto/off")
+async def end_auto(request: Request, visitor: Viewer) -> Response:
+    from gateway.api.accounting import topups
+
+    till = till_of(visitor)
+    await read_form(request, visitor, Button)
+    await topups.end_auto(till, visitor.caller)
+    return go(visitor, f"{_TOPUPS}#auto", "Nothing is bought unasked any more.")
+
+
+@router.get("/topups/{topup_id}")
+async def show_one(visitor: Viewer, topup_id: TopupId) -> Response:
+    return await _one(visitor, topup_id, fresh())
+
+
+@router.post("/topups/{topup_id}/refund")
+async def refund(request: Request, visitor: Operator, topup_id: TopupId) -> Response:
+    """Bought credits go back to the card that they came from."""
+    from gateway.api.accounting.refunds import NewRefund, open_refund
+
+    till = till_of(visitor)
+    form = await read_form(request, visitor, RefundForm)
+
+    async def work(wanted: RefundForm) -> Facts:
+        new = NewRefund.model_construct(topup=topup_id, amount=wanted.amount)
+        return await open_refund(till, visitor.authority, wanted.once, new)
+
+    opened, form = await answered(form, work)
+    if opened is None:
+        return await _one(visitor, topup_id, form, 400)
+    return go(visitor, f"{_TOPUPS}/{topup_id}", f"The refund of ${opened['amount']} is {opened['status']}.")
+
+
+@router.get("/paid")
+async def came_back(visitor: Viewer, session: Plain = "") -> Response:
+    """Where Stripe's page leads after paying. Nothing is booked by it: only Stripe's own word counts."""
+    till_of(visitor)
+    return page("balance/paid.html", visitor, **await _newest(visitor, session), session=session, tab="topups")
+
+
+@router.get("/paid/live")
+async def come_back_live(request: Request, visitor: Viewer, session: Plain = "") -> Response:
+    till_of(visitor)
+
+    async def render() -> list[Region | Points]:
+        return [Region("paid-state", "balance/paid_state.html", await _newest(visitor, session))]
+
+    key = f"paid:{visitor.caller.user_id}:{session}"
+    return await live_response(request, visitor, LivePage(key, render, _EVERY_S))
+
+
+@router.get("/cancelled")
+async def gave_up(visitor: Viewer) -> Response:
+    """Where Stripe's page leads without paying."""
+    till_of(visitor)
+    return page("balance/cancelled.html", visitor, **await _newest(visitor, ""), tab="topups")
+
+
+async def _newest(visitor: Visitor, session: str) -> dict[str, Any]:
+    """The visitor's top-up that a page of Stripe's was for, or where it does not say so the newest."""
+    till = till_of(visitor)
+    found = await asyncio.to_thread(till.payments.topups.newest, visitor.caller.user_id, None, _NEWEST)
+    by_page = [topup for topup in found if not topup.is_auto]
+    named = [topup for topup in by_page if session and topup.session_id == session]
+    return {"topup": next(iter(named or by_page), None)}
+
+
+async def _page(
+    visitor: Visitor,
+    form: Form[Any] | None = None,
+    *,
+    auto_form: Form[Any] | None = None,
+    user: str = "",
+    before: str = "",
+    status: int = 200,
+) -> Response:
+    till = visitor.services.till
+    if till is None:
+        return page("balance/no_payments.html", visitor, tab="topups")
+    offers = await _offers(till)
+    auto = await _auto(visitor, till)
+    listed, refunds = await _listed(visitor, user, before)
+    return page(
+        "balance/topups.html",
+        visitor,
+        status,
+        form=form or fresh(amount=offers[0].amount),
+        auto_form=auto_form or _auto_form(auto, offers),
+        auto=auto,
+        offers=offers,
+        listed=listed["data"],
+        older=listed["next"],
+        refunds=refunds,
+        user=user,
+        is_house=visitor.is_operator and visitor.may_administer,
+        frozen_why=await asyncio.to_thread(till.payments.payers.frozen_why, visitor.caller.user_id),
+        tab="topups",
+    )
+
+
+async def _offers(till: "Till") -> list[Offer]:
+    from accounting.payments.terms import quote
+
+    terms = till.payments.topups.desk.terms
+    quotes = [quote(terms, amount_nano) for amount_nano in terms.topup_amounts_nano]
+    return [Offer(format_usd(one.credit_nano), one.credit_nano, one.fee_nano) for one in quotes]
+
+
+async def _auto(visitor: Visitor, till: "Till") -> Facts:
+    from gateway.api.accounting import topups
+
+    facts = await topups.show_auto(till, visitor.caller)
+    amounts = {name: facts[name] and parse_usd(facts[name]) for name in ("below", "amount")}
+    return facts | {f"{name}_nano": nano for name, nano in amounts.items()} | {"is_on": facts["below"] is not None}
+
+
+def _auto_form(auto: Facts, offers: list[Offer]) -> Form[Any]:
+    return fresh(below=auto["below"], amount=auto["amount"] or offers[0].amount, per_day=auto["per_day"])
+
+
+async def _listed(visitor: Visitor, user: str, before: str) -> tuple[Facts, dict[str, list[Facts]]]:
+    """A page of top-ups, and what was refunded of each of them."""
+    from gateway.api.accounting.refunds import refunds_of
+    from gateway.api.accounting.topups import list_topups
+
+    till, authority = till_of(visitor), visitor.authority
+    wanted = _whose(visitor, user)
+    listed = await list_topups(till, authority, user=wanted, before=before or None, limit=ROWS)
+    refunds: dict[str, list[Facts]] = {}
+    for one in await refunds_of(till, [topup["id"] for topup in listed["data"]]):
+        refunds.setdefault(one["topup"], []).append(_in_nano(one))
+    return listed | {"data": [_in_nano(one) for one in listed["data"]]}, refunds
+
+
+def _whose(visitor: Visitor, user: str) -> str | None:
+    """One's own unless another one is asked for; None is everybody."""
+    if not user or user == visitor.caller.user_id:
+        return visitor.caller.user_id
+    refuse_weak_key(visitor)
+    return None if user == "all" and visitor.is_operator else user
+
+
+async def _one(visitor: Visitor, topup_id: str, form: Form[Any], status: int = 200) -> Response:
+    """Raises NotFound, also for what is others'."""
+    from gateway.api.accounting.refunds import refunds_of
+    from gateway.api.accounting.topups import show_topup
+
+    till, authority = till_of(visitor), visitor.authority
+    topup = _in_nano(await show_topup(till, authority, topup_id))
+    refunds = [_in_nano(one) for one in await refunds_of(till, [topup_id])]
+    return page(
+        "balance/topup.html",
+        visitor,
+        status,
+        topup=topup,
+        refunds=refunds,
+        form=form,
+        may_refund=visitor.is_operator and visitor.may_administer and topup["status"] == "paid",
+        tab="topups",
+    )
+
+
+def _in_nano(facts: Facts) -> Facts:
+    """The API's facts with amounts and times as pages show them."""
+    amounts = {
+        f"{name}_nano": parse_usd(facts[name]) for name in ("credits", "fee", "total", "amount") if name in facts
+    }
+    created_ns = int(datetime.fromisoformat(facts["created"]).timestamp() * 10**9)
+    return facts | amounts | {"created_ns": created_ns}

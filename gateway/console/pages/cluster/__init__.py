@@ -1,0 +1,9 @@
+"""Cluster: the machines that hold one model together, for admins of the house."""
+
+from fastapi import APIRouter
+
+from gateway.console.pages.cluster import joining, machine, overview, planning
+
+router = APIRouter()
+for _part in (overview, machine, planning, joining):
+    router.include_router(_part.router)

@@ -1,0 +1,79 @@
+"""Adding a machine: a command that works once, the machine as it appears, and on to the plan with it."""
+
+import time
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+
+from cluster.trust.addresses import Target, is_reachable
+from cluster.trust.authority import TOKEN_TTL_S
+from gateway.api import admin
+from gateway.api.joining import join_command
+from gateway.console.access import Operator
+from gateway.console.figures.machines import link_matrix
+from gateway.console.live import LivePage, Points, Region, live_response
+from gateway.console.pages.cluster.asking import pressed
+from gateway.console.pages.cluster.state import cluster_state
+from gateway.console.rendering import page
+from gateway.services import Services
+
+_NS_PER_S = 10**9
+
+router = APIRouter(prefix="/console/cluster/add")
+
+
+@router.get("")
+async def ask(request: Request, visitor: Operator) -> Response:
+    cluster: Target = request.app.state.cluster
+    return page(
+        "cluster/add.html", visitor, command="", is_reachable=is_reachable(cluster.host), port=cluster.port
+    )
+
+
+@router.post("")
+async def make_command(request: Request, visitor: Operator) -> Response:
+    """The machine is let in drained: no plan uses it before somebody has seen what it would change."""
+    await pressed(request, visitor)
+    since_ns = time.time_ns()
+    made = await admin.create_token(visitor.authority, request, aside=True)
+    cluster = Target(made["host"], made["port"])
+    return page(
+        "cluster/add.html",
+        visitor,
+        command=join_command(cluster, made["token"]),
+        is_reachable=is_reachable(cluster.host),
+        port=cluster.port,
+        fingerprint=made["fingerprint"],
+        until_ns=since_ns + int(TOKEN_TTL_S) * _NS_PER_S,
+        since_ns=since_ns,
+        **_newcomers(visitor.services, since_ns),
+    )
+
+
+@router.get("/live")
+async def live(request: Request, visitor: Operator, since_ns: Annotated[int, Query(ge=0, lt=2**63)]) -> Response:
+    services = visitor.services
+
+    async def render() -> list[Region | Points]:
+        return [Region("newcomers", "cluster/newcomers.html", _newcomers(services, since_ns))]
+
+    return await live_response(request, visitor, LivePage(f"cluster:add:{since_ns}", render, 1.0))
+
+
+def _newcomers(services: Services, since_ns: int) -> dict[str, Any]:
+    """Machines that joined since then, with their links to the others."""
+    state = cluster_state(services)
+    links = {row.node_id: row for row in link_matrix(state.topology)}
+    names = [member.name for member in state.topology.members]
+    rows = [row for row in state.machines if row.joined_ns >= since_ns and not row.removed_ns]
+    return {
+        "newcomers": [
+            (row, _measured(links[row.node_id].cells, names) if row.node_id in links else []) for row in rows
+        ],
+        "has_model": services.controller.model is not None,
+        "others": len(names) - sum(row.is_here for row in rows),
+    }
+
+
+def _measured(cells: tuple[Any, ...], names: list[str]) -> list[tuple[str, Any]]:
+    return [(name, cell) for name, cell in zip(names, cells, strict=True) if cell.link]

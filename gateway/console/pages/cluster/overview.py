@@ -1,0 +1,55 @@
+"""The cluster as it is now: picture, plan, machines, links, events."""
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from gateway.api import admin
+from gateway.console.access import Operator
+from gateway.console.figures.machines import link_matrix
+from gateway.console.figures.regions import picture_regions
+from gateway.console.live import LivePage, Points, Region, live_response
+from gateway.console.pages.cluster.asking import pressed
+from gateway.console.pages.cluster.state import cluster_state
+from gateway.console.rendering import go, page
+from gateway.services import Services
+
+_EVENTS_SHOWN = 50
+_PARTS = ("lead", "figures", "plan", "machines", "links", "events")
+
+router = APIRouter(prefix="/console/cluster")
+
+
+@router.get("")
+async def overview(visitor: Operator) -> Response:
+    return page("cluster/page.html", visitor, **_values(visitor.services))
+
+
+@router.get("/live")
+async def live(request: Request, visitor: Operator) -> Response:
+    services = visitor.services
+
+    async def render() -> list[Region | Points]:
+        values = _values(services)
+        parts = [Region(f"cluster-{part}", f"cluster/{part}.html", values) for part in _PARTS]
+        return [*picture_regions(values["cluster"]), *parts]
+
+    return await live_response(request, visitor, LivePage("cluster", render, 2.0))
+
+
+@router.post("/links")
+async def measure_links(request: Request, visitor: Operator) -> Response:
+    await pressed(request, visitor)
+    await admin.measure_links(visitor.authority)
+    return go(visitor, "/console/cluster#links", "Every link is measured again; figures come as they are taken.")
+
+
+def _values(services: Services) -> dict[str, Any]:
+    state = cluster_state(services)
+    return {
+        "topology": state.topology,
+        "cluster": state.cluster,
+        "machines": state.machines,
+        "links": link_matrix(state.topology),
+        "events": services.controller.events()[:_EVENTS_SHOWN],
+    }

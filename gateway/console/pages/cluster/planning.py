@@ -1,0 +1,97 @@
+"""What would be planned if machines left or took part, beside what serves; and having it so."""
+
+from dataclasses import replace
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, Field
+
+from cluster.control.topology import Topology
+from cluster.errors import MachineUnknown, ModelNotFound
+from cluster.plans.plan import Plan
+from cluster.trust.identity import NodeId
+from gateway.api import admin
+from gateway.console.access import Operator, Visitor
+from gateway.console.figures.placing import Sketch, sketch
+from gateway.console.forms import read_form
+from gateway.console.pages.cluster.state import ClusterState, cluster_state
+from gateway.console.rendering import go, page
+from gateway.errors import NotFound, RequestInvalid
+
+_MACHINES_MAX = 256
+
+router = APIRouter(prefix="/console/cluster/plan")
+
+Ids = Annotated[tuple[Annotated[str, Field(max_length=64)], ...], Field(max_length=_MACHINES_MAX)]
+
+
+class Change(BaseModel):
+    """Machines to drain, and drained ones to take in."""
+
+    without: Ids = ()
+    including: Ids = ()
+
+
+@router.get("")
+async def draft(
+    visitor: Operator, without: Annotated[Ids, Query()] = (), including: Annotated[Ids, Query()] = ()
+) -> Response:
+    return await _show(visitor, Change(without=without, including=including))
+
+
+@router.post("")
+async def apply(request: Request, visitor: Operator) -> Response:
+    """Drained and taken in as it was shown; the controller plans by itself when it sees it.
+
+    Raises NotFound, RequestInvalid.
+    """
+    form = await read_form(request, visitor, Change)
+    if form.value is None:
+        raise RequestInvalid("without and including: name machines by their ids.", param="without")
+    wanted = form.value
+    state = cluster_state(visitor.services)
+    rows = [(state.row(node_id), False) for node_id in wanted.without]
+    rows += [(state.row(node_id), True) for node_id in wanted.including]
+    for row, undo in rows:
+        await admin.drain_machine(visitor.authority, row.node_id, undo=undo)
+    said = " and ".join(f"{row.name} {'takes part' if undo else 'is drained'}" for row, undo in rows)
+    return go(
+        visitor, "/console/cluster", f"{said}: the new ring is prepared while the old one serves." if said else ""
+    )
+
+
+async def _show(visitor: Visitor, change: Change) -> Response:
+    state = cluster_state(visitor.services)
+    values: dict[str, Any] = {
+        "machines": [row for row in state.machines if row.is_here],
+        "change": change,
+        "names_out": [state.row(node_id).name for node_id in change.without],
+        "names_in": [state.row(node_id).name for node_id in change.including],
+        "now": None,
+        "then": None,
+        "lines": (),
+        "problem": "",
+    }
+    controller = visitor.services.controller
+    try:
+        drafted = await controller.draft_plan(change.without, including=change.including)
+    except ModelNotFound:
+        values["problem"] = "There is no model to plan yet."
+    except MachineUnknown as error:
+        raise NotFound(str(error)) from None
+    else:
+        values |= {"now": drafted.now, "then": drafted.then, "lines": drafted.change}
+        values |= {"drawn_now": state.cluster, "drawn_then": _drawn(visitor, state, drafted.then, change)}
+    return page("cluster/draft.html", visitor, **values)
+
+
+def _drawn(visitor: Visitor, state: ClusterState, plan: Plan | None, change: Change) -> Sketch | None:
+    """The cluster as that plan would have it."""
+    model = visitor.services.controller.model
+    if plan is None or model is None:
+        return None
+    known: Topology = state.topology
+    head = plan.stages[0].member.node_id
+    draining = (known.draining - set(change.including)) | {NodeId(node_id) for node_id in change.without}
+    then = replace(known, plan=plan, head=head, standbys=plan.standbys, draining=draining)
+    return sketch(then, model.card)

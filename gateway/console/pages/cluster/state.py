@@ -1,0 +1,35 @@
+"""What the pages of the cluster show, asked of the controller at one moment."""
+
+from dataclasses import dataclass
+
+from cluster.control.topology import Topology
+from cluster.trust.identity import NodeId
+from gateway.console.figures.machines import MachineRow, machine_rows
+from gateway.console.figures.placing import Sketch, sketch
+from gateway.errors import NotFound
+from gateway.services import Services
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    topology: Topology
+    cluster: Sketch
+    machines: list[MachineRow]
+
+    def row(self, node_id: str) -> MachineRow:
+        """Raises NotFound."""
+        found = next((row for row in self.machines if row.node_id == node_id), None)
+        if found is None:
+            raise NotFound("No machine of this cluster has this id. It may have been removed long ago.")
+        return found
+
+    def name_of(self, node_id: NodeId) -> str:
+        return next((row.name for row in self.machines if row.node_id == node_id), node_id[:6])
+
+
+def cluster_state(services: Services) -> ClusterState:
+    controller = services.controller
+    topology = controller.topology()
+    model = controller.model
+    drawn = sketch(topology, model.card if model else None)
+    return ClusterState(topology, drawn, machine_rows(controller.machines(), topology, drawn.picture))

@@ -1,0 +1,107 @@
+"""Your account: who you are here, your password, and where you are signed in."""
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field, model_validator
+
+from gateway.console.access import Viewer, Visitor
+from gateway.console.forms import Form, read_form
+from gateway.console.pages.keys.asking import refused
+from gateway.console.pages.keys.browsers import shown_browser
+from gateway.console.pages.keys.fields import Nothing
+from gateway.console.pages.keys.figures import limit_lines
+from gateway.console.pages.keys.limits import KINDS
+from gateway.console.rendering import go, page
+from gateway.errors import KeyInvalid, NotFound, Overloaded, RequestInvalid, TooManyWrongKeys
+from gateway.identity.quotas import scopes_of
+
+router = APIRouter(prefix="/account")
+
+_HERE = "/console/keys/account"
+_Secret = Annotated[str, Field(min_length=1, max_length=1000)]
+
+
+class PasswordForm(BaseModel):
+    old: _Secret
+    new: _Secret
+    again: _Secret
+
+    @model_validator(mode="after")
+    def _is_the_same_twice(self) -> "PasswordForm":
+        if self.new != self.again:
+            raise ValueError("the two new passwords are not the same")
+        return self
+
+
+class SessionForm(BaseModel):
+    session: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+@router.get("")
+async def show_account(visitor: Viewer) -> Response:
+    return await _page(visitor, Form())
+
+
+@router.post("/password")
+async def change_password(request: Request, visitor: Viewer) -> Response:
+    """The old one is asked for: an unlocked screen is not its owner. Other sessions end."""
+    form = await read_form(request, visitor, PasswordForm)
+    if form.value is None:
+        return await _page(visitor, form, 400)
+    gate, user_id = visitor.directory.password_gate, visitor.caller.user_id
+    try:
+        ended = await gate.change(user_id, form.value.old, form.value.new, visitor.actor, visitor.who.session_id)
+    except KeyInvalid:
+        return await _page(visitor, form.refused("This is not your password.", "old"), 403)
+    except RequestInvalid as error:
+        return await _page(visitor, refused(form, error), 400)
+    except (NotFound, Overloaded, TooManyWrongKeys) as error:
+        return await _page(visitor, refused(form, error), 429 if isinstance(error, TooManyWrongKeys) else 409)
+    others = "one other session has" if ended == 1 else f"{ended} other sessions have"
+    return go(visitor, _HERE, f"Your password is changed; {others} ended.")
+
+
+@router.post("/session")
+async def end_session(request: Request, visitor: Viewer) -> Response:
+    """Sign one browser out. Raises NotFound for a session that is not one's own, or has ended."""
+    form = await read_form(request, visitor, SessionForm)
+    if form.value is None:
+        raise NotFound("There is no such session.")
+    sessions, user_id = visitor.directory.sessions, visitor.caller.user_id
+    if not await asyncio.to_thread(sessions.close_one, user_id, form.value.session, visitor.actor):
+        raise NotFound("This session has ended already.")
+    return go(visitor, _HERE, "Signed out there.")
+
+
+@router.post("/sessions")
+async def end_other_sessions(request: Request, visitor: Viewer) -> Response:
+    await read_form(request, visitor, Nothing)
+    sessions = visitor.directory.sessions
+
+    def close() -> int:
+        return sessions.close_all(visitor.caller.user_id, visitor.actor, but=visitor.who.session_id)
+
+    ended = await asyncio.to_thread(close)
+    return go(visitor, _HERE, f"{ended} other session{'' if ended == 1 else 's'} ended.")
+
+
+async def _page(visitor: Visitor, form: Form[PasswordForm], status: int = 200) -> Response:
+    values = await asyncio.to_thread(_look, visitor)
+    # What was typed is not sent back: a page may be kept by the browser.
+    blank: Form[PasswordForm] = Form(errors=form.errors)
+    return page("keys/account.html", visitor, status, form=blank, kinds=dict(KINDS), tab="account", **values)
+
+
+def _look(visitor: Visitor) -> dict[str, Any]:
+    directory, caller = visitor.directory, visitor.caller
+    scopes = scopes_of(caller.user_id, caller.organization_id, caller.department, key_id=caller.key_id)
+    with directory.read() as session:
+        limits = limit_lines(session, scopes)
+    return {
+        "person": directory.people.person(caller.user_id),
+        "password_changed_ns": directory.passwords.changed_ns(caller.user_id),
+        "sessions": [(one, shown_browser(one.browser)) for one in directory.sessions.of_person(caller.user_id)],
+        "limits": limits,
+    }

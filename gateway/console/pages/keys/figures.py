@@ -1,0 +1,129 @@
+"""What is known of keys and limits beside their rows: when a key was used last, how much of a limit is gone."""
+
+import time
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from accounting.tables import usage_table
+from gateway.identity.key_rows import KeyRow
+from gateway.identity.quotas import of_scopes
+from gateway.identity.tables import api_key_table
+from gateway.limits.counters import CounterKey
+from gateway.limits.quotas import Quota
+from gateway.limits.restoring import used_in
+from gateway.limits.windows import window
+
+KeyState = Literal["valid", "ends soon", "expired", "revoked", "person removed"]
+OPENS: frozenset[KeyState] = frozenset(("valid", "ends soon"))
+
+_NS_PER_S = 10**9
+_SOON_NS = 7 * 86_400 * _NS_PER_S
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLine:
+    """A key with what it did this month (UTC); `limit_nano` is its own limit on spending in a month."""
+
+    row: KeyRow
+    owner: str
+    state: KeyState
+    last_used_ns: int | None
+    spent_nano: int
+    limit_nano: int | None
+
+    @property
+    def spent_percent(self) -> int:
+        return 0 if not self.limit_nano else min(100, 100 * self.spent_nano // self.limit_nano)
+
+
+@dataclass(frozen=True, slots=True)
+class LimitLine:
+    """A limit with what was used of it in the span that runs; None where only the moment counts."""
+
+    quota: Quota
+    used: int | None
+    ends_ns: int | None
+
+    @property
+    def percent(self) -> int:
+        if self.used is None or not self.quota.amount:
+            return 0
+        return min(100, 100 * self.used // self.quota.amount)
+
+
+def state_of(row: KeyRow, people: Container[str], now_ns: int) -> KeyState:
+    """`people` are those who are here: keys of others open nothing, whatever they say themselves."""
+    ends_ns = row.terms.expires_ns
+    if row.revoked_ns is not None:
+        return "revoked"
+    if row.user_id not in people:
+        return "person removed"
+    if ends_ns is None:
+        return "valid"
+    if ends_ns <= now_ns:
+        return "expired"
+    return "ends soon" if ends_ns - now_ns < _SOON_NS else "valid"
+
+
+def key_lines(session: Session, rows: Sequence[KeyRow], people: Mapping[str, str]) -> list[KeyLine]:
+    """Lines for as many keys as a page has: three questions to the database, whatever their number.
+
+    `people` are the names of those who are here, by their ids.
+    """
+    now_ns = time.time_ns()
+    ids = [row.key_id for row in rows]
+    last_used, spent, limits = _last_used(session, ids), _spent(session, ids), _month_limits(session, ids)
+    return [
+        KeyLine(
+            row,
+            people.get(row.user_id, row.user_id),
+            state_of(row, people, now_ns),
+            last_used.get(row.key_id),
+            spent.get(row.key_id, 0),
+            limits.get(row.key_id),
+        )
+        for row in rows
+    ]
+
+
+def limit_lines(session: Session, scopes: Iterable[str]) -> list[LimitLine]:
+    """Every limit that holds for these scopes, in the scopes' order."""
+    order = {scope: place for place, scope in enumerate(scopes)}
+    found = sorted(of_scopes(session, order), key=lambda quota: order[quota.scope])
+    return [_limit_line(session, quota) for quota in found]
+
+
+def _limit_line(session: Session, quota: Quota) -> LimitLine:
+    if quota.span is None:
+        return LimitLine(quota, None, None)
+    begin_s, end_s = window(quota.span, time.time())
+    return LimitLine(quota, used_in(session, CounterKey.of(quota), begin_s), end_s * _NS_PER_S)
+
+
+def _last_used(session: Session, key_ids: list[str]) -> dict[str, int]:
+    """By an index for each key: to group all that a key ever did would read all of it."""
+    used, key = usage_table.c, api_key_table.c
+    last = select(func.max(used.started_ns)).where(used.key_id == key.key_id).scalar_subquery()
+    rows = session.execute(select(key.key_id, last).where(key.key_id.in_(key_ids)))
+    return {key_id: at_ns for key_id, at_ns in rows if at_ns is not None}
+
+
+def _spent(session: Session, key_ids: list[str]) -> dict[str, int]:
+    used = usage_table.c
+    begin_ns = window("month", time.time())[0] * _NS_PER_S
+    query = select(used.key_id, func.sum(used.charge_nano)).where(used.key_id.in_(key_ids))
+    rows = session.execute(query.where(used.started_ns >= begin_ns).group_by(used.key_id))
+    return {key_id: int(nano) for key_id, nano in rows}
+
+
+def _month_limits(session: Session, key_ids: list[str]) -> dict[str, int]:
+    found = of_scopes(session, [f"key:{key_id}" for key_id in key_ids])
+    return {
+        quota.scope.removeprefix("key:"): quota.amount
+        for quota in found
+        if (quota.measure, quota.span, quota.model) == ("spend", "month", None)
+    }

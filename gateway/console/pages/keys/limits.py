@@ -1,0 +1,83 @@
+"""Limits of keys, people, teams and organizations: set and taken away where they are shown."""
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from gateway.api.authority import Authority
+from gateway.api.quotas import NewQuota, remove_quota, set_quota
+from gateway.console.access import Manager, Visitor
+from gateway.console.browser import own_path
+from gateway.console.forms import Form, read_form
+from gateway.console.pages.keys.asking import asked
+from gateway.console.pages.keys.fields import LimitForm, LimitGone, Plain
+from gateway.console.rendering import go, page
+
+router = APIRouter(prefix="/limits")
+
+KINDS = (
+    ("spend month", "USD per month"),
+    ("spend day", "USD per day"),
+    ("requests minute", "requests per minute"),
+    ("requests day", "requests per day"),
+    ("requests month", "requests per month"),
+    ("tokens minute", "tokens per minute"),
+    ("tokens day", "tokens per day"),
+    ("tokens month", "tokens per month"),
+    ("concurrency", "requests at a time"),
+)
+"""What a form offers, in the words that people have for it."""
+
+
+@router.get("/new")
+async def ask(visitor: Manager, scope: Plain = "", organization: Plain = "", team: Plain = "") -> Response:
+    """A form for one more limit of a key, a person, a team or an organization. Raises NotFound for nobody's."""
+    if team:
+        scope = f"team:{organization}/{team.strip()}"
+    return _page(visitor, scope, Form.showing(scope=scope, kind="spend month"))
+
+
+@router.post("/new")
+async def set_limit(request: Request, visitor: Manager, scope: Plain) -> Response:
+    form = await read_form(request, visitor, LimitForm)
+    _, form = await asked(form, lambda wanted: set_limit_of(visitor.authority, wanted))
+    if form.value is None:
+        return _page(visitor, scope, form, 400)
+    return go(visitor, place_of(scope), "The limit holds from now on.")
+
+
+@router.post("/remove")
+async def remove_limit(request: Request, visitor: Manager) -> Response:
+    form = await read_form(request, visitor, LimitGone)
+    gone, form = await asked(form, lambda gone: _removed(visitor.authority, gone))
+    scope = form.text("scope")
+    if gone is None:
+        return _page(visitor, scope, Form(errors=form.errors, given={"scope": [scope]}), 400)
+    return go(visitor, place_of(scope), "The limit is gone.")
+
+
+def set_limit_of(authority: Authority, wanted: LimitForm) -> dict[str, Any]:
+    quota = NewQuota(
+        scope=wanted.scope, measure=wanted.measure, span=wanted.span, model=wanted.model, amount=wanted.amount
+    )
+    return set_quota(authority, quota)
+
+
+def _removed(authority: Authority, gone: LimitGone) -> dict[str, Any]:
+    return remove_quota(authority, gone.scope, gone.measure, gone.span, gone.model)
+
+
+def place_of(scope: str) -> str:
+    """The page where a scope's limits are shown."""
+    kind, _, name = scope.partition(":")
+    if kind == "team":
+        kind, name = "organization", name.partition("/")[0]
+    places = {"key": "key", "person": "people", "organization": "organizations"}
+    return own_path(f"/console/keys/{places[kind]}/{name}") if kind in places else "/console/keys"
+
+
+def _page(visitor: Visitor, scope: str, form: Form[LimitForm], status: int = 200) -> Response:
+    # Whoever is asked about a scope that is not theirs hears the same as of one that is not there.
+    visitor.authority.over(visitor.directory.quotas.organization_of(scope), scope.replace(":", " ", 1))
+    back = place_of(scope)
+    return page("keys/limit.html", visitor, status, form=form, scope=scope, kinds=KINDS, back=back, tab="keys")

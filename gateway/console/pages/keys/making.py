@@ -1,0 +1,74 @@
+"""A new key: whose it is, what it may do; its text is shown once."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, get_args
+
+from fastapi import APIRouter, Request, Response
+
+from gateway.api.authority import Authority
+from gateway.api.keys import create_key
+from gateway.api.quotas import NewQuota, set_quota
+from gateway.console.access import Manager, Visitor
+from gateway.console.forms import Form, read_form
+from gateway.console.pages.keys.asking import asked
+from gateway.console.pages.keys.fields import NewKeyForm
+from gateway.console.pages.keys.listing import people_of
+from gateway.console.pages.keys.one import shown_once
+from gateway.console.rendering import page
+from gateway.errors import GatewayError, RequestInvalid
+from gateway.identity.people import Person
+from gateway.identity.quotas import parse_quota
+from gateway.settings.base import LaneName
+
+router = APIRouter(prefix="/new")
+
+
+@router.get("")
+async def ask(visitor: Manager, user: str | None = None) -> Response:
+    lanes = visitor.services.settings.policy.lanes
+    form: Form[NewKeyForm] = Form.showing(
+        user=user or visitor.caller.user_id, lanes=lanes, privacy="public", priority=0, lasts="never"
+    )
+    return await _page(visitor, form)
+
+
+@router.post("")
+async def make(request: Request, visitor: Manager) -> Response:
+    form = await read_form(request, visitor, NewKeyForm)
+    authority = visitor.authority
+    made, form = await asked(form, lambda wanted: _made(authority, wanted))
+    if made is None:
+        return await _page(visitor, form, 400)
+    return shown_once(visitor, made, warning=made.pop("warning", ""))
+
+
+def _made(authority: Authority, wanted: NewKeyForm) -> dict[str, Any]:
+    """The key, then its limit; an amount that is none is refused before there is a key."""
+    if wanted.spend is not None:
+        try:
+            parse_quota("key:", "spend", wanted.spend, "month", None)
+        except RequestInvalid as error:
+            raise RequestInvalid(error.message.removeprefix("amount: "), param="spend") from None
+    made = create_key(authority, wanted.as_new())
+    if wanted.spend is not None:
+        quota = NewQuota(scope=f"key:{made['key_id']}", measure="spend", span="month", amount=wanted.spend)
+        try:
+            set_quota(authority, quota)
+        except GatewayError as error:
+            # The key is there and has to be shown now or never.
+            made["warning"] = f"The key has no limit on spending yet: {error.message}"
+    return made
+
+
+async def _page(visitor: Visitor, form: Form[NewKeyForm], status: int = 200) -> Response:
+    people: Sequence[Person] = await asyncio.to_thread(people_of, visitor)
+    return page(
+        "keys/new.html",
+        visitor,
+        status,
+        form=form,
+        people=people,
+        lanes=get_args(LaneName),
+        tab="keys",
+    )

@@ -1,0 +1,155 @@
+"""One key: what it may do and has done, changed, given a new text, ended."""
+
+import asyncio
+from typing import Any, get_args
+
+from fastapi import APIRouter, Request, Response
+
+from gateway.api.fields import Named
+from gateway.api.keys import Rotation, change_key, revoke_key, rotate_key
+from gateway.api.me import revoke_own_key
+from gateway.console.access import Manager, Viewer, Visitor
+from gateway.console.forms import Form, read_form
+from gateway.console.pages.keys.asking import asked
+from gateway.console.pages.keys.fields import LanesForm, Nothing, RotationForm
+from gateway.console.pages.keys.figures import KeyLine, key_lines, limit_lines
+from gateway.console.pages.keys.limits import KINDS
+from gateway.console.rendering import go, page
+from gateway.errors import NotFound
+from gateway.identity.audit import Filter
+from gateway.identity.key_rows import KeyRow
+from gateway.identity.quotas import scopes_of
+from gateway.settings.base import LaneName
+
+router = APIRouter(prefix="/key/{key_id}")
+
+_CHANGES_SHOWN = 8
+
+
+@router.get("")
+async def show_key(visitor: Viewer, key_id: Named) -> Response:
+    return await _page(visitor, key_id)
+
+
+@router.post("/change")
+async def change(request: Request, visitor: Manager, key_id: Named) -> Response:
+    form = await read_form(request, visitor, LanesForm)
+    authority = visitor.authority
+    changed, form = await asked(form, lambda wanted: change_key(authority, key_id, wanted.as_change()))
+    if changed is None:
+        return await _page(visitor, key_id, form, 400)
+    return go(visitor, f"/console/keys/key/{key_id}", "Changed. It holds everywhere within five seconds.")
+
+
+@router.post("/rotate")
+async def rotate(request: Request, visitor: Manager, key_id: Named) -> Response:
+    form = await read_form(request, visitor, RotationForm)
+    authority = visitor.authority
+
+    def work(wanted: RotationForm) -> dict[str, Any]:
+        return rotate_key(authority, key_id, Rotation(grace_s=wanted.grace_hours * 3600))
+
+    made, form = await asked(form, work)
+    if made is None:
+        return await _page(visitor, key_id, rotation=form, status=400)
+    return shown_once(visitor, made, rotated=True)
+
+
+@router.post("/revoke")
+async def revoke(request: Request, visitor: Viewer, key_id: Named) -> Response:
+    """Admins their people's, everybody their own. Raises NotFound, RoleForbids."""
+    form = await read_form(request, visitor, Nothing)
+    row = await asyncio.to_thread(visible_key, visitor, key_id)
+    authority = visitor.authority
+    if visitor.may_administer:
+        _, form = await asked(form, lambda _: revoke_key(authority, row.key_id))
+    elif form.value is not None:
+        await asyncio.to_thread(revoke_own_key, authority, visitor.caller, row.key_id)
+    if form.value is None:
+        return await _page(visitor, key_id, Form(errors=form.errors), 400)
+    return go(visitor, "/console/keys", "The key is revoked and opens nothing any more.")
+
+
+def shown_once(visitor: Visitor, made: dict[str, Any], *, rotated: bool = False, warning: str = "") -> Response:
+    """The key's text, this once; nobody can look it up later."""
+    lanes = visitor.services.lanes
+    models = sorted({model for name in made["lanes"] if name in lanes for model in lanes[name].models()})
+    model = next((name for name in models if made["models"] is None or name in made["models"]), "MODEL")
+    return page(
+        "keys/once.html",
+        visitor,
+        made=made,
+        rotated=rotated,
+        warning=warning,
+        model=model,
+        tab="keys",
+    )
+
+
+async def _page(
+    visitor: Visitor,
+    key_id: str,
+    form: Form[LanesForm] | None = None,
+    status: int = 200,
+    rotation: Form[RotationForm] | None = None,
+) -> Response:
+    values = await asyncio.to_thread(_look, visitor, key_id)
+    row: KeyRow = values["line"].row
+    return page(
+        "keys/one.html",
+        visitor,
+        status,
+        form=form or _as_it_is(row),
+        rotation=rotation or Form(),
+        kinds=dict(KINDS),
+        lanes=get_args(LaneName),
+        tab="keys",
+        **values,
+    )
+
+
+def _as_it_is(row: KeyRow) -> Form[LanesForm]:
+    terms = row.terms
+    return Form.showing(
+        lanes=row.lanes,
+        models=", ".join(terms.models or ()),
+        regions=", ".join(terms.regions or ()),
+        privacy=terms.privacy,
+        priority=terms.priority,
+        lasts="keep",
+        may_administer=terms.may_administer,
+    )
+
+
+def _look(visitor: Visitor, key_id: str) -> dict[str, Any]:
+    row = visible_key(visitor, key_id)
+    owner = visitor.directory.people.ever(row.user_id)
+    scopes = scopes_of(row.user_id, row.organization_id, row.department, key_id=row.key_id)
+    here = {} if owner.removed_ns else {row.user_id: owner.name}
+    with visitor.directory.read() as session:
+        line: KeyLine = key_lines(session, [row], here)[0]
+        limits = limit_lines(session, scopes)
+    changes = visitor.directory.audit.entries(Filter(target=f"key:{row.key_id}"), limit=_CHANGES_SHOWN)
+    may_set = visitor.may_administer
+    is_own = row.user_id == visitor.caller.user_id and visitor.caller.key_id in ("", row.key_id)
+    own = [one for one in limits if one.quota.scope == f"key:{row.key_id}"]
+    return {
+        "line": line,
+        "person": owner,
+        "limits": own,
+        "inherited": [one for one in limits if one not in own],
+        "changes": changes if visitor.is_manager else (),
+        "may_set": may_set,
+        "may_revoke": may_set or is_own,
+        "opened_this": row.key_id == visitor.caller.key_id,
+    }
+
+
+def visible_key(visitor: Visitor, key_id: str) -> KeyRow:
+    """One's own, or for admins one of theirs. Raises NotFound, whoever else's it is."""
+    row = visitor.services.keys.row(key_id)
+    if row.user_id != visitor.caller.user_id:
+        if not visitor.is_manager:
+            raise NotFound(f"there is no key {key_id}")
+        visitor.authority.over(row.organization_id, f"key {key_id}")
+    return row

@@ -1,0 +1,84 @@
+"""Organizations: people who share limits; and how people sign in from outside."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from gateway.api.fields import Named
+from gateway.api.people import NewOrganization, add_organization
+from gateway.console.access import Manager, Operator, Visitor
+from gateway.console.browser import root_of
+from gateway.console.forms import Form, read_form
+from gateway.console.pages.keys.asking import asked
+from gateway.console.pages.keys.fields import OrganizationForm
+from gateway.console.pages.keys.figures import limit_lines
+from gateway.console.pages.keys.limits import KINDS
+from gateway.console.pages.keys.listing import opening_rows
+from gateway.console.rendering import go, page
+
+router = APIRouter(prefix="/organizations")
+
+
+@router.get("")
+async def show_organizations(visitor: Manager) -> Response:
+    return await _list(visitor, Form())
+
+
+@router.post("")
+async def add(request: Request, visitor: Operator) -> Response:
+    form = await read_form(request, visitor, OrganizationForm)
+    authority = visitor.authority
+    made, form = await asked(
+        form, lambda wanted: add_organization(authority, NewOrganization(**wanted.model_dump()))
+    )
+    if made is None:
+        return await _list(visitor, form, 400)
+    return go(visitor, f"/console/keys/organizations/{made['organization_id']}", f"{made['name']} is there.")
+
+
+@router.get("/{organization_id}")
+async def show_organization(visitor: Manager, organization_id: Named) -> Response:
+    values = await asyncio.to_thread(_look_at, visitor, organization_id)
+    return page("keys/organization.html", visitor, kinds=dict(KINDS), tab="organizations", **values)
+
+
+async def _list(visitor: Visitor, form: Form[OrganizationForm], status: int = 200) -> Response:
+    values = await asyncio.to_thread(_look, visitor)
+    return page("keys/organizations.html", visitor, status, form=form, tab="organizations", **values)
+
+
+def _look(visitor: Visitor) -> dict[str, Any]:
+    directory, within = visitor.directory, visitor.authority.within(None)
+    people = directory.people.people(within)
+    keys = opening_rows(visitor)
+    return {
+        "organizations": [
+            one for one in directory.people.organizations() if within in (None, one.organization_id)
+        ],
+        "people_in": Counter(person.organization_id for person in people),
+        "keys_in": Counter(row.organization_id for row in keys),
+        "identity": directory.settings,
+        "redirect_address": f"{root_of(visitor.request)}/console/oidc/callback",
+    }
+
+
+def _look_at(visitor: Visitor, organization_id: str) -> dict[str, Any]:
+    """Its own limits, and those of its teams. Raises NotFound."""
+    directory, authority = visitor.directory, visitor.authority
+    authority.over(organization_id, f"organization {organization_id}")
+    organization = directory.people.organization(organization_id)
+    scopes = {quota.scope for quota in directory.quotas.rows(organization.organization_id)}
+    teams = sorted(scope for scope in scopes if scope.startswith("team:"))
+    with directory.read() as session:
+        own = limit_lines(session, [f"organization:{organization.organization_id}"])
+        of_teams = limit_lines(session, teams)
+    return {
+        "organization": organization,
+        "limits": own,
+        "of_teams": of_teams,
+        "people": directory.people.people(organization.organization_id),
+        "may_set": visitor.may_administer and visitor.is_operator,
+        "may_set_teams": visitor.may_administer,
+    }

@@ -1,0 +1,151 @@
+"""People: who is there and how they sign in; added, given another role, sent a link for a password, removed."""
+
+import asyncio
+from collections import Counter
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+
+from gateway.api.fields import Named
+from gateway.api.people import NewPerson, NewRole, add_person, close_sessions, person_of, remove_person, set_role
+from gateway.console.access import Manager, Operator, Visitor
+from gateway.console.browser import root_of
+from gateway.console.forms import Form, read_form
+from gateway.console.pages.keys.asking import asked
+from gateway.console.pages.keys.browsers import shown_browser
+from gateway.console.pages.keys.fields import Nothing, PersonForm, Plain, RoleForm
+from gateway.console.pages.keys.figures import key_lines, limit_lines
+from gateway.console.pages.keys.limits import KINDS
+from gateway.console.pages.keys.listing import opening_rows
+from gateway.console.rendering import go, page
+from gateway.identity.passwords import LINK_LASTS_S, address_of
+from gateway.identity.people import Person
+
+router = APIRouter(prefix="/people")
+
+_KEYS_SHOWN = 20
+_PAGE_ROWS = 100
+
+
+@router.get("")
+async def show_people(
+    visitor: Manager, text: Plain = "", start: Annotated[int, Query(ge=0, le=10**6)] = 0
+) -> Response:
+    form: Form[PersonForm] = Form.showing(role="member", organization=visitor.caller.organization_id)
+    return await _list(visitor, form, text=text.strip(), start=start)
+
+
+@router.post("")
+async def add(request: Request, visitor: Manager) -> Response:
+    form = await read_form(request, visitor, PersonForm)
+    authority = visitor.authority
+    made, form = await asked(form, lambda wanted: add_person(authority, NewPerson(**wanted.model_dump())))
+    if made is None:
+        return await _list(visitor, form, 400)
+    return go(visitor, f"/console/keys/people/{made['user_id']}", f"{made['name']} is here from now on.")
+
+
+@router.get("/{user}")
+async def show_person(visitor: Manager, user: Named) -> Response:
+    return await _one(visitor, user)
+
+
+@router.post("/{user}/role")
+async def change_role(request: Request, visitor: Manager, user: Named) -> Response:
+    form = await read_form(request, visitor, RoleForm)
+    authority = visitor.authority
+    changed, form = await asked(form, lambda wanted: set_role(authority, user, NewRole(role=wanted.role)))
+    if changed is None:
+        return await _one(visitor, user, form, 400)
+    return go(visitor, f"/console/keys/people/{user}", f"{user} is a {changed['role']} from now on.")
+
+
+@router.post("/{user}/remove")
+async def remove(request: Request, visitor: Manager, user: Named) -> Response:
+    form = await read_form(request, visitor, Nothing)
+    authority = visitor.authority
+    removed, form = await asked(form, lambda _: remove_person(authority, user))
+    if removed is None:
+        return await _one(visitor, user, Form(errors=form.errors), 400)
+    return go(visitor, "/console/keys/people", f"{user} is out; their keys and sessions have ended.")
+
+
+@router.post("/{user}/sessions")
+async def end_sessions(request: Request, visitor: Manager, user: Named) -> Response:
+    form = await read_form(request, visitor, Nothing)
+    authority = visitor.authority
+    ended, form = await asked(form, lambda _: close_sessions(authority, user))
+    if ended is None:
+        return await _one(visitor, user, Form(errors=form.errors), 400)
+    return go(visitor, f"/console/keys/people/{user}", f"{user} is signed out everywhere.")
+
+
+@router.post("/{user}/password")
+async def make_link(request: Request, visitor: Operator, user: Named) -> Response:
+    """Who opens it becomes that person: only admins of the house may send one."""
+    form = await read_form(request, visitor, Nothing)
+    link, form = await asked(form, lambda _: visitor.directory.passwords.new_link(user, visitor.actor))
+    if link is None:
+        return await _one(visitor, user, Form(errors=form.errors), 400)
+    return await _one(visitor, user, link=address_of(link, root_of(request)))
+
+
+async def _list(
+    visitor: Visitor, form: Form[PersonForm], status: int = 200, *, text: str = "", start: int = 0
+) -> Response:
+    values = await asyncio.to_thread(_look, visitor, text, start)
+    return page("keys/people.html", visitor, status, form=form, text=text, start=start, tab="people", **values)
+
+
+def _look(visitor: Visitor, text: str, start: int) -> dict[str, Any]:
+    directory, within = visitor.directory, visitor.authority.within(None)
+    organizations = [one for one in directory.people.organizations() if within in (None, one.organization_id)]
+    found = [one for one in directory.people.people(within) if text.casefold() in _words_of(one)]
+    after = start + _PAGE_ROWS
+    return {
+        "people": found[start:after],
+        "found": len(found),
+        "next_start": after if len(found) > after else None,
+        "organizations": organizations,
+        "keys_of": Counter(row.user_id for row in opening_rows(visitor)),
+        "with_password": directory.passwords.with_one(),
+    }
+
+
+def _words_of(person: Person) -> str:
+    return f"{person.user_id} {person.name} {person.email or ''} {person.organization_id}".casefold()
+
+
+async def _one(
+    visitor: Visitor, user: str, form: Form[RoleForm] | None = None, status: int = 200, link: str = ""
+) -> Response:
+    values = await asyncio.to_thread(_look_at, visitor, user)
+    person = values["person"]
+    return page(
+        "keys/person.html",
+        visitor,
+        status,
+        form=form or Form.showing(role=person.role),
+        link=link,
+        link_minutes=LINK_LASTS_S // 60,
+        kinds=dict(KINDS),
+        tab="people",
+        **values,
+    )
+
+
+def _look_at(visitor: Visitor, user: str) -> dict[str, Any]:
+    directory, person = visitor.directory, person_of(visitor.authority, user)
+    keys = [row for row in reversed(directory.keys.rows(user_id=user)) if row.revoked_ns is None]
+    with directory.read() as session:
+        lines = key_lines(session, keys[:_KEYS_SHOWN], {user: person.name})
+        limits = limit_lines(session, [f"person:{user}"])
+    return {
+        "person": person,
+        "lines": lines,
+        "keys_count": len(keys),
+        "limits": limits,
+        "sessions": [(one, shown_browser(one.browser)) for one in directory.sessions.of_person(user)],
+        "password_changed_ns": directory.passwords.changed_ns(user),
+        "may_set": visitor.may_administer,
+    }

@@ -1,0 +1,83 @@
+"""Servers of whole models: taken in, looked for, left alone, taken out."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field, ValidationError
+
+from gateway.console.access import Operator, Visitor
+from gateway.console.forms import read_form
+from gateway.console.pages.models.overview import PATH, models_page
+from gateway.console.rendering import go
+from gateway.errors import GatewayError, NotFound, RequestInvalid
+from gateway.pool import api
+from gateway.settings.pool import PoolBackend
+
+router = APIRouter(prefix=f"{PATH}/servers")
+
+
+class Button(BaseModel):
+    """No fields."""
+
+
+class Scan(BaseModel):
+    """Hosts, addresses or small networks, and ports, apart by commas or blanks."""
+
+    hosts: Annotated[str, Field(max_length=2000)] = ""
+    ports: Annotated[str, Field(max_length=500, pattern=r"^[\d,\s]*$")] = ""
+    mdns: bool = False
+
+    def question(self) -> api.ScanQuestion:
+        """Raises ValidationError."""
+        hosts, ports = (text.replace(",", " ").split() for text in (self.hosts, self.ports))
+        return api.ScanQuestion(hosts=hosts, ports=[int(port) for port in ports], mdns=self.mdns)
+
+
+@router.post("")
+async def add(request: Request, visitor: Operator) -> Response:
+    form = await read_form(request, visitor, PoolBackend)
+    if form.value is None:
+        return models_page(visitor, 400, add=form)
+    try:
+        added = await api.add_backend(visitor.authority, form.value)
+    except GatewayError as error:
+        return models_page(visitor, 400, add=form.refused(error.message, error.param or ""))
+    return go(visitor, f"{PATH}#servers", f"{added['name']} is {added['state']}. {added['note']}".strip())
+
+
+@router.post("/scan")
+async def scan(request: Request, visitor: Operator) -> Response:
+    form = await read_form(request, visitor, Scan)
+    if form.value is None:
+        return models_page(visitor, 400, scan=form)
+    try:
+        seen = await api.scan_hosts(visitor.authority, form.value.question())
+    except ValidationError as error:
+        name = str(error.errors()[0]["loc"][0])
+        said = f"Give fewer {name}." if name == "hosts" else "Give ports from 1 to 65535, not too many."
+        return models_page(visitor, 400, scan=form.refused(said, name))
+    except RequestInvalid as error:
+        return models_page(visitor, 400, scan=form.refused(error.message, error.param or "hosts"))
+    return models_page(visitor, scan=form, seen=seen)
+
+
+@router.post("/{name}/{what}")
+async def change(request: Request, visitor: Operator, name: str, what: str) -> Response:
+    """Drain, undrain or remove one. Raises NotFound, RequestInvalid."""
+    await read_form(request, visitor, Button)
+    return go(visitor, f"{PATH}#servers", await _change(visitor, name, what))
+
+
+async def _change(visitor: Visitor, name: str, what: str) -> str:
+    match what:
+        case "drain":
+            await api.drain_backend(visitor.authority, name)
+            return f"{name} gets no new requests."
+        case "undrain":
+            await api.drain_backend(visitor.authority, name, undo=True)
+            return f"{name} serves again."
+        case "remove":
+            await api.remove_backend(visitor.authority, name)
+            return f"{name} is out of the pool; requests that run there go on."
+        case _:
+            raise NotFound("A server can be drained, undrained and removed.")

@@ -1,0 +1,78 @@
+"""Every model that callers may name: what has it, in which state, how large, at what price; and one of them."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+
+from gateway.console.access import Viewer, Visitor
+from gateway.console.figures.models import precision_of
+from gateway.console.forms import Form
+from gateway.console.live import LivePage, Points, Region, live_response
+from gateway.console.pages.models.set_terms import aliases_of, terms_of
+from gateway.console.pages.models.state import backends_of, cluster_model, rows_of
+from gateway.console.rendering import page, pages_of
+from gateway.errors import NotFound
+from gateway.pool.kinds.catalogue import KINDS_OF_BACKEND
+
+PATH = "/console/models"
+
+router = APIRouter(prefix=PATH)
+
+Name = Annotated[str, Query(min_length=1, max_length=256)]
+
+
+@router.get("")
+async def show(visitor: Viewer) -> Response:
+    return models_page(visitor)
+
+
+@router.get("/live")
+async def live(request: Request, visitor: Viewer) -> Response:
+    async def render() -> list[Region | Points]:
+        values = _values(visitor)
+        parts = ("rows", "cluster", "servers") if visitor.is_operator else ("rows",)
+        return [Region(f"models-{part}", f"models/{part}.html", values) for part in parts]
+
+    scope = "house" if visitor.is_operator else visitor.caller.key_id or visitor.caller.user_id
+    return await live_response(request, visitor, LivePage(f"models:{scope}", render, 2.0))
+
+
+@router.get("/of")
+async def show_one(visitor: Viewer, model: Name) -> Response:
+    return await model_page(visitor, model)
+
+
+async def model_page(visitor: Visitor, model: str, status: int = 200, **forms: Form[Any]) -> Response:
+    """With forms that came back, where there are any: `alias`, `price`. Raises NotFound."""
+    row = next((row for row in rows_of(visitor) if row.name == model), None)
+    if row is None:
+        raise NotFound(f"No model here is called {model}, as far as you may see.")
+    built = {there.path for there in pages_of(visitor.request)}
+    values: dict[str, Any] = {"row": row, "built": built, "precision_of": precision_of}
+    if visitor.is_operator:
+        values |= await terms_of(visitor, row)
+    return page("models/model.html", visitor, status, is_operator=visitor.is_operator, **(values | forms))
+
+
+def models_page(visitor: Visitor, status: int = 200, **values: Any) -> Response:
+    """With forms that came back, where there are any: `add` for a server, `load` for the cluster's model."""
+    forms: dict[str, Any] = {"add": Form(), "load": Form(), "seen": None, "scan": Form()}
+    kinds = [("auto", "recognise it"), *((kind, facts.title) for kind, facts in KINDS_OF_BACKEND.items())]
+    return page("models/page.html", visitor, status, **(_values(visitor) | forms | {"kinds": kinds} | values))
+
+
+def _values(visitor: Visitor) -> dict[str, Any]:
+    services = visitor.services
+    values: dict[str, Any] = {"rows": rows_of(visitor), "is_operator": visitor.is_operator}
+    if visitor.is_operator:
+        values |= {
+            "model": cluster_model(services),
+            "cluster_status": services.controller.status,
+            "asked_for": services.controller.model_name,
+            "reading": services.controller.reading,
+            "embeddings": services.controller.embeddings.model_name,
+            "embeddings_status": services.controller.embeddings.readiness.status,
+            "backends": [backend.as_data() for backend in backends_of(services)],
+            "aliases": aliases_of(services),
+        }
+    return values

@@ -1,0 +1,48 @@
+"""What operators set of a model, and the settings before them: its price and its further names."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from accounting.money import format_usd
+from gateway.console.access import Visitor
+from gateway.console.figures.models import ModelRow
+from gateway.console.forms import Form
+from gateway.services import Services
+
+
+@dataclass(frozen=True, slots=True)
+class AliasShown:
+    """`since_ns` is None for one of the settings."""
+
+    alias: str
+    models: tuple[str, ...]
+    since_ns: int | None = None
+
+
+def aliases_of(services: Services) -> list[AliasShown]:
+    """Those in force, by name."""
+    found = {name: AliasShown(name, tuple(models)) for name, models in services.settings.pool.aliases.items()}
+    for each in services.model_terms.now.aliases:
+        found[each.alias] = AliasShown(each.alias, each.models, each.since_ns)
+    return [found[name] for name in sorted(found)]
+
+
+async def terms_of(visitor: Visitor, row: ModelRow) -> dict[str, Any]:
+    """What the forms of a model's page show."""
+    services = visitor.services
+    offer = next((each for each in row.offers if each.lane == "cloud"), None)
+    priced = offer.price if offer else None
+    names = [each for each in aliases_of(services) if row.name == each.alias or row.name in each.models]
+    own = next((each for each in names if each.alias == row.name), None)
+    return {
+        "has_price": offer is not None,
+        "listed": priced.source if priced else "",
+        "own_price": next((each for each in services.model_terms.now.prices if each.model == row.name), None),
+        "price": Form.showing(
+            prompt_usd_per_mtok=format_usd(priced.price.prompt_nano) if priced else "",
+            completion_usd_per_mtok=format_usd(priced.price.completion_nano) if priced else "",
+        ),
+        "has_names": "pool" in row.entry.lanes,
+        "names": names,
+        "alias": Form.showing(alias=own.alias if own else "", models=", ".join(own.models) if own else row.name),
+    }

@@ -1,0 +1,78 @@
+"""What the pages of the models show, as far as the visitor may see it."""
+
+from dataclasses import dataclass, replace
+
+from gateway.api.catalogue import catalogue
+from gateway.console.access import Visitor
+from gateway.console.figures.models import ModelRow, model_rows
+from gateway.identity.caller import Caller
+from gateway.lanes.pool import PoolLane
+from gateway.pool.backend import Backend
+from gateway.pool.members import Pool
+from gateway.pool.residence import can_be_told
+from gateway.services import Services
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterModel:
+    """The model that own machines hold together; sizes as it is computed with."""
+
+    name: str
+    family: str
+    layers: int
+    precision: str | None
+    context_tokens: int | None
+    weights_bytes: int | None
+    stored_bytes: int
+    digest: str
+    status: str
+    reason: str
+
+
+def rows_of(visitor: Visitor) -> list[ModelRow]:
+    """Operators see everything, whatever their key may use; others what theirs may."""
+    services = visitor.services
+    pool = pool_of(services)
+    loadable: set[str] = set()
+    if pool is not None and visitor.is_operator:
+        loadable = {name for name in pool.models() if any(can_be_told(pool, offer) for offer in pool.offers(name))}
+    return model_rows(catalogue(services, caller_of(visitor)), loadable)
+
+
+def caller_of(visitor: Visitor) -> Caller:
+    """An operator is not bound by what the key may use that they happened to sign in with."""
+    if not visitor.is_operator:
+        return visitor.caller
+    return replace(visitor.caller, lanes=frozenset(visitor.services.lanes), models=None)
+
+
+def pool_of(services: Services) -> Pool | None:
+    lane = services.lanes.get("pool")
+    return lane.pool if isinstance(lane, PoolLane) else None
+
+
+def backends_of(services: Services) -> list[Backend]:
+    pool = pool_of(services)
+    return pool.backends() if pool else []
+
+
+def cluster_model(services: Services) -> ClusterModel | None:
+    """None before the cluster has read one."""
+    controller = services.controller
+    model, deployment = controller.model, controller.deployment
+    if model is None:
+        return None
+    precision = deployment.plan.precision if deployment else None
+    status, reason = controller.status
+    return ClusterModel(
+        name=model.name,
+        family=model.card.family,
+        layers=model.card.layers,
+        precision=precision,
+        context_tokens=controller.context_tokens,
+        weights_bytes=model.card.total_bytes(precision) if precision else None,
+        stored_bytes=sum(entry.size_bytes for entry in model.manifest.tensors.values()),
+        digest=model.manifest.digest,
+        status=status,
+        reason=reason,
+    )

@@ -1,0 +1,116 @@
+"""Overview: what the gateway does now, what the last thirty days came to, and what should be looked at."""
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel
+
+from gateway.console.access import Operator, Viewer, Visitor
+from gateway.console.figures.usage import UsageFigures
+from gateway.console.forms import read_form
+from gateway.console.live import LivePage, Points, Region, live_response
+from gateway.console.pages.overview.live import Span, Whose, charts, common_regions, own_regions, points
+from gateway.console.pages.overview.scope import scope_of
+from gateway.console.pages.overview.values import (
+    can_pause,
+    common,
+    credit_of,
+    overview,
+    part_within,
+    people,
+    personal,
+)
+from gateway.console.rendering import go, page
+from gateway.console.sharing import Shared
+from gateway.errors import RequestInvalid
+from gateway.routing.pauses import Pausable
+
+_PATH = "/console"
+# What is one's own changes with one's own requests.
+_WORDS: dict[Pausable, str] = {"cloud": "The cloud lane", "market": "The market lane", "selling": "Selling"}
+_EVERY_S = {"house": 2.0, "own": 5.0}
+# What is younger than this part of its interval is shown to the next who looks, too.
+_SHARED = 0.9
+_CREDIT_S = 4.5
+
+router = APIRouter(prefix=_PATH)
+
+
+class Switch(BaseModel):
+    """What is meant."""
+
+    name: Pausable
+
+
+@router.get("")
+async def show(visitor: Viewer, span: Span = "quarter", whose: Whose = "") -> Response:
+    values = await overview(visitor, _usage(visitor), whose)
+    values["people"] = await people(visitor, values["scope"])
+    if visitor.is_operator:
+        values |= charts(visitor.services, span) | {"switches": can_pause(visitor.services)}
+    return page("overview/page.html", visitor, **values)
+
+
+@router.get("/overview/live")
+async def live(request: Request, visitor: Viewer, span: Span = "quarter", whose: Whose = "") -> Response:
+    """Credits are in it: each person has a stream of their own, whose other parts are drawn once for all."""
+    services, usage, shared = visitor.services, _usage(visitor), _shared(visitor)
+    scope, every_s = scope_of(visitor), _EVERY_S["house" if visitor.is_operator else "own"]
+
+    async def render() -> list[Region | Points]:
+        part = await part_within(visitor, whose)
+
+        async def draw() -> tuple[dict[str, Any], list[Region]]:
+            values = await common(services, usage, scope, part)
+            return values, common_regions(values)
+
+        async def draw_points() -> list[Points]:
+            return points(services, span)
+
+        key = f"overview {scope.name} {part}"
+        values, regions = await shared.get(key, every_s * _SHARED, draw)
+        drawn = (
+            await shared.get(f"overview charts {span}", every_s * _SHARED, draw_points) if scope.is_house else []
+        )
+        name = f"credits of {visitor.caller.user_id}"
+        credit = await shared.get(name, _CREDIT_S, lambda: credit_of(visitor, usage))
+        return [*own_regions(values | personal(values, credit)), *regions, *drawn]
+
+    name = f"overview:{scope.name}:{visitor.caller.user_id}:{span}:{whose}"
+    return await live_response(request, visitor, LivePage(name, render, every_s))
+
+
+@router.post("/overview/pause")
+async def pause(request: Request, visitor: Operator) -> Response:
+    """Buying on a lane, or selling, stops."""
+    name = await _named(request, visitor)
+    await visitor.services.pauses.pause(name, visitor.actor)
+    return go(visitor, _PATH, f"{_WORDS[name]} is paused until somebody resumes it.")
+
+
+@router.post("/overview/resume")
+async def resume(request: Request, visitor: Operator) -> Response:
+    name = await _named(request, visitor)
+    await visitor.services.pauses.resume(name, visitor.actor)
+    return go(visitor, _PATH, f"{_WORDS[name]} goes on.")
+
+
+async def _named(request: Request, visitor: Visitor) -> Pausable:
+    """Raises RequestInvalid, RoleForbids."""
+    form = await read_form(request, visitor, Switch)
+    if form.value is None:
+        raise RequestInvalid(f"name: {form.errors.get('name', 'say what is meant')}", param="name")
+    return form.value.name
+
+
+def _usage(visitor: Visitor) -> UsageFigures:
+    usage: UsageFigures = visitor.request.app.state.console.usage
+    return usage
+
+
+def _shared(visitor: Visitor) -> Shared:
+    shared: Shared = visitor.request.app.state.console.shared
+    return shared
+
+
+__all__: list[Any] = ["router"]

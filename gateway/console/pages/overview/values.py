@@ -1,0 +1,205 @@
+"""What the overview shows at one moment, asked of the services."""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from accounting.rules.held import Payer
+from accounting.spending.purses import credits_of
+from gateway.api.accounting.asking import scope_of as part_of
+from gateway.console.access import Visitor
+from gateway.console.figures import alerts
+from gateway.console.figures.alerts import Alert
+from gateway.console.figures.cloud_prices import CloudEquals
+from gateway.console.figures.month import Month, charged, month
+from gateway.console.figures.placing import Sketch, sketch
+from gateway.console.figures.usage import DAYS, UsageFigures
+from gateway.console.pages.overview.scope import Scope, scope_of
+from gateway.identity.key_queries import names_of
+from gateway.records.request_log import RequestEntry
+from gateway.routing.pauses import Pausable
+from gateway.services import Services
+
+REQUESTS_SHOWN = 10
+ALERTS_SHOWN = 6
+MODELS_SHOWN = 8
+PEOPLE_SHOWN = 200
+_WEEK_DAYS = 7
+# A week's pace is no other a minute later.
+_WEEK_AS_OF_S = 60.0
+_PACE_S = 900
+# Whoever asks seldom may have asked long before many others.
+_STRETCHES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """What a visitor may spend now, in nano-USD, and what they were charged in the last week."""
+
+    available_nano: int
+    held_nano: int
+    week_nano: int
+    frozen_why: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyUse:
+    """`name` is the key's, or what it stands for where there was none."""
+
+    key_id: str
+    name: str
+    requests: int
+    tokens: int
+    charged_nano: int
+
+
+async def overview(visitor: Visitor, usage: UsageFigures, whose: str = "") -> dict[str, Any]:
+    """Values of every part; what is the house's alone is None for others.
+
+    `whose` are the thirty days: a scope as limits have it, of those that the visitor may see, or empty for all of
+    them. Raises DatabaseFailing, RequestInvalid, NotFound, RoleForbids.
+    """
+    scope = scope_of(visitor)
+    part = await part_within(visitor, whose)
+    values = await common(visitor.services, usage, scope, part)
+    return values | personal(values, await credit_of(visitor, usage)) | {"whose": whose}
+
+
+async def part_within(visitor: Visitor, whose: str) -> str | None:
+    """Whose thirty days are meant, as limits have it. Raises RequestInvalid, NotFound, RoleForbids."""
+    if not whose:
+        return scope_of(visitor).name
+    return await asyncio.to_thread(part_of, visitor.authority, whose)
+
+
+async def common(services: Services, usage: UsageFigures, scope: Scope, part: str | None) -> dict[str, Any]:
+    """What all see who see this scope and look at the thirty days of this part of it. Raises DatabaseFailing."""
+    cluster = _cluster(services) if scope.is_house else None
+    of_scope = await _month(services, usage, scope, scope.name)
+    spent = of_scope if part == scope.name else await _month(services, usage, scope, part)
+    return {
+        "scope": scope,
+        "house_alerts": await _alerts(services, cluster) if cluster else [],
+        "cluster": cluster,
+        "recent": services.history.recent() if scope.is_house else None,
+        "pace": services.history.recent(_PACE_S).pace if scope.is_house else None,
+        "since_ns": int(services.history.since_s * 1e9),
+        "busy": _busy(services) if scope.is_house else None,
+        "waiting": services.turns.all_waiting,
+        "in_flight": services.admission.in_flight,
+        "month": of_scope,
+        "spent": spent,
+        "days": DAYS,
+        "models": spent.by_model[:MODELS_SHOWN],
+        "keys": await _keys(services, usage, part),
+        "requests": await asyncio.to_thread(_requests, services, scope),
+    }
+
+
+def personal(values: dict[str, Any], credit: Credit) -> dict[str, Any]:
+    """What besides is a visitor's own, or has something of it."""
+    own = alerts.of_credit(credit.available_nano, credit.week_nano, credit.frozen_why)
+    ranked, more = alerts.most_urgent([*values["house_alerts"], *own], ALERTS_SHOWN)
+    return {"alerts": ranked, "more_alerts": more, "credit": credit}
+
+
+def _busy(services: Services) -> float | None:
+    """Of the time of the cluster's stages the part that they computed in; None without a plan."""
+    plan = services.controller.topology().plan
+    if plan is None or not plan.stages:
+        return None
+    return min(1.0, services.history.recent().busy.get("cluster", 0.0) / len(plan.stages))
+
+
+def _cluster(services: Services) -> Sketch:
+    model = services.controller.model
+    return sketch(services.controller.topology(), model.card if model else None)
+
+
+async def _month(services: Services, usage: UsageFigures, scope: Scope, name: str | None) -> Month:
+    rows = await usage.rows(name)
+    equals = CloudEquals(services.lanes, services.settings.costs.compared_with)
+    prices = equals.prices({row.model for row in rows}) if scope.is_house else {}
+    return month(rows, prices, time.time_ns(), DAYS)
+
+
+async def credit_of(visitor: Visitor, usage: UsageFigures) -> Credit:
+    """Raises DatabaseFailing."""
+    services, caller = visitor.services, visitor.caller
+    payer = Payer(caller.user_id, caller.organization_id)
+    purse = await services.books.look(lambda session: credits_of(session, payer, time.time_ns()))
+    balance = await services.books.balance(caller.user_id)
+    rows = await usage.rows(f"person:{caller.user_id}", _WEEK_AS_OF_S)
+    since = str((datetime.now(UTC) - timedelta(days=_WEEK_DAYS - 1)).date())
+    return Credit(
+        sum(share.amount_nano for share in purse),
+        balance.held_nano,
+        charged(rows, since),
+        services.books.frozen_why(caller.user_id),
+    )
+
+
+async def _alerts(services: Services, cluster: Sketch) -> list[Alert]:
+    status, reason = services.controller.status
+    books, bookkeeper = services.books, services.bookkeeper
+    unproven = books.unproven
+    offers = (offer for lane in services.lanes.values() for name in lane.models() for offer in lane.offers(name))
+    return [
+        *alerts.of_books(
+            await books.condition(),
+            books.waiting + bookkeeper.waiting,
+            is_behind=bookkeeper.is_behind,
+            trouble=unproven.trouble if unproven else None,
+        ),
+        *alerts.of_cluster(status, reason, cluster.picture),
+        *alerts.of_lanes(offers),
+        *alerts.of_selling(services.guests.agent, time.monotonic()),
+        *alerts.of_pauses(services.pauses.now),
+    ]
+
+
+async def _keys(services: Services, usage: UsageFigures, name: str | None) -> list[KeyUse]:
+    used = (await usage.keys(name))[:MODELS_SHOWN]
+    key_ids = [total.group[0] for total in used]
+    names = await services.books.look(lambda session: names_of(session, key_ids))
+    return [
+        KeyUse(
+            total.group[0],
+            # Sessions of the console have no key.
+            names.get(total.group[0], total.group[0]) or "console",
+            total.requests,
+            total.prompt_tokens + total.completion_tokens,
+            total.charge_nano,
+        )
+        for total in used
+    ]
+
+
+def _requests(services: Services, scope: Scope) -> list[RequestEntry]:
+    return services.request_log.page(scope.wanted, REQUESTS_SHOWN, stretches=_STRETCHES, has_decisions=False).rows
+
+
+async def people(visitor: Visitor, scope: Scope) -> list[tuple[str, str]]:
+    """Whose thirty days may be looked at alone, each with its name; nobody's for those who see only themselves."""
+    if scope.kind == "person":
+        return []
+    directory = visitor.directory.people
+    found = await asyncio.to_thread(directory.people, None if scope.is_house else visitor.caller.organization_id)
+    named = [(f"person:{person.user_id}", person.name) for person in found[:PEOPLE_SHOWN]]
+    if not scope.is_house:
+        return named
+    organizations = await asyncio.to_thread(directory.organizations)
+    return [*((f"organization:{each.organization_id}", each.name) for each in organizations), *named]
+
+
+def can_pause(services: Services) -> dict[Pausable, bool]:
+    """What there is to pause, each with whether it rests: selling where an agent has asked for guests."""
+    paused = {pause.name for pause in services.pauses.now}
+    there: dict[Pausable, bool] = {
+        "cloud": "cloud" in services.lanes,
+        "market": "market" in services.lanes,
+        "selling": services.guests.agent is not None,
+    }
+    return {name: name in paused for name, is_there in there.items() if is_there or name in paused}

@@ -1,0 +1,112 @@
+"""The page: what may be asked of whom, filled in by the address's query."""
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field
+
+from gateway.api.catalogue import Entry, catalogue
+from gateway.console.access import Viewer, Visitor
+from gateway.console.forms import Form, check
+from gateway.console.pages.playground.question import (
+    CONVERSATION_CHARS_MAX,
+    PATH,
+    SYSTEM_CHARS_MAX,
+    TURNS_MAX,
+    Question,
+)
+from gateway.console.pages.requests.one import find_visible
+from gateway.console.pages.requests.said import stored_turns
+from gateway.console.rendering import page
+from gateway.settings.base import LaneName
+
+_LANES: tuple[LaneName, ...] = ("cluster", "pool", "cloud", "market")
+_FIELDS_MAX = 20
+
+router = APIRouter(prefix=PATH)
+
+
+class Prefill(BaseModel):
+    """What links to the page fill in; nothing is sent by it. `request` is one of the log's, to be asked anew."""
+
+    model: Annotated[str, Field(max_length=256)] | None = None
+    lane: Annotated[str, Field(max_length=20)] | None = None
+    prompt: Annotated[str, Field(max_length=20_000)] | None = None
+    request: Annotated[str, Field(max_length=200, pattern=r"^[^\x00]*$")] | None = None
+    system: Annotated[str, Field(max_length=SYSTEM_CHARS_MAX)] | None = None
+
+
+@router.get("")
+async def show(request: Request, visitor: Viewer) -> Response:
+    given: dict[str, list[str]] = {}
+    for name, value in request.query_params.multi_items()[:_FIELDS_MAX]:
+        if name in Prefill.model_fields:
+            given.setdefault(name, []).append(value)
+    asked = check(Prefill, given)
+    notices = [("bad", f"{name}: {sentence}", "") for name, sentence in asked.errors.items()]
+    wanted = asked.value or Prefill()
+    if wanted.request:
+        wanted, notice = await _replayed(visitor, wanted)
+        notices.append(notice)
+    models, lanes = models_of(visitor), lanes_of(visitor)
+    form, more = _filled(wanted, [entry.name for entry in models], lanes)
+    return page(
+        "playground/page.html",
+        visitor,
+        400 if asked.errors else 200,
+        form=form,
+        notices=[*notices, *more],
+        models=[(entry.name, f"{entry.name} ({', '.join(entry.lanes)})") for entry in models],
+        lanes=[("", "automatic"), *lanes],
+        lanes_of_models={entry.name: entry.lanes for entry in models},
+        bounds={"chars": CONVERSATION_CHARS_MAX, "turns": TURNS_MAX, "system": SYSTEM_CHARS_MAX},
+    )
+
+
+def models_of(visitor: Visitor) -> list[Entry]:
+    """Those that chat, as far as the visitor may name them; of some nobody knows yet what they do."""
+    found = catalogue(visitor.services, visitor.caller)
+    return [entry for entry in found if not entry.offers or any("chat" in offer.kinds for offer in entry.offers)]
+
+
+def lanes_of(visitor: Visitor) -> list[LaneName]:
+    """Those that there are and that the visitor may use; the journey holds to it anyway."""
+    return [lane for lane in _LANES if lane in visitor.services.lanes and lane in visitor.caller.lanes]
+
+
+Notice = tuple[str, str, str]
+"""Its tone, its title and what helps."""
+
+
+async def _replayed(visitor: Visitor, wanted: Prefill) -> tuple[Prefill, Notice]:
+    """What is known of a request that is to be asked again; its text only where it was stored for this caller."""
+    entry = await asyncio.to_thread(find_visible, visitor, wanted.request or "")
+    if entry is None:
+        return wanted, ("warn", "There is no such request in the log", "Or it is not yours. Old ones are removed.")
+    lane = entry.lane if entry.lane in _LANES else None
+    known = wanted.model_copy(update={"model": wanted.model or entry.model, "lane": wanted.lane or lane})
+    asked = [turn for turn in await stored_turns(visitor, entry.request_id) or () if turn.who == "user"]
+    if not asked:
+        said = "The log keeps neither prompt nor answer: type or paste the prompt again."
+        return known, ("info", "Model and lane are those of the request", said)
+    last = asked[-1]
+    said = "What was said before it is not filled in." if len(asked) > 1 else "Nothing is sent before you send it."
+    if last.left_out:
+        said = f"Its last {last.left_out:,} characters are not filled in."
+    known = known.model_copy(update={"prompt": wanted.prompt or last.text})
+    return known, ("info", "Prompt, model and lane are those of the request", said)
+
+
+def _filled(wanted: Prefill, models: list[str], lanes: list[LaneName]) -> tuple[Form[Question], list[Notice]]:
+    """The form to begin with, and what of the wishes cannot be."""
+    notices: list[Notice] = []
+    model, lane = wanted.model, wanted.lane
+    if model is not None and model not in models:
+        notices.append(("warn", f"You may not name {model} here, or nobody has it", "Choose another model."))
+        model = None
+    if lane is not None and lane not in lanes:
+        notices.append(("warn", f"You may not use the lane {lane} here, or there is none", "Choose another lane."))
+        lane = None
+    values: dict[str, Any] = {"model": model or (models[0] if models else None), "lane": lane}
+    return Form.showing(**values, prompt=wanted.prompt, system=wanted.system), notices

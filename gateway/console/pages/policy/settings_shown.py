@@ -1,0 +1,82 @@
+"""Settings that bound what may be done, as they are now, in the words that the settings themselves have. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from accounting.money import format_usd
+from gateway.settings import Settings
+
+LEAVING = (
+    "policy.lanes",
+    "market.buy_for",
+    "market.models",
+    "market.prompt_usd_per_mtok_max",
+    "market.completion_usd_per_mtok_max",
+)
+SPENDING = ("policy.spend_nano_max", "market.allocation_usd", "market.audit_usd_per_day")
+CACHING = (
+    "cache.answers",
+    "cache.coalesce",
+    "cache.lasts_s",
+    "cache.entries_max",
+    "cache.bytes_max",
+    "cache.semantic_model",
+    "cache.similarity_min",
+)
+ROUTING = (
+    "routing.target_s",
+    "routing.time_nano_per_s",
+    "routing.speed_nano_per_s",
+    "routing.failure_nano",
+    "routing.queue_s",
+    "routing.hedging",
+    "routing.fallbacks",
+)
+
+
+_FIRST = 2
+"""Of each list; the rest is worth a look only where somebody changed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: its dotted name, what it says of itself, its value as people read it."""
+
+    name: str
+    description: str
+    value: str
+    is_shown: bool
+
+
+def shown(settings: Settings, names: Iterable[str]) -> list[Setting]:
+    """These settings with their values. Raises KeyError for a name that is none."""
+    return [_setting(settings, name, is_first=place < _FIRST) for place, name in enumerate(names)]
+
+
+def _setting(settings: Settings, name: str, *, is_first: bool) -> Setting:
+    section_name, _, field_name = name.partition(".")
+    section: BaseModel = getattr(settings, section_name)
+    field: FieldInfo = type(section).model_fields[field_name]
+    value = getattr(section, field_name)
+    usual = field.get_default(call_default_factory=True, validated_data={})
+    return Setting(name, field.description or "", in_words(name, value), is_first or value != usual)
+
+
+def in_words(name: str, value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int) and "_nano" in name:
+        return f"${format_usd(value)}"
+    if "_usd" in name:
+        return f"${value}"
+    if isinstance(value, dict):
+        return "; ".join(f"{key}: {', '.join(map(str, found))}" for key, found in value.items()) or "none"
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value)) or "none"
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,125 @@
+"""Try a request: where it would go just now and why, by the function that decides; nothing is sent or spent."""
+
+import asyncio
+from dataclasses import replace
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field, field_validator
+
+from gateway.api.authority import Authority
+from gateway.api.fields import Text
+from gateway.api.routes_admin import RouteQuestion, explain_route
+from gateway.console.access import Operator, Visitor
+from gateway.console.forms import Form, read_form
+from gateway.console.pages.keys.asking import refused
+from gateway.console.pages.keys.listing import opening_rows
+from gateway.console.rendering import page
+from gateway.errors import Conflict, NotFound, RequestInvalid
+from gateway.routing.router import BYTES_PER_TOKEN
+from gateway.settings.base import LaneName, Privacy
+
+router = APIRouter(prefix="/try")
+
+PROMPT_TOKENS_MAX = 200_000
+KEYS_SHOWN = 500
+"""Of the newest to choose from."""
+_WORD = "word "
+
+
+class TrialForm(BaseModel):
+    """A request as it would be sent: its prompt, or only how long that is; `more` are further fields as JSON."""
+
+    model: Text
+    key: Text | None = None
+    prompt: Annotated[str, Field(max_length=40_000)] | None = None
+    prompt_tokens: Annotated[int, Field(ge=1, le=PROMPT_TOKENS_MAX)] = 20
+    max_tokens: Annotated[int, Field(ge=1, le=10**6)] | None = None
+    lane: LaneName | None = None
+    privacy: Privacy | None = None
+    more: Annotated[str, Field(max_length=8000)] | None = None
+
+    @field_validator("more")
+    @classmethod
+    def _is_an_object(cls, text: str | None) -> str | None:
+        if text is not None:
+            try:
+                msgspec.json.decode(text, type=dict[str, Any])
+            except (msgspec.DecodeError, msgspec.ValidationError) as error:
+                raise ValueError(f'a JSON object, as {{"tools": []}}: {error}') from None
+        return text
+
+    def as_request(self) -> dict[str, Any]:
+        """A chat completion; a prompt that is only a length becomes as many words."""
+        length = self.prompt_tokens * BYTES_PER_TOKEN
+        prompt = self.prompt or (_WORD * (length // len(_WORD) + 1))[:length]
+        request: dict[str, Any] = {"model": self.model, "messages": [{"role": "user", "content": prompt}]}
+        request["stream"] = True
+        if self.max_tokens:
+            request["max_tokens"] = self.max_tokens
+        more: dict[str, Any] = msgspec.json.decode(self.more) if self.more else {}
+        extras = {name: value for name, value in (("privacy", self.privacy), ("lane", self.lane)) if value}
+        if extras and isinstance(more.get("millrace", {}), dict):
+            more["millrace"] = more.get("millrace", {}) | extras
+        return request | more
+
+
+@router.get("")
+async def ask(visitor: Operator) -> Response:
+    models = _models(visitor)
+    form: Form[TrialForm] = Form.showing(model=models[0] if models else None, prompt_tokens=20)
+    return await _page(visitor, form)
+
+
+@router.post("")
+async def try_request(request: Request, visitor: Operator) -> Response:
+    form = await read_form(request, visitor, TrialForm)
+    if form.value is None:
+        return await _page(visitor, form, status=400)
+    question = RouteQuestion(request=form.value.as_request(), key=form.value.key)
+    try:
+        decision = await explain_route(_asking(visitor), question)
+    except (RequestInvalid, NotFound, Conflict) as error:
+        return await _page(visitor, _refused(form, error), status=400)
+    return await _page(visitor, form, decision)
+
+
+def _asking(visitor: Visitor) -> Authority:
+    """Whoever signed in without a key has none that a rule could name."""
+    caller = visitor.caller
+    named = caller if caller.key_id else replace(caller, key_prefix="(your session)")
+    return replace(visitor.authority, caller=named)
+
+
+def _refused(form: Form[TrialForm], error: RequestInvalid | NotFound | Conflict) -> Form[TrialForm]:
+    """Beside the field that the request's field came from; what is none of ours came with the JSON."""
+    known = error.param if error.param in TrialForm.model_fields else "more"
+    error.param = "key" if isinstance(error, NotFound | Conflict) else known
+    return refused(form, error)
+
+
+async def _page(
+    visitor: Visitor, form: Form[TrialForm], decision: dict[str, Any] | None = None, status: int = 200
+) -> Response:
+    keys = await asyncio.to_thread(_keys, visitor)
+    return page(
+        "policy/try.html",
+        visitor,
+        status,
+        form=form,
+        decision=decision,
+        models=_models(visitor),
+        keys=keys,
+        tab="try",
+    )
+
+
+def _models(visitor: Visitor) -> list[str]:
+    return sorted({model for lane in visitor.services.lanes.values() for model in lane.models()})
+
+
+def _keys(visitor: Visitor) -> list[tuple[str, str]]:
+    rows = reversed(opening_rows(visitor)[-KEYS_SHOWN:])
+    named = [(row.key_id, f"{row.name} of {row.user_id} ({row.prefix}…)") for row in rows]
+    return [("", "you, as you are signed in"), *named]

@@ -1,0 +1,96 @@
+"""The log, newest first: narrowed by the address's query, in pages, and live where its end is now."""
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+
+from gateway.console.access import Viewer, Visitor
+from gateway.console.forms import Form
+from gateway.console.live import LivePage, Points, Region, live_response
+from gateway.console.pages.keys.listing import rows_of
+from gateway.console.pages.requests.sheet import ROWS_MAX
+from gateway.console.pages.requests.wanted import LANES, Wanted, read_wanted, visible_to
+from gateway.console.rendering import page
+from gateway.errors import RequestInvalid
+from gateway.identity.key_queries import names_of
+from gateway.records.request_filter import Cursor, RequestFilter
+from gateway.records.request_log import RequestPage
+from gateway.services import Services
+
+PAGE_ROWS = 50
+_KEYS_SHOWN = 300
+_STRETCHES = 5
+_EVERY_S = 2.0
+
+router = APIRouter(prefix="/console/requests")
+
+Before = Annotated[str, Query(max_length=600, description="The cursor that the page before gave.")]
+
+
+@router.get("")
+async def show(request: Request, visitor: Viewer, before: Before = "") -> Response:
+    form, cursor = read_wanted(request), _cursor(before)
+    wanted = form.value
+    if wanted is None:
+        return await _page(visitor, form, None, before, status=400)
+    within = wanted.within(visible_to(visitor))
+    values = await asyncio.to_thread(_look, visitor.services, within, cursor)
+    return await _page(visitor, form, values, before)
+
+
+@router.get("/live")
+async def live(request: Request, visitor: Viewer) -> Response:
+    """Raises RequestInvalid, RoleForbids."""
+    wanted = read_wanted(request).value
+    if wanted is None:
+        raise RequestInvalid("The filter is not understood. Load the page again.")
+    services, visible = visitor.services, visible_to(visitor)
+    wanted.within(visible)
+
+    async def render() -> list[Region | Points]:
+        found = await asyncio.to_thread(_look, services, wanted.within(visible), None)
+        values = found | {"wanted": wanted, "is_first": True, "form": None}
+        return [Region("request-rows", "requests/rows.html", values)]
+
+    return await live_response(request, visitor, LivePage(f"requests:{wanted.query()}", render, _EVERY_S))
+
+
+async def _page(
+    visitor: Visitor, form: Form[Wanted], found: dict[str, Any] | None, before: str, status: int = 200
+) -> Response:
+    return page(
+        "requests/page.html",
+        visitor,
+        status,
+        form=form,
+        wanted=form.value or Wanted(),
+        is_first=not before,
+        keys=await asyncio.to_thread(_keys, visitor, form.text("key")),
+        models=sorted({model for lane in visitor.services.lanes.values() for model in lane.models()}),
+        lanes=LANES,
+        csv_rows=ROWS_MAX,
+        **(found or {"rows": [], "names": {}, "next": None}),
+    )
+
+
+def _look(services: Services, wanted: RequestFilter, before: Cursor | None) -> dict[str, Any]:
+    found: RequestPage = services.request_log.page(wanted, PAGE_ROWS, before, _STRETCHES, has_decisions=False)
+    with services.directory.read() as session:
+        names = names_of(session, sorted({row.key_id for row in found.rows if row.key_id}))
+    return {"rows": found.rows, "names": names, "next": found.next}
+
+
+def _keys(visitor: Visitor, chosen: str) -> list[tuple[str, str]]:
+    """What to choose a key from: the newest, and the one that is chosen."""
+    bound = visible_to(visitor).key_id
+    rows = [row for row in rows_of(visitor) if bound in (None, row.key_id)][-_KEYS_SHOWN:]
+    named = [(row.key_id, f"{row.name} ({row.prefix}…)") for row in reversed(rows)]
+    if chosen and chosen not in dict(named):
+        named.insert(0, (chosen, chosen))
+    return [("", "any"), *named]
+
+
+def _cursor(text: str) -> Cursor | None:
+    """Raises RequestInvalid."""
+    return Cursor.parse(text) if text else None

@@ -1,0 +1,73 @@
+"""What was asked and answered, in words: of stored responses alone, and for the one whose they are."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.console.access import Visitor
+from gateway.dialects.responses.answer import response_id
+from gateway.errors import NotFound
+from gateway.responses.store import StoredResponse, owner_of
+
+TEXT_MAX = 20_000
+"""Characters that are shown of one turn."""
+TURNS_MAX = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one side said; `left_out` is how many characters of it are not shown."""
+
+    who: str
+    text: str
+    left_out: int = 0
+
+
+async def stored_turns(visitor: Visitor, request_id: str) -> list[Turn] | None:
+    """None where nothing is stored of it, or it is somebody else's: not even admins read that."""
+    try:
+        found = await visitor.services.responses.find(
+            owner_of(visitor.caller), response_id(request_id.removeprefix("req_"))
+        )
+    except NotFound:
+        return None
+    return turns_of(found)
+
+
+def turns_of(stored: StoredResponse) -> list[Turn]:
+    """The items that were sent, then those that came back; the newest where there are many."""
+    items = [*json.loads(stored.input), *json.loads(stored.answer).get("output", ())]
+    return [_turn(item) for item in items[-TURNS_MAX:]]
+
+
+def _turn(item: dict[str, Any]) -> Turn:
+    kind = item.get("type", "message")
+    who, text = (str(item.get("role", "user")), _text(item.get("content"))) if kind == "message" else _other(item)
+    return Turn(who, text[:TEXT_MAX], max(0, len(text) - TEXT_MAX))
+
+
+def _other(item: dict[str, Any]) -> tuple[str, str]:
+    """Calls of tools, what they gave, and thoughts."""
+    match item.get("type"):
+        case "function_call":
+            return "calls a tool", f"{item.get('name', '')}({item.get('arguments', '')})"
+        case "function_call_output":
+            return "tool", _text(item.get("output"))
+        case "reasoning":
+            return "thoughts", _text(item.get("summary") or item.get("content"))
+        case kind:
+            return str(kind).replace("_", " "), ""
+
+
+def _text(content: object) -> str:
+    """Parts that are no text are named."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return ""
+    return "\n".join(_part(part) for part in content if isinstance(part, dict))
+
+
+def _part(part: dict[str, Any]) -> str:
+    text = part.get("text", part.get("refusal"))
+    return text if isinstance(text, str) else f"[{part.get('type', 'something')}]"

@@ -1,0 +1,98 @@
+"""The rows that are shown as a CSV file, sent while it is read."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import StreamingResponse
+
+from accounting.money import format_usd
+from gateway.console.access import Viewer
+from gateway.console.pages.requests.wanted import read_wanted, visible_to
+from gateway.errors import RequestInvalid
+from gateway.records.request_filter import Cursor, RequestFilter
+from gateway.records.request_log import RequestEntry, RequestLog
+from gateway.records.sheets import as_csv
+
+ROWS_MAX = 50_000
+_ROWS_AT_ONCE = 500
+_LOOKS_MAX = 1000
+_LASTS_S = 300.0
+_COLUMNS = (
+    "time",
+    "request",
+    "key",
+    "model",
+    "answered_by",
+    "kind",
+    "lane",
+    "backend",
+    "status",
+    "outcome",
+    "prompt_tokens",
+    "completion_tokens",
+    "first_token_ms",
+    "duration_ms",
+    "charged_usd",
+    "event",
+    "reason",
+    "error",
+)
+
+router = APIRouter(prefix="/console/requests")
+
+
+@router.get("/csv")
+async def download(request: Request, visitor: Viewer) -> Response:
+    """At most `ROWS_MAX` rows, the newest. Raises RequestInvalid, RoleForbids."""
+    form = read_wanted(request)
+    if form.value is None:
+        name, sentence = next(iter(form.errors.items()))
+        raise RequestInvalid(f"{name}: {sentence}", param=name)
+    wanted = form.value.within(visible_to(visitor))
+    headers = {"content-disposition": 'attachment; filename="requests.csv"', "cache-control": "no-store"}
+    lines = _lines(visitor.services.request_log, wanted)
+    return StreamingResponse(lines, headers=headers, media_type="text/csv; charset=utf-8")
+
+
+async def _lines(log: RequestLog, wanted: RequestFilter) -> AsyncIterator[str]:
+    header = as_csv(_COLUMNS, ())
+    yield header
+    left: int = ROWS_MAX
+    before: Cursor | None = None
+    ends_s = time.monotonic() + _LASTS_S
+    for _ in range(_LOOKS_MAX):
+        rows, before = await asyncio.to_thread(log.page, wanted, min(left, _ROWS_AT_ONCE), before)
+        if rows:
+            yield as_csv(_COLUMNS, map(_row, rows)).removeprefix(header)
+        left -= len(rows)
+        if before is None or not left:
+            return
+        if time.monotonic() > ends_s:
+            # A file that just ends looks whole.
+            raise TimeoutError(f"the rows took longer than {_LASTS_S:.0f} s")
+
+
+def _row(entry: RequestEntry) -> list[object]:
+    return [
+        datetime.fromtimestamp(entry.started_ns / 1e9, UTC).isoformat(timespec="milliseconds"),
+        entry.request_id,
+        entry.key_id,
+        entry.model,
+        entry.served_model or entry.model,
+        entry.kind,
+        entry.lane,
+        entry.backend,
+        entry.status,
+        entry.outcome,
+        entry.prompt_tokens,
+        entry.completion_tokens,
+        entry.ttft_ms,
+        entry.duration_ms,
+        format_usd(entry.charge_nano),
+        entry.event_seq,
+        entry.reason,
+        entry.error,
+    ]

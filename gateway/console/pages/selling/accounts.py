@@ -1,0 +1,127 @@
+"""The account that sales are booked on: at this gateway where it is the house, else at the one of the settings."""
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from accounting.money import format_usd
+from gateway.api.accounting.keyed import id_of
+from gateway.console.access import Visitor
+from gateway.console.pages.selling.account import (
+    PAYOUTS_SHOWN,
+    Account,
+    Bounds,
+    Conditions,
+    Connect,
+    Mine,
+    PayoutLine,
+    Probation,
+    Standing,
+    standing_of,
+)
+from gateway.console.pages.selling.remote import RemoteAccount
+from gateway.errors import FeatureUnsupported, NotFound
+from gateway.settings import SellingSettings
+from gateway.times import at
+
+if TYPE_CHECKING:
+    from gateway.house.house import House
+    from gateway.payments.till import Till
+
+_DAY_NS = 86_400 * 10**9
+# With the least that a payout may be, no day's limit has room for more of them.
+_OF_A_DAY = 200
+_GONE = ("refused", "cancelled")
+
+
+def account_of(visitor: Visitor, settings: SellingSettings) -> Account | None:
+    """Where this visitor's sales are booked; None where no house is known.
+
+    The house of the settings is the machine's own affair: admins see it, sellers of this house see theirs here.
+    """
+    services = visitor.services
+    if visitor.is_operator and settings.house_url is not None:
+        key = settings.house_key.get_secret_value() if settings.house_key else None
+        return RemoteAccount(settings.house_url.rstrip("/"), key, settings.allows_loopback)
+    if services.house is not None:
+        return OwnAccount(services.house, services.till, visitor)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnAccount:
+    """The visitor's at this gateway."""
+
+    desk: "House"
+    till: "Till | None"
+    visitor: Visitor
+
+    @property
+    def house(self) -> str:
+        return "this house"
+
+    @property
+    def is_here(self) -> bool:
+        return True
+
+    @property
+    def _user(self) -> str:
+        return self.visitor.caller.user_id
+
+    async def conditions(self) -> Conditions:
+        terms = self.desk.office.terms
+        probation = Probation(
+            terms.probation_days,
+            terms.probation_jobs,
+            terms.probation_buyers,
+            terms.reserve_bps,
+            terms.maturity_days_new,
+        )
+        return Conditions(self.desk.office.speaker.id, terms.fee_bps, probation, terms.maturity_days)
+
+    async def standing(self) -> Standing:
+        # Of house and market nothing is imported where nobody asks for it: most gateways have neither.
+        from gateway.house.sellers import show_seller
+
+        return standing_of(msgspec.convert(await show_seller(self.desk, self.visitor.caller), Mine))
+
+    async def connect(self) -> Connect:
+        till = self._till()
+        try:
+            account = await till.ask(till.payments.sellers.find, self._user)
+        except NotFound:
+            return Connect(False)
+        return Connect(account.account_id is not None, account.is_ready, account.frozen_why or account.reason)
+
+    async def onboard(self, once: str) -> str:
+        till = self._till()
+        return await till.ask(till.payments.sellers.onboard, self._user, id_of("link", self._user, once))
+
+    async def payouts(self) -> tuple[PayoutLine, ...]:
+        till = self._till()
+        found = await till.ask(till.payments.payouts.newest, self._user, None, PAYOUTS_SHOWN)
+        return tuple(_line(row) for row in found)
+
+    async def pay_out(self, amount_nano: int, once: str) -> PayoutLine:
+        till = self._till()
+        payout_id = id_of("payout", self._user, once)
+        return _line(await till.ask(till.payments.payouts.open, payout_id, self._user, amount_nano))
+
+    async def bounds(self) -> Bounds:
+        till = self._till()
+        terms = till.payments.payouts.desk.terms
+        rows = await till.ask(till.payments.payouts.newest, self._user, None, _OF_A_DAY)
+        since_ns = time.time_ns() - _DAY_NS
+        today = (row.amount_nano for row in rows if row.created_ns > since_ns and row.status not in _GONE)
+        return Bounds(terms.payout_min_nano, terms.payout_day_max_nano, sum(today))
+
+    def _till(self) -> "Till":
+        if self.till is None:
+            raise FeatureUnsupported("This house takes no payments: its owner has not set up Stripe.")
+        return self.till
+
+
+def _line(row: Any) -> PayoutLine:
+    return PayoutLine(row.id, format_usd(row.amount_nano), row.status, row.attempt, row.reason, at(row.created_ns))

@@ -1,0 +1,184 @@
+"""What a house has written down about selling: trade, disputes, and what is known of one seller."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import func, or_, select
+
+from gateway.house.house import House
+from market.auditing.conduct import Conduct
+from market.auditing.findings import Finding
+from market.errors import MarketError
+from market.house.conducts import conduct_of
+from market.house.disputes import ANSWER_NS
+from market.house.quarrels import LaneStanding, standings
+from market.house.tables import (
+    AllocationRow,
+    DisputeRow,
+    allocation_table,
+    dispute_table,
+)
+
+SHOWN_MAX = 50
+_LANES_LOOKED_AT = 20
+_allocation, _dispute = allocation_table.c, dispute_table.c
+
+
+@dataclass(frozen=True, slots=True)
+class Trade:
+    """One allocation, as whoever may see it is shown it: names are empty for all but operators."""
+
+    digest: str
+    seller: str
+    buyer: str
+    limit_nano: int
+    drawn_nano: int
+    jobs: int
+    created_ns: int
+    expires_ns: int
+    is_open: bool
+    look_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Quarrel:
+    """A dispute. `is_overdue`: nobody's word is waited for any more."""
+
+    row: DisputeRow
+    mine: str
+    is_overdue: bool
+
+    @property
+    def is_open(self) -> bool:
+        return self.row.status == "open"
+
+    @property
+    def outcome(self) -> str:
+        if self.row.status != "decided":
+            return ""
+        if self.row.loser is None:
+            return "nobody lost"
+        return "you lost" if self.row.loser == self.mine else f"the {self.row.loser} lost"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLane:
+    """A lane on which buyer and seller have signed different counts, and nobody has opened a dispute."""
+
+    digest: str
+    standing: LaneStanding
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What the house knows of a seller's past; it is nobody's rating."""
+
+    jobs: int
+    buyers: int
+    since_ns: int | None
+    conduct: Conduct
+
+
+def trades(
+    house: House, seller: str | None = None, *, is_open: bool | None = None, with_names: bool = False
+) -> list[Trade]:
+    """The newest allocations, one seller's or all. `with_names` is for operators: no seller is told who buys."""
+    now_ns = house.office.clock_ns()
+    query = select(AllocationRow).order_by(_allocation.created_ns.desc()).limit(SHOWN_MAX)
+    if seller is not None:
+        query = query.where(_allocation.seller_user == seller)
+    if is_open is not None:
+        query = query.where(_allocation.expires_ns > now_ns if is_open else _allocation.expires_ns <= now_ns)
+    with house.office.read() as session:
+        return [
+            Trade(
+                row.digest,
+                row.seller_user if with_names else "",
+                row.buyer_user if with_names else "",
+                row.limit_nano,
+                row.drawn_nano,
+                row.jobs,
+                row.created_ns,
+                row.expires_ns,
+                row.expires_ns > now_ns,
+                row.look_ns,
+            )
+            for row in session.scalars(query)
+        ]
+
+
+def quarrels(house: House, user_id: str | None = None) -> list[Quarrel]:
+    """Disputes, open ones first: those that a user is a side of, or all."""
+    now_ns = house.office.clock_ns()
+    query = select(DisputeRow).where(_dispute.status != "new")
+    if user_id is not None:
+        query = query.where(or_(_dispute.seller_user == user_id, _dispute.buyer_user == user_id))
+    query = query.order_by((_dispute.status == "decided"), _dispute.opened_ns.desc()).limit(SHOWN_MAX)
+    with house.office.read() as session:
+        rows = session.scalars(query).all()
+        session.expunge_all()
+    return [
+        Quarrel(
+            row,
+            "" if user_id is None else "seller" if row.seller_user == user_id else "buyer",
+            row.status == "open" and row.opened_ns + ANSWER_NS <= now_ns,
+        )
+        for row in rows
+    ]
+
+
+def open_lanes(house: House, user_id: str) -> list[OpenLane]:
+    """What a seller could open a dispute about. Reads the newest channels' records: some ms each."""
+    query = select(AllocationRow).where(_allocation.seller_user == user_id, _allocation.evidence != "[]")
+    query = query.order_by(_allocation.created_ns.desc()).limit(_LANES_LOOKED_AT)
+    with house.office.read() as session:
+        rows = session.scalars(query).all()
+        digests = [row.digest for row in rows]
+        taken = select(_dispute.allocation, _dispute.lane, _dispute.seq).where(_dispute.allocation.in_(digests))
+        known = {tuple(row) for row in session.execute(taken)}
+        session.expunge_all()
+    found = []
+    for row in rows:
+        try:
+            lanes = standings(house.office, row, ())
+        except MarketError:
+            continue  # Its records are no longer read; nothing can be opened about it.
+        found += [
+            OpenLane(row.digest, lane)
+            for lane in lanes
+            if lane.standing == "disputed" and (row.digest, lane.lane, lane.seq) not in known
+        ]
+    return found
+
+
+def allocation_raw(house: House, digest: str, user_id: str) -> str | None:
+    """An allocation's record, for its seller or buyer; None for everybody else."""
+    with house.office.read() as session:
+        row = session.scalar(select(AllocationRow).where(_allocation.digest == digest))
+        return row.raw if row is not None and user_id in (row.seller_user, row.buyer_user) else None
+
+
+def record_of(house: House, user_id: str) -> Record:
+    """What the house has counted of a seller, and how they have quarrelled in the last thirty days."""
+    now_ns = house.office.clock_ns()
+    with house.office.read() as session:
+        row = session.execute(
+            select(
+                func.coalesce(func.sum(_allocation.jobs), 0),
+                func.count(func.distinct(_allocation.buyer_user)),
+                func.min(_allocation.created_ns),
+            ).where(_allocation.seller_user == user_id, _allocation.drawn_nano > 0)
+        ).one()
+        return Record(int(row[0]), int(row[1]), row[2], conduct_of(session, user_id, now_ns))
+
+
+def findings_about(house: House, identities: Sequence[str]) -> list[tuple[str, Finding]]:
+    """What auditors have told this house of these identities, with the auditor's; nobody's about itself."""
+    told = house.keeper.findings(house.office.now_ms)
+    wanted = frozenset(identities)
+    return [
+        (auditor, each)
+        for auditor, findings in told
+        for each in findings.entries
+        if each.seller in wanted and each.seller != auditor
+    ]

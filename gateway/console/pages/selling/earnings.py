@@ -1,0 +1,193 @@
+"""Earnings: on their way, available, paid out; when they mature; the statement; where one is paid; paying out."""
+
+import uuid
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, Field
+
+from accounting.errors import BooksUnavailable
+from accounting.money import UsdAmount, format_usd
+from accounting.payments.terms import NANO_PER_CENT
+from gateway.api.accounting.asking import sheet
+from gateway.console.access import Visitor
+from gateway.console.forms import Form, read_form
+from gateway.console.pages.selling.account import Account, Bounds, Conditions, Connect, PayoutLine, Standing
+from gateway.console.pages.selling.accounts import account_of
+from gateway.console.pages.selling.agents_settings import settings_now
+from gateway.console.pages.selling.asking import PATH, Seller, tried
+from gateway.console.rendering import go, page
+from gateway.errors import FeatureUnsupported, GatewayError, NotFound, Overloaded, RoleForbids
+from gateway.times import at
+
+if TYPE_CHECKING:
+    from gateway.console.pages.selling.maturing import Money
+
+EARNINGS = f"{PATH}/earnings"
+_LINES_MAX = 1_000
+_COLUMNS = ("id", "event", "time", "kind", "ref", "phase", "account", "counterpart", "amount")
+
+router = APIRouter(prefix=EARNINGS)
+
+Once = Annotated[str, Field(min_length=8, max_length=64, pattern="^[0-9a-f-]+$")]
+Before = Annotated[int | None, Query(ge=1, le=2**63 - 1)]
+
+
+class NewPayout(BaseModel):
+    """`once` is the form's own name: sent twice it is one payout."""
+
+    amount: UsdAmount
+    once: Once
+
+
+class NewLink(BaseModel):
+    once: Once
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """All that the page shows; None where the house did not say it, for the reason in `problem`."""
+
+    conditions: Conditions | None = None
+    standing: Standing | None = None
+    connect: Connect | None = None
+    payouts: tuple[PayoutLine, ...] = ()
+    bounds: Bounds = field(default_factory=Bounds)
+    money: "Money | None" = None
+    problem: str = ""
+    takes_payments: bool = False
+
+
+@router.get("")
+async def show(visitor: Seller) -> Response:
+    return await _page(visitor)
+
+
+@router.post("/payout")
+async def pay_out(request: Request, visitor: Seller) -> Response:
+    """Have some of what is available paid out."""
+    account, form = await _account(visitor), await read_form(request, visitor, NewPayout)
+    is_unsure = False
+
+    async def work(wanted: NewPayout) -> PayoutLine:
+        nonlocal is_unsure
+        try:
+            return await account.pay_out(wanted.amount, wanted.once)
+        except (Overloaded, BooksUnavailable):
+            # It may have been done: asked again it has to be the same payout.
+            is_unsure = True
+            raise
+
+    made, form = await tried(form, work)
+    if made is None:
+        return await _page(visitor, form, 400, once=form.text("once") if is_unsure else "")
+    return go(visitor, EARNINGS, f"${made.amount} are on their way: {made.status}.")
+
+
+@router.post("/onboard")
+async def onboard(request: Request, visitor: Seller) -> Response:
+    """A page of Stripe's, where the seller says who they are and where their bank is."""
+    account, form = await _account(visitor), await read_form(request, visitor, NewLink)
+    url, form = await tried(form, lambda wanted: account.onboard(wanted.once))
+    if url is None:
+        return await _page(visitor, link_form=form, status=400)
+    return await _page(visitor, link=url)
+
+
+@router.get("/statement.csv")
+async def statement_csv(visitor: Seller, before: Before = None) -> Response:
+    """Everything booked on the visitor's earnings here, newest first, a thousand lines at a time."""
+    house = visitor.services.house
+    if house is None:
+        raise NotFound("This gateway is no house: the statement is at the house that you sell at.")
+    from gateway.console.pages.selling.maturing import newest_lines
+
+    user_id = visitor.caller.user_id
+
+    def look() -> list[tuple[object, ...]]:
+        with house.office.read() as session:
+            return [
+                (
+                    line.transfer_seq,
+                    line.event_seq,
+                    at(line.created_ns),
+                    line.kind,
+                    line.ref,
+                    line.phase,
+                    name,
+                    line.counterpart,
+                    format_usd(line.amount_nano),
+                )
+                for name, line in newest_lines(session, user_id, before, _LINES_MAX)
+            ]
+
+    rows = await house.ask(look)
+    after = int(str(rows[-1][0])) if len(rows) == _LINES_MAX else None
+    return sheet("earnings", _COLUMNS, rows, after)
+
+
+async def _account(visitor: Visitor) -> Account:
+    """Whose money is moved. Raises NotFound where nothing is sold at any house, RoleForbids."""
+    account = account_of(visitor, await settings_now(visitor))
+    if account is None:
+        raise NotFound("No house is known: name one in “List idle capacity”.")
+    if not account.is_here and not visitor.may_administer:
+        # It is asked with the machine's own key there, which a key of some program must not stand in for.
+        raise RoleForbids("You signed in with a key that may not administer: this is the machine's own account.")
+    return account
+
+
+async def _sheet(visitor: Visitor, account: Account) -> Sheet:
+    """As much as the house says; a house that is away is one problem, not one for each part."""
+    try:
+        conditions, standing = await account.conditions(), await account.standing()
+    except GatewayError as error:
+        return Sheet(problem=error.message)
+    money = await _money(visitor) if account.is_here else None
+    found = Sheet(conditions, standing, money=money)
+    try:
+        connect, payouts, bounds = await account.connect(), await account.payouts(), await account.bounds()
+    except FeatureUnsupported:
+        return found
+    except GatewayError as error:
+        return replace(found, takes_payments=True, problem=error.message)
+    return Sheet(conditions, standing, connect, payouts, bounds, money, takes_payments=True)
+
+
+async def _money(visitor: Visitor) -> "Money | None":
+    """What is on its way, and the newest bookings, where this gateway is the house."""
+    house, user_id = visitor.services.house, visitor.caller.user_id
+    if house is None:
+        return None
+    from gateway.console.pages.selling.maturing import money_of
+
+    return await house.ask(money_of, house, user_id)
+
+
+async def _page(
+    visitor: Visitor,
+    form: Form[NewPayout] | None = None,
+    status: int = 200,
+    *,
+    link_form: Form[NewLink] | None = None,
+    link: str = "",
+    once: str = "",
+) -> Response:
+    account = account_of(visitor, await settings_now(visitor))
+    found = await _sheet(visitor, account) if account else Sheet()
+    payable_nano = found.standing.payable_nano if found.standing else 0
+    return page(
+        "selling/earnings.html",
+        visitor,
+        status,
+        tab="earnings",
+        account=account,
+        form=form or Form(),
+        link_form=link_form or Form(),
+        link=link,
+        is_unsure=bool(once),
+        once=once or uuid.uuid4().hex,
+        sheet=found,
+        payable_text=format_usd(payable_nano // NANO_PER_CENT * NANO_PER_CENT),
+    )

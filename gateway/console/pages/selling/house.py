@@ -1,0 +1,154 @@
+"""The house's side, for its operators: sellers, allocations and settlements, disputes, what is kept back."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field
+
+from gateway.api.fields import Named, Text, Wanted
+from gateway.console.access import Operator, Visitor
+from gateway.console.forms import Form, read_form
+from gateway.console.pages.selling.asking import PATH, refused, tried
+from gateway.console.rendering import go, page
+from gateway.errors import GatewayError, NotFound
+
+if TYPE_CHECKING:
+    from gateway.house.house import House
+
+HOUSE = f"{PATH}/house"
+
+router = APIRouter(prefix=HOUSE)
+
+
+class Why(BaseModel):
+    """The reason, which the seller is shown."""
+
+    why: Text
+
+
+class Forfeit(Why):
+    """`name` is the seller's, typed again: it cannot be taken back."""
+
+    name: Annotated[str, Field(max_length=200)]
+
+
+class Nothing(BaseModel):
+    """A button."""
+
+
+@router.get("")
+async def show(visitor: Operator, seller: Wanted = None) -> Response:
+    return await _page(visitor, seller=seller)
+
+
+@router.post("/sellers/{user}/bar")
+async def bar(request: Request, visitor: Operator, user: Named) -> Response:
+    """Nothing more is allocated to a seller, and nothing matures, until somebody looked into it."""
+    house, form = _house(visitor), await read_form(request, visitor, Why)
+    from gateway.house import sellers
+    from gateway.house.forms import Barred
+
+    async def work(wanted: Why) -> dict[str, Any]:
+        return await sellers.bar(house, visitor.authority, "", user, Barred(why=wanted.why))
+
+    done, form = await tried(form, work)
+    if done is None:
+        return await _page(visitor, form=form, about=f"bar-{user}", status=400)
+    return go(visitor, HOUSE, f"{user} is barred.")
+
+
+@router.post("/sellers/{user}/unbar")
+async def unbar(request: Request, visitor: Operator, user: Named) -> Response:
+    house = _house(visitor)
+    await read_form(request, visitor, Nothing)
+    from gateway.house import sellers
+    from gateway.house.forms import Barred
+
+    await sellers.bar(house, visitor.authority, "", user, Barred(why=None))
+    return go(visitor, HOUSE, f"{user} is barred no more.")
+
+
+@router.post("/sellers/{user}/forfeit")
+async def forfeit(request: Request, visitor: Operator, user: Named) -> Response:
+    """Give back to the buyers what has not matured; for good."""
+    house, form = _house(visitor), await read_form(request, visitor, Forfeit)
+    from gateway.house import sellers
+    from gateway.house.forms import Forfeited
+
+    if form.value is not None and form.value.name.strip() != user:
+        form = form.refused("This is not the seller's name.", "name")
+
+    async def work(wanted: Forfeit) -> dict[str, Any]:
+        return await sellers.forfeit(house, visitor.authority, "", user, Forfeited(why=wanted.why))
+
+    done, form = await tried(form, work)
+    if done is None:
+        return await _page(visitor, form=form, about=f"forfeit-{user}", status=400)
+    return go(visitor, HOUSE, f"{done['sales']} sales of {user} were given back to who paid them.")
+
+
+@router.post("/disputes/{dispute}/decide")
+async def decide(request: Request, visitor: Operator, dispute: Named) -> Response:
+    """Try again what nobody has answered in time; the rule decides, not the operator."""
+    house = _house(visitor)
+    await read_form(request, visitor, Nothing)
+    from gateway.console.pages.selling.desks import quarrels
+
+    overdue = {each.row.id: each.row for each in await house.ask(quarrels, house) if each.is_overdue}
+    if dispute not in overdue:
+        raise NotFound("No dispute of this name is overdue: it is decided, or its answer is still waited for.")
+    try:
+        row = await house.ask(house.disputes.decide, dispute)
+        if row.status == "decided":
+            await house.ask(house.settlements.submit, row.allocation, ())
+    except GatewayError as error:
+        form: Form[Nothing] = refused(Form(), error, frozenset())
+        return await _page(visitor, form=form, about="disputes", status=409)
+    return go(visitor, f"{HOUSE}#disputes", f"The dispute is {row.status}: {row.reason or 'nothing new'}.")
+
+
+def _house(visitor: Visitor) -> "House":
+    house = visitor.services.house
+    if house is None:
+        raise NotFound("This gateway is no house: start it with `millrace up --house` to be one.")
+    return house
+
+
+async def _page(
+    visitor: Visitor,
+    *,
+    seller: str | None = None,
+    form: Form[Any] | None = None,
+    about: str = "",
+    status: int = 200,
+) -> Response:
+    house = _house(visitor)
+    values = await house.ask(_look, house, seller)
+    return page(
+        "selling/house.html",
+        visitor,
+        status,
+        tab="house",
+        form=form or Form(),
+        about=about,
+        seller=seller,
+        terms=house.office.terms,
+        speaker=house.office.speaker.id,
+        **values,
+    )
+
+
+def _look(house: "House", seller: str | None) -> dict[str, Any]:
+    from gateway.console.pages.selling.desks import quarrels, trades
+    from gateway.console.pages.selling.maturing import day_written
+    from gateway.console.pages.selling.sellers_here import reserves_of, sellers_of, sums, withheld_of
+
+    return {
+        "sellers": sellers_of(house, seller),
+        "day_written": day_written,
+        "trades": trades(house, seller, with_names=True),
+        "disputes": quarrels(house),
+        "sums": sums(house),
+        "withheld": withheld_of(house),
+        "reserves": reserves_of(house),
+    }

@@ -1,0 +1,148 @@
+"""When what a seller has earned becomes theirs: each day's sales, what is kept of them, what waits."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from accounting import chart
+from accounting.ledger.balances import Reader, StatementLine, statement
+from accounting.rules.earnings import RESERVE_DAYS
+from accounting.rules.market import BPS
+from accounting.spending.earned import Earned, earned_after, given_back
+from gateway.house.house import House
+from market.house.tables import Maturity, Seller, Withheld, maturity_table, withheld_table
+from market.house.terms import DAY_NS, Terms
+
+LINES_SHOWN = 50
+_PAGE = 1_000
+_PAGES_MAX = 20
+_maturity, _withheld = maturity_table.c, withheld_table.c
+
+Why = Literal["matures", "reserve", "disputed", "barred"]
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """So much on its way, of the sales of `day` (UTC). `due_ns` is None where nobody knows when."""
+
+    why: Why
+    day: str
+    amount_nano: int
+    sales: int
+    due_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Money:
+    """Everything about one seller's earnings: what is on its way, the soonest first, and the newest bookings."""
+
+    portions: tuple[Portion, ...]
+    lines: tuple[tuple[str, StatementLine], ...]
+
+
+def money_of(house: House, user_id: str) -> Money:
+    """Asked of the house's own tables and books: a query or two for a thousand sales that have not matured."""
+    is_new = not house.earnings.probation_of(user_id).is_over
+    with house.office.read() as session:
+        seller = session.get(Seller, user_id)
+        if seller is None:
+            return Money((), ())
+        ripening = _ripening(session, user_id, seller.matured_seq)
+        back = given_back(session, [sale.charge_id for sale in ripening]) if ripening else {}
+        is_barred = bool(seller.barred_why)
+        found = by_day(ripening, back, house.office.terms, is_new=is_new, is_barred=is_barred)
+        found += _withheld_of(session, user_id) + _written_down(session, user_id, is_barred=is_barred)
+        return Money(tuple(sorted(found, key=_soonest)), newest_lines(session, user_id))
+
+
+def by_day(
+    sales: Iterable[Earned], back: dict[str, int], terms: Terms, *, is_new: bool, is_barred: bool
+) -> list[Portion]:
+    """Each day's sales that have not matured; `back` is what of each was given back. Pure.
+
+    A day matures whole, once it ended as many days ago as the house waits.
+    """
+    amounts: dict[int, int] = defaultdict(int)
+    counts: dict[int, int] = defaultdict(int)
+    for sale in sales:
+        left_nano = max(0, sale.amount_nano - back.get(sale.charge_id, 0))
+        amounts[sale.created_ns // DAY_NS] += left_nano
+        counts[sale.created_ns // DAY_NS] += bool(left_nano)
+    days = terms.maturity_days_new if is_new else terms.maturity_days
+    found = []
+    for day, nano in sorted(amounts.items()):
+        # With no days to wait it is the house's next look, seconds away.
+        due_ns = None if is_barred else (day + days + 1) * DAY_NS if days else day * DAY_NS
+        if nano:
+            found.append(Portion("barred" if is_barred else "matures", day_of(day), nano, counts[day], due_ns))
+    return found
+
+
+def _ripening(session: Session, user_id: str, after_seq: int) -> list[Earned]:
+    found: list[Earned] = []
+    for _ in range(_PAGES_MAX):
+        page = earned_after(session, user_id, after_seq, limit=_PAGE)
+        found += page
+        if len(page) < _PAGE:
+            break
+        after_seq = page[-1].transfer_seq
+    return found
+
+
+def _withheld_of(session: Session, user_id: str) -> list[Portion]:
+    """Old enough, and kept back while what its buyer paid with is disputed."""
+    rows = session.scalars(select(Withheld).where(_withheld.seller_user == user_id).limit(_PAGE)).all()
+    back = given_back(session, [row.charge_id for row in rows]) if rows else {}
+    left = [max(0, row.amount_nano - back.get(row.charge_id, 0)) for row in rows]
+    return [Portion("disputed", "", sum(left), sum(map(bool, left)), None)] if any(left) else []
+
+
+def _written_down(session: Session, user_id: str, *, is_barred: bool) -> list[Portion]:
+    """What has matured: it is about to be booked, or a part of it is kept. Of who is barred it all stays."""
+    query = select(Maturity).where(_maturity.seller_user == user_id, _maturity.status.in_(("new", "booked")))
+    found = []
+    for row in session.scalars(query.order_by(_maturity.made_ns).limit(_PAGE)):
+        is_new = row.status == "new"
+        nano = row.amount_nano if is_new else row.amount_nano * row.reserve_bps // BPS
+        why: Why = "barred" if is_barred else "matures" if is_new else "reserve"
+        due_ns = row.made_ns + (0 if is_new else RESERVE_DAYS * DAY_NS)
+        if nano:
+            found.append(Portion(why, day_written(row), nano, 0, None if is_barred else due_ns))
+    return found
+
+
+def day_written(row: Maturity) -> str:
+    """Of which sales it is; empty for one that was held back, and of which the day is not written down."""
+    day = row.label.partition(".")[0]
+    return "" if day == "w" else day
+
+
+def newest_lines(
+    reader: Reader, user_id: str, before_seq: int | None = None, limit: int = LINES_SHOWN
+) -> tuple[tuple[str, StatementLine], ...]:
+    """The newest transfers of all of a seller's accounts, each once, with what the account is called here."""
+    accounts = {
+        "maturing": chart.seller_maturing(user_id),
+        "available": chart.seller_payable(user_id),
+        "reserve": chart.seller_reserve(user_id),
+        "owed": chart.seller_receivable(user_id),
+    }
+    found: dict[int, tuple[str, StatementLine]] = {}
+    for name, code in accounts.items():
+        for line in statement(reader, code, before_seq=before_seq, limit=limit):
+            found.setdefault(line.transfer_seq, (name, line))
+    return tuple(found[seq] for seq in sorted(found, reverse=True)[:limit])
+
+
+def day_of(number: int) -> str:
+    """A day by its number since 1970."""
+    return datetime.fromtimestamp(number * DAY_NS // 10**9, UTC).date().isoformat()
+
+
+def _soonest(portion: Portion) -> tuple[bool, int]:
+    return portion.due_ns is None, portion.due_ns or 0

@@ -1,0 +1,218 @@
+"""Selling as it goes now: the agent and why it sells or does not, the listings, the sales; pause and resume."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel
+
+from gateway.console.access import Operator, Visitor
+from gateway.console.forms import read_form
+from gateway.console.live import LivePage, Points, Region, live_response
+from gateway.console.pages.selling.account import Account, Standing
+from gateway.console.pages.selling.accounts import account_of
+from gateway.console.pages.selling.agent import AgentView, agent_view
+from gateway.console.pages.selling.agents_settings import command_of, settings_now, settings_problem
+from gateway.console.pages.selling.asking import PATH, Seller, idle_now, price
+from gateway.console.rendering import go, page
+from gateway.data_folder import DataFolder
+from gateway.errors import GatewayError
+from gateway.settings import SellingSettings
+
+if TYPE_CHECKING:
+    from gateway.console.pages.selling.records import AgentFiles, Listed, Sold
+
+_EVERY_S = 3.0
+_STARTED_EVERY_S = 1.0
+
+_THROUGH_TUNNEL = "Buyers reach it: the agent asked for itself from outside, and it was itself that answered"
+_WAYS = {
+    "none": "The house lets the agent fetch its work",
+    "loopback": "Buyers of this machine alone reach it, for trying out",
+}
+
+router = APIRouter(prefix=PATH)
+
+
+class Nothing(BaseModel):
+    """A button."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that has to be so before anybody buys; `helps` says what to do while it is not."""
+
+    what: str
+    is_done: bool
+    helps: str
+
+
+@router.get("")
+async def show(visitor: Seller) -> Response:
+    account = account_of(visitor, await settings_now(visitor))
+    standing, problem = await _standing(account)
+    return page(
+        "selling/page.html",
+        visitor,
+        tab="now",
+        account=account,
+        standing=standing,
+        problem=problem,
+        **await _values(visitor),
+    )
+
+
+@router.get("/live")
+async def live(request: Request, visitor: Seller) -> Response:
+    async def render() -> list[Region | Points]:
+        return _regions(await _values(visitor), is_operator=visitor.is_operator)
+
+    # What buyers have put aside is each seller's own, operators' among it.
+    key = f"selling:{visitor.caller.user_id}"
+    return await live_response(request, visitor, LivePage(key, render, _EVERY_S))
+
+
+@router.get("/started")
+async def started(visitor: Operator) -> Response:
+    """The last page of the wizard: how the agent is started, and whether it is there by now."""
+    return page("selling/started.html", visitor, tab="list", **await _values(visitor))
+
+
+@router.get("/started/live")
+async def started_live(request: Request, visitor: Operator) -> Response:
+    async def render() -> list[Region | Points]:
+        return [Region("selling-checks", "selling/checks.html", await _values(visitor))]
+
+    return await live_response(request, visitor, LivePage("selling started", render, _STARTED_EVERY_S))
+
+
+@router.post("/pause")
+async def pause(request: Request, visitor: Operator) -> Response:
+    await read_form(request, visitor, Nothing)
+    await visitor.services.pauses.pause("selling", visitor.actor)
+    return go(visitor, PATH, "Selling is paused until somebody resumes it.")
+
+
+@router.post("/resume")
+async def resume(request: Request, visitor: Operator) -> Response:
+    await read_form(request, visitor, Nothing)
+    await visitor.services.pauses.resume("selling", visitor.actor)
+    return go(visitor, PATH, "Selling goes on.")
+
+
+async def _standing(account: Account | None) -> tuple[Standing | None, str]:
+    if account is None:
+        return None, ""
+    try:
+        return await account.standing(), ""
+    except GatewayError as error:
+        return None, error.message
+
+
+async def _values(visitor: Visitor) -> dict[str, Any]:
+    """The machine's for admins of the house; for sellers what the house knows of their trade."""
+    values: dict[str, Any] = {"is_operator": visitor.is_operator, "house_trades": await _trades(visitor)}
+    if not visitor.is_operator:
+        return values
+    # The market is imported where somebody looks at it.
+    from gateway.console.pages.selling.records import AgentFiles
+
+    services, settings = visitor.services, await settings_now(visitor)
+    files = AgentFiles(DataFolder(services.settings.data_dir).market)
+    now_ms = time.time_ns() // 10**6
+    identity, listings, sold, problem = await asyncio.to_thread(_of_files, visitor, files, now_ms)
+    guests, idle = services.guests, await idle_now(visitor)
+    view = agent_view(
+        guests.agent,
+        time.monotonic(),
+        len(guests.stays),
+        is_paused=guests.is_paused,
+        idle=idle,
+        settings=settings,
+    )
+    return values | {
+        "price": price,
+        "settings_problem": problem,
+        "view": view,
+        "is_paused": guests.is_paused,
+        "identity": identity,
+        "listings": listings,
+        "sold": sold,
+        "settings": settings,
+        "guests": len(guests.stays),
+        "checks": checks(bool(settings.models), view, listings, settings),
+        "differs": differs(listings, settings),
+        "has_section": bool(settings.models),
+        "command": command_of(visitor),
+    }
+
+
+def _of_files(
+    visitor: Visitor, files: "AgentFiles", now_ms: int
+) -> "tuple[str | None, tuple[Listed, ...], Sold, str]":
+    return files.identity(), files.listings(now_ms), files.sold(now_ms), settings_problem(visitor)
+
+
+async def _trades(visitor: Visitor) -> list[Any] | None:
+    """What buyers have put aside for this visitor at this house; None where it is no house."""
+    house = visitor.services.house
+    if house is None:
+        return None
+    from gateway.console.pages.selling.desks import trades
+
+    user_id = visitor.caller.user_id
+    return await house.ask(lambda: trades(house, user_id, is_open=True))
+
+
+def checks(
+    has_models: bool, view: AgentView, listings: Sequence["Listed"], settings: SellingSettings
+) -> list[Check]:
+    """What is between here and the first buyer, in its order. Pure."""
+    is_there = view.is_there
+    is_open = is_there and view.word not in ("tunnel down", "starting", "held up", "no model")
+    is_listed = any(each.is_alive for each in listings) and is_there
+    return [
+        Check("A model with its price is in the settings", has_models, "Go through “List idle capacity”."),
+        Check("The agent runs", is_there, "Start it with the command above."),
+        Check(
+            _WAYS.get(settings.tunnel, _THROUGH_TUNNEL),
+            is_open and is_listed,
+            view.remedy
+            if view.word == "tunnel down"
+            else "It takes seconds, with a new tunnel up to four minutes.",
+        ),
+        Check(
+            "A listing is out, for five minutes at a time",
+            is_listed,
+            f"{view.what} {view.remedy}" if is_there else "It comes once the agent runs and the machine is idle.",
+        ),
+    ]
+
+
+def differs(listings: Sequence["Listed"], settings: SellingSettings) -> list[str]:
+    """Models whose listing says otherwise than the settings do: the agent has read older ones. Pure."""
+    wanted = {model.market_id: model for model in settings.models}
+    found = []
+    for each in listings:
+        if not each.is_alive:
+            continue
+        model, pricing = wanted.get(each.listing.id), each.listing.pricing
+        asked = (int(pricing.prompt), int(pricing.completion))
+        if model is None or (model.prompt_usd_per_mtok, model.completion_usd_per_mtok) != asked:
+            found.append(each.listing.id)
+    return found
+
+
+def _regions(values: dict[str, Any], *, is_operator: bool) -> list[Region | Points]:
+    trade = Region("selling-trades", "selling/trades.html", values)
+    if not is_operator:
+        return [trade]
+    return [
+        Region("selling-agent", "selling/agent.html", values),
+        Region("selling-listings", "selling/listings.html", values),
+        Region("selling-sold", "selling/sold.html", values),
+        trade,
+    ]

@@ -1,0 +1,47 @@
+"""A dispute as its pages need it: what both sides have signed of a lane, and bringing a text."""
+
+import time
+from typing import Any
+
+from gateway.errors import RequestInvalid
+from gateway.house.disputes import bring
+from gateway.house.forms import DisputedText, NewDispute
+from gateway.house.house import House
+from gateway.identity.caller import Caller
+from market.auditing.conduct import fee_nano
+from market.house.quarrels import LaneStanding, claim_of, disputed_lane, signed_counts
+from market.house.settlements import found as allocation_found
+
+
+async def bring_text(
+    house: House, person: Caller, raw: str, lane: int, content: str, reasoning: str, listing: str
+) -> dict[str, Any]:
+    """As `POST /market/v1/disputes` does it, which says what it raises; `raw` is the allocation's record."""
+    text = DisputedText(content=content.replace("\r\n", "\n"), reasoning=reasoning.replace("\r\n", "\n"))
+    try:
+        wanted = NewDispute(allocation=raw, lane=lane, listing=listing.strip() or None, texts={0: text})
+    except ValueError as error:
+        raise RequestInvalid(f"listing: {error}", param="listing") from None
+    return await bring(house, person, wanted)
+
+
+def facts_of_lane(house: House, user_id: str, allocation: str, lane: int) -> dict[str, Any]:
+    """How the lane stands, what each side signed, and the listing if it is still about. Raises NotRegistered."""
+    known = {standing.lane: (standing, row) for standing, row in house.disputes.of(user_id, allocation)}
+    standing: LaneStanding | None
+    standing, row = known.get(lane, (None, None))
+    if standing is None or standing.standing != "disputed":
+        return {"standing": standing, "row": row, "claim": None, "signed": None, "fee_nano": 0, "listing": ""}
+    with house.office.read() as session:
+        about = disputed_lane(house.office, allocation_found(session, allocation), lane)
+    claim, signed = claim_of(about), signed_counts(about)
+    wanted, now_ms = claim.promise.voucher.listing, time.time_ns() // 10**6
+    records = (record.raw.decode() for record, _ in house.keeper.listings(now_ms) if record.digest == wanted)
+    return {
+        "standing": standing,
+        "row": row,
+        "claim": claim.receipt,
+        "signed": signed.receipt if signed else None,
+        "fee_nano": fee_nano(standing.nano),
+        "listing": next(records, ""),
+    }

@@ -1,0 +1,139 @@
+"""This machine's account at the house of the settings, which is asked over HTTP as the agent asks it."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from accounting.money import format_usd
+from gateway.console.pages.selling.account import (
+    PAYOUTS_SHOWN,
+    Bounds,
+    Conditions,
+    Connect,
+    Mine,
+    PayoutLine,
+    Standing,
+    standing_of,
+)
+from gateway.errors import FeatureUnsupported, NotFound, Overloaded, PaymentRefused, RequestInvalid
+from gateway.market.errors import Unreachable
+
+if TYPE_CHECKING:
+    from gateway.market.outbound import Reply
+
+_ASK_S = 8.0
+
+S = TypeVar("S", bound=Struct)
+
+
+class _Connect(Struct, frozen=True):
+    ready: bool
+    reason: str | None = None
+
+
+class _Payouts(Struct, frozen=True):
+    data: tuple[PayoutLine, ...]
+
+
+class _Link(Struct, frozen=True):
+    url: str
+
+
+class _Refusal(Struct, frozen=True):
+    message: str
+    code: str | None = None
+    param: str | None = None
+
+
+class _Refused(Struct, frozen=True):
+    error: _Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteAccount:
+    """This machine's at the house of the settings, asked over HTTP with the key that the owner put there."""
+
+    url: str
+    key: str | None
+    allows_loopback: bool
+
+    @property
+    def house(self) -> str:
+        return self.url.partition("://")[2]
+
+    @property
+    def is_here(self) -> bool:
+        return False
+
+    async def conditions(self) -> Conditions:
+        return await self._ask("/market/v1/house", Conditions)
+
+    async def standing(self) -> Standing:
+        return standing_of(await self._ask("/market/v1/sellers/me", Mine))
+
+    async def connect(self) -> Connect:
+        try:
+            found = await self._ask("/accounting/v1/sellers/me", _Connect)
+        except NotFound:
+            return Connect(False)
+        return Connect(True, found.ready, found.reason)
+
+    async def onboard(self, once: str) -> str:
+        url = (await self._ask("/accounting/v1/sellers/onboard", _Link, {}, once)).url
+        if not url.startswith("https://"):
+            raise Overloaded(f"What {self.house} answers makes no sense: a link that is none to Stripe.")
+        return url
+
+    async def payouts(self) -> tuple[PayoutLine, ...]:
+        return (await self._ask(f"/accounting/v1/payouts?limit={PAYOUTS_SHOWN}", _Payouts)).data
+
+    async def pay_out(self, amount_nano: int, once: str) -> PayoutLine:
+        return await self._ask("/accounting/v1/payouts", PayoutLine, {"amount": format_usd(amount_nano)}, once)
+
+    async def bounds(self) -> Bounds:
+        return Bounds()
+
+    async def _ask(self, path: str, shape: type[S], body: dict[str, Any] | None = None, once: str = "") -> S:
+        """Raises Overloaded, NotFound, RequestInvalid with what the house says."""
+        from gateway.market.outbound import Outbound
+
+        headers = {"accept": "application/json"}
+        if not path.startswith("/market/v1/house"):
+            if self.key is None:
+                raise RequestInvalid("selling.house_key is missing: the key of your account at the house.")
+            if not self.key.isascii() or not self.key.isprintable():
+                raise RequestInvalid("selling.house_key is no key: it has characters that keys do not have.")
+            headers["authorization"] = f"Bearer {self.key}"
+        if once:
+            headers |= {"idempotency-key": once, "content-type": "application/json"}
+        packed = None if body is None else msgspec.json.encode(body)
+        try:
+            async with asyncio.timeout(_ASK_S), Outbound(self.allows_loopback, ours=[self.url]) as outbound:
+                reply = await outbound.ask(self.url + path, packed, headers=headers, timeout_s=_ASK_S)
+        except (Unreachable, TimeoutError) as error:
+            why = str(error) or "it took too long"
+            raise Overloaded(f"The house at {self.house} does not answer: {why}. Ask again later.") from None
+        return read_reply(reply, shape, self.house)
+
+
+def read_reply(reply: "Reply", shape: type[S], house: str) -> S:
+    """What a house has said, or its refusal as an error of ours; a stranger may answer whatever it likes."""
+    try:
+        if reply.status == 200:
+            return msgspec.json.decode(reply.body, type=shape)
+        refusal = msgspec.json.decode(reply.body, type=_Refused).error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise Overloaded(f"What {house} answers makes no sense (status {reply.status}).") from None
+    message = f"The house says: {refusal.message[:300]}"
+    if refusal.code == "unsupported_feature":
+        raise FeatureUnsupported(message)
+    if reply.status == 404:
+        raise NotFound(message)
+    if reply.status >= 500 or reply.status == 429:
+        raise Overloaded(message)
+    if reply.status == 402:
+        raise PaymentRefused(message)
+    raise RequestInvalid(message, param=refusal.param)

@@ -1,0 +1,150 @@
+"""The sellers of this house: who is new, barred or has forfeited, and what of theirs is kept back."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from accounting import chart
+from accounting.ledger.balances import available
+from accounting.tables import account_table
+from gateway.console.pages.selling.desks import SHOWN_MAX
+from gateway.house.house import House
+from market.house.probation import Probation
+from market.house.tables import (
+    Maturity,
+    Seller,
+    Withheld,
+    allocation_table,
+    dispute_table,
+    identity_table,
+    maturity_table,
+    seller_table,
+    withheld_table,
+)
+
+_allocation, _dispute = allocation_table.c, dispute_table.c
+
+
+@dataclass(frozen=True, slots=True)
+class SellerLine:
+    """One seller of the house, with what stands on their accounts in nano-USD."""
+
+    user_id: str
+    registered_ns: int
+    barred_why: str | None
+    forfeited_ns: int | None
+    identities: tuple[str, ...]
+    jobs: int
+    buyers: int
+    lacking: Probation
+    maturing_nano: int
+    payable_nano: int
+    reserve_nano: int
+    owed_nano: int
+
+
+def sellers_of(house: House, only: str | None = None) -> list[SellerLine]:
+    """Who sells here, the newest first and `SHOWN_MAX` at most, or the one who is asked for."""
+    query = select(Seller).order_by(seller_table.c.registered_ns.desc()).limit(SHOWN_MAX)
+    if only is not None:
+        query = query.where(seller_table.c.user_id == only)
+    with house.office.read() as session:
+        rows = session.scalars(query).all()
+        session.expunge_all()
+        user_ids = [row.user_id for row in rows]
+        of_them = select(identity_table.c.user_id, identity_table.c.identity)
+        identities = session.execute(of_them.where(identity_table.c.user_id.in_(user_ids))).all()
+        trade = _trade(session, user_ids)
+        amounts = available(session, [code for row in rows for code in _codes(row.user_id)])
+    return [
+        SellerLine(
+            row.user_id,
+            row.registered_ns,
+            row.barred_why,
+            row.forfeited_ns,
+            tuple(sorted(identity for user_id, identity in identities if user_id == row.user_id)),
+            *trade.get(row.user_id, (0, 0)),
+            house.earnings.probation_of(row.user_id),
+            *(amounts[code] for code in _codes(row.user_id)),
+        )
+        for row in rows
+    ]
+
+
+def sums(house: House) -> dict[str, int]:
+    """What of the house's sellers stands where, in nano-USD; counts of what waits."""
+    with house.office.read() as session:
+        withheld = session.execute(
+            select(func.count(), func.coalesce(func.sum(withheld_table.c.amount_nano), 0))
+        ).one()
+        waiting = select(func.count()).where(maturity_table.c.status == "new")
+        late = select(func.count()).where(_allocation.look_ns <= house.office.clock_ns())
+        disputed = select(func.count()).where(_dispute.status == "open")
+        seller = seller_table.c
+        people = session.execute(
+            select(func.count(), func.count(seller.barred_why), func.count(seller.forfeited_ns)).select_from(
+                Seller
+            )
+        ).one()
+        return {
+            "sellers": int(people[0]),
+            "barred": int(people[1]),
+            "forfeited": int(people[2]),
+            "maturing_nano": _stands(session, "maturing"),
+            "reserve_nano": _stands(session, "reserve"),
+            "withheld": int(withheld[0]),
+            "withheld_nano": int(withheld[1]),
+            "maturing": int(session.scalar(waiting) or 0),
+            "late": int(session.scalar(late) or 0),
+            "disputes": int(session.scalar(disputed) or 0),
+        }
+
+
+def withheld_of(house: House) -> list[Withheld]:
+    """Sales that were old enough while their buyer's payments were disputed."""
+    with house.office.read() as session:
+        query = select(Withheld).order_by(withheld_table.c.transfer_seq.desc()).limit(SHOWN_MAX)
+        rows = session.scalars(query).all()
+        session.expunge_all()
+    return list(rows)
+
+
+def reserves_of(house: House) -> list[Maturity]:
+    """Matured earnings of which a part is kept for a while."""
+    with house.office.read() as session:
+        query = select(Maturity).where(maturity_table.c.status == "booked", maturity_table.c.reserve_bps > 0)
+        rows = session.scalars(query.order_by(maturity_table.c.made_ns).limit(SHOWN_MAX)).all()
+        session.expunge_all()
+    return list(rows)
+
+
+def _trade(session: Session, user_ids: Sequence[str]) -> dict[str, tuple[int, int]]:
+    query = (
+        select(
+            _allocation.seller_user, func.sum(_allocation.jobs), func.count(func.distinct(_allocation.buyer_user))
+        )
+        .where(_allocation.seller_user.in_(user_ids), _allocation.drawn_nano > 0)
+        .group_by(_allocation.seller_user)
+    )
+    rows: Sequence[Any] = session.execute(query).all()
+    return {row[0]: (int(row[1]), int(row[2])) for row in rows}
+
+
+def _stands(session: Session, name: str) -> int:
+    """What stands on all sellers' accounts of a name."""
+    account = account_table.c
+    query = select(func.coalesce(func.sum(account.credits_posted - account.debits_posted), 0))
+    query = query.where(account.code.startswith("seller:") & account.code.endswith(f":{name}"))
+    return int(session.scalar(query) or 0)
+
+
+def _codes(user_id: str) -> tuple[str, str, str, str]:
+    return (
+        chart.seller_maturing(user_id),
+        chart.seller_payable(user_id),
+        chart.seller_reserve(user_id),
+        chart.seller_receivable(user_id),
+    )

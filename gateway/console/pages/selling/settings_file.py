@@ -1,0 +1,199 @@
+"""The section `[selling]` of millrace.toml: read, put in its own place, and nothing else of the file touched.
+
+The agent reads the file at its start. What a person wrote beside the section stays byte for byte; where that could
+not be kept, nothing is written.
+"""
+
+import fcntl
+import json
+import os
+import re
+import tempfile
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gateway.errors import Conflict
+from gateway.settings import FILE_NAME, SellingSettings, SettingsInvalid
+
+SECTION = "selling"
+SECRETS = frozenset({"house_key"})
+_HEADER = re.compile(r"^\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
+_OURS = re.compile(r"""^(?:selling|"selling"|'selling')\s*(?:\..*)?$""")
+_COMMENT = re.compile(r"^\s*(?:#.*)?$")
+_BARE = re.compile(r"^[A-Za-z0-9_-]+$")
+_MASK = "**********"
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsFile:
+    """millrace.toml of a data folder, which may not be there."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, data_dir: Path) -> "SettingsFile":
+        return cls(data_dir / FILE_NAME)
+
+    def section(self) -> dict[str, Any]:
+        """`[selling]` as it stands there now. Raises SettingsInvalid for a file that cannot be read."""
+        found = _parsed(self._text()).get(SECTION, {})
+        return dict(found) if isinstance(found, Mapping) else {}
+
+    def put(self, section: Mapping[str, Any], *, before: Mapping[str, Any]) -> None:
+        """In the place of `before`, all at once.
+
+        Raises:
+            Conflict: something else than `before` stands there by now, or it cannot be told from the rest.
+            SettingsInvalid: the file cannot be read or written.
+        """
+        # Where the owner has put a link, the file that it leads to is theirs to keep.
+        path = self.path.resolve()
+        try:
+            with _alone_in(path.parent):
+                if self.section() != before:
+                    raise Conflict(
+                        f"{FILE_NAME} has changed meanwhile. What you see is newer: look, then write it."
+                    )
+                _replace(path, with_section(self._text(), section))
+        except OSError as error:
+            raise SettingsInvalid(f"{self.path}: cannot be written: {error.strerror}") from None
+
+    def _text(self) -> str:
+        try:
+            return self.path.read_bytes().decode()
+        except (FileNotFoundError, NotADirectoryError):
+            return ""
+        except UnicodeDecodeError:
+            raise SettingsInvalid(f"{self.path}: not UTF-8, as TOML is") from None
+        except OSError as error:
+            raise SettingsInvalid(f"{self.path}: cannot be read: {error.strerror}") from None
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """No other of us writes there: two admins may be at it."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _replace(path: Path, text: str) -> None:
+    # Nobody else may read what is made so: it may have keys in it, whoever made the file before us.
+    descriptor, aside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        Path(aside).replace(path)
+    except BaseException:
+        Path(aside).unlink(missing_ok=True)
+        raise
+
+
+def with_section(text: str, section: Mapping[str, Any]) -> str:
+    """A file with this section in the place of its own, or at the end. Raises Conflict, SettingsInvalid."""
+    before = _parsed(text)
+    head, tail = _around(text)
+    whole = head + as_toml(section) + (f"\n{tail}" if tail else "")
+    try:
+        after = tomllib.loads(whole)
+    except tomllib.TOMLDecodeError:
+        after = {}
+    others = {name: value for name, value in before.items() if name != SECTION}
+    if {name: value for name, value in after.items() if name != SECTION} != others or after.get(SECTION) != dict(
+        section
+    ):
+        raise Conflict(
+            f"{FILE_NAME} is written so that its section [selling] cannot be replaced safely. "
+            "Put the section there yourself, as it is shown."
+        )
+    return whole
+
+
+def as_toml(section: Mapping[str, Any], *, is_masked: bool = False) -> str:
+    """The section as a person would write it; with `is_masked` secrets are not told."""
+    flat = [f"[{SECTION}]"]
+    tables: list[str] = []
+    for name, value in section.items():
+        # A name that is none of the settings' may be the key's, misspelt.
+        is_told = name in SellingSettings.model_fields and name not in SECRETS
+        shown = value if is_told or not is_masked else _MASK
+        if isinstance(shown, Mapping):
+            tables += [
+                "",
+                f"[{SECTION}.{_key(name)}]",
+                *(f"{_key(key)} = {_value(one)}" for key, one in shown.items()),
+            ]
+        elif isinstance(shown, list) and shown and all(isinstance(one, Mapping) for one in shown):
+            for one in shown:
+                tables += [
+                    "",
+                    f"[[{SECTION}.{_key(name)}]]",
+                    *(f"{_key(key)} = {_value(each)}" for key, each in one.items()),
+                ]
+        else:
+            flat.append(f"{_key(name)} = {_value(shown)}")
+    return "\n".join([*flat, *tables]) + "\n"
+
+
+def _around(text: str) -> tuple[str, str]:
+    """What stands before the section's place, and what behind it.
+
+    Comments that end one of the section's tables are said of what follows: they stay.
+    """
+    kept: list[str] = []
+    comments: list[str] = []
+    place, is_ours = None, False
+    # Not splitlines: a comment may have characters in it that are line ends for that alone.
+    for line in re.findall(r"[^\n]*\n|[^\n]+", text):
+        if header := _HEADER.match(line):
+            is_ours = bool(_OURS.match(header[1]))
+            if is_ours and place is None:
+                place = len(kept)
+            kept += [] if is_ours else comments
+            comments = []
+        if not is_ours:
+            kept.append(line)
+        elif _COMMENT.match(line):
+            comments.append(line)
+        else:
+            comments = []
+    if place is None:
+        head = text.rstrip()
+        return f"{head}\n\n" if head else "", ""
+    kept += comments
+    return "".join(kept[:place]), "".join(kept[place:]).lstrip("\r\n")
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsInvalid(f"{FILE_NAME}: {error}") from None
+
+
+def _key(name: str) -> str:
+    return name if _BARE.match(name) else json.dumps(name, ensure_ascii=False)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_key(key)} = {_value(one)}" for key, one in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_value(one) for one in value) + "]"
+    # JSON's strings are TOML's, but for one control character, which the reading back refuses.
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except TypeError:
+        raise Conflict(f"{FILE_NAME} has a value in [selling] that is none of its settings: {value}") from None

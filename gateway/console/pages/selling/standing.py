@@ -1,0 +1,181 @@
+"""What is known of a seller: identities, what was looked at and by whom, conduct; disputes, and opening one."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, Field
+
+from gateway.console.access import Visitor
+from gateway.console.forms import Form, read_form
+from gateway.console.pages.selling.accounts import account_of
+from gateway.console.pages.selling.agents_settings import settings_now
+from gateway.console.pages.selling.asking import PATH, Seller, tried
+from gateway.console.rendering import go, page
+from gateway.data_folder import DataFolder
+from gateway.errors import GatewayError, NotFound
+from market.channels.terms import LANES_MAX
+from market.listings.listing import Tier
+
+if TYPE_CHECKING:
+    from gateway.console.pages.selling.records import AgentFiles
+    from gateway.house.house import House
+    from market.auditing.findings import Finding
+
+STANDING = f"{PATH}/standing"
+# A form holds 64 KiB, the record of the listing among it.
+_TEXT_MAX = 40_000
+
+LOOKED_AT: dict[Tier, str] = {
+    "declared": "nothing was looked at: it is the seller's own word",
+    "canary": "answers to some known prompts began as honest engines' do",
+    "logprob": "log-probabilities were as near to a reference's as honest engines' are",
+    "redundancy": "answers were those of other owners who say that they have the same weights",
+    "toploc": "reserved: nobody looks at this yet",
+    "tee": "reserved: nobody looks at this yet",
+}
+
+router = APIRouter(prefix=STANDING)
+
+Id = Annotated[str, Query(pattern="^[0-9a-f]{64}$")]
+Lane = Annotated[int, Query(ge=0, lt=LANES_MAX)]
+
+
+class Brought(BaseModel):
+    """The answer's text as it was delivered, and the listing that it was sold by."""
+
+    content: Annotated[str, Field(min_length=1, max_length=_TEXT_MAX)]
+    reasoning: Annotated[str, Field(max_length=_TEXT_MAX)] = ""
+    listing: Annotated[str, Field(max_length=16_384)] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What one auditor has found about one thing that is sold here."""
+
+    auditor: str
+    is_house: bool
+    finding: "Finding"
+    means: str
+
+
+@router.get("")
+async def show(visitor: Seller) -> Response:
+    settings = await settings_now(visitor)
+    account, house = account_of(visitor, settings), visitor.services.house
+    problem, standing = "", None
+    if account is not None:
+        try:
+            standing = await account.standing()
+        except GatewayError as error:
+            problem = error.message
+    values: dict[str, Any] = {"record": None, "disputes": None, "lanes": []}
+    if house is not None and (account is None or account.is_here):
+        values = await house.ask(_of_house, house, visitor.caller.user_id)
+    return page(
+        "selling/standing.html",
+        visitor,
+        tab="standing",
+        account=account,
+        standing=standing,
+        problem=problem,
+        looked=await _looked(visitor, standing.identities if standing else ()),
+        tiers=LOOKED_AT,
+        shows_denied=settings.shows_denied_prompts,
+        **values,
+    )
+
+
+@router.get("/dispute")
+async def show_dispute(visitor: Seller, allocation: Id, lane: Lane) -> Response:
+    return await _dispute_page(visitor, allocation, lane)
+
+
+@router.post("/dispute")
+async def open_dispute(request: Request, visitor: Seller, allocation: Id, lane: Lane) -> Response:
+    """Bring the text, by the house's own route; the first who does opens the dispute, at a fee."""
+    house = _house(visitor)
+    from gateway.console.pages.selling.desks import allocation_raw
+    from gateway.console.pages.selling.quarrelling import bring_text
+
+    raw = await house.ask(allocation_raw, house, allocation, visitor.caller.user_id)
+    if raw is None:
+        raise NotFound("There is no such allocation of yours.")
+    form = await read_form(request, visitor, Brought)
+
+    async def work(wanted: Brought) -> dict[str, Any]:
+        said = (wanted.content, wanted.reasoning, wanted.listing)
+        return await bring_text(house, visitor.caller, raw, lane, *said)
+
+    done, form = await tried(form, work)
+    if done is None:
+        return await _dispute_page(visitor, allocation, lane, form, 400)
+    is_open = done["status"] == "open"
+    word = "is open; the other side has a day to answer" if is_open else f"is decided: {done['reason']}"
+    return go(visitor, f"{STANDING}#disputes", f"The dispute {word}.")
+
+
+def _house(visitor: Visitor) -> "House":
+    house = visitor.services.house
+    if house is None:
+        raise NotFound("This gateway is no house: disputes are brought at the house where it was sold.")
+    return house
+
+
+def _of_house(house: "House", user_id: str) -> dict[str, Any]:
+    from gateway.console.pages.selling.desks import open_lanes, quarrels, record_of
+
+    return {
+        "record": record_of(house, user_id),
+        "disputes": quarrels(house, user_id),
+        "lanes": open_lanes(house, user_id),
+    }
+
+
+async def _looked(visitor: Visitor, identities: Sequence[str]) -> list[Looked]:
+    """By the house's own records where it is one, else by what the agent has heard."""
+    from gateway.console.pages.selling.desks import findings_about
+    from gateway.console.pages.selling.records import AgentFiles
+
+    house = visitor.services.house
+    if house is not None:
+        found = await house.ask(findings_about, house, identities)
+        speaker = house.office.speaker.id
+    else:
+        files = AgentFiles(DataFolder(visitor.services.settings.data_dir).market)
+        found = await asyncio.to_thread(_heard, files) if visitor.is_operator else []
+        speaker = ""
+    return [Looked(auditor, auditor == speaker, each, LOOKED_AT[each.tier]) for auditor, each in found]
+
+
+def _heard(files: "AgentFiles") -> "list[tuple[str, Finding]]":
+    identity = files.identity()
+    if identity is None:
+        return []
+    return [
+        (auditor, each)
+        for auditor, findings in files.findings_about(identity)
+        for each in findings.entries
+        if each.seller == identity != auditor
+    ]
+
+
+async def _dispute_page(
+    visitor: Visitor, allocation: str, lane: int, form: Form[Brought] | None = None, status: int = 200
+) -> Response:
+    house = _house(visitor)
+    from gateway.console.pages.selling.quarrelling import facts_of_lane
+
+    values = await house.ask(facts_of_lane, house, visitor.caller.user_id, allocation, lane)
+    return page(
+        "selling/dispute.html",
+        visitor,
+        status,
+        tab="standing",
+        allocation=allocation,
+        lane=lane,
+        form=form or Form.showing(listing=values["listing"]),
+        **values,
+    )

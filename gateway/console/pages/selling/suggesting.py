@@ -1,0 +1,109 @@
+"""What to ask for a model: below what a cloud asks, above what the power costs. Pure; amounts in nano-USD."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from accounting.money import Price
+from accounting.rules.market import BPS
+from cluster.plans.forecast import Prediction
+from gateway.advice.break_even import own_nano_per_mtok
+from gateway.advice.question import OwnCost
+from gateway.records.request_log import RequestEntry
+
+CLOUD_PERCENT = 60
+"""A stranger's machine has to be worth a buyer's while: so much of the cheapest cloud's price."""
+COST_TIMES = 2
+"""Where no cloud price is known: so many times the power, after the fee."""
+_ANSWER_TIMES = 4
+_STEP_NANO = 10**6
+_TOKENS_MIN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What answers of a model got lately: tokens a second, and seconds to the first; medians over `answers`."""
+
+    tokens_per_s: float
+    first_token_s: float
+    answers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """Prices of a million tokens, and why; `floor_nano` is what a million of the mix costs with the fee on it."""
+
+    prompt_nano: int
+    completion_nano: int
+    why: str
+    floor_nano: int | None
+
+
+def pace_of(rows: Sequence[RequestEntry]) -> Pace | None:
+    """Of streamed answers long enough to be told from their first token; None where there are none."""
+    rates, firsts = [], []
+    for row in rows:
+        took_ms = row.duration_ms - (row.ttft_ms or row.duration_ms)
+        if row.ttft_ms is None or row.completion_tokens < _TOKENS_MIN or took_ms <= 0:
+            continue
+        rates.append((row.completion_tokens - 1) * 1000 / took_ms)
+        firsts.append(row.ttft_ms / 1000)
+    return Pace(median(rates), median(firsts), len(rates)) if rates else None
+
+
+def power_nano_per_mtok(cost: OwnCost, machines: int, pace: Pace | None) -> int | None:
+    """What the power costs for a million tokens, three of a prompt for each of an answer; None: nobody knows."""
+    if pace is None or pace.tokens_per_s <= 0:
+        return None
+    predicted = Prediction(
+        token_s=1 / pace.tokens_per_s,
+        tokens_per_s=pace.tokens_per_s,
+        streams=1,
+        in_flight=1,
+        first_token_s=pace.first_token_s,
+    )
+    return own_nano_per_mtok(cost, max(1, machines), predicted)
+
+
+def share_nano(price_nano: int, fee_bps: int) -> int:
+    """What of a price is the seller's: the house's fee is rounded down with each sale."""
+    return price_nano - price_nano * fee_bps // BPS
+
+
+def suggested(cloud: Sequence[Price], power_nano: int | None, fee_bps: int) -> Suggestion | None:
+    """None where neither a cloud's price nor the own cost is known."""
+    floor_nano = None if power_nano is None else -(-power_nano * BPS // max(1, BPS - fee_bps))
+    if beside := cheapest(cloud):
+        prompt, answer = (
+            _rounded(nano * CLOUD_PERCENT // 100) for nano in (beside.prompt_nano, beside.completion_nano)
+        )
+        if floor_nano is None or mix_nano(Price(prompt, prompt, answer)) >= floor_nano:
+            return Suggestion(prompt, answer, f"{CLOUD_PERCENT} % of the cheapest cloud price", floor_nano)
+        why = "what the power costs, and the fee: more than a buyer saves against the cloud"
+        return _from_mix(floor_nano, why, floor_nano)
+    if floor_nano is None:
+        return None
+    return _from_mix(
+        floor_nano * COST_TIMES, f"{COST_TIMES} times the power and the fee; no cloud price is known", floor_nano
+    )
+
+
+def cheapest(cloud: Sequence[Price]) -> Price | None:
+    """By the mix; what a cloud gives away for now is nothing to go by."""
+    return min((price for price in cloud if mix_nano(price)), key=mix_nano, default=None)
+
+
+def mix_nano(price: Price) -> int:
+    """A million tokens, three of a prompt for each of an answer."""
+    return (3 * price.prompt_nano + price.completion_nano) // 4
+
+
+def _from_mix(nano: int, why: str, floor_nano: int) -> Suggestion:
+    """An answer's token at four times a prompt's, so that the mix comes to this."""
+    prompt = _rounded(-(-nano * 4 // (3 + _ANSWER_TIMES)))
+    return Suggestion(prompt, prompt * _ANSWER_TIMES, why, floor_nano)
+
+
+def _rounded(nano: int) -> int:
+    """Up to a tenth of a cent: prices are for people, too."""
+    return -(-nano // _STEP_NANO) * _STEP_NANO

@@ -1,0 +1,299 @@
+"""“List idle capacity”: what, when, for how much, how buyers get here; checked, written where the agent reads it.
+
+The steps' answers stand in the address, so that every step can be gone back to; the key of the house alone is
+sent with the last one, and shown nowhere. The agent is a process of its own, which nobody but the owner starts:
+the last page says how, and waits for it.
+"""
+
+import asyncio
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from fastapi import APIRouter, Request, Response
+
+from accounting.money import format_usd
+from gateway.advice.asking import own_cost
+from gateway.console.access import Operator, Visitor
+from gateway.console.forms import Form, check, read_form
+from gateway.console.pages.selling.accounts import account_of
+from gateway.console.pages.selling.agents_settings import command_of, file_of, settings_now
+from gateway.console.pages.selling.asking import PATH, price, sentence
+from gateway.console.pages.selling.settings_file import SECRETS, as_toml
+from gateway.console.pages.selling.steps import (
+    DAYS,
+    STEPS,
+    TITLES,
+    Price,
+    StepName,
+    Way,
+    What,
+    When,
+    Written,
+    checked,
+    section_of,
+    shown,
+    tables,
+    without_model,
+)
+from gateway.console.pages.selling.suggesting import Pace, cheapest, power_nano_per_mtok, share_nano, suggested
+from gateway.console.pages.selling.wares_here import cloud_prices_of, models_here, pace_now, preview
+from gateway.console.rendering import go, page
+from gateway.errors import GatewayError, NotFound, RequestInvalid
+from gateway.settings import FILE_NAME, SettingsInvalid
+
+LIST = f"{PATH}/list"
+FEE_BPS = 500
+"""What a house takes unless it says otherwise: for reckoning while none is known."""
+_QUERY_MAX = 60
+
+router = APIRouter(prefix=LIST)
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Every step's answers."""
+
+    what: What
+    when: When
+    price: Price
+    way: Way
+
+
+@router.get("")
+async def begin(request: Request, visitor: Operator) -> Response:
+    return await _step(request, visitor, "what")
+
+
+@router.get("/{step}")
+async def step(request: Request, visitor: Operator, step: str) -> Response:
+    if step == "check":
+        return await _check(visitor, _given(request))
+    if step not in STEPS:
+        raise NotFound("There is no such step.")
+    return await _step(request, visitor, cast(StepName, step))
+
+
+@router.post("/write")
+async def write(request: Request, visitor: Operator) -> Response:
+    """Put it into millrace.toml, which the agent reads at its start."""
+    form = await read_form(request, visitor, Written)
+    given = {name: values for name, values in form.given.items() if name not in SECRETS}
+    answers, forms, wrong = _answers(given)
+    if answers is None:
+        return await _show(visitor, wrong, forms, given, 400)
+    if form.value is None:
+        return await _check(visitor, given, form, 400)
+    file = file_of(visitor)
+    try:
+        before = await _section_before(visitor)
+        section = await _section(visitor, before, answers)
+        if form.value.house_key:
+            section["house_key"] = form.value.house_key
+        settings, errors = checked(section)
+        if settings is None:
+            return await _check(visitor, given, Form(errors=errors, given=given), 400)
+        await asyncio.to_thread(file.put, section, before=before)
+    except (SettingsInvalid, GatewayError) as error:
+        refused: Form[Written] = Form(given=given)
+        return await _check(visitor, given, refused.refused(sentence(str(error))), 409)
+    await _write_down(visitor, "selling.list", answers.what.model)
+    return go(visitor, f"{PATH}/started", f"{FILE_NAME} has it. Start the agent, or start it again.")
+
+
+@router.post("/unlist")
+async def unlist(request: Request, visitor: Operator) -> Response:
+    """Take one model out of millrace.toml; the agent that runs sells it until it is started again."""
+    form = await read_form(request, visitor, What)
+    if form.value is None:
+        raise RequestInvalid("model: say which one", param="model")
+    file = file_of(visitor)
+    try:
+        section = await asyncio.to_thread(file.section)
+        left = without_model(section, form.value.model)
+        if left == section:
+            raise NotFound(f"{form.value.model} is not in {FILE_NAME}.")
+        await asyncio.to_thread(file.put, left, before=section)
+    except SettingsInvalid as error:
+        raise RequestInvalid(str(error)) from None
+    await _write_down(visitor, "selling.unlist", form.value.model)
+    return go(
+        visitor, PATH, f"{form.value.model} is out of {FILE_NAME}: start the agent again, and it is sold no more."
+    )
+
+
+def _given(request: Request) -> dict[str, list[str]]:
+    """The query as a form. Raises RequestInvalid for more than the steps have."""
+    query = request.query_params
+    if len(query.multi_items()) > _QUERY_MAX:
+        raise RequestInvalid("There are more fields than the steps have.")
+    known = {name for model in STEPS.values() for name in model.model_fields}
+    return {name: query.getlist(name) for name in query if name in known}
+
+
+async def _step(request: Request, visitor: Visitor, name: StepName) -> Response:
+    """A step, once those before it are right; else the first of those that are not."""
+    given = _given(request)
+    for before in STEPS:
+        if before == name:
+            break
+        form: Form[Any] = check(STEPS[before], given)
+        if form.value is None:
+            return await _show(visitor, before, {before: form}, given, 400)
+    return await _show(visitor, name, {}, given)
+
+
+def _answers(given: dict[str, list[str]]) -> tuple[Answers | None, dict[StepName, Form[Any]], StepName]:
+    """All of them, or none with the first step that is wrong."""
+    forms: dict[StepName, Form[Any]] = {name: check(model, given) for name, model in STEPS.items()}
+    wrong = next((name for name, form in forms.items() if form.value is None), None)
+    if wrong is not None:
+        return None, forms, wrong
+    what, when, price, way = (cast(Any, forms[name].value) for name in STEPS)
+    return Answers(what, when, price, way), forms, "what"
+
+
+async def _show(
+    visitor: Visitor,
+    name: StepName,
+    forms: Mapping[StepName, Form[Any]],
+    given: dict[str, list[str]],
+    status: int = 200,
+) -> Response:
+    section = await _section_before(visitor)
+    model = given.get("model", [""])[0]
+    form = forms.get(name)
+    if form is None:
+        asked = {field: values for field, values in given.items() if field in STEPS[name].model_fields}
+        form = Form(given=asked) if asked else shown(section, model)[name]
+    values = await _of_step(visitor, name, model, section)
+    carried = [
+        (field, value)
+        for field, some in given.items()
+        if field not in STEPS[name].model_fields
+        for value in some
+        if value
+    ]
+    return page(
+        "selling/list.html",
+        visitor,
+        status,
+        step=name,
+        steps=TITLES,
+        form=form,
+        carried=carried,
+        model=model,
+        price=price,
+        tab="list",
+        **values,
+    )
+
+
+async def _of_step(visitor: Visitor, name: StepName, model: str, section: Mapping[str, Any]) -> dict[str, Any]:
+    """What a step shows beside its fields."""
+    if name == "what":
+        sold = tables(section, "models")
+        models = await models_here(visitor, sold)
+        return {"models": models, "sold": [str(one.get("model")) for one in sold]}
+    if name == "when":
+        return {"days": DAYS, "hours": len(tables(section, "hours"))}
+    if name == "price":
+        return await _prices(visitor, model)
+    program = (await settings_now(visitor)).cloudflared
+    return {
+        "has_cloudflared": shutil.which(program) is not None,
+        "cloudflared": program,
+        "is_house": visitor.services.house is not None,
+        "allows_loopback": bool(section.get("allows_loopback")),
+    }
+
+
+async def _prices(visitor: Visitor, model: str) -> dict[str, Any]:
+    services = visitor.services
+    fee_bps, is_fee_known = await _fee(visitor)
+    pace: Pace | None = await asyncio.to_thread(pace_now, services, model)
+    cloud = await asyncio.to_thread(cloud_prices_of, services, model)
+    plan = services.controller.topology().plan
+    machines = len(plan.stages) if plan and model in services.lanes["cluster"].models() else 1
+    power_nano = power_nano_per_mtok(own_cost(services.settings.costs), machines, pace)
+    hint = suggested(cloud, power_nano, fee_bps)
+    return {
+        "pace": pace,
+        "cloud": cheapest(cloud),
+        "power_nano": power_nano,
+        "hint": hint,
+        "hint_share": (share_nano(hint.prompt_nano, fee_bps), share_nano(hint.completion_nano, fee_bps))
+        if hint
+        else None,
+        "hint_texts": (format_usd(hint.prompt_nano), format_usd(hint.completion_nano)) if hint else ("", ""),
+        "fee_percent": fee_bps / 100,
+        "is_fee_known": is_fee_known,
+    }
+
+
+async def _fee(visitor: Visitor) -> tuple[int, bool]:
+    """The house's, and whether it was the house that said so."""
+    account = account_of(visitor, await settings_now(visitor))
+    if account is None:
+        return FEE_BPS, False
+    try:
+        return (await account.conditions()).fee_bps, True
+    except GatewayError:
+        return FEE_BPS, False
+
+
+async def _check(
+    visitor: Visitor, given: dict[str, list[str]], form: Form[Any] | None = None, status: int = 200
+) -> Response:
+    """All of it once more, as it will be listed, with the file and the command."""
+    answers, forms, wrong = _answers(given)
+    if answers is None:
+        return await _show(visitor, wrong, forms, given, 400)
+    section = await _section(visitor, await _section_before(visitor), answers)
+    settings, errors = checked(section)
+    if settings is None and set(errors) & set(Way.model_fields):
+        form_of_way: Form[Any] = Form(errors=errors, given=given)
+        return await _show(visitor, "way", {"way": form_of_way}, given, 400)
+    fee_bps, is_fee_known = await _fee(visitor)
+    found = await preview(visitor, settings, answers.what.model) if settings else None
+    return page(
+        "selling/check.html",
+        visitor,
+        status,
+        step="check",
+        steps=TITLES,
+        tab="list",
+        form=form or Form(errors=errors),
+        carried=[(field, value) for field, some in given.items() for value in some if value],
+        answers=answers,
+        preview=found,
+        price=price,
+        content=as_toml(section, is_masked=True),
+        path=str(file_of(visitor).path),
+        command=command_of(visitor),
+        has_key="house_key" in section,
+        needs_key=bool(answers.way.house_url),
+        fee_percent=fee_bps / 100,
+        is_fee_known=is_fee_known,
+        shares=(share_nano(answers.price.prompt, fee_bps), share_nano(answers.price.completion, fee_bps)),
+    )
+
+
+async def _section(visitor: Visitor, before: Mapping[str, Any], answers: Answers) -> dict[str, Any]:
+    pace = await asyncio.to_thread(pace_now, visitor.services, answers.what.model)
+    rate = int(pace.tokens_per_s) if pace else None
+    return section_of(before, answers.what, answers.when, answers.price, answers.way, rate)
+
+
+async def _section_before(visitor: Visitor) -> dict[str, Any]:
+    """Raises RequestInvalid for a file that nobody can read."""
+    try:
+        return await asyncio.to_thread(file_of(visitor).section)
+    except SettingsInvalid as error:
+        raise RequestInvalid(str(error)) from None
+
+
+async def _write_down(visitor: Visitor, action: str, model: str) -> None:
+    add = visitor.directory.audit.add
+    await asyncio.to_thread(add, visitor.actor, action, f"model:{model}", {"model": model})

@@ -1,0 +1,87 @@
+"""Sign-in with a user name and a password, and the one-time link by which a password is chosen."""
+
+from typing import Annotated
+
+import structlog
+from fastapi import APIRouter, Query, Request, Response
+
+from gateway.console.browser import PATH, directory_of, own_path, read_texts
+from gateway.console.rendering import page
+from gateway.console.sign_in import address_of, login_page, open_session
+from gateway.errors import Conflict, KeyInvalid, NotFound, Overloaded, RequestInvalid, TooManyWrongKeys
+from gateway.identity.password_hash import LENGTH_MAX, LENGTH_MIN
+from gateway.identity.passwords import Link
+
+log = structlog.get_logger(__name__)
+
+router = APIRouter(prefix=PATH)
+
+_USER_MAX = 80
+
+
+@router.post("/login/password")
+async def login(request: Request) -> Response:
+    """What was wrong is said without saying whether there is anybody called so."""
+    form = await read_texts(request)
+    way_back, user = own_path(form.get("next", PATH)), form.get("user", "")[:_USER_MAX]
+    try:
+        person = await directory_of(request).password_gate.admit(
+            user, form.get("password", ""), address_of(request)
+        )
+    except KeyInvalid as error:
+        log.warning("sign-in refused", reason="wrong password", address=address_of(request))
+        return await login_page(request, 401, error.message, way_back, user)
+    except (TooManyWrongKeys, Overloaded) as error:
+        status = 429 if isinstance(error, TooManyWrongKeys) else 503
+        answer = await login_page(request, status, error.message, way_back, user)
+        answer.headers["retry-after"] = str(error.retry_after_s)
+        return answer
+    return await open_session(request, person.user_id, None, way_back)
+
+
+@router.get("/welcome")
+async def welcome(request: Request, token: Annotated[str, Query(max_length=200)] = "") -> Response:
+    """Looking uses nothing up: programs that preview links look, too."""
+    try:
+        link = await directory_of(request).password_gate.link(token, address_of(request))
+    except (NotFound, TooManyWrongKeys) as error:
+        return _page(None, token, error.message, 429 if isinstance(error, TooManyWrongKeys) else 404)
+    return _page(link, token)
+
+
+@router.post("/welcome")
+async def choose(request: Request) -> Response:
+    """The password holds from now on, and whoever chose it is signed in."""
+    form = await read_texts(request)
+    token, gate, address = form.get("token", ""), directory_of(request).password_gate, address_of(request)
+    try:
+        link = await gate.link(token, address)
+        problem = "The two are not the same." if form.get("password") != form.get("again") else ""
+        if problem:
+            return _page(link, token, problem, 400)
+        person = await gate.choose(token, form.get("password", ""), address)
+    except RequestInvalid as error:
+        return _page(link, token, _sentence(error), 400)
+    except (NotFound, Conflict, Overloaded, TooManyWrongKeys) as error:
+        status = {NotFound: 404, Conflict: 409, Overloaded: 503}.get(type(error), 429)
+        return _page(None, token, error.message, status)
+    return await open_session(request, person.user_id, None, PATH)
+
+
+def _page(link: Link | None, token: str, problem: str = "", status: int = 200) -> Response:
+    """Without a link only the reason why it opens nothing."""
+    return page(
+        "welcome.html",
+        None,
+        status,
+        link=link,
+        token=token,
+        problem=problem,
+        length_min=LENGTH_MIN,
+        length_max=LENGTH_MAX,
+    )
+
+
+def _sentence(error: RequestInvalid) -> str:
+    text = error.message.removeprefix(f"{error.param}: ")
+    return f"{text[:1].upper()}{text[1:]}."

@@ -1,0 +1,136 @@
+// What every page does: menu, theme, dialogs, copying, times, and the state of its live stream.
+(() => {
+  const AGAIN_MS = 30000;
+  const all = (selector, root = document) => root.querySelectorAll(selector);
+
+  // ---- menu and theme
+  const menu = document.getElementById("menu-button");
+  const sidebar = document.getElementById("sidebar");
+  const showMenu = (isOpen) => {
+    menu.setAttribute("aria-expanded", String(isOpen));
+    sidebar.classList.toggle("is-open", isOpen);
+    if (isOpen) sidebar.querySelector("a").focus();
+  };
+  menu?.addEventListener("click", () => showMenu(menu.getAttribute("aria-expanded") !== "true"));
+  addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && sidebar?.classList.contains("is-open")) {
+      showMenu(false);
+      menu.focus();
+    }
+  });
+  const showTheme = () => {
+    for (const button of all("[data-theme]")) {
+      button.setAttribute("aria-pressed", String(button.dataset.theme === window.mrTheme.chosen()));
+    }
+  };
+  document.addEventListener("mr:theme", showTheme);
+  showTheme();
+
+  // ---- clicks
+  const say = (button, isCopied) => {
+    button.classList.toggle("is-done", isCopied);
+    const label = button.dataset.label ?? (button.dataset.label = button.getAttribute("aria-label") ?? "Copy");
+    button.setAttribute("aria-label", isCopied ? "Copied" : label);
+  };
+  const copy = async (button) => {
+    try {
+      await navigator.clipboard.writeText(button.dataset.copy);
+    } catch {
+      // Without https there is no clipboard: the text is selected for Ctrl-C instead.
+      const text = button.parentElement.querySelector("code");
+      if (text) getSelection().selectAllChildren(text);
+      return;
+    }
+    say(button, true);
+    setTimeout(() => say(button, false), 1600);
+  };
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("button, a");
+    if (!button) {
+      if (event.target.matches("dialog.mr-dialog[open]")) event.target.close(); // beside it
+      if (sidebar?.classList.contains("is-open") && !sidebar.contains(event.target)) showMenu(false);
+      return;
+    }
+    if (button.matches(".mr-skip")) {
+      event.preventDefault(); // not into the address, where every later page would begin at it
+      document.getElementById("main").focus();
+    }
+    if (button.dataset.theme) window.mrTheme.choose(button.dataset.theme);
+    if (button.dataset.opens) document.getElementById(button.dataset.opens)?.showModal();
+    if ("closes" in button.dataset) button.closest("dialog")?.close();
+    if (button.dataset.copy !== undefined) copy(button);
+  });
+  // A form that came back with something wrong in it is shown again where it was.
+  addEventListener("DOMContentLoaded", () => {
+    all("dialog.mr-dialog").forEach((dialog) => {
+      if (dialog.querySelector("[aria-invalid], .mr-error")) dialog.showModal();
+    });
+    document.querySelector(".mr-main [aria-invalid]")?.focus();
+    // Of a row of pages that is wider than a phone, the one that is shown.
+    document.querySelector(".mr-subnav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  });
+  // Twice sent is twice done.
+  document.addEventListener("submit", (event) => {
+    if (event.target.hasAttribute("hx-post") || event.target.method !== "post") return;
+    if (event.target.dataset.sent) event.preventDefault();
+    event.target.dataset.sent = "yes";
+    setTimeout(() => delete event.target.dataset.sent, AGAIN_MS); // some forms end in a file, and the page stays
+  });
+  addEventListener("pageshow", () => all("form[data-sent]").forEach((form) => delete form.dataset.sent));
+
+  // ---- times
+  const steps = [
+    [60, 1, "s"],
+    [3600, 60, "min"],
+    [86400, 3600, "h"],
+    [Infinity, 86400, "d"],
+  ];
+  const inWords = (moment) => {
+    const apart = (Date.now() - moment) / 1000;
+    const [, unit, name] = steps.find(([below]) => Math.abs(apart) < below);
+    const number = Math.floor(Math.abs(apart) / unit);
+    if (unit === 1 && number < 3) return "now";
+    return apart < 0 ? `in ${number} ${name}` : `${number} ${name} ago`;
+  };
+  const showTimes = () => {
+    for (const time of all("time.mr-when")) {
+      const moment = new Date(time.dateTime);
+      const text = inWords(moment);
+      if (time.textContent !== text) time.textContent = text;
+      const exact = `${moment.toLocaleString()} (${time.dateTime})`;
+      if (time.title !== exact) time.title = exact;
+    }
+  };
+  showTimes();
+  setInterval(showTimes, 5000);
+  document.addEventListener("htmx:after:swap", showTimes);
+
+  // ---- requests of htmx
+  document.addEventListener("htmx:config:request", (event) => {
+    const csrf = document.querySelector('meta[name="csrf"]');
+    const { request } = event.detail.ctx;
+    if (csrf && request.method !== "GET") request.headers["X-CSRF"] = csrf.content;
+  });
+
+  // ---- the live stream
+  const isLive = (element) => element?.classList?.contains("mr-live");
+  const mark = (state) => {
+    document.body.dataset.live = state;
+    document.getElementById("live-state").textContent = state === "on" ? "" : "Not live just now; trying again";
+  };
+  document.addEventListener("htmx:sse:after:connection", (event) => isLive(event.target) && mark("on"));
+  document.addEventListener("htmx:sse:error", (event) => {
+    if (!isLive(event.target)) return;
+    mark("off");
+    if (event.detail.status === 401) location.reload();
+  });
+  // The first try is not repeated by htmx.
+  const again = (event) => {
+    if (!isLive(event.target)) return;
+    mark("off");
+    setTimeout(() => event.target.dispatchEvent(new CustomEvent("mr:again")), AGAIN_MS);
+  };
+  document.addEventListener("htmx:response:error", again);
+  document.addEventListener("htmx:error", again);
+  document.addEventListener("mr:signed-out", () => location.reload());
+})();

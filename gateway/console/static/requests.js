@@ -1,0 +1,36 @@
+// Requests: one request in the drawer, and new rows that wait while somebody reads further down.
+(() => {
+  const TOP_PX = 160;
+  const drawer = document.getElementById("request-drawer");
+  const shown = document.getElementById("request-shown");
+  const pause = document.getElementById("requests-pause");
+
+  document.addEventListener("click", async (event) => {
+    const link = event.target.closest("a[data-drawer]");
+    if (!link || event.metaKey || event.ctrlKey || event.shiftKey || event.button !== 0) return;
+    event.preventDefault();
+    await htmx.ajax("GET", link.href, { target: "#request-shown", swap: "innerHTML" });
+    if (shown.childElementCount === 0) return; // what went wrong was said at the window's edge
+    drawer.showModal();
+    drawer.firstElementChild.scrollTop = 0;
+    shown.focus();
+  });
+
+  let isPaused = false;
+  let goOn = () => {};
+  const waits = () => isPaused || scrollY > TOP_PX;
+  const look = () => {
+    if (!waits()) goOn();
+  };
+  // The stream is not read on: what comes meanwhile is shown at once, in its last state, later.
+  document.addEventListener("htmx:sse:before:message", (event) => {
+    if (waits()) event.detail.waitUntil(new Promise((resolve) => (goOn = resolve)));
+  });
+  addEventListener("scroll", look, { passive: true });
+  pause?.addEventListener("click", () => {
+    isPaused = !isPaused;
+    pause.setAttribute("aria-pressed", String(isPaused));
+    pause.querySelector("span").textContent = isPaused ? "Paused" : "Pause";
+    look();
+  });
+})();

@@ -1,0 +1,209 @@
+"""The coordinator on etcd, which goes on while more than half of its members do.
+
+An epoch is a counter of its own beside the seat: it is raised in the transaction that takes the seat, and stays
+when the seat's lease ends.
+"""
+
+import asyncio
+import base64
+import math
+import secrets
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from typing import Any
+
+import orjson
+
+from gateway.coordination.etcd_members import Answer, EtcdMembers
+from market.coordination.coordinator import (
+    ENTRIES_MAX,
+    Change,
+    CoordinatorUnavailable,
+    Entry,
+    Seat,
+    check_entry,
+    check_key,
+    check_ttl,
+    differences,
+)
+
+_SILENCE_S = 20.0
+_PAUSE_S = 0.2
+# A race for one epoch is lost to somebody who then has the seat, so that few tries are enough.
+_TRIES = 4
+
+
+class EtcdCoordinator:
+    """See `market.coordination.coordinator.Coordinator`. Belongs to one event loop.
+
+    Args:
+        prefix: what all of its keys begin with, so that others may use the same etcd.
+    """
+
+    def __init__(self, members: EtcdMembers, prefix: str = "millrace") -> None:
+        self._members = members
+        self._prefix = prefix
+
+    async def aclose(self) -> None:
+        await self._members.aclose()
+
+    async def acquire(self, name: str, ttl_s: float, *, above: int = 0) -> Seat | None:
+        check_key(name)
+        check_ttl(ttl_s)
+        lease = await self._lease(ttl_s)
+        nonce = secrets.token_hex(16)
+        for _ in range(_TRIES):
+            counter = await self._entry(self._key("epochs", name))
+            epoch = max(int(counter.value) if counter else 0, above) + 1
+            mine = orjson.dumps({"epoch": epoch, "nonce": nonce})
+            answer = await self._call(
+                "kv/txn", _taking(self._key("seats", name), self._key("epochs", name), counter, epoch, mine, lease)
+            )
+            held = _entries(answer["responses"][0].get("response_range", {}))
+            # Where an answer was lost and the question came again, the seat is ours already.
+            if answer.get("succeeded") or (held and held[0].value == mine):
+                return Seat(name, epoch, lease, ttl_s)
+            if held:
+                break
+        await self._end(lease)
+        return None
+
+    async def renew(self, seat: Seat) -> bool:
+        kept = await self._call("lease/keepalive", {"ID": seat.token})
+        return int(kept.get("TTL", 0)) > 0 and await self._is_held(seat)
+
+    async def release(self, seat: Seat) -> None:
+        await self._end(seat.token)
+
+    async def put(
+        self, key: str, value: bytes, *, revision: int | None = None, ttl_s: float | None = None
+    ) -> int | None:
+        check_entry(key, value, ttl_s)
+        name = self._key("entries", key)
+        written = {"key": name, "value": _text(value)}
+        if ttl_s is not None:
+            written["lease"] = await self._lease(ttl_s)
+        if revision is None:
+            return _revision(await self._call("kv/put", written))
+        asked = {"compare": [_is_at(name, revision)], "success": [{"request_put": written}]}
+        answer = await self._call("kv/txn", asked, may_repeat=False)
+        return _revision(answer) if answer.get("succeeded") else None
+
+    async def get(self, key: str) -> Entry | None:
+        check_key(key)
+        found = await self._entry(self._key("entries", key))
+        return None if found is None else Entry(key, found.value, found.revision)
+
+    async def delete(self, key: str, *, revision: int | None = None) -> bool:
+        check_key(key)
+        name = self._key("entries", key)
+        if revision is None:
+            answer = await self._call("kv/deleterange", {"key": name}, may_repeat=False)
+            return int(answer.get("deleted", 0)) > 0
+        asked = {"compare": [_is_at(name, revision)], "success": [{"request_delete_range": {"key": name}}]}
+        return bool((await self._call("kv/txn", asked, may_repeat=False)).get("succeeded"))
+
+    async def entries(self, prefix: str) -> list[Entry]:
+        check_key(prefix)
+        return (await self._under(prefix))[0]
+
+    async def watch(self, prefix: str) -> AsyncGenerator[Change]:
+        check_key(prefix)
+        known: dict[str, Entry] = {}
+        while True:
+            try:
+                entries, revision = await self._under(prefix)
+                found = {entry.key: entry for entry in entries}
+                for change in differences(known, found):
+                    yield change
+                known = found
+                async with aclosing(self._changes(prefix, revision + 1)) as changes:
+                    async for change, entry in changes:
+                        known.pop(change.key, None)
+                        if entry:
+                            known[change.key] = entry
+                        yield change
+            except CoordinatorUnavailable:
+                await asyncio.sleep(_PAUSE_S)
+
+    async def _changes(self, prefix: str, first: int) -> AsyncGenerator[tuple[Change, Entry | None]]:
+        """Every change since a revision, until there was none for a while: then it is compared anew."""
+        asked = self._range(prefix) | {"start_revision": str(first)}
+        async with aclosing(self._members.follow("watch", {"create_request": asked}, _SILENCE_S)) as answers:
+            async for answer in answers:
+                if answer.get("canceled"):
+                    return
+                for event in answer.get("events", ()):
+                    entry = self._named(_entry(event["kv"]))
+                    if event.get("type") == "DELETE":
+                        yield Change(entry.key, None), None
+                    else:
+                        yield Change(entry.key, entry.value), entry
+
+    async def _under(self, prefix: str) -> tuple[list[Entry], int]:
+        asked = self._range(prefix) | {"limit": str(ENTRIES_MAX)}
+        answer = await self._call("kv/range", asked)
+        return sorted(map(self._named, _entries(answer)), key=lambda entry: entry.key), _revision(answer)
+
+    def _range(self, prefix: str) -> dict[str, str]:
+        begin = f"{self._prefix}/entries/{prefix}".encode()
+        return {"key": _text(begin), "range_end": _text(begin[:-1] + bytes([begin[-1] + 1]))}
+
+    def _named(self, entry: Entry) -> Entry:
+        return Entry(entry.key.removeprefix(f"{self._prefix}/entries/"), entry.value, entry.revision)
+
+    async def _is_held(self, seat: Seat) -> bool:
+        found = await self._entry(self._key("seats", seat.name))
+        return found is not None and int(orjson.loads(found.value)["epoch"]) == seat.epoch
+
+    async def _entry(self, key: str) -> Entry | None:
+        return next(iter(_entries(await self._call("kv/range", {"key": key}))), None)
+
+    async def _lease(self, ttl_s: float) -> str:
+        """etcd gives whole seconds, and no fewer than an election of its own takes."""
+        return str((await self._call("lease/grant", {"TTL": str(math.ceil(ttl_s))}))["ID"])
+
+    async def _end(self, lease: str) -> None:
+        # It ends by itself; and one that has ended is no member's to find.
+        with suppress(CoordinatorUnavailable):
+            await self._call("lease/revoke", {"ID": lease})
+
+    async def _call(self, what: str, body: dict[str, Any], *, may_repeat: bool = True) -> Answer:
+        return await self._members.call(what, body, may_repeat=may_repeat)
+
+    def _key(self, kind: str, name: str) -> str:
+        return _text(f"{self._prefix}/{kind}/{name}".encode())
+
+
+def _taking(seat: str, epochs: str, counter: Entry | None, epoch: int, mine: bytes, lease: str) -> dict[str, Any]:
+    """The transaction that takes a seat if it is free, with an epoch that nobody else has."""
+    return {
+        "compare": [_is_at(seat, 0), _is_at(epochs, counter.revision if counter else 0)],
+        "success": [
+            {"request_put": {"key": seat, "value": _text(mine), "lease": lease}},
+            {"request_put": {"key": epochs, "value": _text(b"%d" % epoch)}},
+        ],
+        "failure": [{"request_range": {"key": seat}}],
+    }
+
+
+def _is_at(key: str, revision: int) -> dict[str, str]:
+    """A comparison: the key's newest change is of this revision, 0 being a key that is not there."""
+    return {"key": key, "target": "MOD", "mod_revision": str(revision), "result": "EQUAL"}
+
+
+def _entries(answer: Answer) -> list[Entry]:
+    return [_entry(each) for each in answer.get("kvs", ())]
+
+
+def _entry(kv: dict[str, str]) -> Entry:
+    key = base64.b64decode(kv["key"]).decode()
+    return Entry(key, base64.b64decode(kv.get("value", "")), int(kv.get("mod_revision", 0)))
+
+
+def _revision(answer: Answer) -> int:
+    return int(answer["header"]["revision"])
+
+
+def _text(value: bytes) -> str:
+    return base64.b64encode(value).decode()

@@ -1,0 +1,151 @@
+"""The coordinator put together from the settings, and what this gateway does with it as long as it runs."""
+
+import asyncio
+import os
+import secrets
+import socket
+import ssl
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import orjson
+import structlog
+from sqlalchemy.orm import Session
+
+from gateway.identity.keys import Keys
+from gateway.settings import CoordinationSettings, SettingsInvalid
+from market.coordination.coordinator import Coordinator, CoordinatorUnavailable
+from market.coordination.fencing import highest_epoch
+from market.coordination.leadership import Leadership
+from market.coordination.membership import Membership
+from market.coordination.rights import RevokedKeys
+
+log = structlog.get_logger(__name__)
+
+_POLL_S = 1.0
+_AGAIN_S = 1.0
+_UNTOLD_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Coordination:
+    """What gateways agree through, and who of them is there."""
+
+    coordinator: Coordinator
+    membership: Membership
+    read: Callable[[], Session]
+
+    def lead(self, name: str) -> Leadership:
+        """A claim to a chore's seat: whoever runs it must fence what the chore writes by its `seat`."""
+
+        def known() -> int:
+            with self.read() as session:
+                return highest_epoch(session.connection(), name)
+
+        return Leadership(self.coordinator, name, highest_epoch=lambda: asyncio.to_thread(known))
+
+
+@asynccontextmanager
+async def open_coordination(
+    settings: CoordinationSettings,
+    keys: Keys,
+    read: Callable[[], Session],
+    write: Callable[[], Session],
+    *,
+    poll_s: float = _POLL_S,
+) -> AsyncGenerator[Coordination]:
+    """This gateway among the others, inside of the block. A database is looked at every `poll_s` seconds.
+
+    Raises:
+        SettingsInvalid: certificates for etcd cannot be read.
+    """
+    coordinator = _coordinator(settings, read, write, poll_s)
+    name = f"{socket.gethostname()}-{secrets.token_hex(4)}"
+    facts = {"host": socket.gethostname(), "pid": os.getpid()}
+    membership = Membership(
+        coordinator,
+        name,
+        orjson.dumps(facts),
+        on_change=lambda other: log.info("gateway", name=other, is_there=other in membership.members),
+    )
+    revoked = RevokedKeys(coordinator, keys.forget)
+    untold = _Untold(revoked)
+    try:
+        # Without it keys go by the database alone until the coordinator answers.
+        await revoked.load()
+    except CoordinatorUnavailable as error:
+        log.warning("the coordinator does not answer yet", reason=str(error))
+    keys.refused, keys.on_revoked = revoked, untold.note
+    tasks = [
+        asyncio.create_task(each.run(), name=f"coordination: {what}")
+        for what, each in (("membership", membership), ("revoked keys", revoked), ("revocations told", untold))
+    ]
+    try:
+        yield Coordination(coordinator, membership, read)
+    finally:
+        keys.on_revoked = None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await coordinator.aclose()
+
+
+class _Untold:
+    """Revocations that the others are still to be told of."""
+
+    def __init__(self, revoked: RevokedKeys) -> None:
+        self._revoked = revoked
+        self._loop = asyncio.get_running_loop()
+        self._waiting: asyncio.Queue[str] = asyncio.Queue(_UNTOLD_MAX)
+
+    def note(self, key_ids: Sequence[str]) -> None:
+        """From whatever thread."""
+        self._loop.call_soon_threadsafe(self._take, key_ids)
+
+    def _take(self, key_ids: Sequence[str]) -> None:
+        for key_id in key_ids:
+            if self._waiting.full():
+                log.warning("too many revocations wait to be told; others see them in the database")
+                return
+            self._waiting.put_nowait(key_id)
+
+    async def run(self) -> None:
+        while True:
+            await self._tell(await self._waiting.get())
+
+    async def _tell(self, key_id: str) -> None:
+        while True:
+            try:
+                await self._revoked.add(key_id)
+            except CoordinatorUnavailable as error:
+                log.warning("a revocation cannot be told yet", key=key_id, reason=str(error))
+            else:
+                return
+            await asyncio.sleep(_AGAIN_S)
+
+
+def _coordinator(
+    settings: CoordinationSettings, read: Callable[[], Session], write: Callable[[], Session], poll_s: float
+) -> Coordinator:
+    if settings.kind == "database":
+        from market.coordination.database import DatabaseCoordinator
+
+        return DatabaseCoordinator(read, write, poll_s=poll_s)
+    from gateway.coordination.etcd import EtcdCoordinator
+    from gateway.coordination.etcd_members import EtcdMembers
+
+    members = EtcdMembers(settings.etcd_urls, _tls(settings), settings.timeout_s)
+    return EtcdCoordinator(members, settings.prefix)
+
+
+def _tls(settings: CoordinationSettings) -> ssl.SSLContext | None:
+    if not (settings.etcd_ca or settings.etcd_certificate):
+        return None
+    try:
+        context = ssl.create_default_context(cafile=settings.etcd_ca)
+        if settings.etcd_certificate:
+            context.load_cert_chain(settings.etcd_certificate)
+    except OSError as error:
+        raise SettingsInvalid(f"coordination: a certificate for etcd cannot be used: {error.strerror}") from None
+    return context

@@ -1,0 +1,110 @@
+"""`python -m gateway.counting`: load tokenizers and count by them, as frames on stdin ask, until stdin closes."""
+
+import os
+import select
+import signal
+import sys
+
+import msgspec
+from tokenizers import Tokenizer
+
+from accounting.errors import TextNotCounted
+from accounting.metering.delivered import TokenCounter, is_librarys
+from gateway.counting.frames import FRAME_BYTES_MAX, LENGTH, Count, Limits, Load, Question, Reply, packed
+from gateway.memory import limit_memory
+from market.counting.shapes import check_shape
+from market.errors import TokenizerRefused
+
+LOADED_MAX = 4
+
+
+def main() -> int:
+    first = _frame()
+    if first is None:
+        return 0
+    limits = msgspec.msgpack.decode(first, type=Limits)
+    limit_memory(limits.memory_bytes)
+    # Its default ends the process whatever the library does just now; Python would wait for it to return.
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    replies = _silenced()
+    desk = _Desk()
+    while (frame := _frame(limits.idle_s)) is not None:
+        question: Question = msgspec.msgpack.decode(frame, type=Question)
+        signal.setitimer(
+            signal.ITIMER_PROF, limits.load_cpu_s if isinstance(question, Load) else limits.count_cpu_s
+        )
+        reply = desk.load(question) if isinstance(question, Load) else desk.count(question)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        _write(replies, packed(reply))
+    return 0
+
+
+class _Desk:
+    def __init__(self) -> None:
+        self._loaded: dict[str, TokenCounter] = {}
+
+    def load(self, wanted: Load) -> Reply:
+        try:
+            tokenizer = Tokenizer.from_buffer(check_shape(wanted.content))
+        except TokenizerRefused as error:
+            return Reply(trouble="refused", part=error.part, problem=error.problem)
+        except BaseException as error:
+            if is_librarys(error):
+                return Reply(trouble="refused", problem=f"cannot be read: {str(error)[:200]}")
+            raise
+        if len(self._loaded) >= LOADED_MAX:
+            self._loaded.pop(next(iter(self._loaded)))
+        self._loaded[wanted.sha256] = TokenCounter(tokenizer, wanted.sha256)
+        return Reply()
+
+    def count(self, wanted: Count) -> Reply:
+        counter = self._loaded.pop(wanted.sha256, None)
+        if counter is None:
+            return Reply(trouble="unknown")
+        # The one that was not asked for longest leaves first.
+        self._loaded[wanted.sha256] = counter
+        try:
+            return Reply(counter.segment_tokens(wanted.segments))
+        except TextNotCounted as error:
+            return Reply(trouble="failed", problem=str(error))
+
+
+def _frame(idle_s: float | None = None) -> bytes | None:
+    """The next one; None at the end, or where none begins for so long."""
+    if idle_s is not None and not select.select([0], [], [], idle_s)[0]:
+        return None
+    head = _read(LENGTH.size)
+    if head is None:
+        return None
+    (length,) = LENGTH.unpack(head)
+    assert length <= FRAME_BYTES_MAX, "owners know the bounds"
+    return _read(length)
+
+
+def _read(size: int) -> bytes | None:
+    parts: list[bytes] = []
+    while size:
+        part = os.read(0, min(size, 2**20))
+        if not part:
+            return None
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def _write(replies: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(replies, data) :]
+
+
+def _silenced() -> int:
+    """Where replies go; what else prints reaches nobody."""
+    replies = os.dup(1)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+    return replies
+
+
+if __name__ == "__main__":
+    sys.exit(main())

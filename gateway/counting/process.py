@@ -1,0 +1,132 @@
+"""One counting process as its owner holds it: started, asked one thing after the other, ended."""
+
+import os
+import select
+import signal
+import threading
+import time
+from contextlib import suppress
+from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
+
+import msgspec
+
+from cluster.nodes.interpreter import command_of, environment
+from gateway.counting.frames import LENGTH, Limits, Question, Reply, packed
+
+REPLY_BYTES_MAX = 2**18
+_MODULE = "gateway.counting"
+_END_S = 5.0
+# Others kill so: the machine where it runs out of memory, people.
+_FROM_OUTSIDE = frozenset((-signal.SIGKILL, -signal.SIGTERM))
+
+
+class Died(Exception):
+    """The process ended instead of an answer, and nobody from outside has ended it."""
+
+
+class Stuck(Exception):
+    """No answer came in time, or somebody has ended the process: that says nothing of what was asked."""
+
+
+class CountingProcess:
+    """Blocks; one thread at a time may ask. It ends with its owner, for it reads its owner's pipe."""
+
+    def __init__(self, limits: Limits) -> None:
+        """Raises OSError: there is no room for a process."""
+        self._process = Popen(  # nothing of the owner's environment but where our code is
+            command_of(_MODULE),
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=DEVNULL,
+            bufsize=0,
+            env=_environment(),
+            start_new_session=True,
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._asks, self._hears = self._process.stdin.fileno(), self._process.stdout.fileno()
+        for pipe in (self._asks, self._hears):
+            os.set_blocking(pipe, False)
+        self._first = packed(limits)
+        # It may end by itself, and then somebody has to take note of that.
+        threading.Thread(target=self._process.wait, name="counting", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def ask(self, question: Question, within_s: float) -> Reply:
+        """Raises Died, Stuck; then it is to be ended."""
+        until_s = time.monotonic() + within_s
+        said, self._first = self._first + packed(question), b""
+        try:
+            self._tell(said, until_s)
+            (length,) = LENGTH.unpack(self._hear(LENGTH.size, until_s))
+            if length > REPLY_BYTES_MAX:
+                raise Died("it says more than there is to say")
+            return msgspec.msgpack.decode(self._hear(length, until_s), type=Reply)
+        except (BrokenPipeError, EOFError):
+            raise self._why() from None
+        except msgspec.MsgspecError:
+            raise Died("it says what nobody understands") from None
+
+    def kill(self) -> None:
+        """From any thread: whoever has asked it gets Stuck."""
+        self._process.kill()
+
+    def end(self) -> None:
+        """Kill it, whatever it does, and leave nothing of it."""
+        self.kill()
+        with suppress(TimeoutExpired):
+            self._process.wait(_END_S)
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            with suppress(OSError):
+                pipe.close()
+
+    def _why(self) -> Died | Stuck:
+        try:
+            status = self._process.wait(_END_S)
+        except TimeoutExpired:
+            return Stuck("it closed its pipes")
+        if status in _FROM_OUTSIDE:
+            return Stuck(f"somebody has ended it with signal {-status}")
+        if status == -signal.SIGPROF:
+            return Died("it takes too long")
+        return Died(f"it ends the process that counts, with status {status}")
+
+    def _tell(self, data: bytes, until_s: float) -> None:
+        rest = memoryview(data)
+        while rest:
+            _await(self._asks, select.POLLOUT, until_s)
+            with suppress(BlockingIOError):
+                rest = rest[os.write(self._asks, rest) :]
+
+    def _hear(self, size: int, until_s: float) -> bytes:
+        heard = b""
+        while len(heard) < size:
+            _await(self._hears, select.POLLIN, until_s)
+            with suppress(BlockingIOError):
+                part = os.read(self._hears, size - len(heard))
+                if not part:
+                    raise EOFError
+                heard += part
+        return heard
+
+
+def _await(pipe: int, event: int, until_s: float) -> None:
+    # Not select.select: a gateway may have more files open than that knows.
+    poll = select.poll()
+    poll.register(pipe, event)
+    if not poll.poll(max(0.0, until_s - time.monotonic()) * 1000):
+        raise Stuck("no answer came in time")
+
+
+def _environment() -> dict[str, str]:
+    found = {"PATH": os.defpath, "TOKENIZERS_PARALLELISM": "false"}
+    path = environment().get("PYTHONPATH")
+    return found | {"PYTHONPATH": path} if path else found

@@ -1,0 +1,134 @@
+"""What the owner does about credit lines: offer, sign, acknowledge, end. Each of them again changes nothing."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gateway.friends.friends import Friends
+from gateway.friends.friendship import Friendship
+from gateway.friends.position import Position, Positions
+from gateway.friends.telling import is_address, read, written
+from gateway.market.identity import OwnIdentity
+from market.channels.credit_line import CreditLine
+from market.errors import StatementInvalid
+from market.records.amounts import Amount
+from market.records.envelope import LIFETIME_MAX_MS, Record
+
+_NAME_DIGITS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What each may owe the other at most, in nano-USD, and for how long."""
+
+    friend: str
+    they_owe_max_nano: int
+    we_owe_max_nano: int
+    lasts_ms: int
+
+
+class FriendsDesk:
+    """Signs in the name of this gateway.
+
+    Raises:
+        MarketError: anywhere, where something is not to be believed or not to be signed.
+        OSError: anywhere.
+        sqlite3.Error: where positions are read.
+    """
+
+    def __init__(self, folder: Path, own: OwnIdentity) -> None:
+        self._own = own
+        self._positions = Positions(folder)
+        self.friends = Friends(folder, own)
+
+    def invite(self, offer: Offer, now_ms: int) -> Friendship:
+        """Sign a line; the same one that is still unanswered where one was offered before."""
+        line = self._line(offer, now_ms)
+        for each in self.friends:
+            is_same = _reopened(each.line, line) == line
+            if is_same and each.ours and not each.theirs and not each.is_ended and now_ms < each.ends_ms:
+                return each
+        self._check_alone(line, offer.friend, now_ms)
+        ours = self._sign(line, now_ms, now_ms + offer.lasts_ms)
+        return self.friends.keep(Friendship(line, self._own.id, ours))
+
+    def heard(self, text: str) -> Friendship:
+        """What a friend's text says, checked; nothing is kept."""
+        told = self.friends.heard(read(text))
+        if told.theirs is None:
+            raise StatementInvalid("the friend has not signed this credit line")
+        return told
+
+    def known(self, told: Friendship) -> Friendship | None:
+        return self.friends.find(told.line.id)
+
+    def accept(self, told: Friendship, now_ms: int) -> tuple[Friendship, bool]:
+        """Keep what a friend says, and sign the line if we have not: whether we did is the second."""
+        known = self.known(told)
+        merged = known.merged(told) if known else told
+        if merged.ours is not None or merged.theirs is None:
+            return self.friends.keep(merged), False
+        until_ms = merged.theirs.expires_ms or 0
+        if until_ms <= now_ms:
+            raise StatementInvalid("the friend's offer has ended: ask for another one")
+        self._check_alone(merged.line, merged.friend, now_ms)
+        # Clocks may be apart: ours must not make a record that lasts longer than one may.
+        ours = self._sign(merged.line, now_ms, min(until_ms, now_ms + (LIFETIME_MAX_MS["credit_line"] or 0)))
+        return self.friends.keep(replace(merged, ours=ours)), True
+
+    def acknowledge(self, friendship: Friendship, paid_nano: int, now_ms: int) -> Friendship:
+        """Sign that the friend has paid so much in all, in nano-USD."""
+        body = friendship.acknowledgement(paid_nano)
+        if friendship.paid_nano(friendship.friend) == paid_nano:
+            return friendship
+        name = f"{friendship.line.id[:_NAME_DIGITS]}.paid"
+        record = self._own.say("payment", name, now_ms, body, now_ms)
+        return self.friends.keep(replace(friendship, payments=(*friendship.payments, record)))
+
+    def end(self, friendship: Friendship) -> Friendship:
+        return self.friends.keep(replace(friendship, is_ended=True))
+
+    def text(self, friendship: Friendship, url: str = "") -> str:
+        """What the friend needs to know as much as we do. `url` is where we sell.
+
+        Raises:
+            StatementInvalid: the address is none.
+        """
+        address = url.strip().rstrip("/")
+        if not is_address(address):
+            raise StatementInvalid("an address is such as https://mill.example, with nothing behind name and port")
+        return written(self.friends.told(friendship, address))
+
+    def position(self, friendship: Friendship) -> Position:
+        return self._positions.of(friendship)
+
+    def positions(self) -> list[Position]:
+        return [self._positions.of(each) for each in self.friends]
+
+    def _line(self, offer: Offer, now_ms: int) -> CreditLine:
+        own, friend = self._own.id, offer.friend
+        if friend == own:
+            raise StatementInvalid("this is our own identity: a line is with somebody else")
+        if len(friend) != len(own) or set(friend) - set("0123456789abcdef"):
+            raise StatementInvalid("a friend's identity has 64 hex digits, as its `millrace identity show` says")
+        owes_max = {friend: Amount(offer.they_owe_max_nano), own: Amount(offer.we_owe_max_nano)}
+        first, second = sorted((own, friend))
+        return CreditLine(first, second, owes_max[first], owes_max[second], now_ms)
+
+    def _check_alone(self, line: CreditLine, friend: str, now_ms: int) -> None:
+        """With two lines a friend could owe twice of what was meant. Raises StatementInvalid."""
+        for each in self.friends:
+            holds = each.ours is not None and not each.is_ended and now_ms < each.ends_ms
+            if holds and each.friend == friend and each.line != line:
+                raise StatementInvalid(
+                    f"there is line {each.line.id} with this friend: end it before another begins"
+                )
+
+    def _sign(self, line: CreditLine, now_ms: int, until_ms: int) -> Record:
+        return self._own.say("credit_line", line.id[:_NAME_DIGITS], now_ms, line, now_ms, until_ms)
+
+
+def _reopened(line: CreditLine, other: CreditLine) -> CreditLine:
+    """The line as if opened when the other one was."""
+    return CreditLine(
+        line.first, line.second, line.first_owes_max_nano, line.second_owes_max_nano, other.opened_ms
+    )

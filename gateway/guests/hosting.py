@@ -1,0 +1,116 @@
+"""One guest's way from admission to settled usage: without waiting, quotas, cache, or anybody else's help."""
+
+import asyncio
+from collections.abc import Sequence
+
+import structlog
+
+from accounting.ledger.postings import Outcome
+from cluster.errors import GenerationError
+from gateway.errors import GatewayError, LaneFailed, LaneTimeout, Preempted, RequestInvalid, to_api_error
+from gateway.guests.guests import Stay
+from gateway.identity.caller import Caller
+from gateway.journey.client import Client
+from gateway.journey.heads import headers_of
+from gateway.journey.nobody import why_nobody
+from gateway.journey.settling import refusal
+from gateway.journey.trip import Ending, Trip
+from gateway.lanes.base import Answer, Call, Meter, Offer
+from gateway.limits.admission import choices_of
+from gateway.openai import GENERATES
+from gateway.services import Services
+
+log = structlog.get_logger(__name__)
+
+# Nobody keeps a slot for longer, however slowly the answer is read.
+STAY_S = 1800.0
+
+
+async def host(services: Services, caller: Caller, call: Call, client: Client) -> None:
+    """Answer a guest. Raises what gateway.errors turns into a status; later errors are the answer's last event."""
+    services.guests.check_key(caller)
+    offers, trip = _offers(services, caller, call)
+    places = choices_of(call.generation)
+    try:
+        offer = services.guests.place_for(offers, places)
+    except GatewayError:
+        services.metrics.guests.labels("refused").inc()
+        raise
+    trip.offer = offer
+    with services.guests.staying(offer, places) as stay:
+        await _Hosted(services, trip, client, stay).run(offer)
+
+
+def _offers(services: Services, caller: Caller, call: Call) -> tuple[Sequence[Offer], Trip]:
+    """Whatever may and can answer, best first; no other model in place of the one asked for."""
+    if call.kind not in GENERATES:
+        raise RequestInvalid("Guests ask for chat completions and completions alone.")
+    decision = services.router.explain(caller, call)
+    model = call.request.model
+    offers = [candidate.offer for candidate in decision.candidates if candidate.offer.model == model]
+    if not offers:
+        raise why_nobody(call, decision)
+    return offers, Trip.begin(call, caller, decision)
+
+
+class _Hosted:
+    """A guest that has a place, to its end: its own, its backend's, or the owner's coming."""
+
+    def __init__(self, services: Services, trip: Trip, client: Client, stay: Stay) -> None:
+        self._services = services
+        self._trip = trip
+        self._client = client
+        self._stay = stay
+        self._has_begun = False
+
+    async def run(self, offer: Offer) -> None:
+        ending, meter = Ending(499, "interrupted"), Meter()
+        try:
+            async with asyncio.timeout(STAY_S):
+                answer = await self._services.lanes[offer.lane].open(self._trip.call, offer)
+                meter = answer.meter
+                ending = await self._send(answer)
+        except asyncio.CancelledError:
+            # It may be the caller who has left, in the same moment or before.
+            if not self._stay.is_over or self._stay.task.uncancel() > 0:
+                raise
+            await asyncio.sleep(0)  # the owner's request goes first
+            ending = self._give_up(Preempted("The machine's owner needs it; ask elsewhere."))
+        except TimeoutError:
+            ending = self._give_up(LaneTimeout(f"A guest may stay {STAY_S:.0f} s."))
+        except (LaneFailed, GenerationError) as error:
+            ending = self._give_up(error)
+        except Exception as error:
+            ending = refusal(error)
+            raise
+        finally:
+            self._note(meter, ending)
+
+    async def _send(self, answer: Answer) -> Ending:
+        self._trip.first_byte_s = self._trip.elapsed_s
+        is_stream = self._trip.call.request.is_stream
+        try:
+            self._client.begin(answer.status, headers_of(self._trip, answer), is_stream=is_stream)
+            self._has_begun = True
+            await answer.body.send(self._client)
+        finally:
+            await answer.body.close()
+        outcome: Outcome = "complete" if answer.status == 200 and answer.meter.is_complete else "failed"
+        self._client.finish()
+        return Ending(answer.status, outcome)
+
+    def _give_up(self, error: Exception) -> Ending:
+        """Behind the last whole event the reason; in place of an answer it is one."""
+        said = to_api_error(error)
+        log.info("guest ends", request_id=self._trip.call.id, reason=said.code)
+        self._client.break_off(said)
+        status = 200 if self._has_begun else said.status
+        if isinstance(error, Preempted):
+            return Ending(status, "interrupted", "preempted")
+        return Ending(status, "failed", str(error)) if self._has_begun else refusal(error)
+
+    def _note(self, meter: Meter, ending: Ending) -> None:
+        """A usage row and a line of the request log, as for everybody; nothing that own requests are judged by."""
+        outcome = "preempted" if self._stay.is_over else ending.outcome
+        self._services.metrics.guests.labels(outcome).inc()
+        self._services.bookkeeper.settle(self._trip, meter, ending)

@@ -1,0 +1,117 @@
+"""How idle this gateway is, for the agent that sells what is idle: a state, and waiting until it is another one.
+
+Own requests tell nobody that they come and go: whoever waits looks, a few times a second, so that the hot path
+does nothing for this.
+"""
+
+import asyncio
+import time
+from dataclasses import dataclass, field, replace
+
+from gateway.guests.admission import OWN
+from gateway.guests.sensors import gpu_percent, is_on_battery
+from gateway.guests.spare import SpareModel, spare_models
+from gateway.services import Services
+
+LOOK_EVERY_S = 0.25
+# How old what the system says may be: to ask takes a process.
+SENSED_S = 5.0
+# A card's load is a mean over up to a second.
+SETTLES_S = 2.0
+_STEP_PERCENT = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """`queue_empty_s` is how long there has been no own work; 0 while there is any.
+
+    `gpu_percent` is what the cards were busy with when there were last no guests. `version` is another one
+    whenever anything changes but the clock, or own work has come and gone.
+    """
+
+    version: int
+    queue_empty_s: float
+    own_in_flight: int
+    own_batches: int
+    guests: int
+    gpu_percent: float | None
+    is_on_battery: bool | None
+    models: tuple[SpareModel, ...]
+    is_paused: bool = False
+
+
+@dataclass(slots=True)
+class IdleWatch:
+    """One event loop owns it."""
+
+    services: Services
+    # Versions of an earlier start are not this one's.
+    _version: int = field(default_factory=lambda: time.time_ns() // 10**6)
+    _last: tuple[Idle, float] | None = None
+    _sensed: tuple[float | None, bool | None] = (None, None)
+    _sensed_until_s: float = 0.0
+    _busy_s: float = 0.0
+
+    async def state(self) -> Idle:
+        """How it is now."""
+        await self._sense()
+        return self._look()
+
+    async def after(self, version: int, wait_s: float) -> Idle:
+        """The first state that is not of this version, or how it is when the wait ends."""
+        until_s = time.monotonic() + wait_s
+        while True:
+            found, left_s = await self.state(), until_s - time.monotonic()
+            if found.version != version or left_s <= 0 or self.services.guests.is_closed:
+                return found
+            await asyncio.sleep(min(left_s, LOOK_EVERY_S))
+
+    def _look(self) -> Idle:
+        services, now_s = self.services, time.monotonic()
+        work = services.guests.own_work()
+        if not work.is_none:
+            self._busy_s = now_s
+        empty_since_s = max(services.admission.empty_since_s, self._busy_s)
+        card_percent, is_low = self._sensed
+        found = Idle(
+            version=self._version,
+            queue_empty_s=round(now_s - empty_since_s, 3) if work.is_none else 0.0,
+            own_in_flight=work.requests,
+            own_batches=work.batches,
+            guests=len(services.guests.stays),
+            gpu_percent=card_percent,
+            is_on_battery=is_low,
+            models=self._models(),
+            is_paused=services.guests.is_paused,
+        )
+        # Work that came and went between two looks has still been there.
+        lasting = _lasting(found), empty_since_s if work.is_none else 0.0
+        if lasting != self._last:
+            self._version += 1
+        self._last = lasting
+        return replace(found, version=self._version)
+
+    def _models(self) -> tuple[SpareModel, ...]:
+        services = self.services
+        lanes = [lane for name, lane in services.lanes.items() if name in OWN]
+        offers = [offer for lane in lanes for name in lane.models() for offer in lane.offers(name)]
+        tokenizers = services.bookkeeper.recounter.tokenizers
+        return spare_models(offers, services.guests.places, tokenizers.pinned)
+
+    async def _sense(self) -> None:
+        if time.monotonic() >= self._sensed_until_s:
+            self._sensed_until_s = time.monotonic() + SENSED_S
+            began_s = time.monotonic()
+            card_percent, is_low = await asyncio.to_thread(lambda: (gpu_percent(), is_on_battery()))
+            guests = self.services.guests
+            if guests.stays or guests.left_s > began_s - SETTLES_S:
+                # That has the guests' own work in it.
+                card_percent = self._sensed[0]
+            self._sensed = card_percent, is_low
+
+
+def _lasting(idle: Idle) -> Idle:
+    """What a change of is news: not how many own requests there are beyond the first, nor a card's every tick."""
+    is_busy = idle.own_in_flight > 0
+    tens = None if idle.gpu_percent is None else float(round(idle.gpu_percent / _STEP_PERCENT))
+    return replace(idle, version=0, queue_empty_s=0.0, gpu_percent=tens, own_in_flight=int(is_busy))

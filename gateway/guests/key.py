@@ -1,0 +1,36 @@
+"""The key that guests come with: one for each gateway, made anew whenever the selling agent asks for it."""
+
+import hashlib
+import platform
+from pathlib import Path
+
+from gateway.guests.guests import Guests
+from gateway.identity.audit import Actor
+from gateway.identity.caller import GUESTS
+from gateway.identity.key_rows import KeyTerms
+from gateway.identity.keys import IssuedKey, Keys
+from gateway.settings import LaneName
+
+DEPARTMENT = "market"
+
+_LANES: tuple[LaneName, ...] = ("cluster", "pool")
+# Behind everybody, should anything ever put them in a line.
+_LAST = 100
+_ID_CHARS = 12
+
+
+def issue_guest_key(keys: Keys, guests: Guests, data_dir: Path, by: Actor) -> IssuedKey:
+    """A new key for guests; the one before it ends now. Writes to the database. Raises what `Keys.issue` does."""
+    terms = KeyTerms(priority=_LAST)
+    with guests.key_lock:  # the last one that is made must be the one that is used
+        issued = keys.issue(
+            _name(data_dir), _LANES, user_id=GUESTS, department=DEPARTMENT, terms=terms, is_guest=True, by=by
+        )
+        guests.use_key(issued.row.key_id)
+    return issued
+
+
+def _name(data_dir: Path) -> str:
+    """Gateways that share a database have a key each, and leave the others' alone."""
+    gateway = f"{platform.node()}:{data_dir.absolute()}"
+    return f"guests of {hashlib.sha256(gateway.encode()).hexdigest()[:_ID_CHARS]}"

@@ -1,0 +1,54 @@
+"""Whether this machine is busy or short of power, as far as the system says: its NVIDIA cards, its batteries."""
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+POWER_SUPPLY = Path("/sys/class/power_supply")
+
+_SMI_TIMEOUT_S = 5.0
+_SMI_QUERY = ("--query-gpu=utilization.gpu", "--format=csv,noheader,nounits")
+_CARDS_MAX = 64
+_SUPPLIES_MAX = 64
+# A mouse has a battery, too.
+_NOT_OURS = "Device"
+
+
+def gpu_percent(find: Callable[[str], str | None] = shutil.which) -> float | None:
+    """How busy the busiest NVIDIA card is, with whatever it works on; None where nobody says. Takes up to 5 s."""
+    program = find("nvidia-smi")
+    if program is None:
+        return None
+    try:
+        said = subprocess.run(
+            [program, *_SMI_QUERY], capture_output=True, timeout=_SMI_TIMEOUT_S, check=True, text=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        return None
+    known = [float(line) for line in map(str.strip, said.splitlines()[:_CARDS_MAX]) if line.isdecimal()]
+    return max((percent for percent in known if percent <= 100), default=None)
+
+
+def is_on_battery(root: Path = POWER_SUPPLY) -> bool | None:
+    """Whether the machine runs on its battery; None where there is none, or the system does not say."""
+    try:
+        supplies = sorted(root.iterdir())[:_SUPPLIES_MAX]
+    except OSError:
+        return None
+    plugs = [_text(each / "online") for each in supplies if _text(each / "type") in ("Mains", "USB", "Wireless")]
+    batteries = [
+        _text(each / "status")
+        for each in supplies
+        if _text(each / "type") in ("Battery", "UPS") and _text(each / "scope") != _NOT_OURS
+    ]
+    if not batteries:
+        return None
+    return "Discharging" in batteries and "1" not in plugs
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""

@@ -1,0 +1,72 @@
+"""What this gateway could give guests: its models, with what an offer on the market has to say of them. Pure."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from accounting.metering.tokenizers import Pinned
+from gateway.guests.admission import Places, is_open
+from gateway.lanes.base import Offer
+
+_SHA_CHARS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SpareModel:
+    """One model over all its backends here. What they do not agree on, or nobody knows, is None.
+
+    `slots` is what guests could have at once if there were no own work, `slots_free` that less what they have.
+    `tokenizer_path` is a file of this machine.
+    """
+
+    id: str
+    slots_free: int
+    slots: int
+    context_tokens: int | None
+    weights_sha256: str | None
+    tokenizer_sha256: str | None
+    tokenizer_path: str | None
+    quantization: str | None
+
+
+def spare_models(
+    offers: Iterable[Offer],
+    present: Places,
+    tokenizer_of: Callable[[str], Pinned | None],
+) -> tuple[SpareModel, ...]:
+    """Models that a guest could be answered by, by name."""
+    by_model: dict[str, list[Offer]] = {}
+    for offer in offers:
+        if is_open(offer, present):
+            by_model.setdefault(offer.model, []).append(offer)
+    return tuple(_spare(model, found, present, tokenizer_of(model)) for model, found in sorted(by_model.items()))
+
+
+def _spare(model: str, offers: Sequence[Offer], present: Places, pinned: Pinned | None) -> SpareModel:
+    contexts = [offer.context_tokens for offer in offers]
+    known = [tokens for tokens in contexts if tokens is not None]
+    return SpareModel(
+        id=model,
+        slots_free=sum(present.free(offer) for offer in offers),
+        slots=sum(present.of(offer) for offer in offers),
+        # A guest may come to any of them.
+        context_tokens=min(known) if len(known) == len(contexts) else None,
+        weights_sha256=_agreed(_weights(offer) for offer in offers),
+        tokenizer_sha256=pinned.sha256.lower() if pinned else None,
+        tokenizer_path=str(pinned.path.absolute()) if pinned else None,
+        quantization=_agreed(_quantization(offer) for offer in offers),
+    )
+
+
+def _weights(offer: Offer) -> str | None:
+    """The digest of all the model's bytes; how precisely they are computed with stands behind it."""
+    digest = offer.weights.partition("/")[0]
+    return digest if len(digest) == _SHA_CHARS else None
+
+
+def _quantization(offer: Offer) -> str | None:
+    return offer.quantization or offer.weights.partition("/")[2] or None
+
+
+def _agreed(values: Iterable[str | None]) -> str | None:
+    found = set(values)
+    return found.pop() if len(found) == 1 else None

@@ -1,0 +1,1 @@
+"""The house: who puts credits aside for sellers, settles what was promised, and pays it out."""

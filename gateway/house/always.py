@@ -1,0 +1,23 @@
+"""Whose records a house always has room for: its own, and its sellers', however much strangers tell it."""
+
+import time
+from collections.abc import Callable, Container, Set
+
+_EVERY_S = 10.0
+
+
+class Always(Container[str]):
+    """Identities. Those of `sellers`, which may block, are asked for again after a few seconds."""
+
+    def __init__(self, own: Set[str], now_s: Callable[[], float] = time.monotonic) -> None:
+        self.sellers: Callable[[], Set[str]] = frozenset
+        self._own = own
+        self._now_s = now_s
+        self._known: Set[str] = frozenset()
+        self._asked_s = float("-inf")
+
+    def __contains__(self, identity: object) -> bool:
+        if self._now_s() >= self._asked_s + _EVERY_S:
+            self._asked_s = self._now_s()
+            self._known = self.sellers()
+        return identity in self._own or identity in self._known

@@ -1,0 +1,105 @@
+"""/market/v1/disputes: both sides bring the text that was delivered, or show what was asked, and it is counted."""
+
+import base64
+import hashlib
+
+from fastapi import APIRouter
+
+from accounting.money import format_usd
+from gateway.api.accounting.asking import Person
+from gateway.errors import RequestInvalid
+from gateway.house.asking import Facts, Open
+from gateway.house.forms import Id, NewDispute, ShownPrompt
+from gateway.times import at
+from market.auditing.prompts import Shown
+from market.errors import RecordInvalid
+from market.house.disputes import Brought
+from market.house.quarrels import LaneStanding
+from market.house.tables import DisputeRow
+from market.house.texts import Text
+from market.listings.listing import Listing
+from market.records.envelope import Record, open_record
+from market.sealing.agreement import Keys
+
+router = APIRouter(prefix="/market/v1/disputes")
+
+
+@router.post("")
+async def bring(house: Open, person: Person, wanted: NewDispute) -> Facts:
+    """Bring a text, the prompt or receipts; the first one opens the dispute, at a fee that is kept if it loses."""
+    listing = _read(wanted.listing, "listing") if wanted.listing else None
+    receipts = tuple(_read(raw, "receipts") for raw in wanted.receipts)
+    digest = hashlib.sha256(wanted.allocation.encode()).hexdigest()
+    texts = {n: Text(text.content, text.reasoning, text.calls) for n, text in wanted.texts.items()}
+    prompt = _shown(wanted.prompt) if wanted.prompt else None
+    brought = Brought(digest, wanted.lane, listing, texts, prompt, receipts)
+    await house.ask(house.disputes.check, person.user_id, brought)
+    if listing:
+        offer, needed = _offer(listing), await house.ask(house.disputes.tokenizers)
+        await house.counters.fetch(offer.tokenizer_sha256, offer.endpoint, needed)
+    row = await house.ask(house.disputes.bring, person.user_id, brought)
+    if row.status == "decided":
+        await house.ask(house.settlements.submit, digest, ())
+    return _facts(row)
+
+
+@router.get("/{allocation}")
+async def show_lanes(house: Open, person: Person, allocation: Id) -> Facts:
+    """How each lane of an allocation stands, for its buyer and its seller; `allocation` is its record's SHA-256.
+
+    Of what is not settled there are the records that say so, and what the buyer has said of its keys: nobody has
+    to take the house's word for it.
+    """
+    lanes = await house.ask(house.disputes.of, person.user_id, allocation)
+    statements = await house.ask(house.disputes.statements_of, allocation)
+    return {
+        "lanes": [_lane(standing) | {"dispute": _facts(row) if row else None} for standing, row in lanes],
+        "statements": [record.raw.decode() for record in statements],
+    }
+
+
+def _lane(standing: LaneStanding) -> Facts:
+    return {
+        "lane": standing.lane,
+        "seq": standing.seq,
+        "receipt": standing.receipt,
+        "standing": standing.standing,
+        "amount": format_usd(standing.nano),
+        "records": [record.raw.decode() for record in standing.records],
+    }
+
+
+def _shown(prompt: ShownPrompt) -> Shown:
+    keys = Keys(bytes.fromhex(prompt.key), bytes.fromhex(prompt.nonce))
+    return Shown(base64.b64decode(prompt.sealed), keys)
+
+
+def _read(raw: str, param: str) -> Record:
+    """A record as it was signed. Raises RequestInvalid."""
+    try:
+        return open_record(raw.encode())
+    except RecordInvalid as error:
+        raise RequestInvalid(f"{param}: {error}", param=param, code="record_invalid") from None
+
+
+def _offer(record: Record) -> Listing:
+    """The listing that a voucher's prices are of; it may have ended long ago. Raises RequestInvalid."""
+    try:
+        return record.read("listing", Listing)
+    except RecordInvalid as error:
+        raise RequestInvalid(f"listing: {error}", param="listing", code="record_invalid") from None
+
+
+def _facts(row: DisputeRow) -> Facts:
+    return {
+        "id": row.id,
+        "lane": row.lane,
+        "seq": row.seq,
+        "opened_by": row.opener,
+        "status": row.status,
+        "fee": format_usd(row.fee_nano),
+        "answer_by": at(row.answer_by_ns),
+        "reason": row.reason,
+        "loser": row.loser,
+        "amount": None if row.amount_nano is None else format_usd(row.amount_nano),
+    }

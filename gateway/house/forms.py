@@ -1,0 +1,118 @@
+"""What the house is sent."""
+
+import base64
+import binascii
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+
+from accounting.money import UsdAmount
+from gateway.api.fields import Body, Text
+from market.channels.evidence import EVIDENCE_MAX
+from market.channels.terms import LANES_MAX
+from market.counting.answer import CALLS_MAX, CHOICES_MAX
+from market.house.statements import STATEMENTS_MAX
+from market.house.texts import CHARS_MAX
+from market.house.words import RECEIPTS_MAX
+from market.records.envelope import RECORD_BYTES_MAX
+from market.sealing.request import SEALED_BYTES_MAX
+
+Id = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+Signature = Annotated[str, Field(pattern="^[0-9a-f]{128}$")]
+Raw = Annotated[str, Field(min_length=2, max_length=RECORD_BYTES_MAX)]
+"""A record as it was signed, byte for byte."""
+Statements = Annotated[tuple[Raw, ...], Field(max_length=STATEMENTS_MAX)]
+SEALED_CHARS_MAX = -(-SEALED_BYTES_MAX // 3) * 4
+"""Of a sealed request, in base64."""
+
+
+DeliveredText = Annotated[str, Field(max_length=CHARS_MAX)]
+ChoiceNumber = Annotated[int, Field(ge=0, lt=CHOICES_MAX)]
+
+
+class NewAllocation(Body):
+    """So much of the caller's credits, to be spent as the identity `buyer` at the identity `seller`."""
+
+    buyer: Id
+    seller: Id
+    limit: Annotated[UsdAmount, Field(gt=0)]
+    hours: Annotated[int, Field(ge=1)] = 24
+
+
+class NewSettlement(Body):
+    """Vouchers and receipts of the allocation's channel, in any order; receipts with their vouchers."""
+
+    allocation: Raw
+    records: Annotated[tuple[Raw, ...], Field(max_length=EVIDENCE_MAX)] = ()
+    statements: Statements = ()
+
+
+class DisputedText(Body):
+    """One choice of an answer; a call is its function's name and arguments."""
+
+    content: DeliveredText = ""
+    reasoning: DeliveredText = ""
+    calls: Annotated[tuple[tuple[DeliveredText, DeliveredText], ...], Field(max_length=CALLS_MAX)] = ()
+
+
+DisputedTexts = Annotated[dict[ChoiceNumber, DisputedText], Field(max_length=CHOICES_MAX)]
+
+
+def _in_base64(text: str) -> str:
+    try:
+        base64.b64decode(text, validate=True)
+    except binascii.Error:
+        raise ValueError("base64 is expected") from None
+    return text
+
+
+class ShownPrompt(Body):
+    """What a request's prompt was: the sealed request in base64, as it was sent, with its key and first nonce.
+
+    These open this request alone, to whoever has them: the house reads the prompt, counts it, and keeps the count.
+    """
+
+    sealed: Annotated[str, Field(min_length=4, max_length=SEALED_CHARS_MAX), AfterValidator(_in_base64)]
+    key: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    nonce: Annotated[str, Field(pattern="^[0-9a-f]{24}$")]
+
+
+class NewDispute(Body):
+    """About a lane's newest request: texts by the number of their choice, the prompt, or receipts of it.
+
+    `listing` is the one that the request was sold by; whoever answers an open dispute may leave it out. `receipts`
+    are the buyer's own, where the house may have a later one of the lane, and what the seller had signed before.
+    """
+
+    allocation: Raw
+    lane: Annotated[int, Field(ge=0, lt=LANES_MAX)]
+    listing: Raw | None = None
+    prompt: ShownPrompt | None = None
+    receipts: Annotated[tuple[Raw, ...], Field(max_length=RECEIPTS_MAX)] = ()
+    texts: DisputedTexts = Field(default_factory=dict, validate_default=True)
+
+    @field_validator("texts")
+    @classmethod
+    def _says_something(cls, texts: DisputedTexts, info: ValidationInfo) -> DisputedTexts:
+        if not texts and info.data.get("prompt") is None and not info.data.get("receipts"):
+            raise ValueError("bring the text that was delivered, show the prompt, or bring receipts")
+        return texts
+
+
+class Barred(Body):
+    """`why` null ends it."""
+
+    why: Text | None
+
+
+class Forfeited(Body):
+    why: Text
+
+
+class NewSeller(Body):
+    """`identity` earns for the caller: `key`, which speaks for it, has signed house and account."""
+
+    identity: Id
+    key: Id
+    proof: Signature
+    statements: Statements = ()

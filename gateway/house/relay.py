@@ -1,0 +1,237 @@
+"""Buyers' way to sellers that no tunnel reaches: the house holds a request until its seller comes to fetch it.
+
+What passes here is sealed between buyer and seller. The house sees who talks to whom, how much and when, which it
+knows from its allocations anyway.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Header, Path, Request, Response
+from pydantic import Field
+from starlette.types import Message, Receive, Scope, Send
+
+from gateway.api.edge import read_body
+from gateway.api.fields import Body
+from gateway.errors import KeyInvalid, NotFound, RateLimited, RequestInvalid
+from gateway.house.relay_backing import backing_of
+from gateway.house.relay_desk import Bounds, Carried, Desk
+from gateway.house.relay_sessions import SESSION_S, Sessions
+from gateway.market.errand import PART_PACKED_BYTES_MAX, Method, Part, body_bytes_max, read_part
+from gateway.market.throttle import Throttle, network_of
+from market.errors import JobInvalid
+from market.records.standing import StandingOf
+
+PACKED = "application/octet-stream"
+KNOCKS_PER_MINUTE = 120
+"""Of one network that asks for sessions: each costs a look into the database, and a signature check."""
+JOBS_PER_MINUTE = 1200
+"""Of one network: each costs signature checks."""
+
+Identity = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+Seller = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
+ErrandId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
+Bearer = Annotated[str, Header(alias="authorization", max_length=200)]
+
+
+class SessionAsked(Body):
+    identity: Identity
+
+
+class SessionProven(Body):
+    identity: Identity
+    key: Annotated[str, Field(pattern="^[0-9a-f]{64}$", description="Its current public key.")]
+    nonce: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    signature: Annotated[str, Field(pattern="^[0-9a-f]{128}$")]
+
+
+class Relay:
+    """One of a process: what it holds is in memory alone, and lost requests are asked again elsewhere."""
+
+    def __init__(
+        self,
+        house: str,
+        standing: StandingOf,
+        is_seller: Callable[[str], bool],
+        accounts_of: Callable[[str], tuple[str, ...]],
+        bounds: Bounds | None = None,
+        is_ending: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`standing`, `is_seller` and `accounts_of` look into the database: they are asked in threads.
+
+        `accounts_of` says between which accounts an allocation is, by its digest.
+        """
+        self.house = house
+        self.standing = standing
+        self.accounts_of = accounts_of
+        self.sessions = Sessions(house)
+        self.desk = Desk(bounds, is_ending)
+        self._knocks = Throttle(KNOCKS_PER_MINUTE, time.monotonic)
+        self._jobs = Throttle(JOBS_PER_MINUTE, time.monotonic)
+        self._is_seller = is_seller
+
+    def check_network(self, request: Request, *, is_job: bool = False) -> None:
+        """Raises RateLimited."""
+        address = request.client.host if request.client else ""
+        if not (self._jobs if is_job else self._knocks).takes(network_of(address)):
+            raise RateLimited("Too many questions from this network. Ask again in a minute.", 60)
+
+    async def check_seller(self, seller: str) -> None:
+        """Raises NotFound."""
+        if not await asyncio.to_thread(self._is_seller, seller):
+            raise NotFound("This identity sells nothing through this house; register it at /market/v1/sellers.")
+
+    async def check_key(self, seller: str, key: str) -> None:
+        """Raises KeyInvalid, NotFound."""
+        await self.check_seller(seller)
+        if await asyncio.to_thread(self.standing, seller, key) != "current":
+            raise KeyInvalid("This key does not speak for the identity.")
+
+
+class _Answer(Response):
+    """What the seller sends, as it comes, until the buyer hangs up: its next part tells the seller."""
+
+    def __init__(self, desk: Desk, carried: Carried, first: Part) -> None:
+        # Not the parent's: there is no body yet, whose length it would say.
+        self.background = None
+        self._desk = desk
+        self._carried = carried
+        self._first = first
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's
+        passing = asyncio.create_task(self._pass_on(send))
+        hung_up = asyncio.create_task(_hung_up(receive))
+        try:
+            lasts_s = self._carried.lasts_s
+            await asyncio.wait({passing, hung_up}, timeout=lasts_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._desk.drop(self._carried)
+            passing.cancel()
+            hung_up.cancel()
+            await asyncio.gather(passing, hung_up, return_exceptions=True)
+
+    async def _pass_on(self, send: Send) -> None:
+        headers = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
+        if self._first.content_type:
+            headers.append((b"content-type", self._first.content_type.encode()))
+        if self._first.retry_after_s:
+            headers.append((b"retry-after", b"%d" % self._first.retry_after_s))
+        await send({"type": "http.response.start", "status": self._first.status, "headers": headers})
+        async for data in self._carried.rest(self._first):
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def _hung_up(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def relay_router(relay: Relay) -> APIRouter:
+    """The routes of sellers that fetch, and of buyers that ask for them."""
+    router = APIRouter()
+    _add_sellers_routes(router, relay)
+    _add_buyers_routes(router, relay)
+    return router
+
+
+def _add_sellers_routes(router: APIRouter, relay: Relay) -> None:
+    @router.post("/market/v1/jobs/nonce")
+    async def give_nonce(asked: SessionAsked, request: Request) -> dict[str, str]:
+        """What a seller without a tunnel is to sign within a minute."""
+        relay.check_network(request)
+        await relay.check_seller(asked.identity)
+        return {"nonce": relay.sessions.nonce(asked.identity), "house": relay.house}
+
+    @router.post("/market/v1/jobs/session")
+    async def open_session(proven: SessionProven, request: Request) -> dict[str, str | int]:
+        """A session for a seller that has signed the nonce; its text is the bearer for the next two."""
+        relay.check_network(request)
+        await relay.check_key(proven.identity, proven.key)
+        token = relay.sessions.open(proven.identity, proven.key, proven.nonce, proven.signature)
+        relay.desk.greet(proven.identity)
+        return {"session": token, "session_s": SESSION_S}
+
+    @router.post("/market/v1/jobs/poll")
+    async def poll(request: Request, authorization: Bearer = "") -> Response:
+        """The next request, or 204 where none comes for a while."""
+        seller = _seller(relay, authorization)
+        polling = asyncio.create_task(relay.desk.poll(seller))
+        hung_up = asyncio.create_task(_hung_up(request.receive))
+        try:
+            # A seller that is gone must not be given what another one of its sessions waits for.
+            await asyncio.wait({polling, hung_up}, return_when=asyncio.FIRST_COMPLETED)
+            errand = await polling if polling.done() else None
+        finally:
+            polling.cancel()
+            hung_up.cancel()
+        if errand is None:
+            return Response(status_code=204)
+        return Response(msgspec.msgpack.encode(errand), media_type=PACKED)
+
+    @router.post("/market/v1/jobs/{errand_id}/answer")
+    async def answer(errand_id: ErrandId, request: Request, authorization: Bearer = "") -> dict[str, bool]:
+        """The next part of an answer; the same one again does no harm."""
+        seller = _seller(relay, authorization)
+        packed = await read_body(request.scope, request.receive, PART_PACKED_BYTES_MAX)
+        try:
+            part = read_part(packed)
+        except JobInvalid as error:
+            raise RequestInvalid(str(error), code="malformed") from None
+        await relay.desk.answer(seller, errand_id, part)
+        return {"taken": True}
+
+
+def _add_buyers_routes(router: APIRouter, relay: Relay) -> None:
+    @router.post("/market/v1/relay/{seller}/{path:path}", response_model=None)
+    async def ask(seller: Seller, path: str, request: Request) -> Response:
+        """Pass a buyer's sealed request on to a seller without a tunnel."""
+        return await _carry(relay, seller, "POST", f"/{path}", request)
+
+    @router.get("/market/v1/relay/{seller}/{path:path}", response_model=None)
+    async def fetch(seller: Seller, path: str, request: Request) -> Response:
+        """Fetch what buyers may ask of a seller without a tunnel before they buy."""
+        return await _carry(relay, seller, "GET", f"/{path}", request)
+
+
+async def _carry(relay: Relay, seller: str, method: Method, path: str, request: Request) -> Response:
+    longest_bytes = body_bytes_max(method, path)
+    if longest_bytes is None or request.url.query:
+        raise NotFound(f"Buyers do not ask sellers for {method} {path[:100]}.")
+    relay.check_network(request, is_job=True)
+    network = network_of(request.client.host if request.client else "")
+    is_backed = path == "/market/v1/jobs"
+    relay.desk.check_room(seller, "" if is_backed else network, is_backed=is_backed)
+    with relay.desk.reading(network) as came:
+        body = await read_body(request.scope, _counted(request.receive, came), longest_bytes)
+        payer, accounts = network, tuple[str, ...]()
+        if is_backed:
+            backing = await asyncio.to_thread(backing_of, body, seller, relay.house, relay.standing)
+            payer, accounts = backing.channel, await asyncio.to_thread(relay.accounts_of, backing.allocation)
+    carried = relay.desk.put(seller, payer, method, path, body, is_backed=is_backed, accounts=accounts)
+    del body  # what waits for the seller is the errand's
+    try:
+        first = await carried.first()
+    except BaseException:
+        relay.desk.drop(carried)
+        raise
+    return _Answer(relay.desk, carried, first)
+
+
+def _counted(receive: Receive, came: Callable[[int], None]) -> Receive:
+    async def receive_and_count() -> Message:
+        message = await receive()
+        came(len(message.get("body", b"")))
+        return message
+
+    return receive_and_count
+
+
+def _seller(relay: Relay, authorization: str) -> str:
+    kind, _, token = authorization.partition(" ")
+    if kind.lower() != "bearer":
+        raise KeyInvalid("Send the session as 'Authorization: Bearer SESSION'.")
+    return relay.sessions.seller_of(token.strip())

@@ -1,0 +1,40 @@
+"""The relay of a house: for sellers that are registered there, with the keys that it knows of them."""
+
+from collections.abc import Callable
+
+from sqlalchemy import select
+
+from gateway.house.house import House
+from gateway.house.relay import Relay
+from market.errors import NotRegistered
+from market.house.sellers import seller_behind
+from market.house.statements import identities_known
+from market.house.tables import AllocationRow, allocation_table
+from market.identity.lineage import Identities
+from market.records.standing import Standing
+
+
+def relay_of(house: House, is_ending: Callable[[], bool]) -> Relay:
+    """`is_ending`: whether the gateway is about to go."""
+    speaker = house.office.speaker
+
+    def standing(identity: str, key: str) -> Standing:
+        if identity == speaker.id:
+            return Identities(speaker.statements).standing(identity, key)
+        with house.office.read() as session:
+            return identities_known(session, (identity,)).standing(identity, key)
+
+    def is_seller(identity: str) -> bool:
+        with house.office.read() as session:
+            try:
+                return seller_behind(session, identity).barred_why is None
+            except NotRegistered:
+                return False
+
+    def accounts_of(allocation: str) -> tuple[str, ...]:
+        query = select(AllocationRow).where(allocation_table.c.digest == allocation)
+        with house.office.read() as session:
+            row = session.scalars(query).one_or_none()
+            return (f"buyer:{row.buyer_user}", f"seller:{row.seller_user}") if row else ()
+
+    return Relay(speaker.id, standing, is_seller, accounts_of, is_ending=is_ending)

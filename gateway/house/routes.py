@@ -1,0 +1,103 @@
+"""/market/v1 at a house: its terms, allocations, settlements. Amounts are decimal strings in USD."""
+
+import hashlib
+
+from fastapi import APIRouter, Request
+
+from accounting.money import format_usd
+from accounting.payments.errors import PayerFrozen
+from gateway.api.accounting.asking import Key, Person
+from gateway.api.accounting.keyed import KeyedRoute, id_of
+from gateway.errors import PolicyForbids, RateLimited, RequestInvalid
+from gateway.house import disputes, sellers
+from gateway.house.asking import Facts, Open, Shared
+from gateway.house.forms import NewAllocation, NewSettlement
+from gateway.house.house import SETTLEMENT_RECORDS, House
+from gateway.identity.caller import Caller
+from gateway.market.gossip_routes import router as gossip
+from gateway.market.throttle import network_of
+from gateway.services import Services
+from market.house.allocations import Wanted
+from market.house.settlements import Settled
+
+keyed = APIRouter(prefix="/market/v1", route_class=KeyedRoute)
+plain = APIRouter(prefix="/market/v1")
+
+
+def house_routers(house: House) -> list[APIRouter]:
+    """Every router of a house but the relay's, in the order in which they are looked through."""
+    return [sellers.keyed, sellers.plain, keyed, plain, disputes.router, gossip(house.keeper)]
+
+
+@plain.get("/house")
+async def show_house(house: Open, services: Shared) -> Facts:
+    """Who signs allocations here, and on what terms; with the newest block of the books, for receipts to name."""
+    terms, head = house.office.terms, services.books.head
+    return {
+        "identity": house.office.speaker.id,
+        "statements": [record.raw.decode() for record in house.office.speaker.statements],
+        "fee_bps": terms.fee_bps,
+        "ledger_head": str(head) if head else None,
+        "allocation_hours_max": terms.allocation_hours_max,
+        "probation": {
+            "days": terms.probation_days,
+            "jobs": terms.probation_jobs,
+            "buyers": terms.probation_buyers,
+            "reserve_bps": terms.reserve_bps,
+            "maturity_days": terms.maturity_days_new,
+        },
+        "maturity_days": terms.maturity_days,
+    }
+
+
+@keyed.post("/allocations")
+async def allocate(house: Open, services: Shared, person: Person, key: Key, wanted: NewAllocation) -> Facts:
+    """Put credits aside for a seller; the answer's record is what the seller goes by."""
+    await _check(services, person)
+    if wanted.hours > house.office.terms.allocation_hours_max:
+        most = house.office.terms.allocation_hours_max
+        raise RequestInvalid(f"hours: credits are allocated for {most} hours at most", param="hours")
+    allocation_id = f"a-{id_of('allocation', person.user_id, key)}"
+    asked = Wanted(allocation_id, person.payer, wanted.buyer, wanted.seller, wanted.limit, wanted.hours)
+    raw = await house.ask(house.allocations.issue, asked)
+    return {"allocation": raw.decode()}
+
+
+async def _check(services: Services, person: Caller) -> None:
+    """Raises BooksBroken, PayerFrozen, PolicyForbids."""
+    if "market" not in person.lanes:
+        raise PolicyForbids("This key may not buy on the market: use one with the lane market.")
+    if person.privacy != "public" or person.models is not None or person.regions is not None:
+        raise PolicyForbids(
+            "What an allocation buys the house cannot see: use a key without limits of privacy, models or regions."
+        )
+    await services.books.inspection.looked()
+    services.books.inspection.check()
+    if why := services.books.frozen_why(person.user_id):
+        raise PayerFrozen(person.user_id, why)
+    if any(quota.measure == "spend" for quota in person.quotas):
+        raise PolicyForbids(
+            "Whoever has a budget allocates nothing, for it would be spent outside of it: use a key without one."
+        )
+
+
+@plain.post("/settlements")
+async def settle(house: Open, wanted: NewSettlement, request: Request) -> Facts:
+    """Take what buyer and seller have signed, from anybody, as often as they like."""
+    network = network_of(request.client.host if request.client else "")
+    if not house.records.takes(network, SETTLEMENT_RECORDS + len(wanted.records) + len(wanted.statements)):
+        raise RateLimited("Too many records came from this network. Hand them in again in a minute.", 60)
+    digest = hashlib.sha256(wanted.allocation.encode()).hexdigest()
+    records, statements = ([raw.encode() for raw in raws] for raws in (wanted.records, wanted.statements))
+    return _settled(await house.ask(house.settlements.submit, digest, records, statements))
+
+
+def _settled(settled: Settled) -> Facts:
+    reckoning = settled.reckoning
+    return {
+        "channel": settled.channel,
+        "confirmed": format_usd(reckoning.confirmed_nano),
+        "claimed": format_usd(reckoning.claimed_nano),
+        "disputed": format_usd(reckoning.disputed_nano),
+        "settled": format_usd(settled.settled_nano),
+    }

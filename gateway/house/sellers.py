@@ -1,0 +1,83 @@
+"""/market/v1/sellers: who sells for which account, what that has earned, and when it is theirs."""
+
+import asyncio
+
+from fastapi import APIRouter
+from sqlalchemy.orm import Session
+
+from accounting import chart
+from accounting.ledger.balances import available
+from accounting.money import format_usd
+from gateway.api.accounting.asking import Key, Person
+from gateway.api.accounting.keyed import KeyedRoute
+from gateway.api.authority import Authority, Operator
+from gateway.api.fields import Named
+from gateway.house.asking import Facts, Open
+from gateway.house.forms import Barred, Forfeited, NewSeller
+from gateway.house.house import House
+
+keyed = APIRouter(prefix="/market/v1/sellers", route_class=KeyedRoute)
+plain = APIRouter(prefix="/market/v1/sellers")
+
+
+@keyed.post("")
+async def register(house: Open, person: Person, _: Key, wanted: NewSeller) -> Facts:
+    """Let an identity sell for the caller's account; what it sells is earned there from now on."""
+    statements = [raw.encode() for raw in wanted.statements]
+    asked = person.user_id, wanted.identity, wanted.key, wanted.proof, statements
+    await house.ask(house.sellers.register, *asked)
+    return {"account": person.user_id, "identity": wanted.identity}
+
+
+@plain.get("/me")
+async def show_seller(house: Open, person: Person) -> Facts:
+    """The caller's account, by the id that a seller's proof is about; what it sells as, and has earned by that.
+
+    `lacking` is what a new seller still has to show, all of it zero for whoever is new no more.
+    """
+    account = person.user_id
+    earned = await house.ask(_earned, house, account)
+    probation = await house.ask(house.earnings.probation_of, account)
+    return {
+        "account": account,
+        "identities": await house.ask(house.sellers.identities_of, account),
+        "barred": await house.ask(house.sellers.barred_why, account),
+        "earned": {name: format_usd(nano) for name, nano in earned.items()},
+        "probation": not probation.is_over,
+        "lacking": {"jobs": probation.jobs, "buyers": probation.buyers, "days": probation.days},
+    }
+
+
+def _earned(house: House, user_id: str) -> dict[str, int]:
+    codes = {
+        "maturing": chart.seller_maturing(user_id),
+        "payable": chart.seller_payable(user_id),
+        "reserve": chart.seller_reserve(user_id),
+        "owed": chart.seller_receivable(user_id),
+    }
+    session: Session
+    with house.office.read() as session:
+        found = available(session, list(codes.values()))
+    return {name: found[code] for name, code in codes.items()}
+
+
+@keyed.put("/{user}/barred")
+async def bar(house: Open, operator: Operator, _: Key, user: Named, wanted: Barred) -> Facts:
+    """Nothing is allocated to a barred seller, and nothing matures, until somebody looked into it."""
+    facts: Facts = {"seller": user, "barred": wanted.why}
+    await _write_down(operator, "market.bar", user, facts)
+    await house.ask(house.sellers.bar, user, wanted.why)
+    return facts
+
+
+@keyed.post("/{user}/forfeit")
+async def forfeit(house: Open, operator: Operator, _: Key, user: Named, wanted: Forfeited) -> Facts:
+    """On proof of fraud: what has not matured goes back to the buyers, and the seller is barred."""
+    await _write_down(operator, "market.forfeit", user, {"seller": user, "why": wanted.why})
+    sales = await house.ask(house.forfeiture.forfeit, user, wanted.why)
+    return {"seller": user, "why": wanted.why, "sales": sales}
+
+
+async def _write_down(operator: Authority, action: str, user: str, facts: Facts) -> None:
+    add = operator.directory.audit.add
+    await asyncio.to_thread(add, operator.actor, action, f"person:{user}", facts)

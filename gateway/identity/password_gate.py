@@ -1,0 +1,109 @@
+"""The gate for people with passwords: few are hashed at a time, and whoever keeps guessing waits."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from gateway.errors import KeyInvalid, NotFound, Overloaded
+from gateway.identity.audit import Actor
+from gateway.identity.gate import WrongKeys
+from gateway.identity.password_hash import checked_password, hashed, is_outdated, matches
+from gateway.identity.passwords import Link, Passwords
+from gateway.identity.people import Person
+
+# Each takes 32 MiB and a core: requests for answers go first.
+AT_A_TIME = 2
+WAITING_MAX = 16
+
+T = TypeVar("T")
+
+
+class PasswordGate:
+    """Lets in who knows a password. One event loop owns it.
+
+    Wrong ones count for the address that they come from, together with wrong keys, and for the name that they are
+    tried for, whether or not anybody has it.
+    """
+
+    def __init__(self, passwords: Passwords, wrong: WrongKeys, wrong_of_name: WrongKeys) -> None:
+        self._passwords = passwords
+        self._wrong = wrong
+        self._wrong_of_name = wrong_of_name
+        self._room = asyncio.Semaphore(AT_A_TIME)
+        self._waiting = 0
+
+    async def admit(self, user_id: str, password: str, address: str) -> Person:
+        """Who this is.
+
+        Raises:
+            KeyInvalid: the name or the password is wrong; which of them is not said.
+            TooManyWrongKeys: too many were wrong before, from this address or for this name.
+            Overloaded: too many sign in just now.
+        """
+        person, stored = await self._checked(user_id, password, address)
+        if is_outdated(stored):
+            renewed = await self._hash(password)
+            await asyncio.to_thread(self._passwords.renew, person.user_id, stored, renewed)
+        return person
+
+    async def link(self, text: str, address: str) -> Link:
+        """What a one-time link opens. Raises NotFound, TooManyWrongKeys."""
+        self._wrong.allow(address)
+        try:
+            return await asyncio.to_thread(self._passwords.link, text)
+        except NotFound:
+            self._wrong.failed(address)
+            raise
+
+    async def choose(self, link: str, password: str, address: str) -> Person:
+        """Use a one-time link up. Raises RequestInvalid for the password; as `link`, `Overloaded` and Conflict."""
+        await self.link(link, address)
+        new_hash = await self._hash(checked_password(password))
+        return await asyncio.to_thread(self._passwords.choose, link, new_hash, address)
+
+    async def change(self, user_id: str, old: str, new: str, by: Actor, kept_session: str) -> int:
+        """Another password for who knows the old one; returns how many other sessions ended.
+
+        Raises:
+            KeyInvalid: the old one is wrong.
+            RequestInvalid: the new one cannot be taken.
+            TooManyWrongKeys, Overloaded, NotFound: as `admit`; it was changed elsewhere meanwhile.
+        """
+        checked_password(new, "new")
+        _, stored = await self._checked(user_id, old, by.address)
+        new_hash = await self._hash(new)
+        return await asyncio.to_thread(self._passwords.change, user_id, stored, new_hash, by, kept_session)
+
+    async def _checked(self, user_id: str, password: str, address: str) -> tuple[Person, str]:
+        self._wrong.allow(address)
+        self._wrong_of_name.allow(user_id)
+        person, stored = await asyncio.to_thread(self._passwords.stored, user_id)
+        is_right = await self._in_turn(lambda: matches(password, stored))
+        if person is None or not is_right:
+            self._wrong.failed(address)
+            self._wrong_of_name.failed(user_id)
+            raise KeyInvalid("The user name or the password is wrong.")
+        return person, stored
+
+    async def _hash(self, password: str) -> str:
+        return await self._in_turn(lambda: hashed(password))
+
+    async def _in_turn(self, work: Callable[[], T]) -> T:
+        async with self._turn():
+            return await asyncio.to_thread(work)
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Raises Overloaded where more wait than will be served within seconds."""
+        if self._waiting >= WAITING_MAX:
+            raise Overloaded("Many people are signing in just now. Try again in a few seconds.")
+        self._waiting += 1
+        try:
+            await self._room.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._room.release()

@@ -1,0 +1,80 @@
+"""Passwords as they are kept: scrypt with a salt of their own, its parameters beside it. Pure but for the salt."""
+
+import base64
+import hashlib
+import hmac
+import secrets
+import unicodedata
+
+from gateway.errors import RequestInvalid
+
+LENGTH_MIN = 10
+LENGTH_MAX = 128
+
+_SALT_BYTES = 16
+_DIGEST_BYTES = 32
+# 32 MiB, and a quarter of a second on one core: what a thief of the database pays for each guess.
+_LOG2_N, _R, _P = 15, 8, 3
+_MEMORY_BYTES_MAX = 128 * 2**20
+_LOG2_N_MAX = 16
+
+
+def checked_password(text: str, field: str = "password") -> str:
+    """Raises RequestInvalid for one that is too short or too long."""
+    length = len(_normal(text))
+    if length < LENGTH_MIN:
+        raise RequestInvalid(
+            f"{field}: at least {LENGTH_MIN} characters; several words make a good one", param=field
+        )
+    if length > LENGTH_MAX:
+        raise RequestInvalid(f"{field}: at most {LENGTH_MAX} characters", param=field)
+    return text
+
+
+def hashed(password: str) -> str:
+    """What is stored: scheme, parameters, salt and digest, between dollar signs."""
+    salt = secrets.token_bytes(_SALT_BYTES)
+    digest = _digest(password, salt, _LOG2_N, _R, _P)
+    return "$".join(("scrypt", f"{_LOG2_N},{_R},{_P}", _text(salt), _text(digest)))
+
+
+def matches(password: str, stored: str) -> bool:
+    """Whether this is the password; takes as long for a wrong one. Raises ValueError for what we never stored."""
+    _, parameters, salt, digest = stored.split("$")
+    log2_n, r, p = (int(number) for number in parameters.split(","))
+    if log2_n > _LOG2_N_MAX:
+        raise ValueError("a password's hash has parameters that no Millrace has used")
+    if len(password) > LENGTH_MAX:
+        password = ""  # None has so many: the work is done all the same.
+    found = _digest(password, base64.b64decode(salt), log2_n, r, p)
+    return hmac.compare_digest(found, base64.b64decode(digest))
+
+
+def is_outdated(stored: str) -> bool:
+    """Whether a password that has just been typed in should be hashed anew, as they are today."""
+    return stored.split("$")[1] != f"{_LOG2_N},{_R},{_P}"
+
+
+NOBODYS = f"scrypt${_LOG2_N},{_R},{_P}${'A' * 22}==${'A' * 43}="
+"""A hash that no password has, for names that nobody has: they take as long to refuse as any other."""
+
+
+def _digest(password: str, salt: bytes, log2_n: int, r: int, p: int) -> bytes:
+    return hashlib.scrypt(
+        _normal(password).encode("utf-8", "replace"),
+        salt=salt,
+        n=2**log2_n,
+        r=r,
+        p=p,
+        maxmem=_MEMORY_BYTES_MAX,
+        dklen=_DIGEST_BYTES,
+    )
+
+
+def _normal(text: str) -> str:
+    """The same letters, whichever way a keyboard composes them."""
+    return unicodedata.normalize("NFKC", text)
+
+
+def _text(value: bytes) -> str:
+    return base64.b64encode(value).decode()

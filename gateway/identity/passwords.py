@@ -1,0 +1,193 @@
+"""Who has a password, and the one-time links by which one is chosen; every change ends the person's sessions."""
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, delete, exists, select, update
+from sqlalchemy.orm import Session
+
+from gateway.errors import NotFound
+from gateway.identity import audit
+from gateway.identity.audit import MACHINE, Actor
+from gateway.identity.caller import HOME, OWNER
+from gateway.identity.password_hash import NOBODYS
+from gateway.identity.people import Person, present
+from gateway.identity.races import refusing_what_others_did
+from gateway.identity.tables import password_link_table, password_table, person_table, session_table
+
+LINK_LASTS_S = 3600
+LINK_PATH = "/console/welcome"
+
+_SECRET_BYTES = 32
+_TEXT_MAX = 128
+_LINK_ENDED = (
+    "This link was used already, or is older than an hour, or somebody has a password by now; "
+    "`millrace people password NAME` on the gateway's machine makes a new one."
+)
+
+
+def address_of(link: str, root: str) -> str:
+    """Where a browser opens a link; `root` is the gateway's address."""
+    return f"{root.rstrip('/')}{LINK_PATH}?token={link}"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A link that still opens: whose password it lets choose. `is_first` ends with anybody's first password."""
+
+    person: Person
+    is_first: bool
+    expires_ns: int
+
+
+class Passwords:
+    """Stored hashes and links. Hashing takes a quarter of a second and is done outside, before any transaction."""
+
+    def __init__(self, read: Callable[[], Session], write: Callable[[], Session]) -> None:
+        self._read = read
+        self._write = write
+
+    def anybody_has_one(self) -> bool:
+        """Whether the first password was chosen."""
+        with self._read() as session:
+            return _anybody_has_one(session)
+
+    def changed_ns(self, user_id: str) -> int | None:
+        """When somebody's password was chosen; None for who has none."""
+        query = select(password_table.c.changed_ns).where(password_table.c.user_id == user_id)
+        with self._read() as session:
+            return session.scalar(query)
+
+    def with_one(self) -> frozenset[str]:
+        """Everybody who has a password."""
+        with self._read() as session:
+            return frozenset(session.scalars(select(password_table.c.user_id)))
+
+    def stored(self, user_id: str) -> tuple[Person | None, str]:
+        """Somebody who is here and their hash; a hash that no password has, for everybody else."""
+        query = select(password_table.c.hash).join(
+            person_table, person_table.c.user_id == password_table.c.user_id
+        )
+        query = query.where(person_table.c.user_id == user_id, person_table.c.removed_ns.is_(None))
+        # PostgreSQL keeps no NUL in a text, and would not even look for one.
+        if "\x00" in user_id:
+            return None, NOBODYS
+        with self._read() as session:
+            found = session.scalar(query)
+            return (None, NOBODYS) if found is None else (present(session, user_id), found)
+
+    def new_link(self, user_id: str, by: Actor) -> str:
+        """The secret of a new link; links made for the person before end. Raises NotFound for who is not here."""
+        with self._write() as session, session.begin():
+            person = present(session, user_id)
+            session.execute(delete(password_link_table).where(password_link_table.c.user_id == user_id))
+            return _insert_link(session, person, by, is_first=False)
+
+    def new_first_link(self, by: Actor = MACHINE) -> str:
+        """One for the first admin of the house, that ends when anybody has a password.
+
+        Earlier ones stay: gateways of one database may start together, and each prints its own.
+        """
+        column = person_table.c
+        admins = (column.organization_id == HOME) & (column.role == "admin") & column.removed_ns.is_(None)
+        first = select(column.user_id).where(admins).order_by(column.user_id != OWNER, column.created_ns).limit(1)
+        with self._write() as session, session.begin():
+            return _insert_link(session, present(session, session.scalars(first).one()), by, is_first=True)
+
+    def link(self, text: str) -> Link:
+        """Raises NotFound for one that opens nothing any more."""
+        with self._read() as session:
+            return _link(session, text)
+
+    def choose(self, link: str, new_hash: str, by_address: str) -> Person:
+        """Use a link up: the person's sessions end, and the new password holds. Raises NotFound, Conflict."""
+        with refusing_what_others_did("somebody used the link"), self._write() as session, session.begin():
+            found = _link(session, link)
+            used = delete(password_link_table).where(password_link_table.c.digest == _digest(link))
+            if session.execute(used).rowcount != 1:  # type: ignore[attr-defined]
+                raise NotFound(_LINK_ENDED)
+            by = Actor(f"person:{found.person.user_id}", by_address)
+            _store(session, found.person, new_hash)
+            _end_sessions(session, found.person.user_id)
+            _record(session, by, "password.choose", found.person, {"is_first": found.is_first})
+        return found.person
+
+    def change(self, user_id: str, old_hash: str, new_hash: str, by: Actor, kept_session: str) -> int:
+        """Another password; every other session ends, and how many is returned.
+
+        Raises NotFound where it was changed or the person was removed meanwhile.
+        """
+        with self._write() as session, session.begin():
+            person = present(session, user_id)
+            same = (password_table.c.user_id == user_id) & (password_table.c.hash == old_hash)
+            values = {"hash": new_hash, "changed_ns": time.time_ns()}
+            changed = session.execute(update(password_table).where(same).values(values))
+            if changed.rowcount != 1:  # type: ignore[attr-defined]
+                raise NotFound("the password was changed elsewhere at the same moment; try again")
+            ended = _end_sessions(session, user_id, session_table.c.digest != kept_session)
+            _record(session, by, "password.change", person, {"sessions_ended": ended})
+        return ended
+
+    def renew(self, user_id: str, old_hash: str, new_hash: str) -> None:
+        """The same password, hashed as they are today."""
+        same = (password_table.c.user_id == user_id) & (password_table.c.hash == old_hash)
+        with self._write() as session, session.begin():
+            session.execute(update(password_table).where(same).values(hash=new_hash))
+
+
+def _insert_link(session: Session, person: Person, by: Actor, *, is_first: bool) -> str:
+    text, now_ns = secrets.token_urlsafe(_SECRET_BYTES), time.time_ns()
+    row = {
+        "digest": _digest(text),
+        "user_id": person.user_id,
+        "is_first": int(is_first),
+        "expires_ns": now_ns + LINK_LASTS_S * 10**9,
+    }
+    session.execute(delete(password_link_table).where(password_link_table.c.expires_ns <= now_ns))
+    session.execute(password_link_table.insert().values(row))
+    _record(session, by, "password.link", person, {"is_first": is_first})
+    return text
+
+
+def _link(session: Session, text: str) -> Link:
+    column = password_link_table.c
+    query: Select[Any] = select(password_link_table).where(
+        column.digest == _digest(text), column.expires_ns > time.time_ns()
+    )
+    row = session.execute(query).one_or_none() if 0 < len(text) <= _TEXT_MAX else None
+    if row is None or (row.is_first and _anybody_has_one(session)):
+        raise NotFound(_LINK_ENDED)
+    return Link(present(session, row.user_id), bool(row.is_first), row.expires_ns)
+
+
+def _anybody_has_one(session: Session) -> bool:
+    return bool(session.scalar(select(exists(select(password_table.c.user_id)))))
+
+
+def _store(session: Session, person: Person, new_hash: str) -> None:
+    session.execute(delete(password_table).where(password_table.c.user_id == person.user_id))
+    row = {"user_id": person.user_id, "hash": new_hash, "changed_ns": time.time_ns()}
+    session.execute(password_table.insert().values(row))
+
+
+def _end_sessions(session: Session, user_id: str, which: ColumnElement[bool] | None = None) -> int:
+    column, now_ns = session_table.c, time.time_ns()
+    open_ = (column.user_id == user_id) & column.revoked_ns.is_(None) & (column.expires_ns > now_ns)
+    ended = session.execute(
+        update(session_table).where(open_ if which is None else open_ & which).values(revoked_ns=now_ns)
+    )
+    return int(ended.rowcount)  # type: ignore[attr-defined]
+
+
+def _record(session: Session, by: Actor, action: str, person: Person, after: dict[str, Any]) -> None:
+    target = f"person:{person.user_id}"
+    audit.record(session, by, action, target, organization_id=person.organization_id, after=after)
+
+
+def _digest(text: str) -> str:
+    """Plain: it is of 256 random bits, which nobody guesses."""
+    return sha256(text.encode("utf-8", "replace")).hexdigest()

@@ -1,0 +1,122 @@
+"""The money behind a paid request: put aside before it is sent, and more of it while its answer comes.
+
+One hold for the request, however many providers it is tried at; what its budgets have reserved grows with it.
+"""
+
+from typing import Literal
+
+from accounting.errors import InsufficientCredit, LedgerError
+from accounting.payments.errors import PayerFrozen
+from accounting.rules.held import Hold
+from gateway.errors import BudgetExceeded, BudgetUnavailable, GatewayError
+from gateway.journey.trip import Trip
+from gateway.lanes.base import Offer
+from gateway.limits.allowance import USEFUL_TOKENS, Allowance, allowance_of
+from gateway.services import Services
+
+Ended = Literal["credits_exhausted", "budget_exceeded", "payments_frozen", "books_unavailable"]
+"""Why an answer gets no further than what is paid for."""
+
+# What one refusal says is there, another request may take before the next try.
+_TRIES_MAX = 8
+
+
+async def put_aside(services: Services, trip: Trip, offer: Offer) -> None:
+    """What the call may cost there at most, or what its stream begins with: `trip.paid_tokens` says how much.
+
+    What is put aside for an earlier candidate counts. Raises what stands against it: InsufficientCredit,
+    BudgetExceeded, BudgetUnavailable, BooksUnavailable, AmountInvalid, RequestInvalid.
+    """
+    trip.allowance = allowance = allowance_of(trip.call, offer)
+    if allowance is None:
+        return
+    held_nano = trip.hold.amount_nano if trip.hold else 0
+    tokens = max(allowance.first_tokens, allowance.tokens_within(held_nano))
+    refusal: Exception | None = None
+    for _ in range(_TRIES_MAX):
+        try:
+            await _cover(services, trip, allowance.amount_nano(tokens))
+        except (InsufficientCredit, BudgetExceeded) as error:
+            refusal = refusal or error
+            tokens = allowance.less_tokens(tokens, _affordable_nano(trip, error))
+            if not tokens:
+                break
+        else:
+            trip.paid_tokens = tokens
+            return
+    assert refusal
+    raise refusal
+
+
+async def put_more_aside(services: Services, trip: Trip, allowance: Allowance) -> Ended | None:
+    """Have more of the answer paid for, if only a little: `trip.paid_tokens` grows, or the reason is returned."""
+    paid = trip.paid_tokens
+    tokens = allowance.next_tokens(paid)
+    reason: Ended = "credits_exhausted"
+    for _ in range(_TRIES_MAX):
+        try:
+            await _cover(services, trip, allowance.amount_nano(tokens))
+        except InsufficientCredit as error:
+            reason = "credits_exhausted"
+            tokens = min(tokens - 1, allowance.tokens_within(_affordable_nano(trip, error) or 0))
+        except BudgetExceeded:
+            reason = "budget_exceeded"
+            tokens = paid + (tokens - paid) // 2
+        except PayerFrozen:
+            return "payments_frozen"
+        except (BudgetUnavailable, LedgerError, GatewayError):
+            return "books_unavailable"
+        else:
+            trip.paid_tokens = tokens
+            return None
+        if tokens < min(allowance.tokens_max, paid + USEFUL_TOKENS):
+            break
+    return reason
+
+
+async def put_aside_late(services: Services, trip: Trip, amount_nano: int) -> None:
+    """An answer that has been given came to more than could be seen: so much, or what there is of it.
+
+    Raises BudgetExceeded, BudgetUnavailable, InsufficientCredit, BooksUnavailable, AmountInvalid.
+    """
+    try:
+        await _cover(services, trip, amount_nano)
+    except InsufficientCredit as error:
+        await _cover(services, trip, _affordable_nano(trip, error) or 0)
+        raise
+
+
+async def _cover(services: Services, trip: Trip, amount_nano: int) -> None:
+    """Have so much put aside in all: within the caller's budgets, then out of the accounts that pay."""
+    held = trip.hold
+    if trip.ticket is None:
+        trip.hold = await _hold(services, trip, amount_nano)
+        return
+    try:
+        await trip.ticket.cover(amount_nano)
+        trip.hold = await _hold(services, trip, amount_nano)
+    except (GatewayError, LedgerError, PayerFrozen):
+        # What the books refused, other requests of these budgets may spend.
+        trip.ticket.uncover(held.amount_nano if held else 0)
+        raise
+
+
+async def _hold(services: Services, trip: Trip, amount_nano: int) -> Hold | None:
+    payer = trip.caller.payer
+    if trip.offer is not None and trip.offer.lane == "market":
+        # Whoever is buyer and seller would turn credits that were given into money.
+        payer = payer._replace(takes_lots=False)
+        if trip.hold and trip.hold.takes_lots:
+            # Put aside for a provider that was asked before: another lease's part, free again.
+            services.books.leases.end(trip.hold, 0)
+            trip.hold = None
+    if trip.hold is None:
+        return await services.books.hold(trip.call.id, payer, amount_nano) if amount_nano else None
+    return await services.books.grow(trip.hold, amount_nano) if amount_nano > trip.hold.amount_nano else trip.hold
+
+
+def _affordable_nano(trip: Trip, refusal: InsufficientCredit | BudgetExceeded) -> int | None:
+    """How much could be put aside in all, where the refusal says it."""
+    if isinstance(refusal, BudgetExceeded):
+        return None
+    return refusal.available_nano + (trip.hold.amount_nano if trip.hold else 0)

@@ -1,0 +1,42 @@
+"""How a stream ends where its payer's money does: as one that came to its limit of tokens, and says why."""
+
+import time
+from typing import Any
+
+import msgspec
+
+from gateway.journey.holding import Ended
+from gateway.journey.tally import Tally
+from gateway.lanes.base import Call, Meter
+from gateway.openai import ChatRequest
+
+TRAILER = b"x-millrace-ended"
+
+_HEAD = ("id", "object", "created", "model", "system_fingerprint")
+
+
+def last_words(call: Call, choices_count: int, tally: Tally, meter: Meter, reason: Ended) -> bytes:
+    """The last events in OpenAI's shape: every one of so many choices that has not finished ends as `length`."""
+    head = _head(call, tally)
+    is_chat = isinstance(call.request, ChatRequest)
+    said: dict[str, Any] = {"delta": {}} if is_chat else {"text": ""}
+    unfinished = [index for index in range(choices_count) if index not in tally.finished]
+    choices = [{"index": index, **said, "logprobs": None, "finish_reason": "length"} for index in unfinished]
+    events = [head | {"choices": [choice]} for choice in choices] or [head | {"choices": []}]
+    events[-1]["millrace"] = {"ended": reason}
+    if call.generation.wants_usage:
+        events.append(head | {"choices": [], "usage": _usage(meter)})
+    return b"".join(b"data: %b\n\n" % msgspec.json.encode(event) for event in events) + b"data: [DONE]\n\n"
+
+
+def _head(call: Call, tally: Tally) -> dict[str, Any]:
+    head = {name: tally.first[name] for name in _HEAD if name in tally.first}
+    if head:
+        return head
+    kind = "chat.completion.chunk" if isinstance(call.request, ChatRequest) else "text_completion"
+    return {"id": call.id, "object": kind, "created": int(time.time()), "model": call.request.model}
+
+
+def _usage(meter: Meter) -> dict[str, Any]:
+    prompt, completion = meter.prompt_tokens, meter.completion_tokens
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}

@@ -1,0 +1,123 @@
+"""What an answer said, assembled from its bytes as they pass: streamed or whole, in OpenAI's shape."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from accounting.metering.delivered import Called, Delivered
+from gateway.lanes.kept import data_of
+from gateway.lanes.said import CallSaid, said_of
+
+# JSON around it is twenty times the text of an event: beyond this it is read, and the text alone stays.
+_KEPT_BYTES_MAX = 64 * 2**10
+# Far above any answer there is; of what comes behind it nothing is known, and nothing charged.
+TEXT_CHARS_MAX = 2**22
+CHOICES_MAX = 1024
+"""So many choices of an answer are followed."""
+_CALLS_MAX = 1024
+
+
+class Transcript:
+    """Takes an answer's bytes and says what they amount to. Whole events are to be added, or a whole answer."""
+
+    def __init__(self) -> None:
+        self._chunks: list[bytes] = []
+        self._kept_bytes = 0
+        self._choices: dict[int, _Choice] = {}
+        self._chars = 0
+
+    def add(self, data: bytes) -> None:
+        self._chunks.append(data)
+        self._kept_bytes += len(data)
+        if self._kept_bytes > _KEPT_BYTES_MAX and self._is_stream:
+            self._read()
+
+    def choices(self) -> tuple[Delivered, ...]:
+        """What was said so far, each choice by itself."""
+        return tuple(self.by_index().values())
+
+    def by_index(self) -> dict[int, Delivered]:
+        self._read()
+        return {index: choice.delivered for index, choice in sorted(self._choices.items())}
+
+    def finished(self) -> int:
+        """How many choices have come to their end."""
+        self._read()
+        return sum(choice.has_finished for choice in self._choices.values())
+
+    @property
+    def _is_stream(self) -> bool:
+        return bool(self._choices) or not self._chunks[0].lstrip().startswith(b"{")
+
+    def _read(self) -> None:
+        if not self._chunks:
+            return
+        is_stream = self._is_stream
+        content, self._chunks, self._kept_bytes = b"".join(self._chunks), [], 0
+        for data in data_of(content) if is_stream else [content]:
+            self._hear(_as_object(data))
+
+    def _hear(self, event: dict[str, Any]) -> None:
+        choices = event.get("choices")
+        for place, said in enumerate(choices if isinstance(choices, list) else ()):
+            if not isinstance(said, dict) or self._chars > TEXT_CHARS_MAX:
+                continue
+            index = said.get("index")
+            number = index if isinstance(index, int) else place
+            choice = self._choices.get(number)
+            if choice is None:
+                if len(self._choices) >= CHOICES_MAX:
+                    continue
+                choice = self._choices[number] = _Choice()
+            self._chars += choice.hear(said)
+
+
+@dataclass(slots=True)
+class _Choice:
+    content: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    calls: dict[int, tuple[list[str], list[str]]] = field(default_factory=dict)
+    has_finished: bool = False
+
+    @property
+    def delivered(self) -> Delivered:
+        calls = (Called("".join(name), "".join(arguments)) for name, arguments in self.calls.values())
+        return Delivered("".join(self.content), "".join(self.reasoning), tuple(calls))
+
+    def hear(self, choice: dict[str, Any]) -> int:
+        """Take one event's part, or the whole; returns the characters in it."""
+        if choice.get("finish_reason"):
+            self.has_finished = True
+        said = said_of(choice)
+        chars = _add(self.content, said.content) + _add(self.reasoning, said.reasoning)
+        return chars + sum(map(self._hear_call, said.calls))
+
+    def _hear_call(self, said: CallSaid) -> int:
+        if said.number not in self.calls and len(self.calls) >= _CALLS_MAX:
+            return 0
+        name, arguments = self.calls.setdefault(said.number, ([], []))
+        return _add(name, said.name) + _add(arguments, said.arguments)
+
+
+def _add(texts: list[str], text: str) -> int:
+    if text:
+        texts.append(text)
+    return len(text)
+
+
+def _as_object(data: bytes) -> dict[str, Any]:
+    try:
+        event = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        event = _read_leniently(data)
+    return event if isinstance(event, dict) else {}
+
+
+def _read_leniently(data: bytes) -> Any:
+    """Halves of characters, which some servers send one by one, are text to most clients' parsers."""
+    try:
+        return json.loads(data.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return None

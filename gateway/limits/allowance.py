@@ -1,0 +1,100 @@
+"""How much of an answer is paid for before it is there: all of it, or ever more of it as it comes. Pure."""
+
+from dataclasses import dataclass
+
+from accounting.metering.prices import PricedModel
+from accounting.money import TOKENS_PER_PRICE, Nano, Price
+from accounting.spending import holds
+from gateway.errors import RequestInvalid
+from gateway.lanes.base import Call, Offer
+from gateway.lanes.transcript import CHOICES_MAX
+from gateway.limits.admission import choices_of, output_bound, prompt_tokens_max
+from gateway.openai import ChatRequest, GenerationRequest, TaskRequest
+
+FIRST_TOKENS = 512
+"""What a stream of unknown length begins with, in tokens of each choice."""
+STEP_TOKENS_MAX = 4096
+USEFUL_TOKENS = 16
+"""Less than this is not worth beginning an answer for, or going on with one."""
+
+# Claude thinks only when it is told to, which `_works_unseen` sees by itself.
+_THINKS_WHEN_TOLD = ("anthropic",)
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What a call costs at an offer by how many tokens its answer has. All tokens are those of each choice.
+
+    `tokens_max` is what upstream itself keeps to. `grows`: less than that may be put aside, since what the answer
+    has used can be seen while it comes; `is_open`: the request says no length, so that it begins with less.
+    """
+
+    price: Price
+    prompt_tokens: int
+    tokens_max: int
+    choices: int = 1
+    grows: bool = False
+    is_open: bool = False
+
+    @property
+    def first_tokens(self) -> int:
+        return min(FIRST_TOKENS, self.tokens_max) if self.grows and self.is_open else self.tokens_max
+
+    def next_tokens(self, tokens: int) -> int:
+        """What is asked for when so much is not enough: twice as much, later a step more."""
+        step_tokens = max(FIRST_TOKENS, min(tokens, STEP_TOKENS_MAX))
+        return min(self.tokens_max, tokens + step_tokens)
+
+    def less_tokens(self, tokens: int, affordable_nano: int | None) -> int:
+        """What an answer begins with where so much is refused; 0 where nothing useful is left.
+
+        `affordable_nano` is None where nobody knows how much would not be refused.
+        """
+        less = tokens // 2 if affordable_nano is None else self.tokens_within(affordable_nano)
+        less = min(less, FIRST_TOKENS, tokens - 1)
+        return less if self.grows and less >= min(USEFUL_TOKENS, self.tokens_max) else 0
+
+    def amount_nano(self, tokens: int) -> Nano:
+        """The most that an answer of this length costs. Raises AmountInvalid for more than any request may ask."""
+        return holds.size(self.price, self.prompt_tokens, tokens, self.choices)
+
+    def tokens_within(self, amount_nano: int) -> int:
+        """The longest answer that the amount pays for whatever it is made of."""
+        token_nano = self.price.dearest_completion_nano * self.choices
+        left = amount_nano * TOKENS_PER_PRICE - self.prompt_tokens * _prompt_nano(self.price)
+        if left < 0:
+            return 0
+        return min(self.tokens_max, left // token_nano) if token_nano else self.tokens_max
+
+
+def allowance_of(call: Call, offer: Offer) -> Allowance | None:
+    """None where nothing is charged. Raises RequestInvalid for more than can be followed."""
+    request = call.request
+    if offer.price is None or isinstance(request, TaskRequest):  # No priced offer takes these.
+        return None
+    if choices_of(request) > CHOICES_MAX:
+        field = "n" if isinstance(request, ChatRequest) else "prompt"
+        text = f"{field}: a paid request has at most {CHOICES_MAX} choices in all; ask for fewer, or in parts"
+        raise RequestInvalid(text, param=field, code="too_many_choices")
+    prompt_tokens = prompt_tokens_max(call)
+    return Allowance(
+        offer.price.price_for(prompt_tokens),
+        prompt_tokens,
+        output_bound(request, offer),
+        choices_of(request),
+        grows=request.is_stream and not _works_unseen(request, offer.price),
+        is_open=request.tokens_limit is None,
+    )
+
+
+def _works_unseen(request: GenerationRequest, price: PricedModel) -> bool:
+    """Whether it may be billed for far more than it shows: that is put aside whole, or it is not asked."""
+    if not isinstance(request, ChatRequest):
+        return (request.best_of or 1) > (request.n or 1)
+    if (request.reasoning_effort or "none") != "none":
+        return True
+    return request.thinking is not None or (price.reasons and price.provider not in _THINKS_WHEN_TOLD)
+
+
+def _prompt_nano(price: Price) -> int:
+    return max(price.prompt_nano, price.cached_nano)

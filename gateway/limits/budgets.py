@@ -1,0 +1,29 @@
+"""Limits on money with what the books say was spent of them."""
+
+import time
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from accounting.money import format_usd
+from gateway.limits.counters import CounterKey
+from gateway.limits.quotas import Quota
+from gateway.limits.restoring import used_in
+from gateway.limits.windows import window
+from gateway.times import at
+
+
+def budget_facts(session: Session, quota: Quota) -> dict[str, Any]:
+    """A limit on money in this day or month (UTC); what runs just now is not in there yet."""
+    assert quota.span, "spend is limited in a span"
+    begin_s, end_s = window(quota.span, time.time())
+    spent_nano = used_in(session, CounterKey.of(quota), begin_s)
+    return {
+        "scope": quota.scope,
+        "span": quota.span,
+        "model": quota.model,
+        "amount": format_usd(quota.amount),
+        "spent": format_usd(spent_nano),
+        "left": format_usd(max(0, quota.amount - spent_nano)),
+        "resets_at": at(end_s * 10**9),
+    }

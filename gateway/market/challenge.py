@@ -1,0 +1,36 @@
+"""Who is behind an address: TLS tells whose name it is, and a tunnel's name may be somebody else's tomorrow.
+
+    GET ADDRESS/market/v1/challenge/NONCE -> {"identity": ..., "signature": ..., ...}
+
+Whoever answers may have passed the question on to the right seller. That wins nothing: bodies are sealed for the
+seller's key. It is about not offering, or asking, an address that leads elsewhere.
+"""
+
+import secrets
+
+import msgspec
+
+from accounting.proofs.signing import is_signed
+from gateway.market.outbound import Outbound, Unreachable
+from market.records.envelope import Hex32, Hex64
+
+DOMAIN = b"millrace challenge\n"
+PATH = "/market/v1/challenge/"
+_BYTES_MAX = 2**19
+
+
+class ChallengeAnswer(msgspec.Struct, frozen=True):
+    identity: Hex32
+    signature: Hex64
+
+
+async def is_behind(outbound: Outbound, address: str, identity: str, key: str, timeout_s: float = 10.0) -> bool:
+    """Whether whoever holds this public key (hex) answers under an address, as this identity."""
+    nonce = secrets.token_hex(32)
+    try:
+        reply = await outbound.ask(address + PATH + nonce, timeout_s=timeout_s, bytes_max=_BYTES_MAX)
+        answer = msgspec.json.decode(reply.body, type=ChallengeAnswer)
+    except (Unreachable, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    signed = DOMAIN + bytes.fromhex(nonce)
+    return answer.identity == identity and is_signed(bytes.fromhex(key), bytes.fromhex(answer.signature), signed)

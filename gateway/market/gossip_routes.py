@@ -1,0 +1,126 @@
+"""POST /market/v1/gossip: other gateways, strangers among them, ask what is known here and tell what they know.
+
+Nothing of it needs a key. What is not known yet costs a signature check, so that each network may have only so
+many of them in a minute, and only few are looked through at once.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.requests import ClientDisconnect
+
+from gateway.market.bookkeeper import BookKeeper
+from gateway.market.gossip_wire import (
+    BODY_BYTES_MAX,
+    Digest,
+    DigestAnswer,
+    Telling,
+    TellingAnswer,
+    raw_of,
+    read,
+    written,
+)
+from gateway.market.throttle import Throttle, network_of
+from market.errors import RecordInvalid
+
+RECORDS_PER_MINUTE = 4000
+QUESTIONS_PER_MINUTE = 240
+_AT_ONCE = 2
+# Bodies that are on their way: 64 MiB in all.
+_READING_MAX = 32
+_BODY_S = 20.0
+
+
+def peer_of(request: Request) -> str:
+    """The address that the connection comes from."""
+    return request.client.host if request.client else ""
+
+
+def router(keeper: BookKeeper, address_of: Callable[[Request], str] = peer_of) -> APIRouter:
+    """The two routes. `address_of` says who asks, where a proxy or a tunnel stands before this."""
+    desk = _Desk(keeper)
+    routes = APIRouter(prefix="/market/v1/gossip")
+
+    async def digest(request: Request) -> Response:
+        return await desk.answer(request, address_of(request), desk.digest)
+
+    async def records(request: Request) -> Response:
+        return await desk.answer(request, address_of(request), desk.records)
+
+    routes.add_api_route("/digest", digest, methods=["POST"], include_in_schema=False)
+    routes.add_api_route("/records", records, methods=["POST"], include_in_schema=False)
+    return routes
+
+
+class _Desk:
+    def __init__(self, keeper: BookKeeper) -> None:
+        self._keeper = keeper
+        self._questions = Throttle(QUESTIONS_PER_MINUTE, time.monotonic)
+        self._records = Throttle(RECORDS_PER_MINUTE, time.monotonic)
+        self._turn = asyncio.Semaphore(_AT_ONCE)
+        self._reading = 0
+
+    async def answer(self, request: Request, address: str, what: Callable[[bytes, str], Any]) -> Response:
+        network = network_of(address)
+        if not self._questions.takes(network):
+            return _refusal(429, "too_many", "Too many questions from this network. Ask again in a minute.")
+        if self._reading >= _READING_MAX:
+            return _refusal(503, "busy", "This gateway is busy. Ask again in a minute.")
+        self._reading += 1
+        try:
+            async with asyncio.timeout(_BODY_S):
+                body = await _body_of(request)
+                async with self._turn:
+                    return _written(200, await what(body, network))
+        except RecordInvalid as error:
+            return _refusal(400, "malformed", f"The body {error}")
+        except _TooMany:
+            return _refusal(429, "too_many", "Too many records from this network. Tell them in a minute.")
+        except ClientDisconnect:
+            return _refusal(400, "malformed", "The body was cut short.")
+        except (TimeoutError, SQLAlchemyError):
+            return _refusal(503, "busy", "This gateway is busy. Ask again in a minute.")
+        finally:
+            self._reading -= 1
+
+    async def digest(self, body: bytes, _network: str) -> DigestAnswer:
+        asked = read(body, Digest)
+        lacking = await asyncio.to_thread(self._keeper.differing, asked.summary)
+        mine = await asyncio.to_thread(self._keeper.summary)
+        return DigestAnswer(mine, written(each.raw for each in lacking))
+
+    async def records(self, body: bytes, network: str) -> TellingAnswer:
+        told = read(body, Telling)
+        if not self._records.takes(network, len(told.records)):
+            raise _TooMany
+        taken = await asyncio.to_thread(self._keeper.add, raw_of(told.records), f"from {network}")
+        return TellingAnswer(taken)
+
+
+class _TooMany(Exception):
+    pass
+
+
+async def _body_of(request: Request) -> bytes:
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > BODY_BYTES_MAX:
+            raise RecordInvalid("", f"has more than {BODY_BYTES_MAX} bytes")
+    return bytes(body)
+
+
+def _refusal(status: int, code: str, message: str) -> Response:
+    answer = _written(status, {"error": {"code": code, "message": message}})
+    if status in (429, 503):
+        answer.headers["retry-after"] = "60"
+    return answer
+
+
+def _written(status: int, value: object) -> Response:
+    return Response(msgspec.json.encode(value), status, media_type="application/json")

@@ -1,0 +1,74 @@
+"""What two gateways say when they tell each other records: bounded on both sides, raw records as strings."""
+
+from collections.abc import Iterable
+from typing import Annotated, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from market.errors import RecordInvalid
+from market.records.envelope import RECORD_BYTES_MAX, Hex32
+from market.records.exchange import BUCKETS
+
+RECORDS_MAX = 500
+BODY_BYTES_MAX = 2**21
+
+Summary = Annotated[tuple[Hex32, ...], Meta(min_length=BUCKETS, max_length=BUCKETS)]
+Raw = Annotated[str, Meta(max_length=RECORD_BYTES_MAX)]
+Records = Annotated[tuple[Raw, ...], Meta(max_length=RECORDS_MAX)]
+
+
+class Digest(Struct, frozen=True):
+    """The question of `/market/v1/gossip/digest`."""
+
+    summary: Summary
+
+
+class DigestAnswer(Struct, frozen=True):
+    summary: Summary
+    records: Records = ()
+
+
+class Telling(Struct, frozen=True):
+    """The question of `/market/v1/gossip/records`."""
+
+    records: Records
+
+
+class TellingAnswer(Struct, frozen=True):
+    taken: int
+
+
+S = TypeVar("S", bound=Struct)
+
+
+def read(body: bytes, shape: type[S]) -> S:
+    """Read what another gateway has said.
+
+    Raises:
+        RecordInvalid: it is not that, or too much.
+    """
+    if len(body) > BODY_BYTES_MAX:
+        raise RecordInvalid("", f"has {len(body)} bytes, and {BODY_BYTES_MAX} are the most")
+    try:
+        return msgspec.json.decode(body, type=shape)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise RecordInvalid("", f"is not what gateways tell each other: {str(error)[:100]}") from None
+
+
+def written(records: Iterable[bytes]) -> tuple[str, ...]:
+    """The first of these raw records, as many as one body holds."""
+    told: list[str] = []
+    left_bytes = BODY_BYTES_MAX - 2**16
+    for record in records:
+        # A quotation mark or backslash takes two bytes in a string of JSON.
+        left_bytes -= len(record) + record.count(b'"') + record.count(b"\\") + 3
+        if left_bytes < 0 or len(told) == RECORDS_MAX:
+            break
+        told.append(record.decode())
+    return tuple(told)
+
+
+def raw_of(records: Iterable[str]) -> list[bytes]:
+    """Strings as bytes again; half characters, which no record has, become what is no record."""
+    return [each.encode(errors="replace") for each in records]

@@ -1,0 +1,222 @@
+"""Who this gateway is on the market: its key, and what it has said about its keys, in a folder of its own.
+
+Every step is one file put in the place of another, so that whoever starts after a crash finds the old state or the
+new one, and finishes what was signed. What was signed is kept before it is acted upon.
+"""
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct
+
+from accounting.proofs.signing import KeyFile, Signer
+from gateway.market.statements_file import StatementsFile
+from market.errors import IdentityInvalid
+from market.identity.key_files import adopt_successor, prepare_successor, successor_path
+from market.identity.keys import identity_of
+from market.identity.lineage import Identities, Lineage
+from market.identity.statements import ROTATIONS_MAX, found, revoke, rotate
+from market.records.envelope import Kind, Record, Saying, sign
+
+_LOCK_S = 5.0
+_LOCK_PAUSE_S = 0.02
+
+Failpoint = Literal["prepared", "signed", "kept", "adopted"]
+"""Between the steps of a founding, a rotation or a recovery, for tests that end there."""
+
+
+def _no_failpoint(_: Failpoint) -> None:
+    return None
+
+
+class OwnIdentity:
+    """The identity in a folder. Several processes may have it open: they see each other's rotations at once.
+
+    Raises:
+        accounting.proofs.signing.SigningKeyUnusable: anywhere, where a key cannot be read.
+        IdentityInvalid: anywhere, where the files are not one identity's.
+        OSError: anywhere.
+    """
+
+    def __init__(self, folder: Path, failpoint: Callable[[Failpoint], None] = _no_failpoint) -> None:
+        self._folder = folder
+        self._key = KeyFile(folder / "identity.key")
+        self._statements = StatementsFile(folder / "statements.jsonl")
+        self._failpoint = failpoint
+
+    @classmethod
+    def open(cls, folder: Path) -> "OwnIdentity":
+        """The identity of this folder; where there is none, a new one without a recovery key.
+
+        Raises:
+            IdentityInvalid: the key is gone, or may speak no more.
+        """
+        own = cls(folder)
+        with own._alone():
+            if not own.exists:
+                own._key.signer()
+            own._finish()
+        own._check_speaks()
+        return own
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is an identity, be it that its key is lost."""
+        return self._key.path.exists() or bool(self.statements)
+
+    @property
+    def id(self) -> str:
+        """64 hex digits: the hash of the keys that it began with."""
+        return self.statements[0].issuer if self.statements else identity_of(self.signer.public_key)
+
+    @property
+    def signer(self) -> Signer:
+        """The key that speaks, as it is now.
+
+        Raises:
+            IdentityInvalid: it is gone.
+        """
+        if not self._key.path.exists():
+            raise IdentityInvalid(f"{self._key.path} is gone; `millrace identity recover` makes another")
+        return self._key.signer()
+
+    @property
+    def statements(self) -> tuple[Record, ...]:
+        """Founding, rotations and revocations, as they were made."""
+        return self._statements.records()
+
+    @property
+    def lineage(self) -> Lineage:
+        """Its keys, by its own statements alone."""
+        known = Identities(self.statements).lineage(self.id)
+        return known if known.keys else Lineage(self.id, (self.signer.public_key.hex(),))
+
+    def say(
+        self, kind: Kind, name: str, revision: int, body: Struct, made_ms: int, expires_ms: int | None = None
+    ) -> Record:
+        """Sign something in the name of this identity.
+
+        Raises:
+            RecordInvalid: nobody would accept such a record.
+        """
+        return sign(Saying(kind, self.id, name, revision, made_ms, body, expires_ms), self.signer)
+
+    def begin(self, recovery_key: bytes) -> None:
+        """Make an identity with this recovery key, which its owner must have put into a safe place by now.
+
+        Raises:
+            IdentityInvalid: there is an identity already.
+        """
+        with self._alone():
+            if self.exists:
+                raise IdentityInvalid("there is an identity already, and its id allows for no other recovery key")
+            root = prepare_successor(self._key.path)
+            self._failpoint("prepared")
+            self._keep(found(root, recovery_key, _now_ms()))
+            self._finish()
+
+    def rotate(self) -> Record:
+        """Let a new key speak from now on. What the one before it has promised still counts.
+
+        Raises:
+            IdentityInvalid: the current key may speak no more, or there were too many rotations.
+        """
+        with self._alone():
+            self._finish()
+            self._check_speaks()
+            return self._turn(self.signer)
+
+    def recover(self, recovery: Signer) -> Record:
+        """Let a new key speak by the word of the recovery key, and revoke the one that was lost or stolen.
+
+        Raises:
+            IdentityInvalid: this is not the identity's recovery key, or there were too many rotations.
+        """
+        with self._alone():
+            self._finish()
+            known = self.lineage
+            if known.recovery_key != recovery.public_key.hex():
+                raise IdentityInvalid("this is not the recovery key of this identity")
+            # Whoever took the key may have taken the one prepared beside it.
+            successor_path(self._key.path).unlink(missing_ok=True)
+            if known.keys[-1] not in known.revoked:
+                self._keep(revoke(self.id, bytes.fromhex(known.keys[-1]), recovery, _now_ms(), "recovered"))
+            return self._turn(recovery)
+
+    def revoke(self, key: bytes, reason: str = "") -> Record:
+        """Make a key worthless, with all that it has signed. Without a recovery key the current one's is the end.
+
+        Raises:
+            IdentityInvalid: the identity has had no such key, or the current one may speak no more.
+        """
+        with self._alone():
+            self._finish()
+            self._check_speaks()
+            if key.hex() not in self.lineage.keys:
+                raise IdentityInvalid("this identity has had no such key")
+            record = revoke(self.id, key, self.signer, _now_ms(), reason)
+            self._keep(record)
+            return record
+
+    def _turn(self, by: Signer) -> Record:
+        keys = self.lineage.keys
+        if len(keys) > ROTATIONS_MAX:
+            raise IdentityInvalid(f"an identity has at most {ROTATIONS_MAX} rotations: begin another one")
+        new = prepare_successor(self._key.path)
+        self._failpoint("prepared")
+        record = rotate(self.id, len(keys), bytes.fromhex(keys[-1]), new, by, _now_ms())
+        self._keep(record)
+        self._finish()
+        return record
+
+    def _keep(self, record: Record) -> None:
+        self._failpoint("signed")
+        self._statements.add(record)
+        self._failpoint("kept")
+
+    def _finish(self) -> None:
+        """Take up the key that was made and promised before a crash, if there is one."""
+        if self.statements and successor_path(self._key.path).exists():
+            adopt_successor(self._key.path, bytes.fromhex(self.lineage.keys[-1]))
+            self._failpoint("adopted")
+
+    def _check_speaks(self) -> None:
+        known = self.lineage
+        found_key = self.signer.public_key.hex()
+        if found_key != known.keys[-1]:
+            raise IdentityInvalid(f"{self._key.path} is not the key that speaks for {known.identity[:16]}")
+        if known.standing(found_key) != "current":
+            raise IdentityInvalid("the key of this identity is revoked; `millrace identity recover` makes another")
+
+    @contextmanager
+    def _alone(self) -> Generator[None]:
+        """While no other process changes anything here."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(self._folder / "identity.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            _lock(descriptor)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def _lock(descriptor: int) -> None:
+    until_s = time.monotonic() + _LOCK_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until_s:
+                raise IdentityInvalid("another process is changing this identity; try again") from None
+            time.sleep(_LOCK_PAUSE_S)
+        else:
+            return
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 10**6

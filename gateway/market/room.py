@@ -1,0 +1,117 @@
+"""How much of other people's records has room, and whose go first: nobody fills the place of somebody else's.
+
+Records of an issuer count for whoever told of it first. The owner's own, and those of identities that it trusts,
+always have room. Strangers share a part of it evenly, so that many of them gain no more than one would.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+OWN = "own"
+"""The source of what this gateway itself has said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Numbers of records, of about 4 KB of memory each. Revocations of issuers known here come on top."""
+
+    trusted: int = 16_384
+    peer: int = 2048
+    stranger: int = 128
+    strangers: int = 2048
+    listings_per_issuer: int = 32
+    findings_per_issuer: int = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Whom the owner has named: houses are `trusted`, others with whom records are exchanged are `peers`."""
+
+    trusted: Collection[str] = ()
+    peers: Collection[str] = ()
+
+    def rank(self, source: str) -> int:
+        """Higher is more believed: strangers have 0."""
+        if source == OWN:
+            return 3
+        if any(source == each.rstrip("/") for each in self.trusted):
+            return 2
+        return int(any(source == each.rstrip("/") for each in self.peers))
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """An issuer's place: who told of it, how many records it has, and whether some of them are of these kinds."""
+
+    source: str
+    records: int
+    has_offers: bool
+    has_revocations: bool
+
+
+def fits(wanted: Held, shares: Mapping[str, int], sources: Sources, bounds: Bounds) -> bool:
+    """Whether there is room without giving anybody up; `shares` are the others' numbers of records by source."""
+    rank = sources.rank(wanted.source)
+    if rank == sources.rank(OWN):
+        return True
+    share = shares.get(wanted.source, 0) + wanted.records
+    if rank > 0:
+        return share <= (bounds.peer, bounds.trusted)[rank - 1]
+    together = sum(each for source, each in shares.items() if sources.rank(source) == 0) + wanted.records
+    return share <= bounds.stranger and together <= bounds.strangers
+
+
+def room_for(wanted: Held, held: dict[str, Held], sources: Sources, bounds: Bounds) -> list[str] | None:
+    """Which issuers to give up so that `wanted` has room; None where it has not.
+
+    `held` are the others, in the order of arrival, without those that always have room. Who came last goes first;
+    who has revoked a key never goes.
+    """
+    rank = sources.rank(wanted.source)
+    if rank == sources.rank(OWN):
+        return []
+    limit = (bounds.stranger, bounds.peer, bounds.trusted)[rank]
+    own = {issuer: each for issuer, each in held.items() if each.source == wanted.source}
+    leaving = _without_offers(own, _count(own.values()) + wanted.records - limit, wanted)
+    if leaving is None or rank > 0:
+        return leaving
+    strangers = {
+        issuer: each for issuer, each in held.items() if sources.rank(each.source) == 0 and issuer not in leaving
+    }
+    over = _count(strangers.values()) + wanted.records - bounds.strangers
+    return leaving if over <= 0 else _from_largest(wanted, over, strangers, leaving)
+
+
+def _count(held: Iterable[Held]) -> int:
+    return sum(each.records for each in held)
+
+
+def _without_offers(own: dict[str, Held], over: int, wanted: Held) -> list[str] | None:
+    """Only who offers something takes the place of somebody who does not: else newcomers would go on for ever."""
+    leaving = []
+    for issuer, each in reversed(own.items()):
+        if over > 0 and wanted.has_offers and not each.has_offers and not each.has_revocations:
+            leaving.append(issuer)
+            over -= each.records
+    return leaving if over <= 0 else None
+
+
+def _from_largest(wanted: Held, over: int, strangers: dict[str, Held], leaving: list[str]) -> list[str] | None:
+    """Take from the stranger who has most, down to what the newcomer will have, and from nobody who has less."""
+    shares: Counter[str] = Counter()
+    for each in strangers.values():
+        shares[each.source] += each.records
+    share_then = shares[wanted.source] + wanted.records
+    remaining = dict(strangers)
+    while over > 0:
+        largest, share = shares.most_common(1)[0] if shares else ("", 0)
+        theirs = (i for i, e in reversed(remaining.items()) if e.source == largest and not e.has_revocations)
+        issuer = next(theirs, "")
+        if not issuer or largest == wanted.source or share - remaining[issuer].records < share_then:
+            return None
+        records = remaining.pop(issuer).records
+        shares[largest] -= records
+        over -= records
+        leaving.append(issuer)
+    return leaving

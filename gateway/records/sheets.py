@@ -1,0 +1,24 @@
+"""Rows as CSV, for spreadsheets: RFC 4180, and nothing in it that one of them would compute."""
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Sequence
+
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
+
+
+def as_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Rows beneath their columns. Text that begins as a formula does gets an apostrophe before it."""
+    written = io.StringIO()
+    writer = csv.writer(written)
+    writer.writerow(columns)
+    writer.writerows([_harmless(cell) for cell in row] for row in rows)
+    return written.getvalue()
+
+
+def _harmless(cell: object) -> object:
+    if isinstance(cell, str) and cell.startswith(_FORMULAS) and not _NUMBER.fullmatch(cell):
+        return f"'{cell}"
+    return cell

@@ -1,0 +1,53 @@
+"""A program: reads a question from stdin, verifies the ledger, says on stdout what it found, and ends.
+
+It opens the database as it is and brings nothing up to date. See `gateway.records.verifying`.
+"""
+
+import os
+import sys
+import time
+
+import msgspec
+from sqlalchemy.exc import SQLAlchemyError
+
+from accounting.proofs.blocks import Head
+from accounting.proofs.verification import BlockUnknown, verify
+from gateway.database import open_engine, read_sessions
+from gateway.records.verifying import Question, Reply, facts_of
+
+
+def answer(question: Question) -> Reply:
+    """The verdict on as much as can be read in time."""
+    until_s = time.monotonic() + question.limit_s
+
+    def may_go_on() -> bool:
+        # The gateway's end makes somebody else our parent.
+        return time.monotonic() < until_s and os.getppid() == question.gateway_pid
+
+    engine = open_engine(question.dsn, pool_size=1)
+    try:
+        known = Head.parse(question.known) if question.known else None
+        verdict = verify(
+            read_sessions(engine),
+            from_block=question.from_block,
+            known=known,
+            signers=question.signers,
+            unproven_max_s=question.unproven_max_s,
+            go_on=may_go_on,
+        )
+    except BlockUnknown as error:
+        return Reply(unknown_block=str(error))
+    except SQLAlchemyError as error:
+        return Reply(problem=f"the books cannot be read: {type(error).__name__}")
+    finally:
+        engine.dispose()
+    return Reply(facts_of(verdict))
+
+
+def main() -> None:
+    reply = answer(msgspec.json.decode(sys.stdin.buffer.read(), type=Question))
+    sys.stdout.write(f"\n{msgspec.json.encode(reply).decode()}\n")
+
+
+if __name__ == "__main__":
+    main()

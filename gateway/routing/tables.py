@@ -1,0 +1,17 @@
+"""What operators have told a gateway while it ran."""
+
+from sqlalchemy import BigInteger, Text
+from sqlmodel import Field, SQLModel
+
+
+class PauseRow(SQLModel, table=True):
+    """What rests until somebody takes the row away. `actor` is who put it there."""
+
+    __tablename__ = "pause"
+
+    name: str = Field(primary_key=True, sa_type=Text)
+    since_ns: int = Field(sa_type=BigInteger)
+    actor: str = Field(sa_type=Text)
+
+
+pause_table = SQLModel.metadata.tables["pause"]

@@ -1,0 +1,191 @@
+"""Channels that buyers have here: read from the file when one is first used, and what runs on them now."""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Generator, Iterable
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+
+from gateway.selling.credit import Credited
+from gateway.selling.store import Backing, LaneRecords, Sale, SellingStore
+from market.channels.admission import Refusal
+from market.channels.channel import Channel, Lane, delivered, merge, promised, settle
+from market.channels.evidence import evidence, read_evidence
+from market.channels.statements import TOLERANCE_PARTS, Delivery, Promise
+from market.records.envelope import open_record
+
+FORGIVEN_TIMES = 4
+"""So many times what two counts of one answer may differ by, and a hundredth of all, a channel may stay behind."""
+OPEN_MAX = 256
+OPEN_LANES_MAX = 4096
+"""Channels in memory on which nothing runs, and all of their lanes, each up to four small records; others are read
+again when they are used."""
+MISSES_MAX = 16
+PAUSE_S_MAX = 60.0
+"""A channel whose requests were opened in vain so often on end rests a second, twice as long next, up to this."""
+
+
+@dataclass(eq=False)
+class Account:
+    """One channel, all that is known of it, and the ceilings of what is being served on it."""
+
+    credited: Credited
+    channel: Channel
+    open_ceilings: dict[int, int] = field(default_factory=dict)
+    users: int = 0
+    forgiven_nano: int = 0
+    misses: int = 0
+    """Requests in a row that were opened and then refused: work that nobody pays for."""
+    _resting_until_s: float = 0.0
+    _short_nano: dict[int, int] = field(default_factory=dict)
+    """By how much the vouchers that are being looked at are behind; forgiven once their answers begin."""
+
+    def check_paid(self, promise: Promise) -> Refusal | None:
+        """A voucher may admit a little less than was delivered; not a little of it each time.
+
+        Once in a while two counts differ. Whoever always signs for less is asked to sign for all of it.
+        """
+        claim, short_nano = self._claim(promise), self._behind_nano(promise)
+        if claim is None or not short_nano:
+            return None
+        behind_nano = self.forgiven_nano + sum(self._short_nano.values()) + short_nano
+        sold_nano = settle(self.channel).amount_nano
+        is_much = behind_nano > FORGIVEN_TIMES * claim.tolerance_nano + sold_nano // TOLERANCE_PARTS
+        return Refusal("unpaid") if is_much else None
+
+    def forgive(self, promise: Promise) -> None:
+        """The answer to this voucher begins: what it is behind by is forgiven, once."""
+        self.forgiven_nano += self._short_nano.pop(promise.voucher.lane, 0)
+
+    @property
+    def rests(self) -> bool:
+        """Whether too much was refused on this channel to open anything more of it now."""
+        return time.monotonic() < self._resting_until_s
+
+    def missed(self) -> None:
+        """A request was opened in vain."""
+        self.misses += 1
+        if self.misses >= MISSES_MAX:
+            self._resting_until_s = time.monotonic() + min(2.0 ** (self.misses - MISSES_MAX), PAUSE_S_MAX)
+
+    def _claim(self, promise: Promise) -> Delivery | None:
+        return self.channel.lanes.get(promise.voucher.lane, Lane()).claim
+
+    def _behind_nano(self, promise: Promise) -> int:
+        claim = self._claim(promise)
+        return max(0, claim.amount_nano - promise.amount_nano) if claim else 0
+
+    @contextmanager
+    def admitted(self, promise: Promise) -> Generator[None]:
+        """The request of this voucher is being served within the block."""
+        lane = promise.voucher.lane
+        assert lane not in self.open_ceilings, "a lane serves one request at a time"
+        self.open_ceilings[lane] = int(promise.voucher.ceiling_nano)
+        self._short_nano[lane] = self._behind_nano(promise)
+        try:
+            yield
+        finally:
+            del self.open_ceilings[lane]
+            self._short_nano.pop(lane, None)
+
+    def knows(self, other: Channel) -> set[int]:
+        """Take in more of the channel; returns the lanes that changed."""
+        before, self.channel = self.channel, merge(self.channel, other)
+        return {n for n, lane in self.channel.lanes.items() if lane != before.lanes.get(n)}
+
+    def took(self, delivery: Delivery) -> None:
+        """Our own receipt: so much was delivered."""
+        terms = self.channel.terms
+        self.knows(promised(Channel(terms), delivery.promise))
+        self.knows(delivered(Channel(terms), delivery, terms.seller))
+
+    def records(self, numbers: Iterable[int]) -> dict[int, LaneRecords]:
+        """What is to be kept of these lanes."""
+        return {n: self._lane_records(n, self.channel.lanes[n]) for n in numbers if n in self.channel.lanes}
+
+    def _lane_records(self, number: int, lane: Lane) -> LaneRecords:
+        raws = tuple(record.raw for record in evidence(Channel(self.channel.terms, {number: lane})))
+        return LaneRecords(raws, lane.claim is None or lane.claim.receipt.is_final)
+
+
+class Accounts:
+    """All accounts, each at most once in memory."""
+
+    def __init__(self, store: SellingStore) -> None:
+        self._store = store
+        self._accounts: OrderedDict[str, Account] = OrderedDict()
+        self._reading = asyncio.Lock()
+
+    @asynccontextmanager
+    async def using(self, credited: Credited) -> AsyncIterator[Account]:
+        """The account of a channel, with what was known of it at the last end; the same one for all of its jobs.
+
+        Raises:
+            RecordInvalid, StatementInvalid: what was signed on it counts no more, as when a key was revoked.
+        """
+        account = await self._opened(credited)
+        account.users += 1
+        try:
+            yield account
+        finally:
+            account.users -= 1
+            self._forget()
+
+    async def _opened(self, credited: Credited) -> Account:
+        name = credited.terms.channel
+        async with self._reading:
+            account = self._accounts.get(name)
+            if account is None:
+                kept = await self._store.evidence(name)
+                account = Account(credited, await asyncio.to_thread(_read, kept, credited))
+                account.forgiven_nano = await self._store.forgiven_nano(name)
+                self._accounts[name] = account
+        account.credited = credited.knowing(account.credited)
+        self._accounts.move_to_end(name)
+        return account
+
+    async def backing(self, channel: str) -> Backing | None:
+        """What a channel rests on, as its last job said; None for one that was never used here."""
+        account = self._accounts.get(channel)
+        return account.credited.backing if account else await self._store.backing(channel)
+
+    async def learn(self, account: Account, raws: Iterable[bytes]) -> int:
+        """Keep vouchers and receipts that came; returns how many lanes know more than before.
+
+        Of lanes alone on which something was delivered: what nobody was answered for is worth no place.
+
+        Raises:
+            RecordInvalid, StatementInvalid: one of them is not of this channel.
+        """
+        credited, given = account.credited, list(raws)
+        # Up to sixty signatures: other answers must not wait for them.
+        told = await asyncio.to_thread(_read, given, credited)
+        served = {n: lane for n, lane in told.lanes.items() if account.channel.lanes.get(n, Lane()).claim}
+        changed = account.knows(Channel(told.terms, served))
+        if changed:
+            await self._keep(account, changed)
+        return len(changed)
+
+    async def keep(self, account: Account, delivery: Delivery, sale: Sale | None = None) -> None:
+        """Keep a receipt of ours; on disk when this returns."""
+        account.took(delivery)
+        await self._keep(account, [delivery.receipt.lane], sale)
+
+    async def _keep(self, account: Account, numbers: Iterable[int], sale: Sale | None = None) -> None:
+        known, forgiven_nano = account.records(numbers), account.forgiven_nano
+        await self._store.keep(account.credited.backing, known, sale, forgiven_nano=forgiven_nano)
+
+    def _forget(self) -> None:
+        lanes = sum(len(account.channel.lanes) for account in self._accounts.values())
+        for name, account in list(self._accounts.items()):
+            if len(self._accounts) <= OPEN_MAX and lanes <= OPEN_LANES_MAX:
+                return
+            if not account.users:
+                lanes -= len(account.channel.lanes)
+                del self._accounts[name]
+
+
+def _read(raws: Iterable[bytes], credited: Credited) -> Channel:
+    """Check signatures, and what they come to."""
+    return read_evidence(map(open_record, raws), credited.terms, credited.standing)

@@ -1,0 +1,224 @@
+"""The seller, put together: everything that lives as long as its process, and the order in which it ends."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+from fastapi import FastAPI, Request
+from sqlalchemy.exc import SQLAlchemyError
+
+from gateway.data_folder import DataFolder
+from gateway.friends.friends import Friends
+from gateway.friends.hearing import hear_friends
+from gateway.friends.position import Positions
+from gateway.market.bookkeeper import BookKeeper, Keeping
+from gateway.market.gossip import Gossip
+from gateway.market.gossip_routes import peer_of, router
+from gateway.market.identity import OwnIdentity
+from gateway.market.outbound import Outbound, Unreachable
+from gateway.market.room import OWN, Sources
+from gateway.selling.accounts import Accounts
+from gateway.selling.address import Address
+from gateway.selling.app import AgentApp
+from gateway.selling.booking import Booking
+from gateway.selling.callers import Callers, address_of
+from gateway.selling.credit import Creditor, knowing_ourselves
+from gateway.selling.delivery import Till, now_ms
+from gateway.selling.desk import Desk, Place
+from gateway.selling.disputing import Disputing
+from gateway.selling.house import House, HouseRefused
+from gateway.selling.leftovers import finish_leftovers
+from gateway.selling.own_gateway import GatewayAway, OwnGateway
+from gateway.selling.proofs import Proofs
+from gateway.selling.publishing import Publisher
+from gateway.selling.shelf import Shelf
+from gateway.selling.store import SellingStore
+from gateway.selling.submitting import Submitting
+from gateway.selling.wanted import Blocked
+from gateway.selling.wares import Wares
+from gateway.selling.watch import Watch
+from gateway.settings import SellingSettings
+from market.errors import IdentityInvalid
+
+log = structlog.get_logger(__name__)
+
+LAST_WORDS_S = 10.0
+"""So long the house and the own books are waited for at the end; what they do not hear is told after the start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """A seller that can serve. `run` is to be cancelled only after `drain`."""
+
+    app: AgentApp
+    own: OwnIdentity
+    desk: Desk
+    watch: Watch
+    gossip: Gossip
+    friends: Friends
+    submitting: Submitting
+    disputing: Disputing
+    booking: Booking
+    address: Address
+    outbound: Outbound
+    drain_s: float
+
+    @property
+    def house_identity(self) -> str | None:
+        """Whom the house is pinned as, once it was met."""
+        house = self.submitting.house
+        return house.identity if house else None
+
+    async def run(self) -> None:
+        """Listings, gossip, and what was signed on its way to house and books; until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.watch.run(), name="watch")
+            tasks.create_task(self.gossip.run(), name="gossip")
+            tasks.create_task(hear_friends(self.friends, self.gossip), name="friends")
+            tasks.create_task(self.submitting.run(), name="submitting")
+            tasks.create_task(self.disputing.run(), name="disputing")
+            tasks.create_task(self.booking.run(), name="booking")
+
+    async def drain(self) -> None:
+        """Unlist, let answers come to their end or end them at a block, and tell what was signed."""
+        place = self.desk.place
+        await self.watch.drain()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.drain_s):
+                await place.is_empty.wait()
+        place.stop.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_S):
+                await place.is_empty.wait()
+        await self._last_words()
+
+    async def _last_words(self) -> None:
+        try:
+            async with asyncio.timeout(LAST_WORDS_S):
+                await self.booking.book()
+                await self.submitting.submit()
+        except (TimeoutError, GatewayAway, Unreachable, HouseRefused, SQLAlchemyError) as error:
+            log.warning("not everything was told; it is kept", why=str(error) or type(error).__name__)
+
+
+@asynccontextmanager
+async def open_agent(
+    settings: SellingSettings,
+    folder: DataFolder,
+    own: OwnIdentity,
+    gateway: OwnGateway,
+    clock_ms: Callable[[], int] = now_ms,
+) -> AsyncGenerator[Agent]:
+    """A seller on this data folder, for the length of the block.
+
+    Raises:
+        SettingsInvalid: its files cannot be used.
+        IdentityInvalid: its own key is known to be revoked.
+    """
+    async with AsyncExitStack() as stack:
+        market = folder.path / "market"
+        store = SellingStore(market / "selling.db")
+        stack.push_async_callback(store.close)
+        stack.push_async_callback(gateway.aclose)
+        friends = Friends(market, own)
+        keeper = _keeper(market / "selling-records.db", settings, own, friends, clock_ms)
+        stack.callback(keeper.close)
+        await asyncio.to_thread(keeper.add, [record.raw for record in own.statements], OWN)
+        check_speaks(own, keeper)
+        named = [url for url in (settings.house_url, *settings.peers) if url]
+        outbound = await stack.enter_async_context(Outbound(settings.allows_loopback, ours=named))
+        house = _house(settings, own, outbound, keeper, store)
+        if house:
+            await house.remember()
+        agent = _agent(settings, market, own, friends, gateway, store, keeper, outbound, house, clock_ms)
+        await finish_leftovers(store, agent.desk)
+        yield agent
+
+
+def check_speaks(own: OwnIdentity, keeper: BookKeeper) -> None:
+    """Raises IdentityInvalid where others have heard that our key is revoked: nobody would take its word."""
+    if keeper.standing(own.id, own.signer.public_key.hex()) == "revoked":
+        raise IdentityInvalid("the key of this identity is revoked; `millrace identity recover` makes another")
+
+
+def _peer(request: Request) -> str:
+    """Behind a tunnel every connection is cloudflared's own, which says whom it came from."""
+    return request.headers.get("cf-connecting-ip") or peer_of(request)
+
+
+def _keeper(
+    path: Path, settings: SellingSettings, own: OwnIdentity, friends: Friends, clock_ms: Callable[[], int]
+) -> BookKeeper:
+    sources = Sources(trusted=tuple(filter(None, [settings.house_url])), peers=settings.peers)
+    keeping = Keeping(sources, always=_Always(own.id, friends), allows_loopback=settings.allows_loopback)
+    return BookKeeper(path, clock_ms, keeping)
+
+
+@dataclass(frozen=True, slots=True)
+class _Always:
+    """Whose records always have room. Friends may change."""
+
+    own: str
+    friends: Friends
+
+    def __contains__(self, identity: object) -> bool:
+        return identity == self.own or identity in self.friends
+
+
+def _house(
+    settings: SellingSettings, own: OwnIdentity, outbound: Outbound, keeper: BookKeeper, store: SellingStore
+) -> House | None:
+    if settings.house_url is None:
+        return None
+    key = settings.house_key.get_secret_value() if settings.house_key else None
+    return House(settings.house_url, key, own, outbound, keeper, store)
+
+
+def _agent(
+    settings: SellingSettings,
+    folder: Path,
+    own: OwnIdentity,
+    friends: Friends,
+    gateway: OwnGateway,
+    store: SellingStore,
+    keeper: BookKeeper,
+    outbound: Outbound,
+    house: House | None,
+    clock_ms: Callable[[], int],
+) -> Agent:
+    shelf, place, address, wares = Shelf(), Place(), Address(), Wares(settings.models)
+    proofs = Proofs() if house and house.has_key and settings.shows_denied_prompts else None
+    till = Till(own, Accounts(store), lambda: house.ledger_head if house else None, clock_ms, proofs)
+    creditor = Creditor(
+        own.id,
+        knowing_ourselves(own, keeper.standing),
+        lambda: house.identity if house else None,
+        friends,
+        Positions(folder),
+    )
+    desk = Desk(own.id, creditor, shelf, place, gateway, Blocked.of(settings.refuses), till)
+    peers = (*filter(None, [settings.house_url]), *settings.peers)
+    gossip = Gossip(keeper, outbound, peers)
+    publisher = Publisher(own, settings, address, shelf, store, gossip, clock_ms=clock_ms)
+    watch = Watch(settings, own, keeper, gateway, wares, publisher, place, address, clock_ms)
+    routes = FastAPI(openapi_url=None)
+    routes.include_router(router(keeper, _peer if settings.tunnel in ("quick", "named") else peer_of))
+    app = AgentApp(desk, own, routes, wares.tokenizer, Callers(address_of(settings)))
+    submitting = Submitting(house, own, store, keeper, settings.submit_s)
+    return Agent(
+        app,
+        own,
+        desk,
+        watch,
+        gossip,
+        friends,
+        submitting,
+        Disputing(house, own, store, proofs, settings.submit_s),
+        Booking(store, gateway),
+        address,
+        outbound,
+        settings.drain_s,
+    )

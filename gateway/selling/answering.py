@@ -1,0 +1,98 @@
+"""From an answer's first event to its final receipt: whatever happens in between, there is a final receipt."""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from gateway.http.events import DONE
+from gateway.selling.carrier import Carrier, Gone
+from gateway.selling.chunks import ChunkBroken, UpstreamError
+from gateway.selling.delivery import WAIT_EVENT, Delivering
+from gateway.selling.own_gateway import GatewayAway, UpstreamRefused
+from gateway.selling.upstream import Upstream, refused_by
+from market.channels.job import Cut
+from market.channels.terms import ANSWER_S_MAX
+from market.errors import StatementInvalid
+
+log = structlog.get_logger(__name__)
+
+WAIT_S = 10.0
+"""So often something is sent while the model is silent: tunnels end what is silent for longer."""
+
+_PREEMPTED = Cut("preempted", "The owner needs these machines; what was sent is all there is.")
+_STOPPED = Cut("preempted", "This seller sells no more just now; what was sent is all there is.")
+_BROKEN = Cut("failed", "The model's answer broke off; what was sent is all there is.")
+_LATE = Cut("failed", "An answer may take half an hour; what was sent is all there is.")
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """`stop` is set when answers must end at their next block."""
+
+    upstream: Upstream
+    delivering: Delivering
+    carrier: Carrier
+    stop: asyncio.Event
+    wait_s: float = WAIT_S
+
+    async def run(self) -> None:
+        cut, is_gone = None, True
+        try:
+            async with asyncio.timeout(ANSWER_S_MAX):
+                await self.delivering.begin(self.carrier)
+                cut = await self._pass_on()
+            is_gone = False
+        except Gone:
+            pass
+        except TimeoutError:
+            cut, is_gone = _LATE, False
+        finally:
+            # Also where this task is being ended: what was delivered is signed for.
+            await asyncio.shield(self.delivering.end(self.carrier, cut, is_gone=is_gone))
+
+    async def _pass_on(self) -> Cut | None:
+        """Event by event, until the end or why there is none. Raises Gone."""
+        async with _watching(self.carrier.gone()) as gone, _watching(self.stop.wait()) as stopped:
+            while not stopped.done():
+                try:
+                    data = await self.upstream.next(gone, stopped, patience_s=self.wait_s)
+                except TimeoutError:
+                    if gone.done():
+                        raise Gone from None
+                    if not stopped.done():
+                        await self.carrier.send(WAIT_EVENT)
+                    continue
+                except (GatewayAway, UpstreamRefused) as failure:
+                    refused = refused_by(failure)
+                    return Cut(refused.code, refused.message)
+                if data == DONE:
+                    return None
+                if data is None:
+                    return _BROKEN
+                if cut := await self._send(data):
+                    return cut
+        return _STOPPED
+
+    async def _send(self, data: bytes) -> Cut | None:
+        try:
+            await self.delivering.pass_on(data, self.carrier)
+        except UpstreamError as error:
+            return _PREEMPTED if error.code == "preempted" else _BROKEN
+        except (ChunkBroken, StatementInvalid) as error:
+            log.warning("the gateway's answer cannot be passed on", why=str(error))
+            return _BROKEN
+        return None
+
+
+@asynccontextmanager
+async def _watching(coroutine: Coroutine[Any, Any, object]) -> AsyncIterator["asyncio.Task[object]"]:
+    task = asyncio.create_task(coroutine)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,97 @@
+"""One request that the house had for us: carried to our own port, its answer back in numbered parts."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from gateway.market.errand import PART_BYTES_MAX, Errand, Part
+from gateway.market.outbound import Outbound, Reply, Unreachable
+
+PIECES_HELD = 16
+FIRST_BYTE_S = 20.0
+GAP_S = 20.0
+"""The agent sends something every 10 s."""
+
+Send: TypeAlias = Callable[[Part], Awaitable[Reply]]
+"""Brings a part to the house. Raises Unreachable."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    status: int
+    content_type: str
+    retry_after_s: int
+
+
+async def carry(errand: Errand, own: Outbound, service_url: str, send: Send) -> None:
+    """Until the answer is there, or nobody waits for it any more; then the agent sees its buyer hang up.
+
+    Raises:
+        Unreachable: the house took a part neither now nor when it was sent again.
+    """
+    pieces: asyncio.Queue[bytes | None] = asyncio.Queue(PIECES_HELD)
+    head: asyncio.Future[_Head] = asyncio.get_running_loop().create_future()
+    reading = asyncio.create_task(_read(errand, own, service_url, head, pieces), name="relayed-answer")
+    try:
+        await _send_parts(await head, pieces, send)
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+
+
+async def _read(
+    errand: Errand,
+    own: Outbound,
+    service_url: str,
+    head: "asyncio.Future[_Head]",
+    pieces: "asyncio.Queue[bytes | None]",
+) -> None:
+    try:
+        body = errand.body if errand.method == "POST" else None
+        headers = {"content-type": "application/octet-stream"} if body is not None else {}
+        url = service_url + errand.path
+        async with own.stream(url, body, headers=headers, first_byte_s=FIRST_BYTE_S, gap_s=GAP_S) as answer:
+            head.set_result(_head(errand, answer.status, answer.retry_after_s or 0))
+            async for piece in answer.events:
+                await pieces.put(piece)
+    except Unreachable:
+        # Where it had begun, its last sealed piece is missing, and the buyer knows.
+        if not head.done():
+            head.set_result(_Head(502, "", 0))
+    finally:
+        if not head.done():
+            head.cancel()
+    await pieces.put(None)
+
+
+def _head(errand: Errand, status: int, retry_after_s: int) -> _Head:
+    is_stream = errand.path == "/market/v1/jobs" and status == 200
+    return _Head(status, "text/event-stream" if is_stream else "application/json", retry_after_s)
+
+
+async def _send_parts(head: _Head, pieces: "asyncio.Queue[bytes | None]", send: Send) -> None:
+    """What came while one part was on its way is the next part."""
+    number, rest, is_last = 0, b"", False
+    while not is_last:
+        rest, is_over = await _gather(rest, pieces)
+        data, rest = rest[:PART_BYTES_MAX], rest[PART_BYTES_MAX:]
+        is_last = is_over and not rest
+        part = Part(number, data, is_last, head.status, head.content_type, head.retry_after_s)
+        if is_over and rest:
+            pieces.put_nowait(None)  # to be found again once the rest is sent
+        if (await send(part)).status != 200:
+            return
+        number += 1
+
+
+async def _gather(rest: bytes, pieces: "asyncio.Queue[bytes | None]") -> tuple[bytes, bool]:
+    """What is there, at least something; and whether nothing comes after it."""
+    gathered = bytearray(rest)
+    while True:
+        if gathered and (pieces.empty() or len(gathered) >= PART_BYTES_MAX):
+            return bytes(gathered), False
+        piece = await pieces.get()
+        if piece is None:
+            return bytes(gathered), True
+        gathered += piece

@@ -1,0 +1,200 @@
+"""One answer on its way: sealed piece by piece, counted as it is taken, signed for now and then and at its end."""
+
+import asyncio
+import base64
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from gateway.market.identity import OwnIdentity
+from gateway.selling.accounts import Account, Accounts
+from gateway.selling.carrier import Carrier, Gone, Refused
+from gateway.selling.chunks import Chunks, encoded
+from gateway.selling.proofs import Proof, Proofs, Sold
+from gateway.selling.shelf import Ware
+from gateway.selling.store import Sale
+from gateway.selling.wanted import Order
+from market.channels.job import Cut, Piece, pack_piece
+from market.channels.statements import Delivery, Promise, Receipt, read_receipt
+from market.channels.transcript import INTERIM_TOKENS, needs_receipt
+from market.counting.answer import AnswerSoFar
+from market.sealing.request import OpenedRequest
+
+COUNT_EVERY_CHARS = 512
+"""Text is counted anew when it has grown so much: 256 tokens are hardly ever less."""
+_INLINE_CHARS = 20_000
+"""Counting more than that goes to a thread."""
+WAIT_EVENT = b"event: wait\ndata: -\n\n"
+
+
+def now_ms() -> int:
+    return time.time_ns() // 10**6
+
+
+@dataclass(frozen=True, slots=True)
+class Till:
+    """What signs and keeps receipts. `ledger_head` is the newest block of the house's books that we saw.
+
+    `proofs` are kept where there is a house to show them to.
+    """
+
+    own: OwnIdentity
+    accounts: Accounts
+    ledger_head: Callable[[], str | None]
+    clock_ms: Callable[[], int] = now_ms
+    proofs: Proofs | None = None
+
+    async def learn(self, account: Account, raws: list[bytes]) -> int:
+        """Keep what the buyer has signed; what it has signed for needs no proof any more. Raises as `Accounts`."""
+        grown = await self.accounts.learn(account, raws)
+        if self.proofs is not None:
+            self.proofs.review(account.channel)
+        return grown
+
+    def check_room(self, promise: Promise, sealed_bytes: int) -> None:
+        """Whoever signs for no answer gets no more of them than can be proved. Raises Refused."""
+        voucher = promise.voucher
+        if self.proofs is not None and not self.proofs.has_room(voucher.channel, voucher.lane, sealed_bytes):
+            raise Refused("full", "Sign for the answers that this channel has had, and try again.")
+
+    def prove(self, delivery: Delivery, account: Account, sold: Sold) -> None:
+        """Keep what proves the prompt of a final receipt, until the buyer has signed for it."""
+        if self.proofs is not None and account.credited.backing.is_allocated and delivery.request_nano:
+            self.proofs.keep(Proof.of(delivery, sold))
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """What of an answer the carrier has taken so far, as receipts say it."""
+
+    tokens: int
+    transcript: str
+
+
+class Delivering:
+    """Counts only what the carrier has taken: what it did not take is neither in the receipts nor in the price."""
+
+    def __init__(
+        self,
+        till: Till,
+        account: Account,
+        promise: Promise,
+        order: Order,
+        ware: Ware,
+        opened: OpenedRequest,
+        sold: Sold,
+    ) -> None:
+        self._till = till
+        self._account = account
+        self._promise = promise
+        self._order = order
+        self._ware = ware
+        self._sold = sold
+        self._counting = ware.counting.remembering()
+        self._nonce, self._sealer = opened.answer()
+        self._answer = AnswerSoFar(promise.voucher.request)
+        created_s = till.clock_ms() // 1000
+        self._chunks = Chunks(order.kind, f"chatcmpl-{secrets.token_hex(12)}", ware.sold.market_id, created_s)
+        self._part = 0
+        self._told_tokens = 0
+        self._looked_chars = 0
+        self._said = 0
+
+    async def begin(self, carrier: Carrier) -> None:
+        """The first event, at once: tunnels give up on answers that do not begin. Raises Gone."""
+        await carrier.begin()
+        await carrier.send(b"event: nonce\ndata: %s\n\n" % base64.b64encode(self._nonce))
+
+    async def pass_on(self, data: bytes, carrier: Carrier) -> None:
+        """Send what an event of the own gateway says.
+
+        Raises:
+            Gone: the buyer hung up.
+            ChunkBroken, UpstreamError, StatementInvalid: this is no answer that may go on.
+        """
+        for chunk in self._chunks.read(data):
+            piece = Piece("d", encoded(chunk))
+            await carrier.send(self._event(piece))
+            self._took(chunk)
+            await self._sign_some(carrier)
+
+    async def end(self, carrier: Carrier, cut: Cut | None, *, is_gone: bool) -> Delivery:
+        """The final receipt: kept first, then sent, where anybody is left to take it."""
+        if cut is not None and not is_gone:
+            is_gone = not await self._try(carrier, self._event(Piece("e", msgspec.json.encode(cut))))
+        delivery = await self._receive(await self._taken(), is_final=True)
+        if not is_gone:
+            await self._try(carrier, self._event(Piece("r", delivery.record.raw), is_last=True))
+        return delivery
+
+    def _took(self, chunk: dict[str, Any]) -> None:
+        self._answer.add(chunk)
+        self._said += 1
+
+    async def _sign_some(self, carrier: Carrier) -> None:
+        """An interim receipt where 256 tokens more are delivered: that is what may be unproven."""
+        # A chunk is about a token, unless it has more text than that.
+        if self._said < INTERIM_TOKENS and self._answer.chars - self._looked_chars < COUNT_EVERY_CHARS:
+            return
+        self._looked_chars, self._said = self._answer.chars, 0
+        taken = await self._taken()
+        if needs_receipt(self._told_tokens, taken.tokens):
+            delivery = await self._receive(taken, is_final=False)
+            await carrier.send(self._event(Piece("r", delivery.record.raw)))
+
+    async def _receive(self, taken: "_Taken", *, is_final: bool) -> Delivery:
+        """Sign for all that was taken so far, and keep it."""
+        terms, voucher = self._account.channel.terms, self._promise.voucher
+        receipt = Receipt(
+            terms.channel,
+            voucher.lane,
+            voucher.seq,
+            self._part,
+            self._promise.digest,
+            self._order.prompt_tokens,
+            0,
+            taken.tokens,
+            taken.transcript,
+            is_final,
+            self._till.ledger_head(),
+        )
+        name = f"{terms.channel}-{voucher.lane}"
+        record = self._till.own.say("receipt", name, self._part, receipt, self._till.clock_ms())
+        delivery = read_receipt(record, self._promise, terms, self._account.credited.standing)
+        self._part += 1
+        self._told_tokens = taken.tokens
+        if is_final:
+            self._till.prove(delivery, self._account, self._sold)
+        await self._till.accounts.keep(self._account, delivery, self._sale(delivery) if is_final else None)
+        return delivery
+
+    def _sale(self, delivery: Delivery) -> Sale:
+        voucher = self._promise.voucher
+        amount_nano = min(delivery.request_nano, int(voucher.ceiling_nano - voucher.base_nano))
+        model, made_ms = self._ware.sold.market_id, self._till.clock_ms()
+        return Sale(voucher.channel, voucher.lane, voucher.seq, model, amount_nano, made_ms)
+
+    async def _taken(self) -> "_Taken":
+        """Exact, and no more work than for the last 65,536 characters: those before are counted for good."""
+        if self._answer.chars < _INLINE_CHARS:
+            return self._look()
+        return await asyncio.to_thread(self._look)
+
+    def _look(self) -> "_Taken":
+        tokens = self._counting.delivered(self._answer.choices()).completion_tokens
+        return _Taken(tokens, self._answer.transcript())
+
+    def _event(self, piece: Piece, *, is_last: bool = False) -> bytes:
+        sealed = self._sealer.seal(pack_piece(piece), is_last=is_last)
+        return b"data: %s\n\n" % base64.b64encode(sealed)
+
+    async def _try(self, carrier: Carrier, event: bytes) -> bool:
+        try:
+            await carrier.send(event)
+        except Gone:
+            return False
+        return True

@@ -1,0 +1,240 @@
+"""The way in where no tunnel works: we ask the house for work, and carry what it has to our own port.
+
+To the agent behind that port this is like a tunnel. Answers go back in numbered parts, each a request of its own:
+what lies between us and the house may hold request bodies back until they are whole.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, TypeVar
+
+import msgspec
+import structlog
+from msgspec import Meta
+
+from accounting.proofs.signing import Signer
+from gateway.market.errand import DOMAIN, ERRAND_PACKED_BYTES_MAX, POLL_S, Errand, Part, read_errand
+from gateway.market.outbound import Outbound, Reply, Unreachable
+from gateway.selling.carrying import carry
+from gateway.selling.reach import Reach, Reaches
+from market.errors import JobInvalid
+from market.records.envelope import Hex32
+
+log = structlog.get_logger(__name__)
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True, slots=True)
+class PullPace:
+    """How many requests at once, and how patient to be, in seconds."""
+
+    errands_max: int = 32
+    poll_s: float = POLL_S + 15.0
+    part_s: float = 40.0
+    part_tries: int = 3
+    failures_max: int = 3
+    """A line may be poor for so many questions in a row before buyers are told that nobody gets here."""
+    poll_s_min: float = 1.0
+    """A house that has nothing says so no more often than this."""
+    backoff_first_s: float = 1.0
+    backoff_max_s: float = 60.0
+
+    def backoff_s(self, failures: int) -> float:
+        """1, 2, 4 ... seconds, up to a half less."""
+        longest_s = min(self.backoff_first_s * 2.0 ** min(failures - 1, 16), self.backoff_max_s)
+        return longest_s * random.uniform(0.5, 1.0)  # noqa: S311 - spread, not secrecy
+
+
+class _HouseRefused(Exception):
+    """The house does not want us; the message has what it answered."""
+
+
+class _SessionEnded(_HouseRefused):
+    """It has forgotten who we are."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    token: str
+    renew_at_s: float
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"authorization": f"Bearer {self.token}", "content-type": "application/octet-stream"}
+
+
+class _Nonce(msgspec.Struct):
+    nonce: Hex32
+    house: Hex32
+
+
+class _Opened(msgspec.Struct):
+    session: Annotated[str, Meta(pattern="^[A-Za-z0-9_.~+/=-]{1,200}$")]
+    session_s: Annotated[int, Meta(ge=60, le=86_400)]
+
+
+class Pull:
+    """Keeps asking the house for work. `run` is a task of its owner's, who follows `reaches`.
+
+    Args:
+        house_url: without a slash at its end.
+        identity: ours; `signer` has its current key.
+        service_url: our own port, `http://127.0.0.1:PORT`.
+        house: the house's identity, None until it was met: no other one gets our signature.
+    """
+
+    def __init__(
+        self,
+        house_url: str,
+        identity: str,
+        signer: Signer,
+        outbound: Outbound,
+        service_url: str,
+        house: Callable[[], str | None],
+        *,
+        pace: PullPace | None = None,
+    ) -> None:
+        self._url = house_url.rstrip("/") + "/market/v1/jobs"
+        self._identity = identity
+        self._signer = signer
+        self._outbound = outbound
+        self._service_url = service_url
+        self._house = house
+        self._pace = pace or PullPace()
+        self._session: _Session | None = None
+        self._opening = asyncio.Lock()
+        self._room = asyncio.Semaphore(self._pace.errands_max)
+        self.reaches = Reaches(Reach(False, why="the house is being asked"))
+
+    async def run(self) -> None:
+        """Until cancelled; requests under way are cut off then."""
+        failures, is_poor = 0, False
+        async with Outbound(False, ours=[self._service_url]) as own, asyncio.TaskGroup() as errands:
+            while True:
+                session = None
+                try:
+                    session = await self._current()
+                    if not is_poor:
+                        await self.reaches.tell(Reach(True))
+                    await self._fetch(session, own, errands)
+                    failures, is_poor = 0, False
+                except (Unreachable, _HouseRefused) as error:
+                    failures += 1
+                    log.warning("pull.failed", why=str(error), failures=failures)
+                    if failures >= self._pace.failures_max or not self.reaches.now.is_open:
+                        # That sessions can be opened proves nothing more, once questions got lost on one.
+                        is_poor = session is not None and isinstance(error, Unreachable)
+                        await self.reaches.tell(Reach(False, why=f"the house gives us no work: {error}"))
+                    await asyncio.sleep(self._pace.backoff_s(failures))
+
+    async def _current(self, refused: _Session | None = None) -> _Session:
+        """The newest session, another one than the house has just refused. Raises Unreachable, _HouseRefused."""
+        async with self._opening:
+            session = self._session
+            if session is None or session is refused or time.monotonic() >= session.renew_at_s:
+                session = self._session = await self._open()
+            return session
+
+    async def _open(self) -> _Session:
+        """Prove who we are, to the house that we know. Raises Unreachable, _HouseRefused."""
+        house = self._house()
+        if house is None:
+            raise _HouseRefused("it has not said yet who it is")
+        told = _read(await self._say("/nonce", {"identity": self._identity}), _Nonce)
+        if told.house != house:
+            raise _HouseRefused("it is another house than the one we know")
+        said = DOMAIN + bytes.fromhex(house) + bytes.fromhex(told.nonce)
+        proof = {
+            "identity": self._identity,
+            "key": self._signer.public_key.hex(),
+            "nonce": told.nonce,
+            "signature": self._signer.sign(said).hex(),
+        }
+        opened = _read(await self._say("/session", proof), _Opened)
+        return _Session(opened.session, time.monotonic() + opened.session_s / 2)
+
+    async def _say(self, path: str, fields: dict[str, str]) -> Reply:
+        headers = {"content-type": "application/json"}
+        reply = await self._outbound.ask(self._url + path, msgspec.json.encode(fields), headers=headers)
+        return _checked(reply)
+
+    async def _fetch(self, session: _Session, own: Outbound, errands: asyncio.TaskGroup) -> None:
+        """One question for work, once there is room for it. Raises Unreachable, _HouseRefused."""
+        await self._room.acquire()
+        is_taken, begun_s = False, time.monotonic()
+        try:
+            reply = await self._outbound.ask(
+                self._url + "/poll",
+                b"",
+                headers=session.headers,
+                timeout_s=self._pace.poll_s,
+                bytes_max=ERRAND_PACKED_BYTES_MAX,
+            )
+            if reply.status == 204:
+                await asyncio.sleep(begun_s + self._pace.poll_s_min - time.monotonic())
+                return
+            errand = read_errand(_checked(reply).body)
+            errands.create_task(self._carry(own, errand), name=f"errand-{errand.id}")
+            is_taken = True
+        except _SessionEnded:
+            if self._session is session:
+                self._session = None
+            raise
+        except JobInvalid as error:
+            raise _HouseRefused(f"it wants what no buyer may: {error}") from None
+        finally:
+            if not is_taken:
+                self._room.release()
+
+    async def _carry(self, own: Outbound, errand: Errand) -> None:
+        async def send(part: Part) -> Reply:
+            return await self._send(errand.id, part)
+
+        try:
+            await carry(errand, own, self._service_url, send)
+        except (Unreachable, _HouseRefused) as error:
+            log.warning("pull.answer_lost", why=str(error))
+        finally:
+            self._room.release()
+
+    async def _send(self, errand_id: str, part: Part) -> Reply:
+        """A part is taken once, however often it comes: sent again where nobody knows, and with a newer session.
+
+        Raises:
+            Unreachable, _HouseRefused: it was not taken.
+        """
+        url, body = f"{self._url}/{errand_id}/answer", msgspec.msgpack.encode(part)
+        session = self._session or await self._current()
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                reply = await self._outbound.ask(url, body, headers=session.headers, timeout_s=self._pace.part_s)
+            except Unreachable:
+                if attempt >= self._pace.part_tries:
+                    raise
+                await asyncio.sleep(self._pace.backoff_s(attempt))
+                session = self._session or await self._current()
+                continue
+            if reply.status != 401 or attempt >= self._pace.part_tries:
+                return reply
+            session = await self._current(refused=session)
+
+
+def _checked(reply: Reply) -> Reply:
+    if reply.status == 401:
+        raise _SessionEnded("it answers 401")
+    if reply.status != 200:
+        raise _HouseRefused(f"it answers {reply.status}")
+    return reply
+
+
+def _read(reply: Reply, shape: type[S]) -> S:
+    try:
+        return msgspec.json.decode(reply.body, type=shape)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise _HouseRefused("its answer makes no sense") from None

@@ -1,0 +1,107 @@
+"""The own gateway's answer to one job: read ahead a little by a task of its own, stopped once nobody wants it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import structlog
+
+from gateway.selling.carrier import Refused
+from gateway.selling.own_gateway import GatewayAway, OwnGateway, UpstreamRefused
+from gateway.selling.wanted import Order
+
+log = structlog.get_logger(__name__)
+
+HEAD_S = 0.25
+"""A gateway that has no place for guests says so at once; the answer to the buyer is then no stream at all."""
+_AHEAD_MAX = 32
+
+_Failure = GatewayAway | UpstreamRefused
+
+
+class Upstream:
+    """Events of one answer. `next` gives their data, None at the end, and raises what went wrong."""
+
+    def __init__(self) -> None:
+        self._events: asyncio.Queue[bytes | _Failure | None] = asyncio.Queue(_AHEAD_MAX)
+        self._begun = asyncio.Event()
+        self._refusal: _Failure | None = None
+        self._next: asyncio.Task[bytes | _Failure | None] | None = None
+
+    @classmethod
+    @asynccontextmanager
+    async def asking(cls, gateway: OwnGateway, order: Order) -> AsyncIterator["Upstream"]:
+        """Ask within the block; leaving it closes the connection, which stops the gateway's work."""
+        upstream = cls()
+        reading = asyncio.create_task(upstream._read(gateway, order), name="own gateway's answer")
+        try:
+            yield upstream
+        finally:
+            tasks = [task for task in (reading, upstream._next) if task]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def head(self) -> None:
+        """Wait a moment for the gateway to say that it does not answer.
+
+        Raises:
+            Refused: it said so; nothing has been said to the buyer yet.
+        """
+        try:
+            async with asyncio.timeout(HEAD_S):
+                await self._begun.wait()
+        except TimeoutError:
+            return
+        if self._refusal is not None:
+            raise refused_by(self._refusal)
+
+    async def next(self, *until: "asyncio.Task[object]", patience_s: float) -> bytes | None:
+        """The next event's data; None at the end of the answer.
+
+        Raises:
+            TimeoutError: nothing came in time, or one of `until` is done; nothing is lost by that.
+            GatewayAway, UpstreamRefused: the answer ended so.
+        """
+        if self._next is None:
+            self._next = asyncio.create_task(self._events.get())
+        if not any(each.done() for each in until):
+            waited: set[asyncio.Task[Any]] = {self._next, *until}
+            await asyncio.wait(waited, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+        if any(each.done() for each in until) or not self._next.done():
+            raise TimeoutError
+        found, self._next = self._next.result(), None
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    async def _read(self, gateway: OwnGateway, order: Order) -> None:
+        try:
+            async with gateway.answer(order.kind, order.body) as events:
+                self._begun.set()
+                async for data in events:
+                    await self._events.put(data)
+            await self._events.put(None)
+        except (GatewayAway, UpstreamRefused) as error:
+            await self._fail(error)
+        except Exception as error:  # noqa: BLE001 - a task's edge: its reader would wait for half an hour
+            log.error("the own gateway was not asked as it should be", why=type(error).__name__)
+            await self._fail(GatewayAway(type(error).__name__))
+
+    async def _fail(self, failure: _Failure) -> None:
+        self._refusal = failure
+        self._begun.set()
+        await self._events.put(failure)
+
+
+def refused_by(failure: _Failure) -> Refused:
+    """What the buyer is told of it: whether it was the owner who came, or something that broke."""
+    if isinstance(failure, UpstreamRefused):
+        if failure.code == "guests_not_now":
+            return Refused("not_idle", "The owner needs these machines just now.")
+        if failure.code == "preempted":
+            return Refused("preempted", "The owner needs these machines just now.")
+        if failure.status == 400:
+            return Refused("refused", "This seller's model does not take the request as it is.")
+    return Refused("failed", "This seller's model does not answer just now.")

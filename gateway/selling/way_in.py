@@ -1,0 +1,48 @@
+"""Which way buyers get to this seller, as its settings say: a tunnel, or work that is fetched from the house."""
+
+from collections.abc import Callable
+
+from accounting.proofs.signing import Signer
+from gateway.market.challenge import is_behind
+from gateway.market.outbound import Outbound
+from gateway.selling.pull import Pull
+from gateway.selling.reach import WayIn
+from gateway.selling.tunnel import Tunnel
+from gateway.selling.tunnel_process import TunnelOptions
+from gateway.settings import SellingSettings, SettingsInvalid
+
+
+def way_in_of(
+    settings: SellingSettings,
+    service_url: str,
+    identity: str,
+    signer: Signer,
+    outbound: Outbound,
+    house: Callable[[], str | None],
+) -> WayIn:
+    """The way that the owner wants; `service_url` is the agent's own port, `http://127.0.0.1:PORT`.
+
+    `house` is the identity of the house that was met, None before.
+
+    Raises:
+        SettingsInvalid: no tunnel is wanted, and there is no house to fetch work from.
+    """
+    if settings.tunnel == "none":
+        if settings.house_url is None:
+            raise SettingsInvalid(
+                "selling.house_url: without a tunnel, work is fetched from the house, and none is set"
+            )
+        return Pull(settings.house_url, identity, signer, outbound, service_url, house)
+
+    async def probe(address: str) -> bool:
+        return await is_behind(outbound, address, identity, signer.public_key.hex())
+
+    is_named = settings.tunnel == "named"
+    options = TunnelOptions(
+        service_url,
+        token_file=settings.tunnel_token_file if is_named else None,
+        public_url=settings.public_url if is_named else "",
+        cloudflared=settings.cloudflared,
+        allows_loopback=settings.allows_loopback,
+    )
+    return Tunnel(options, probe=probe)

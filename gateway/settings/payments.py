@@ -1,0 +1,126 @@
+"""Payments through Stripe: whose account, which conditions."""
+
+from collections.abc import Sequence
+from typing import Literal, Self
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+from accounting.errors import AmountInvalid
+from accounting.money import parse_usd
+from gateway.settings.base import Section, WholePath
+
+_KEYS = ("sk_test_", "rk_test_", "sk_live_", "rk_live_")
+_CENT_NANO = 10**7
+
+
+class PaymentsSettings(Section):
+    secret_key: SecretStr | None = Field(
+        None,
+        description="Stripe's secret or restricted key; it alone says whether money is real. None: no payments.",
+    )
+    secret_key_file: WholePath | None = Field(
+        None, description="File with that key, mode 0600, instead of the key itself."
+    )
+    webhook_secrets: tuple[SecretStr, ...] = Field(
+        (),
+        max_length=8,
+        description="Signing secrets of the endpoint for our own account's events: the current one, and old ones.",
+        examples=['["whsec_new", "whsec_old"]'],
+    )
+    connect_webhook_secrets: tuple[SecretStr, ...] = Field(
+        (),
+        max_length=8,
+        description="The same of the endpoint for events of sellers' accounts.",
+        examples=['["whsec_new", "whsec_old"]'],
+    )
+    account_id: str | None = Field(None, pattern=r"^acct_\w{1,60}$", description="Our own account at Stripe.")
+    success_url: str | None = Field(
+        None,
+        description="Where Stripe's page leads after paying; the console by default. Nothing is booked by it.",
+    )
+    cancel_url: str | None = Field(None, description="Where it leads without paying; the console by default.")
+    onboarding_url: str | None = Field(
+        None, description="Where sellers come back to; their earnings in the console by default."
+    )
+    topup_amounts_usd: tuple[str, ...] = Field(
+        ("5", "10", "25", "50", "100"),
+        min_length=1,
+        max_length=20,
+        description="Which amounts of credits can be bought, in USD, as text.",
+        examples=['["5", "10", "25"]'],
+    )
+    fee_bps: int = Field(550, ge=0, le=10_000, description="Fee of a top-up in hundredths of a percent of it.")
+    fee_min_usd: str = Field("0.80", description="Least fee of a top-up, in USD, as text.")
+    payout_min_usd: str = Field("10", description="Least payout of a seller, in USD, as text.")
+    payout_day_max_usd: str = Field("1000", description="Most that a seller is paid in a day, in USD, as text.")
+    payout_schedule: Literal["off", "daily", "weekly"] = Field(
+        "off", description="When sellers are paid what is payable without asking; weekly is on Mondays."
+    )
+    account_rest_h: int = Field(
+        72, ge=0, le=24 * 30, description="How long after a change of account a seller is paid nothing, in hours."
+    )
+    pool_rest_days: int = Field(
+        7, ge=0, le=180, description="How old credits bought by card have to be to go into a pool, in days."
+    )
+    daily_hour: int = Field(3, ge=0, le=23, description="From which hour (UTC) daily things are done.")
+    tick_s: float = Field(
+        5.0, gt=0, le=300, description="How often messages of Stripe are worked off, in seconds."
+    )
+    grace_h: float = Field(
+        24.0, ge=0, le=240, description="How long a message may be on its way before money counts as unmatched."
+    )
+    days_kept: int = Field(
+        90, ge=90, le=3660, description="How long messages and calls that are done with are kept, in days."
+    )
+    base_url: str | None = Field(None, description="Where to call instead of Stripe, for tests.")
+
+    @field_validator("secret_key")
+    @classmethod
+    def _is_a_secret_key(cls, key: SecretStr | None) -> SecretStr | None:
+        """The message leaves the key out."""
+        if key is not None and not key.get_secret_value().startswith(_KEYS):
+            raise ValueError(f"a secret key begins with one of {', '.join(_KEYS)}")
+        return key
+
+    @field_validator("fee_min_usd", "payout_min_usd", "payout_day_max_usd")
+    @classmethod
+    def _is_in_cents(cls, text: str) -> str:
+        _checked_cents(text)
+        return text
+
+    @field_validator("topup_amounts_usd")
+    @classmethod
+    def _are_in_cents(cls, texts: Sequence[str]) -> tuple[str, ...]:
+        if not all(map(_checked_cents, texts)):
+            raise ValueError("nobody buys credits for nothing")
+        return tuple(texts)
+
+    @field_validator("success_url", "cancel_url", "onboarding_url", "base_url")
+    @classmethod
+    def _is_an_address(cls, text: str | None) -> str | None:
+        if text is not None and not text.startswith(("https://", "http://")):
+            raise ValueError("an address that begins with https:// or http://")
+        return text
+
+    @model_validator(mode="after")
+    def _has_one_key(self) -> Self:
+        if self.secret_key is not None and self.secret_key_file is not None:
+            raise ValueError("secret_key and secret_key_file: set one of the two")
+        if self.is_wanted and not self.webhook_secrets:
+            raise ValueError("webhook_secrets: without one nothing that Stripe tells can be believed")
+        return self
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether this gateway takes payments."""
+        return self.secret_key is not None or self.secret_key_file is not None
+
+
+def _checked_cents(text: str) -> int:
+    try:
+        amount_nano = parse_usd(text)
+    except AmountInvalid as error:
+        raise ValueError(str(error)) from None
+    if amount_nano % _CENT_NANO:
+        raise ValueError("money moves in whole cents")
+    return amount_nano

@@ -1,0 +1,38 @@
+"""Whether a seller's pace is possible, and what it says it is. A suspicion, and no more. Pure."""
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Literal
+
+SEEN_MIN = 8
+SPECULATED_TIMES = 5.0
+"""Drafting ahead makes an answer so much faster at best."""
+_SLOWER_PARTS = 0.5
+_FASTER_TIMES = 3.0
+
+Anomaly = Literal["faster_than_memory", "faster_than_said", "slower_than_said"]
+
+
+def decode_most_tokens_per_s(active_bytes: int, memory_bytes_per_s: float) -> float:
+    """The most that one stream can have: each token reads all weights that it uses, drafts share a reading.
+
+    `memory_bytes_per_s` is that of the machine's class, all its devices together.
+    """
+    return SPECULATED_TIMES * memory_bytes_per_s / active_bytes
+
+
+def pace_anomaly(
+    seen_tokens_per_s: Sequence[float], said_tokens_per_s: float, most_tokens_per_s: float | None = None
+) -> Anomaly | None:
+    """What is odd about the paces of the last answers, of 64 tokens or more each; None where too few were seen.
+
+    Far faster than the machine can be, or than the seller itself says, is a smaller model or no model at all.
+    """
+    if len(seen_tokens_per_s) < SEEN_MIN:
+        return None
+    usual = median(seen_tokens_per_s)
+    if most_tokens_per_s is not None and usual > most_tokens_per_s:
+        return "faster_than_memory"
+    if usual > _FASTER_TIMES * said_tokens_per_s:
+        return "faster_than_said"
+    return "slower_than_said" if usual < _SLOWER_PARTS * said_tokens_per_s else None

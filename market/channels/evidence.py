@@ -1,0 +1,55 @@
+"""What a channel comes to, for somebody who believes nobody: the few signed records that it rests on, and back."""
+
+from collections.abc import Iterable
+
+from market.channels.channel import Channel, Lane, delivered, promised
+from market.channels.statements import Delivery, Promise, Receipt, read_receipt, read_voucher
+from market.channels.terms import LANES_MAX, Terms
+from market.errors import StatementInvalid
+from market.records.envelope import Record
+from market.records.standing import StandingOf
+
+EVIDENCE_MAX = 4 * LANES_MAX
+"""Of every lane a claim and an assent, each with its voucher."""
+
+
+def evidence(channel: Channel) -> list[Record]:
+    """The records that say all that is known of a channel, each once."""
+    records = {record.digest: record for lane in channel.lanes.values() for record in _records(lane)}
+    return list(records.values())
+
+
+def read_evidence(records: Iterable[Record], terms: Terms, standing: StandingOf) -> Channel:
+    """The channel that records come to, in whatever order they are.
+
+    Raises:
+        RecordInvalid: a field of one is wrong.
+        StatementInvalid: one is not the channel's, names a voucher that is not there, or they are too many.
+    """
+    of_kind: dict[str, list[Record]] = {"voucher": [], "receipt": []}
+    for count, record in enumerate(records, 1):
+        if count > EVIDENCE_MAX or record.kind not in of_kind:
+            raise StatementInvalid(f"a channel rests on vouchers and receipts, {EVIDENCE_MAX} at most")
+        of_kind[record.kind].append(record)
+    channel, promises = Channel(terms), dict[str, Promise]()
+    for record in of_kind["voucher"]:
+        promises[record.digest] = read_voucher(record, terms, standing)
+        channel = promised(channel, promises[record.digest])
+    for record in of_kind["receipt"]:
+        channel = delivered(channel, _delivery(record, promises, terms, standing), record.issuer)
+    return channel
+
+
+def _delivery(record: Record, promises: dict[str, Promise], terms: Terms, standing: StandingOf) -> Delivery:
+    promise = promises.get(record.read("receipt", Receipt).voucher)
+    if promise is None:
+        raise StatementInvalid("a receipt names a voucher that is not among the records")
+    return read_receipt(record, promise, terms, standing)
+
+
+def _records(lane: Lane) -> Iterable[Record]:
+    for known in (lane.claim, lane.assent):
+        if isinstance(known, Delivery):
+            yield known.promise.record
+        if known is not None:
+            yield known.record

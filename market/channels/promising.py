@@ -1,0 +1,50 @@
+"""The buyer's side: the next voucher of a lane, within the channel's credit. Pure."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from market.channels.admission import reserved_nano
+from market.channels.channel import Channel, Lane
+from market.channels.statements import Voucher
+from market.channels.terms import LANES_MAX
+from market.listings.prices import Prices
+from market.records.amounts import Amount
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to be bought: a sealed request, by its digest, at a listing's prices, for so much at most."""
+
+    request: str
+    listing: str
+    prices: Prices
+    most_nano: int
+
+
+def free_lane(busy: Collection[int]) -> int | None:
+    """The first lane without a request, None where there are too many at once."""
+    return next((n for n in range(LANES_MAX) if n not in busy), None)
+
+
+def next_voucher(
+    channel: Channel,
+    lane: int,
+    last_seq: int,
+    order: Order,
+    *,
+    limit_nano: int,
+    open_ceilings: Mapping[int, int],
+) -> Voucher | None:
+    """The voucher to sign for an order, None where the channel's credit does not reach.
+
+    `last_seq` is the number of the last voucher ever signed on this lane, served or not: it must have been kept
+    before it was sent. What the buyer has signed before is the base; the last request's receipt belongs to it.
+    """
+    assent = channel.lanes.get(lane, Lane()).assent
+    base_nano = assent.amount_nano if assent else 0
+    ceiling_nano = base_nano + order.most_nano
+    if reserved_nano(channel, {**open_ceilings, lane: ceiling_nano}) > limit_nano:
+        return None
+    amounts = Amount(base_nano), Amount(ceiling_nano)
+    request = order.request, order.listing, order.prices
+    return Voucher(channel.terms.channel, lane, last_seq + 1, *request, *amounts)

@@ -1,0 +1,81 @@
+"""Leading a chore: the seat is claimed whenever it is free, and kept while this process renews it in time."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+
+from market.coordination.coordinator import Coordinator, CoordinatorUnavailable, Seat
+
+_log = logging.getLogger(__name__)
+
+TTL_S = 10.0
+_RELEASE_S = 2.0
+
+
+async def _from_nothing() -> int:
+    return 0
+
+
+class Leadership:
+    """One process's claim to a seat.
+
+    Args:
+        ttl_s: how long a leader that says nothing keeps it.
+        highest_epoch: what the database knows of this seat (`fencing.highest_epoch`), for a coordinator that was
+            made anew to begin above.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        name: str,
+        ttl_s: float = TTL_S,
+        highest_epoch: Callable[[], Awaitable[int]] = _from_nothing,
+    ) -> None:
+        self._coordinator = coordinator
+        self._name = name
+        self._ttl_s = ttl_s
+        self._highest_epoch = highest_epoch
+        self._seat: Seat | None = None
+        self._until_s = 0.0
+
+    @property
+    def seat(self) -> Seat | None:
+        """The seat while it is certainly held; what is written under it must pass `fencing.fence` all the same."""
+        return self._seat if time.monotonic() < self._until_s else None
+
+    async def run(self) -> None:
+        """Keep or claim it until cancelled; then it is given back."""
+        try:
+            while True:
+                await self._look()
+                await asyncio.sleep(self._ttl_s / 4)
+        finally:
+            await self._leave()
+
+    async def _look(self) -> None:
+        # From before it was asked for: the coordinator counts from some moment after that.
+        began_s = time.monotonic()
+        try:
+            async with asyncio.timeout(self._ttl_s):
+                if self._seat and not await self._coordinator.renew(self._seat):
+                    _log.warning("%s is led by another process: epoch %d has ended", self._name, self._seat.epoch)
+                    self._seat = None
+                if not self._seat:
+                    above = await self._highest_epoch()
+                    self._seat = await self._coordinator.acquire(self._name, self._ttl_s, above=above)
+        except (CoordinatorUnavailable, TimeoutError) as error:
+            _log.warning("who leads %s cannot be found out: %s", self._name, error)
+        else:
+            self._until_s = began_s + self._ttl_s
+
+    async def _leave(self) -> None:
+        seat, self._seat = self._seat, None
+        if seat is None:
+            return
+        try:
+            async with asyncio.timeout(_RELEASE_S):
+                await self._coordinator.release(seat)
+        except (CoordinatorUnavailable, TimeoutError):
+            _log.warning("%s could not be handed over; it is free in %g s", self._name, self._ttl_s)

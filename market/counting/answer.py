@@ -1,0 +1,142 @@
+"""An answer as far as it has come, put together from OpenAI's chunks: its texts, their hash, how it ended.
+
+Buyer and seller feed it the same chunks, cut however the way between them cuts them, and have the same texts and
+the same hash at the end. What is beyond its bounds is no answer: whoever hears it stops listening.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from accounting.metering.delivered import Called, Delivered, readable
+from market.channels.transcript import Transcript
+from market.errors import StatementInvalid
+from market.records.canonical import canonical
+
+CHARS_MAX = 2**22
+CHOICES_MAX = 128
+CALLS_MAX = 128
+PIECES_MAX = 2**12
+"""Pieces of a text are joined beyond so many, for each costs ten times its text."""
+
+
+class AnswerSoFar:
+    """Fed with chunks as they come. `request` is the digest of the request that is answered, in hex."""
+
+    def __init__(self, request: str) -> None:
+        self._request = request
+        self._choices: dict[int, _Choice] = {}
+        self.chars = 0
+        """Characters so far, of all texts: cheap to look at before anything is counted."""
+
+    def add(self, chunk: Mapping[str, Any]) -> None:
+        """Take a chunk of a stream, or a whole answer. What in it is no text says nothing.
+
+        Raises:
+            StatementInvalid: with it the answer is more than any may be.
+        """
+        choices = chunk.get("choices")
+        for place, said in enumerate(choices if isinstance(choices, list) else ()):
+            if isinstance(said, dict):
+                self.chars += self._choice(_number(said.get("index"), place, CHOICES_MAX, "choices")).hear(said)
+        if self.chars > CHARS_MAX:
+            raise StatementInvalid(f"an answer has at most {CHARS_MAX} characters")
+
+    def choices(self) -> tuple[Delivered, ...]:
+        """What was said so far, each choice by itself, in their order."""
+        return tuple(self.by_index().values())
+
+    def by_index(self) -> dict[int, Delivered]:
+        return {index: choice.delivered for index, choice in sorted(self._choices.items())}
+
+    def transcript(self) -> str:
+        """The hash of everything so far, in hex, as receipts name it."""
+        return transcript_of(self._request, self.by_index())
+
+    @property
+    def finish_reasons(self) -> dict[int, str]:
+        """Why choices ended, by their index; those that have not ended are not in it."""
+        return {index: each.finish for index, each in sorted(self._choices.items()) if each.finish}
+
+    def _choice(self, index: int) -> "_Choice":
+        return self._choices.setdefault(index, _Choice())
+
+
+def transcript_of(request: str, choices: Mapping[int, Delivered]) -> str:
+    """The hash that receipts name, in hex, from the texts: what a dispute is decided by.
+
+    Raises:
+        StatementInvalid: the answer has more texts than any may.
+    """
+    transcript = Transcript(request)
+    for index, said in choices.items():
+        transcript.add(readable(said.content), "content", index)
+        transcript.add(readable(said.reasoning), "reasoning", index)
+        calls = [[readable(call.name), readable(call.arguments)] for call in said.calls]
+        transcript.add(canonical(calls).decode() if calls else "", "calls", index)
+    return transcript.digest()
+
+
+@dataclass(slots=True)
+class _Text:
+    """Grows by pieces. Halves of a surrogate pair that came apart are one character once both are there."""
+
+    pieces: list[str] = field(default_factory=list)
+
+    def add(self, piece: Any) -> int:
+        if not isinstance(piece, str) or not piece:
+            return 0
+        if len(self.pieces) >= PIECES_MAX:
+            self.pieces = ["".join(self.pieces)]
+        self.pieces.append(piece)
+        return len(piece)
+
+    def __str__(self) -> str:
+        return readable("".join(self.pieces))
+
+
+@dataclass(slots=True)
+class _Choice:
+    content: _Text = field(default_factory=_Text)
+    reasoning: _Text = field(default_factory=_Text)
+    calls: dict[int, tuple[_Text, _Text]] = field(default_factory=dict)
+    finish: str = ""
+
+    @property
+    def delivered(self) -> Delivered:
+        calls = (Called(str(name), str(arguments)) for _, (name, arguments) in sorted(self.calls.items()))
+        return Delivered(str(self.content), str(self.reasoning), tuple(calls))
+
+    def hear(self, said: Mapping[str, Any]) -> int:
+        """Take a chunk's part; returns the characters in it."""
+        if isinstance(reason := said.get("finish_reason"), str):
+            self.finish = reason[:32]
+        chars = self.content.add(said.get("text"))
+        message = said.get("delta") or said.get("message")
+        if not isinstance(message, dict):
+            return chars
+        chars += self.content.add(message.get("content")) + self.content.add(message.get("refusal"))
+        # Some servers say it under both names.
+        chars += self.reasoning.add(message.get("reasoning_content") or message.get("reasoning"))
+        return chars + sum(self._hear_call(number, function) for number, function in _functions(message))
+
+    def _hear_call(self, number: int, function: Mapping[str, Any]) -> int:
+        name, arguments = self.calls.setdefault(number, (_Text(), _Text()))
+        return name.add(function.get("name")) + arguments.add(function.get("arguments"))
+
+
+def _functions(message: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    calls = message.get("tool_calls")
+    for place, call in enumerate(calls if isinstance(calls, list) else ()):
+        if isinstance(call, dict) and isinstance(function := call.get("function"), dict):
+            yield _number(call.get("index"), place, CALLS_MAX, "calls"), function
+    if isinstance(function := message.get("function_call"), dict):
+        yield 0, function
+
+
+def _number(index: Any, place: int, most: int, what: str) -> int:
+    """`index` where it is one: `true` is none."""
+    number = index if type(index) is int else place
+    if not 0 <= number < most:
+        raise StatementInvalid(f"an answer has at most {most} {what}")
+    return number

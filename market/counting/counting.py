@@ -1,0 +1,125 @@
+"""Tokens of prompts and answers as the market bills them: of texts alone, by the tokenizer that a listing pins.
+
+    prompt = tokens of every text in it, each by itself, + 4 a message, + 3
+    answer = tokens of content, of visible reasoning, of each call's name and arguments, each by itself
+
+No chat template is rendered: templates differ between engines, and what a seller puts around a prompt is the
+seller's affair. Nothing rests on what a backend says: whoever pays for a reported count pays for whatever is
+reported (arXiv 2505.21627).
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+from accounting.errors import TextNotCounted
+from accounting.metering.counts import tokens_of_bytes
+from accounting.metering.delivered import Counts, Delivered, TokenCounter, count_all, readable
+from market.errors import RequestNotCounted
+
+MESSAGE_TOKENS = 4
+"""What chat templates usually put around a message."""
+PROMPT_TOKENS = 3
+"""What they usually put around all of them."""
+
+_TEXT_PARTS = {"text": "text", "input_text": "text", "refusal": "refusal"}
+
+
+class Counting:
+    """Counts by one tokenizer; by the bytes of UTF-8, four a token, where it is None or fails at a text."""
+
+    def __init__(self, counter: TokenCounter | None) -> None:
+        self._counter = counter
+
+    def remembering(self) -> "Counting":
+        """The same for one answer that grows: what of its texts is counted for good is not counted again."""
+        return Counting(self._counter.remembering() if self._counter else None)
+
+    def prompt_tokens(self, request: Mapping[str, Any]) -> int:
+        """Return what the prompt of an OpenAI chat or completion request comes to.
+
+        Raises:
+            RequestNotCounted: it has a part that no text stands for, such as a picture; the error names it.
+        """
+        texts, frame_tokens = [*_prompt_texts(request)], PROMPT_TOKENS + _frame_tokens(request)
+        return self._tokens(texts) + frame_tokens
+
+    def text_tokens(self, text: str) -> int:
+        """Return what a text by itself comes to."""
+        return self._tokens([text])
+
+    def delivered(self, choices: Iterable[Delivered]) -> Counts:
+        """Return what all choices of an answer come to. Takes about a microsecond for each token."""
+        said = list(choices)
+        try:
+            return count_all(self._counter, said)
+        except TextNotCounted:
+            return count_all(None, said)
+
+    def _tokens(self, texts: Iterable[str]) -> int:
+        known = list(texts)
+        if self._counter is not None:
+            try:
+                return self._counter.count(known)
+            except TextNotCounted:
+                # The same text fails at the same tokenizer for everybody, and everybody then counts its bytes.
+                pass
+        return tokens_of_bytes(sum(len(readable(text).encode()) for text in known))
+
+
+def _prompt_texts(request: Mapping[str, Any]) -> Iterator[str]:
+    for number, message in enumerate(_list(request.get("messages"))):
+        if not isinstance(message, dict):
+            raise RequestNotCounted(f"messages[{number}]", "is no message")
+        yield from _message_texts(message, f"messages[{number}]")
+    prompt = request.get("prompt")
+    yield from (each for each in (prompt if isinstance(prompt, list) else [prompt]) if isinstance(each, str))
+    if isinstance(suffix := request.get("suffix"), str):
+        yield suffix
+    # Names, descriptions and schemas: every template shows them to the model, each in its own way.
+    for tool in chain(_list(request.get("tools")), _list(request.get("functions"))):
+        yield _json(tool)
+
+
+def _json(tool: Any) -> str:
+    try:
+        return json.dumps(tool, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    except RecursionError:
+        raise RequestNotCounted("tools", "is nested too deep to be counted") from None
+
+
+def _message_texts(message: Mapping[str, Any], field: str) -> Iterator[str]:
+    content = message.get("content")
+    for number, part in enumerate(content if isinstance(content, list) else []):
+        yield _part_text(part, f"{field}.content[{number}]")
+    said = (content, message.get("name"), message.get("refusal"), message.get("reasoning_content"))
+    yield from (text for text in said if isinstance(text, str))
+    for call in _list(message.get("tool_calls")):
+        yield from _function_texts(call.get("function") if isinstance(call, dict) else None)
+    yield from _function_texts(message.get("function_call"))
+
+
+def _part_text(part: Any, field: str) -> str:
+    kind = part.get("type") if isinstance(part, dict) else None
+    text = part.get(_TEXT_PARTS[kind]) if kind in _TEXT_PARTS else None
+    if not isinstance(text, str):
+        raise RequestNotCounted(field, f"is {kind or 'nothing'}, and only text has a count on the market")
+    return text
+
+
+def _function_texts(function: Any) -> Iterator[str]:
+    if isinstance(function, dict):
+        texts = (function.get("name"), function.get("arguments"))
+        yield from (text for text in texts if isinstance(text, str))
+
+
+def _frame_tokens(request: Mapping[str, Any]) -> int:
+    """Of messages, and of prompts that are given as tokens already."""
+    prompt = request.get("prompt")
+    ids = sum(1 if isinstance(each, int) else len(each) for each in _list(prompt) if isinstance(each, int | list))
+    return ids + MESSAGE_TOKENS * len(_list(request.get("messages")))
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

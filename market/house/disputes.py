@@ -1,0 +1,282 @@
+"""Disputes: buyer and seller have signed different counts of one request, and the house counts again.
+
+Whoever opens one puts a fee aside, which is kept if they lose. Each side brings the text that it says was
+delivered, or shows what was asked. With both texts there, with the prompt where that alone is denied, or after a
+day, it is decided (`market.auditing.disputes`), and what that adds to what the buyer has signed is due like
+everything else.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlalchemy import func, or_, select
+from sqlalchemy.orm import Session
+
+from accounting import chart
+from accounting.metering.delivered import TokenCounter
+from market.auditing.conduct import OPEN_MAX, fee_nano, refusal_to_hear
+from market.auditing.disputes import Side
+from market.auditing.prompts import Shown, proved_prompt_tokens
+from market.channels.channel import Lane, due
+from market.errors import HouseRefuses, NotRegistered, StatementInvalid
+from market.house.conducts import conduct_of
+from market.house.decisions import Decisions
+from market.house.fees import Fees, user_of
+from market.house.office import Office
+from market.house.quarrels import (
+    LaneStanding,
+    claim_of,
+    dispute_id,
+    disputed_lane,
+    is_about,
+    lane_of,
+    standings,
+)
+from market.house.settlements import found, parties
+from market.house.statements import identities_known
+from market.house.tables import AllocationRow, DisputeRow, allocation_table, dispute_table
+from market.house.terms import DAY_NS
+from market.house.texts import Texts, pack_texts
+from market.house.words import keep_word
+from market.listings.listing import Listing
+from market.records.envelope import Record, open_record
+
+ANSWER_NS = DAY_NS
+"""So long the other side may take to bring its text, in nanoseconds."""
+OPENED_PER_DAY_MAX = 100
+"""By one user: each keeps two texts here until it is decided."""
+_HOUR_NS = 3600 * 10**9
+_row, _allocation = dispute_table.c, allocation_table.c
+
+
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """What a side has to say of a request that is disputed: a text, the prompt, receipts of it, or all of them.
+
+    The request is the newest one that the seller claims on a lane of an allocation, and the listing is the one
+    that it was sold by: None where the dispute is open.
+    """
+
+    allocation: str
+    lane: int
+    listing: Record | None
+    texts: Texts
+    prompt: Shown | None = None
+    receipts: tuple[Record, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Proved:
+    """A prompt's tokens, and the digest of the sealed request that it was found in."""
+
+    request: str
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Disputes:
+    """`counter_of` gives the tokenizer of this hash, where the house has it."""
+
+    office: Office
+    counter_of: Callable[[str], TokenCounter | None]
+
+    def bring(self, user_id: str, brought: Brought) -> DisputeRow:
+        """Take a side's word; the first one opens the dispute, the one that leaves nothing to wait for decides it.
+
+        Raises:
+            NotRegistered: the house has issued no such allocation, or to others than this user.
+            HouseRefuses: nothing is disputed on the lane, it is decided, or the opener is not heard.
+            StatementInvalid: the listing is not the voucher's, the text is too long, the prompt or a receipt is
+                not the voucher's, or a key not the request's; nothing is booked then.
+            InsufficientCredit: the opener has less than the fee.
+        """
+        packed = pack_texts(brought.texts) if brought.texts else None
+        self._end_settled(user_id)
+        proved = self._proved(user_id, brought) if brought.prompt else None
+        with self.office.write() as session, session.begin():
+            allocation = found(session, brought.allocation)
+            side, lane = _party(self.office, allocation, user_id, brought)
+            row = self._heard(session, allocation, brought, lane, user_id, is_kept=True)
+            session.add(row)
+            if brought.receipts and side != "buyer":
+                raise StatementInvalid("receipts are for the buyer to bring: settle yours", "receipts")
+            if brought.receipts:
+                keep_word(self.office, session, row, lane, brought.receipts)
+            _keep(row, side, packed, proved, claim_of(lane).promise.voucher.request)
+            is_ripe = self._decisions.is_ripe(row, lane)
+            session.flush()
+            session.expunge(row)
+        if row.status == "new":
+            row = Fees(self.office).put_aside(row, side)
+        return self.decide(row.id) if is_ripe else row
+
+    def check(self, user_id: str, brought: Brought) -> None:
+        """Whether this user has something to bring here, before anything is fetched for it; raises as `bring`."""
+        with self.office.read() as session:
+            _party(self.office, found(session, brought.allocation), user_id, brought)
+
+    def of(self, user_id: str, digest: str) -> list[tuple[LaneStanding, DisputeRow | None]]:
+        """How each lane of an allocation of this user's stands, with the dispute about it.
+
+        Raises:
+            NotRegistered: the house has issued no such allocation, or to others than this user.
+        """
+        with self.office.read() as session:
+            allocation = found(session, digest)
+            _side_of(allocation, user_id)
+            rows = session.scalars(select(DisputeRow).where(_row.allocation == digest)).all()
+            session.expunge_all()
+        by_lane = {(row.lane, row.seq): row for row in rows if row.status != "new"}
+        over = [about for about, row in by_lane.items() if row.status == "decided"]
+        lanes = standings(self.office, allocation, over)
+        return [(each, by_lane.get((each.lane, each.seq))) for each in lanes]
+
+    def statements_of(self, digest: str) -> tuple[Record, ...]:
+        """What an allocation's buyer has said about its keys, as far as the house knows. Raises NotRegistered."""
+        with self.office.read() as session:
+            buyer = parties(self.office, found(session, digest)).buyer
+            told = [open_record(raw) for raw in self.office.told(buyer)]
+            return identities_known(session, (buyer,), told).statements_of(buyer)
+
+    def tokenizers(self) -> list[str]:
+        """Those that open disputes will be decided by, by their hashes."""
+        with self.office.read() as session:
+            return list(session.scalars(select(_row.tokenizer).where(_row.status == "open").distinct()))
+
+    def due(self, limit: int) -> list[str]:
+        """Disputes that one side has not answered in time, by their ids."""
+        with self.office.read() as session:
+            ripe = (_row.status == "open", _row.answer_by_ns <= self.office.clock_ns())
+            return list(session.scalars(select(_row.id).where(*ripe).limit(limit)))
+
+    def decide(self, dispute_id: str) -> DisputeRow:
+        """Decide by what is there; raises as `Decisions.decide`."""
+        return self._decisions.decide(dispute_id)
+
+    def put_off(self, dispute_id: str) -> None:
+        """Try an hour later to decide what could not be decided now."""
+        with self.office.write() as session, session.begin():
+            row = session.get_one(DisputeRow, dispute_id)
+            row.answer_by_ns = self.office.clock_ns() + _HOUR_NS
+
+    @property
+    def _decisions(self) -> Decisions:
+        return Decisions(self.office, self.counter_of)
+
+    def _end_settled(self, user_id: str) -> None:
+        """End this user's disputes about what is settled by now: they keep no other from being opened."""
+        is_of = or_(_row.buyer_user == user_id, _row.seller_user == user_id)
+        with self.office.read() as session:
+            query = select(DisputeRow).where(is_of, _row.status == "open").order_by(_row.opened_ns)
+            mine = [row for row in session.scalars(query) if user_of(row, row.opener) == user_id][:OPEN_MAX]
+            lanes = [lane_of(self.office, found(session, row.allocation), row.lane) for row in mine]
+        for row, lane in zip(mine, lanes, strict=True):
+            if not is_about(lane, row.seq):
+                self.decide(row.id)
+
+    def _proved(self, user_id: str, brought: Brought) -> _Proved:
+        """What the prompt comes to that is shown: outside of any transaction, for it may be megabytes.
+
+        Only for whoever could bring it, fee included, and once: nobody has the house count for nothing.
+        """
+        assert brought.prompt is not None, "there is something to prove"
+        with self.office.read() as session:
+            allocation = found(session, brought.allocation)
+            side, lane = _party(self.office, allocation, user_id, brought)
+            row = self._heard(session, allocation, brought, lane, user_id, is_kept=False)
+            session.expunge_all()
+        request = claim_of(lane).promise.voucher.request
+        known_tokens = row.buyer_prompt_tokens if side == "buyer" else row.seller_prompt_tokens
+        if known_tokens is not None:
+            return _Proved(request, known_tokens)
+        if row.status == "new":
+            Fees(self.office).check(chart.user_paid(user_id), row.fee_nano)
+        counting = self._decisions.counting(row.tokenizer)
+        return _Proved(request, proved_prompt_tokens(request, brought.prompt, counting))
+
+    def _heard(
+        self,
+        session: Session,
+        allocation: AllocationRow,
+        brought: Brought,
+        lane: Lane,
+        user_id: str,
+        *,
+        is_kept: bool,
+    ) -> DisputeRow:
+        """The dispute about the lane's newest request, a new one where nobody has opened any; locked to be kept.
+
+        Raises:
+            HouseRefuses: it is decided, or nobody hears of a new one.
+        """
+        name = dispute_id(brought.allocation, brought.lane, lane)
+        row = session.get(DisputeRow, name, with_for_update=is_kept)
+        if row is None:
+            return self._new(session, allocation, brought, lane, user_id)
+        if row.status == "decided":
+            raise HouseRefuses("decided", f"this dispute is decided: {row.reason}")
+        return row
+
+    def _new(
+        self, session: Session, allocation: AllocationRow, brought: Brought, lane: Lane, user_id: str
+    ) -> DisputeRow:
+        if brought.listing is None:
+            raise StatementInvalid("whoever opens a dispute brings the listing", "listing")
+        tokenizer = brought.listing.read("listing", Listing).tokenizer_sha256
+        self._decisions.counting(tokenizer)
+        if why := refusal_to_hear(conduct_of(session, user_id, self.office.clock_ns())):
+            raise HouseRefuses(why, "whoever has lost so many disputes, or has so many open, is not heard")
+        now_ns = self.office.clock_ns()
+        is_opener = or_(
+            (_row.buyer_user == user_id) & (_row.opener == "buyer"),
+            (_row.seller_user == user_id) & (_row.opener == "seller"),
+        )
+        today = select(func.count()).where(is_opener, _row.opened_ns > now_ns - DAY_NS)
+        if (session.scalar(today) or 0) >= OPENED_PER_DAY_MAX:
+            raise HouseRefuses("too_many_today", f"{OPENED_PER_DAY_MAX} disputes of a day are heard, no more")
+        return DisputeRow(
+            id=dispute_id(brought.allocation, brought.lane, lane),
+            allocation=brought.allocation,
+            lane=brought.lane,
+            seq=claim_of(lane).receipt.seq,
+            buyer_user=allocation.buyer_user,
+            seller_user=allocation.seller_user,
+            opener=_side_of(allocation, user_id),
+            tokenizer=tokenizer,
+            fee_nano=fee_nano(due(lane).disputed_nano),
+            opened_ns=now_ns,
+            answer_by_ns=now_ns + ANSWER_NS,
+        )
+
+
+def _keep(row: DisputeRow, side: Side, packed: str | None, proved: _Proved | None, request: str) -> None:
+    """What a side has brought. Raises HouseRefuses where another request came between."""
+    if proved and proved.request != request:
+        raise HouseRefuses("not_disputed", "another request of this lane was answered meanwhile")
+    if side == "buyer":
+        row.buyer_text = packed or row.buyer_text
+        row.buyer_prompt_tokens = proved.tokens if proved else row.buyer_prompt_tokens
+    else:
+        row.seller_text = packed or row.seller_text
+        row.seller_prompt_tokens = proved.tokens if proved else row.seller_prompt_tokens
+
+
+def _party(office: Office, allocation: AllocationRow, user_id: str, brought: Brought) -> tuple[Side, Lane]:
+    """Which side this user is, and the lane as it is known now.
+
+    Raises:
+        NotRegistered, HouseRefuses: it is none, or nothing is disputed there.
+        StatementInvalid: the listing is another one than the voucher's.
+    """
+    side, lane = _side_of(allocation, user_id), disputed_lane(office, allocation, brought.lane)
+    if brought.listing and brought.listing.digest != claim_of(lane).promise.voucher.listing:
+        raise StatementInvalid("the voucher's prices are those of another listing", "listing")
+    return side, lane
+
+
+def _side_of(allocation: AllocationRow, user_id: str) -> Side:
+    if user_id == allocation.buyer_user:
+        return "buyer"
+    if user_id == allocation.seller_user:
+        return "seller"
+    raise NotRegistered("the house has issued no such allocation to you, nor for you")

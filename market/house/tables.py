@@ -1,0 +1,166 @@
+"""The house's tables: who sells, what was allocated, what is known of each channel. Money is in the books alone.
+
+Times are nanoseconds since 1970. Records are kept as they were signed; columns of JSON have lists of them as text.
+"""
+
+from sqlalchemy import BigInteger, Index, Integer, Text, UniqueConstraint
+from sqlmodel import Field, SQLModel
+
+BigInt = BigInteger().with_variant(Integer(), "sqlite")
+
+
+class Seller(SQLModel, table=True):
+    """A user of the house who sells. Of what it has earned, all up to the transfer `matured_seq` has been told to
+    mature. To whom is barred by `barred_why` nothing is allocated, and nothing matures. Who has forfeited, at
+    `forfeited_ns`, earns nothing any more, whatever is handed in later.
+    """
+
+    __tablename__ = "house_seller"
+
+    user_id: str = Field(primary_key=True, sa_type=Text)
+    registered_ns: int = Field(sa_type=BigInt)
+    matured_seq: int = Field(default=0, sa_type=BigInt)
+    barred_why: str | None = Field(default=None, sa_type=Text)
+    forfeited_ns: int | None = Field(default=None, sa_type=BigInt)
+
+
+class SellerIdentity(SQLModel, table=True):
+    """An identity that sells for a user; it never changes hands."""
+
+    __tablename__ = "house_identity"
+    __table_args__ = (Index("house_identity_user", "user_id"),)
+
+    identity: str = Field(primary_key=True, sa_type=Text)
+    user_id: str = Field(sa_type=Text)
+    registered_ns: int = Field(sa_type=BigInt)
+
+
+class KeyStatement(SQLModel, table=True):
+    """What an identity said about its keys: founding, rotation or revocation."""
+
+    __tablename__ = "house_statement"
+    __table_args__ = (Index("house_statement_issuer", "issuer"),)
+
+    digest: str = Field(primary_key=True, sa_type=Text)
+    issuer: str = Field(sa_type=Text)
+    kind: str = Field(sa_type=Text)
+    raw: str = Field(sa_type=Text)
+
+
+class AllocationRow(SQLModel, table=True):
+    """An allocation, and what is known of its channel.
+
+    `evidence` is the few records that say all of it, `seen` since when each unanswered receipt is known, `decided`
+    what lanes come to at least, by disputes and by what nobody answered in time. `turns` and `drawn_nano` remember
+    how far the books are at least, and `drawn_ns` since when. `look_ns` is when something is due that may not be
+    booked: a receipt that nobody has answered, or what a process died over.
+    """
+
+    __tablename__ = "house_allocation"
+    __table_args__ = (
+        UniqueConstraint("digest", name="house_allocation_digest"),
+        Index("house_allocation_buyer", "buyer_user", "expires_ns"),
+        Index("house_allocation_seller", "seller_user", "expires_ns"),
+        Index("house_allocation_look", "look_ns"),
+    )
+
+    id: str = Field(primary_key=True, sa_type=Text)
+    digest: str = Field(sa_type=Text)
+    raw: str = Field(sa_type=Text)
+    buyer_user: str = Field(sa_type=Text)
+    seller_user: str = Field(sa_type=Text)
+    limit_nano: int = Field(sa_type=BigInt)
+    fee_bps: int = Field(sa_type=Integer)
+    created_ns: int = Field(sa_type=BigInt)
+    expires_ns: int = Field(sa_type=BigInt)
+    version: int = Field(default=0, sa_type=BigInt)
+    evidence: str = Field(default="[]", sa_type=Text)
+    seen: str = Field(default="{}", sa_type=Text)
+    decided: str = Field(default="{}", sa_type=Text)
+    jobs: int = Field(default=0, sa_type=BigInt)
+    turns: int = Field(default=0, sa_type=BigInt)
+    drawn_nano: int = Field(default=0, sa_type=BigInt)
+    drawn_ns: int = Field(default=0, sa_type=BigInt)
+    look_ns: int | None = Field(default=None, sa_type=BigInt)
+
+
+class Maturity(SQLModel, table=True):
+    """Earnings that are old enough: told to mature once, then booked, and what is kept of them released one day.
+
+    They came by transfers from `first_seq` to `last_seq`. `status` goes from `new` to `booked`, and to `released`
+    where nothing is kept of it any more.
+    """
+
+    __tablename__ = "house_maturity"
+    __table_args__ = (Index("house_maturity_status", "status", "made_ns"),)
+
+    seller_user: str = Field(primary_key=True, sa_type=Text)
+    label: str = Field(primary_key=True, sa_type=Text)
+    amount_nano: int = Field(sa_type=BigInt)
+    reserve_bps: int = Field(sa_type=Integer)
+    first_seq: int = Field(sa_type=BigInt)
+    last_seq: int = Field(sa_type=BigInt)
+    status: str = Field(default="new", sa_type=Text)
+    made_ns: int = Field(sa_type=BigInt)
+
+
+class Withheld(SQLModel, table=True):
+    """Earnings that were old enough while their buyer's payments were disputed: they wait for the end of that.
+
+    `amount_nano` is what the sale brought; what was given back of it is taken off when they are let go.
+    """
+
+    __tablename__ = "house_withheld"
+    __table_args__ = (Index("house_withheld_seller", "seller_user"),)
+
+    transfer_seq: int = Field(primary_key=True, sa_type=BigInt, sa_column_kwargs={"autoincrement": False})
+    seller_user: str = Field(sa_type=Text)
+    buyer_user: str = Field(sa_type=Text)
+    charge_id: str = Field(sa_type=Text)
+    amount_nano: int = Field(sa_type=BigInt)
+
+
+class DisputeRow(SQLModel, table=True):
+    """A dispute about one request of a channel. Each side brings its text, by `answer_by_ns` at the latest.
+
+    Of a prompt that a side has shown its count is kept alone, nothing of the prompt. `receipts` are those of the
+    request that were brought, as a JSON list of records. `status` goes from `new` to
+    `open`, once its fee is put aside, to `decided`. `loser` may be nobody.
+    """
+
+    __tablename__ = "house_dispute"
+    __table_args__ = (
+        Index("house_dispute_status", "status", "answer_by_ns"),
+        Index("house_dispute_buyer", "buyer_user", "opened_ns"),
+        Index("house_dispute_seller", "seller_user", "opened_ns"),
+    )
+
+    id: str = Field(primary_key=True, sa_type=Text)
+    allocation: str = Field(sa_type=Text)
+    lane: int = Field(sa_type=Integer)
+    seq: int = Field(sa_type=BigInt)
+    buyer_user: str = Field(sa_type=Text)
+    seller_user: str = Field(sa_type=Text)
+    opener: str = Field(sa_type=Text)
+    tokenizer: str = Field(sa_type=Text)
+    fee_nano: int = Field(sa_type=BigInt)
+    status: str = Field(default="new", sa_type=Text)
+    buyer_text: str | None = Field(default=None, sa_type=Text)
+    seller_text: str | None = Field(default=None, sa_type=Text)
+    buyer_prompt_tokens: int | None = Field(default=None, sa_type=BigInt)
+    seller_prompt_tokens: int | None = Field(default=None, sa_type=BigInt)
+    receipts: str | None = Field(default=None, sa_type=Text)
+    opened_ns: int = Field(sa_type=BigInt)
+    answer_by_ns: int = Field(sa_type=BigInt)
+    reason: str | None = Field(default=None, sa_type=Text)
+    loser: str | None = Field(default=None, sa_type=Text)
+    amount_nano: int | None = Field(default=None, sa_type=BigInt)
+
+
+seller_table = SQLModel.metadata.tables["house_seller"]
+identity_table = SQLModel.metadata.tables["house_identity"]
+statement_table = SQLModel.metadata.tables["house_statement"]
+allocation_table = SQLModel.metadata.tables["house_allocation"]
+dispute_table = SQLModel.metadata.tables["house_dispute"]
+maturity_table = SQLModel.metadata.tables["house_maturity"]
+withheld_table = SQLModel.metadata.tables["house_withheld"]

@@ -1,0 +1,25 @@
+"""A buyer has another key for every seller, so that sellers cannot tell that they serve the same one.
+
+All of them come from one secret: nothing is stored, and the same seller always meets the same pseudonym, since
+credit and vouchers rest on it. Who is behind a pseudonym, only the house knows that certifies it.
+"""
+
+import hmac
+
+from accounting.proofs.signing import Signer
+from market.errors import IdentityInvalid
+from market.identity.keys import signer_of
+
+_DOMAIN = b"millrace buyer pseudonym\n"
+_SECRET_BYTES = 32
+
+
+def pseudonym_for(secret: bytes, seller_id: str) -> Signer:
+    """The buyer's key towards this seller; its fingerprint is the id of an identity that begins with it.
+
+    Raises:
+        IdentityInvalid: the secret is not 32 bytes, or the seller has no id.
+    """
+    if len(secret) != _SECRET_BYTES or not seller_id:
+        raise IdentityInvalid("a pseudonym needs a secret of 32 bytes and the id of a seller")
+    return signer_of(hmac.digest(secret, _DOMAIN + seller_id.encode(), "sha256"))

@@ -1,0 +1,1 @@
+"""What sellers offer, when, and at which price."""

@@ -1,0 +1,79 @@
+"""Who gets the request: drawn by weight, twice, the less busy of both; now and then somebody else, to learn."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal
+
+from market.matching.candidate import Candidate, Need
+from market.matching.weighing import Weighed, weigh
+
+EXPLORED = 0.01
+"""The share of requests that go to anybody at all, all newcomers together included."""
+PREFIX_EPSILON = 0.05
+"""A held prefix decides only where it saves more than this part of the price."""
+
+Chance = Callable[[], float]
+"""The next random number from 0 up to 1; given from outside, so that a choice can be repeated."""
+Reason = Literal["drawn", "prefix", "explored", "only_newcomers"]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Who was chosen and why, with everything that was weighed."""
+
+    candidate: Candidate
+    reason: Reason
+    weighed: tuple[Weighed, ...]
+
+
+def choose(candidates: Sequence[Candidate], need: Need, chance: Chance) -> Choice | None:
+    """Choose a candidate, or None where nobody may serve.
+
+    For another attempt after a failure, choose again without those that failed.
+    """
+    weighed = tuple(weigh(candidates, need))
+    able = [each.candidate for each in weighed if each.excluded is None]
+    if not able:
+        return None
+    if chance() < EXPLORED:
+        return Choice(_anybody(able, chance), "explored", weighed)
+    if not any(each.share for each in weighed):
+        return Choice(_anybody(able, chance), "only_newcomers", weighed)
+    drawn = _less_busy(_draw(weighed, chance), _draw(weighed, chance))
+    holder = _holder(weighed, need)
+    if holder and _saves(holder, drawn, need):
+        return Choice(holder, "prefix", weighed)
+    return Choice(drawn, "drawn", weighed)
+
+
+def _anybody(able: Sequence[Candidate], chance: Chance) -> Candidate:
+    """Every owner alike, then each of its listings alike."""
+    ordered = sorted(able, key=lambda each: (each.owner, each.listing))
+    owners = [list(listings) for _, listings in groupby(ordered, key=lambda each: each.owner)]
+    listings = owners[int(chance() * len(owners))]
+    return listings[int(chance() * len(listings))]
+
+
+def _draw(weighed: Sequence[Weighed], chance: Chance) -> Candidate:
+    point = chance()
+    for each in weighed:
+        point -= each.share
+        if point < 0:
+            return each.candidate
+    # The shares add up to 1 but for rounding; the first has the largest.
+    return weighed[0].candidate
+
+
+def _less_busy(one: Candidate, other: Candidate) -> Candidate:
+    return other if other.headroom > one.headroom else one
+
+
+def _holder(weighed: Sequence[Weighed], need: Need) -> Candidate | None:
+    holders = [each.candidate for each in weighed if each.share and each.candidate.saved_nano > 0]
+    return min(holders, key=lambda each: (each.effective_with_prefix_nano(need), each.listing), default=None)
+
+
+def _saves(holder: Candidate, drawn: Candidate, need: Need) -> bool:
+    there, here = holder.effective_with_prefix_nano(need), drawn.effective_with_prefix_nano(need)
+    return there < here * (1 - PREFIX_EPSILON)

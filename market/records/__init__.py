@@ -1,0 +1,1 @@
+"""What gateways say to each other with their signature under it, and which of it counts."""

@@ -1,0 +1,1 @@
+"""Bodies that only buyer and seller can read, whoever carries them."""

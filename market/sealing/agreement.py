@@ -1,0 +1,109 @@
+"""How two gateways come to the same keys: X25519 with a key of the request, HKDF-SHA256 over all that they mean.
+
+    shared   = X25519(request's own key, seller's sealing key)
+    request  = HKDF(shared, salt = own key,                   info = DOMAIN "request" + context)
+    response = HKDF(shared, salt = own key || seller's nonce, info = DOMAIN "response" + context)
+
+The context is what both believe about the request: channel, lane, number, seller, sealing key. If they disagree in
+anything, nothing can be opened. The sealing key is in the seller's signed listing, and so bound to its identity;
+the seller makes a new one often and forgets the old, after which what was sent can be read by nobody. The seller's
+nonce makes the keys of an answer new even if a request is answered twice.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from market.errors import SealBroken
+from market.records.canonical import canonical
+
+DOMAIN = b"millrace market seal 1 "
+KEY_BYTES = 32
+NONCE_BYTES = 12
+
+Direction = Literal["request", "response"]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a sealed request is about. Two requests never have the same: a lane's numbers are used once."""
+
+    channel: str
+    lane: int
+    seq: int
+    seller: str
+
+    def bound_to(self, sealing_key: bytes) -> bytes:
+        members = {
+            "channel": self.channel,
+            "lane": self.lane,
+            "sealing_key": sealing_key.hex(),
+            "seller": self.seller,
+            "seq": self.seq,
+        }
+        return canonical(members)
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Key and first nonce of one direction of one request."""
+
+    key: bytes
+    nonce: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What both sides have in common about one request."""
+
+    shared: bytes
+    own_key: bytes
+    context: bytes
+
+    def keys(self, direction: Direction, seller_nonce: bytes = b"") -> Keys:
+        info = DOMAIN + direction.encode() + b"\n" + self.context
+        derived = HKDF(hashes.SHA256(), KEY_BYTES + NONCE_BYTES, self.own_key + seller_nonce, info)
+        material = derived.derive(self.shared)
+        return Keys(material[:KEY_BYTES], material[KEY_BYTES:])
+
+
+class SealingKey:
+    """A seller's X25519 key, in memory only."""
+
+    def __init__(self) -> None:
+        self._private = X25519PrivateKey.generate()
+        self.public = _raw(self._private.public_key())
+
+    def agree(self, own_key: bytes, context: Context) -> Agreement:
+        """The seller's side, from the public key that came with the request.
+
+        Raises:
+            SealBroken: that is no usable key.
+        """
+        return Agreement(_exchange(self._private, own_key), own_key, context.bound_to(self.public))
+
+
+def agree_with(sealing_key: bytes, context: Context) -> Agreement:
+    """The buyer's side, with a new key of its own that is used for this request only.
+
+    Raises:
+        SealBroken: the seller's sealing key is no usable key.
+    """
+    private = X25519PrivateKey.generate()
+    own_key = _raw(private.public_key())
+    return Agreement(_exchange(private, sealing_key), own_key, context.bound_to(sealing_key))
+
+
+def _exchange(private: X25519PrivateKey, public: bytes) -> bytes:
+    try:
+        return private.exchange(X25519PublicKey.from_public_bytes(public))
+    except ValueError:
+        # Also where the result would be all zeros, whatever our key is.
+        raise SealBroken("the other side's key is no usable X25519 key") from None
+
+
+def _raw(key: X25519PublicKey) -> bytes:
+    return key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)

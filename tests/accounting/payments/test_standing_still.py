@@ -1,0 +1,121 @@
+"""One row that fails, and many requests at once: nothing behind it waits, and nobody's first request breaks."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from sqlalchemy import Engine, select, update
+
+from accounting.payments.chores import Chores
+from accounting.payments.errors import PaymentInvalid, PaymentNotFound, StripeUnavailable
+from accounting.payments.frozen import Frozen
+from accounting.payments.keeper import Keeper, Schedule
+from accounting.payments.payers import locked
+from accounting.payments.resuming import below_threshold, go_on
+from accounting.payments.tables import stripe_event_table
+from accounting.payments.topups import Topups
+from gateway.database import open_engine, write_sessions
+from tests.accounting.payments.house import USD, House
+from tests.fakes.stripe import paying
+
+ASKING = 6
+
+
+def test_a_message_that_was_given_up_is_worked_off_when_somebody_asks(house: House) -> None:
+    topup, worker = house.payments.topups.open("t1", "ann", 25 * USD), house.payments.worker
+    house.pay(topup.session_id or "")
+    house.stripe.webhooks.deliver(house.post)
+    with worker.desk.write() as session, session.begin():
+        session.execute(update(stripe_event_table).values(status="failed", tries=20))
+        ids = session.scalars(select(stripe_event_table.c.id)).all()
+    assert worker.run() == 0
+    for event_id in ids:
+        worker.retry(event_id)
+    worker.run()
+    assert (house.payments.topups.find("t1").status, worker.count("failed")) == ("paid", 0)
+    with pytest.raises(PaymentInvalid, match="only failed ones"):
+        worker.retry(ids[0])
+    with pytest.raises(PaymentNotFound):
+        worker.retry("evt_nowhere")
+
+
+def test_the_daily_look_finds_disputes_whose_messages_were_lost(house: House) -> None:
+    topup = house.buy("t1")
+    dispute = paying.open_dispute(house.stripe.state, topup.intent_id or "")
+    house.stripe.webhooks.waiting.clear()
+    house.payments.look_for_disputes()
+    assert house.payments.payers.frozen_why("ann")
+    paying.close_dispute(house.stripe.state, dispute["id"], won=True)
+    house.stripe.webhooks.waiting.clear()
+    house.payments.look_for_disputes()
+    assert house.payments.payers.frozen_why("ann") is None
+    house.check()
+
+
+def test_what_breaks_keeps_neither_those_behind_it_nor_the_day_s_work(
+    house: House, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.payments.topups.open("bad", "ann", 25 * USD)
+    house.books.now_ns += 1
+    good = house.payments.topups.open("good", "bob", 25 * USD)
+    house.pay(good.session_id or "")
+    house.books.now_ns += 1
+    changed = Topups.session_changed
+
+    def breaks(topups: Topups, session_id: str) -> None:
+        if session_id != good.session_id:
+            raise KeyError("a field that nobody missed before")
+        changed(topups, session_id)
+
+    monkeypatch.setattr(Topups, "session_changed", breaks)
+    monkeypatch.setattr(Topups, "run_auto", lambda _: [][1])
+    chores = Chores(house.books.read, write_sessions(engine), "one", True, lambda: house.books.now_ns)
+    keeper = Keeper(house.payments, chores, Frozen(house.books.read), Schedule())
+    keeper.look()
+    assert house.payments.topups.find("good").status == "paid"
+    assert house.payments.topups.find("bad").updated_ns == house.books.now_ns, "another one's turn next time"
+    assert keeper.state.reconciliation.at_ns > 0
+
+
+def test_a_stripe_that_is_dead_is_asked_once() -> None:
+    asked: list[str] = []
+    touched: list[str] = []
+
+    def step(name: str) -> None:
+        asked.append(name)
+        raise {"a": KeyError, "b": StripeUnavailable}.get(name, AssertionError)("x")
+
+    go_on("thing", ["a", "b", "c"], step, touched.append)
+    assert asked == touched == ["a", "b"]
+
+
+def test_only_who_is_below_the_threshold_is_asked_for(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("accounting.payments.resuming._PAGE", 2)
+    house.buy("t1", "rich", saves=True)
+    with house.payments.topups.desk.write() as session, session.begin():
+        for user_id, below_usd in (("a", 5), ("b", 5), ("c", None), ("d", 5), ("rich", 5)):
+            locked(session, user_id).auto_below_nano = below_usd and below_usd * USD
+    assert list(below_threshold(house.books.read)) == ["a", "b", "d"]
+
+
+def test_first_requests_that_come_at_once_all_go_on_with_one_row(house: House, dsn: str) -> None:
+    engine = open_engine(dsn, pool_size=ASKING)
+    write, together = write_sessions(engine), threading.Barrier(ASKING)
+
+    def first(_: int) -> None:
+        together.wait(30)
+        with write() as session, session.begin():
+            locked(session, "ann").auto_failures += 1
+
+    try:
+        with ThreadPoolExecutor(ASKING) as pool:
+            list(pool.map(first, range(ASKING)))
+        assert house.payments.payers.find("ann").auto_failures == ASKING
+        with ThreadPoolExecutor(ASKING) as pool:
+            made = set(pool.map(house.payments.payers.customer, ["bob"] * ASKING))
+        assert (len(made), house.made("customer")) == (1, 1)
+        with ThreadPoolExecutor(ASKING) as pool:
+            list(pool.map(lambda _: house.payments.sellers.attach("sam", "acct_1"), range(ASKING)))
+        assert house.payments.sellers.find("sam").account_id == "acct_1"
+    finally:
+        engine.dispose()

@@ -1,0 +1,216 @@
+"""Whom money is kept from: the frozen, debtors, cards that say no, and everybody while the books are broken."""
+
+import pytest
+
+from accounting.errors import BooksBroken, InsufficientCredit
+from accounting.payments.errors import PaymentInvalid
+from accounting.rules.corrections import correction
+from tests.accounting.payments.house import HOUR_NS, USD, House
+from tests.fakes.stripe import connect, paying
+
+_DAY_NS = 24 * HOUR_NS
+
+
+def _disputed(house: House, topup_id: str, *, inquiry: bool = False) -> str:
+    topup = house.buy(topup_id)
+    dispute_id: str = paying.open_dispute(house.stripe.state, topup.intent_id or "", inquiry=inquiry)["id"]
+    house.settle()
+    return dispute_id
+
+
+def test_each_reason_to_be_frozen_ends_for_itself(house: House) -> None:
+    payers = house.payments.payers
+    lost = _disputed(house, "t1")
+    payers.freeze("ann", None)
+    assert payers.frozen_why("ann") == f"dispute {lost}", "one that is open is nobody's to lift"
+    paying.close_dispute(house.stripe.state, lost, won=False)
+    house.settle()
+    payers.freeze("ann", None)
+    assert payers.frozen_why("ann") is None, "a lost one an operator may let be"
+    house.settle()
+    won = _disputed(house, "t2")
+    payers.freeze("ann", "a stolen key")
+    paying.close_dispute(house.stripe.state, won, won=True)
+    house.settle()
+    assert payers.frozen_why("ann") == "a stolen key"
+    house.check()
+
+
+def test_a_lost_dispute_outlasts_one_that_is_won(house: House) -> None:
+    topups = [house.buy(f"t{number}") for number in range(2)]
+    disputes = [paying.open_dispute(house.stripe.state, topup.intent_id or "")["id"] for topup in topups]
+    for dispute_id, won in zip(disputes, (False, True), strict=True):
+        paying.close_dispute(house.stripe.state, dispute_id, won=won)
+        house.settle()
+    assert house.payments.payers.frozen_why("ann") == f"dispute {disputes[0]}"
+    house.check()
+
+
+@pytest.mark.parametrize("escalates", [False, True])
+def test_an_inquiry_freezes_until_it_is_closed(house: House, escalates: bool) -> None:
+    inquiry = _disputed(house, "t1", inquiry=True)
+    assert (house.payments.payers.frozen_why("ann"), house.balance("user:ann:paid")) == (
+        f"dispute {inquiry}",
+        25 * USD,
+    )
+    paying.close_inquiry(house.stripe.state, inquiry)
+    house.settle()
+    assert house.payments.payers.frozen_why("ann") is None
+    if escalates:
+        paying.escalate(house.stripe.state, inquiry)
+        house.settle()
+        assert (house.payments.payers.frozen_why("ann"), house.balance("user:ann:paid")) == (
+            f"dispute {inquiry}",
+            0,
+        )
+    house.check()
+
+
+def test_a_dispute_that_was_noted_freezes_whatever_dies_next(house: House) -> None:
+    topup = house.buy("t1")
+    dispute = paying.open_dispute(house.stripe.state, topup.intent_id or "")
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    ledger = type(house.payments.topups.desk.ledger)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(ledger, "take_back", die)
+        house.payments.disputes.changed(dispute["id"])
+    assert house.payments.payers.frozen_why("ann") == f"dispute {dispute['id']}"
+    house.settle()
+    house.check()
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_refund_ends_automatic_top_ups(house: House, elsewhere: bool) -> None:
+    topup = house.buy("t1", saves=True)
+    house.payments.payers.top_up_below("ann", 20 * USD, 25 * USD)
+    if elsewhere:
+        refund = paying.create_refund(house.stripe.state, {"payment_intent": topup.intent_id, "amount": "2000"})
+        refund_id = refund["id"]
+    else:
+        refund_id = house.payments.refunds.open("r1", "t1", 20 * USD).refund_id or ""
+    paying.end_refund(house.stripe.state, refund_id, succeeds=True)
+    house.settle()
+    house.settle()
+    assert (house.balance("user:ann:paid"), house.made("payment_intent")) == (5 * USD, 1)
+    house.check()
+
+
+def test_a_refund_on_stripes_pages_that_comes_back_is_mirrored(house: House) -> None:
+    topup = house.buy("t1")
+    house.books.hold("running", "ann", 20 * USD)
+    refund = paying.create_refund(house.stripe.state, {"payment_intent": topup.intent_id, "amount": "2500"})
+    for succeeds, owed_nano, paid_nano in ((True, 20 * USD, 20 * USD), (False, 0, 25 * USD)):
+        paying.end_refund(house.stripe.state, refund["id"], succeeds=succeeds)
+        house.settle()
+        assert house.balance("asset:user_recv:ann") == owed_nano
+        assert house.balance("user:ann:paid") == paid_nano
+    house.payments.refunds.changed(refund["id"])
+    assert house.balance("user:ann:paid") == 25 * USD
+    house.check()
+
+
+def test_sellers_pay_what_they_owe_before_they_are_paid(house: House) -> None:
+    house.funds(100)
+    house.seller("sam", 50 * USD)
+    house.books.post(correction("debt", "asset:seller_recv:sam", "asset:bank", 35 * USD))
+    with pytest.raises(InsufficientCredit):
+        house.payments.payouts.open("p1", "sam", 20 * USD)
+    assert (house.balance("asset:seller_recv:sam"), house.balance("seller:sam:payable")) == (0, 15 * USD)
+    house.books.post(correction("debt2", "asset:seller_recv:sam", "asset:bank", 3 * USD))
+    assert house.payments.payouts.run_schedule("2026-11-23") == 1
+    assert (house.balance("asset:seller_recv:sam"), house.balance("seller:sam:payable")) == (0, 0)
+    assert [made["amount"] for made in house.stripe.state.all("transfer")] == [1_200]
+    house.books.post(correction("debt3", "asset:seller_recv:sam", "asset:bank", 3 * USD))
+    with pytest.raises(InsufficientCredit):
+        house.payments.payouts.open("p2", "sam", 10 * USD)
+    assert house.made("transfer") == 1
+
+
+def test_who_is_frozen_is_paid_nothing_on_either_side(house: House) -> None:
+    house.funds(100)
+    house.seller("sam", 50 * USD)
+    payouts, payers, sellers = house.payments.payouts, house.payments.payers, house.payments.sellers
+    payers.freeze("sam", "a stolen card")
+    with pytest.raises(PaymentInvalid, match="as a payer"):
+        payouts.open("p1", "sam", 20 * USD)
+    payers.freeze("sam", None)
+    payout_id = payouts.open("p1", "sam", 20 * USD).payout_id or ""
+    sellers.freeze("sam", "looked into")
+    connect.end_payout(house.stripe.state, payout_id, succeeds=False)
+    house.settle()
+    stopped = payouts.find("p1")
+    assert (stopped.status, stopped.reason, house.made("payout")) == (
+        "transferred",
+        "the seller is frozen: looked into",
+        1,
+    )
+    sellers.freeze("sam", None)
+    assert payouts.drive("p1").status == "paying"
+    sellers.freeze("sue", "sold to a stolen card")
+    house.seller("sue", 50 * USD)
+    with pytest.raises(PaymentInvalid, match="the seller is frozen"):
+        payouts.open("p2", "sue", 20 * USD)
+    sellers.freeze("sue", None)
+    assert payouts.open("p2", "sue", 20 * USD).status == "paying"
+    house.check()
+
+
+def test_broken_books_pay_nobody_and_charge_nobody_unasked(house: House) -> None:
+    house.funds(100)
+    house.seller("sam", 50 * USD)
+    house.buy("t1", saves=True)
+    house.payments.payers.top_up_below("ann", 50 * USD, 50 * USD)
+    house.broken = BooksBroken("equation", "both sides are equal")
+    for ask in (
+        lambda: house.payments.payouts.open("p1", "sam", 20 * USD),
+        lambda: house.payments.payouts.run_schedule("2026-11-23"),
+        lambda: house.payments.refunds.open("r1", "t1", 5 * USD),
+        lambda: house.payments.topups.open_auto("ann", "a1"),
+    ):
+        with pytest.raises(BooksBroken):
+            ask()
+    house.settle()
+    assert [house.made(kind) for kind in ("transfer", "refund", "payment_intent")] == [0, 0, 1]
+    house.broken = None
+    assert house.payments.payouts.open("p1", "sam", 20 * USD).status == "paying"
+    house.settle()
+    assert house.balance("user:ann:paid") == 75 * USD
+    house.check()
+
+
+def test_no_more_is_bought_unasked_than_a_day_allows(house: House) -> None:
+    house.buy("t1", saves=True)
+    house.payments.payers.top_up_below("ann", 20 * USD, 25 * USD, day_max=2)
+    bought = []
+    for number in range(4):
+        bought.append(house.payments.topups.open_auto("ann", f"a{number}") is not None)
+        if paid_nano := house.books.balance("user:ann:paid").available_nano:
+            house.books.post(correction(f"spent{number}", "user:ann:paid", "asset:bank", paid_nano))
+    assert bought == [False, True, True, False]
+    house.books.now_ns += _DAY_NS + HOUR_NS
+    assert house.payments.topups.open_auto("ann", "a5") is not None
+
+
+@pytest.mark.parametrize("end", ["requires_payment_method", "canceled", "succeeded"])
+def test_a_payment_that_was_long_on_its_way_ends_its_top_up(house: House, end: str) -> None:
+    house.buy("t1", saves=True)
+    payers, topups = house.payments.payers, house.payments.topups
+    payers.top_up_below("ann", 50 * USD, 50 * USD)
+    method = house.stripe.state.objects[payers.find("ann").method_id or ""]
+    method["processes"] = True
+    first = topups.open_auto("ann", "a1")
+    assert first is not None
+    assert first.status == "new"
+    intent_id = next(house.stripe.state.all("payment_intent"))["id"]
+    paying.end_intent(house.stripe.state, intent_id, end)
+    topups.intent_changed(intent_id)
+    topups.intent_changed(intent_id)
+    assert topups.find("a1").status == ("paid" if end == "succeeded" else "failed")
+    assert payers.find("ann").auto_failures == (0 if end == "succeeded" else 1)
+    method["processes"] = False
+    house.books.now_ns += 5 * HOUR_NS
+    second = topups.open_auto("ann", "a2")
+    assert (second is None) is (end == "succeeded")

@@ -1,0 +1,42 @@
+"""Books with a few events of every shape in them, and blocks over them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from sqlalchemy import Engine
+
+from accounting.proofs.maker import BlockMaker
+from accounting.proofs.signing import KeyFile
+from accounting.proofs.verdict import Verdict
+from accounting.proofs.verification import verify
+from accounting.rules import burst, local
+from accounting.rules.held import CloudBill
+from gateway.database import read_sessions, write_sessions
+from tests.accounting.books import START_NS, Books, usage
+
+BILL = CloudBill("acme", charge_nano=600, cost_nano=400)
+
+
+def maker(engine: Engine, key: Path, **arguments: object) -> BlockMaker:
+    return BlockMaker(read_sessions(engine), write_sessions(engine), KeyFile(key), **arguments)  # type: ignore[arg-type]
+
+
+def checked(engine: Engine) -> Verdict:
+    """As of the moment that the books' clock stands at."""
+    return verify(read_sessions(engine), clock_ns=lambda: START_NS)
+
+
+def book_some(books: Books, name: str, rounds: int = 1, then: Callable[[], object] = lambda: None) -> None:
+    """Credits, a hold that is captured, one that stays open, one that is let go, and local work: each round six
+    events, with `then` after every two."""
+    for number in range(rounds):
+        request = f"{name}-{number}-é"
+        books.credit("ann", 5_000)
+        held = books.hold(f"{request}-a", "ann", 1_000)
+        then()
+        books.post(burst.capture(held, BILL))
+        books.post(local.local_use(usage(f"{request}-b", compute_nano=7, served_model='ti"ny\\')))
+        then()
+        books.hold(f"{request}-c", "ann", 700)
+        books.post(burst.release(books.hold(f"{request}-d", "ann", 300)))
+        then()

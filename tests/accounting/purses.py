@@ -1,0 +1,49 @@
+"""Payers of one pool, and what tests about their credits do all the time."""
+
+from concurrent.futures import Future
+
+from sqlalchemy import Engine
+
+from accounting.chart import pool_paid, user_paid, user_promo
+from accounting.rules import grants
+from accounting.rules.held import CloudBill, Hold, Payer
+from accounting.spending.leases import Leases
+from accounting.spending.lots import Lot, Lots
+from gateway.database import write_sessions
+from tests.accounting.books import ANSWER_S, MINUTE_NS, Books, usage
+
+ANN, BOB = Payer("ann", "lab"), Payer("bob", "lab")
+FORMER = Payer("ann")
+LOT_A, LOT_B, POOL, OWN = user_promo("ann", "a"), user_promo("ann", "b"), pool_paid("lab"), user_paid("ann")
+
+
+def leases_of(books: Books) -> Leases:
+    """Each `turn` of them is the test's."""
+    return Leases(books.poster, books.read, clock_ns=lambda: books.now_ns)
+
+
+def pool(books: Books, amount: int, name: str = "c") -> None:
+    books.post(grants.pool_credit(f"pool-{name}", "lab", amount, "test"))
+
+
+def grant(books: Books, engine: Engine, lot_id: str, amount: int, minutes: float, user_id: str = "ann") -> None:
+    lots = Lots(write_sessions(engine), clock_ns=lambda: books.now_ns)
+    lot = Lot(lot_id, user_id, amount, books.now_ns + int(minutes * MINUTE_NS))
+    books.post(lots.write_down(lot))
+
+
+def held(leases: Leases, placed: "Hold | Future[Hold]") -> Hold:
+    if isinstance(placed, Hold):
+        return placed
+    leases.turn()
+    return placed.result(ANSWER_S)
+
+
+def end(leases: Leases, hold: Hold, charge: int) -> None:
+    bill = CloudBill("acme", charge, charge) if charge else None
+    leases.end(hold, charge)
+    leases.capture(hold, bill, usage(hold.request_id, lane="cloud", user_id=hold.user_id))
+
+
+def left(books: Books, *accounts: str) -> list[int]:
+    return [books.balance(account).posted_nano for account in accounts]

@@ -1,0 +1,274 @@
+"""Books that several gateways share: one writes, whoever dies or freezes; nothing answered is lost or doubled."""
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, func, select
+from sqlalchemy.orm import Session
+
+from accounting.errors import InsufficientCredit
+from accounting.leading.errors import Deposed, LeaderAway
+from accounting.leading.shared import SharedLedger
+from accounting.leading.tables import leader_table
+from accounting.ledger.poster import Poster
+from accounting.ledger.postings import Posted
+from accounting.rules import burst
+from accounting.tables import event_table
+from gateway.database import open_engine, write_sessions
+from tests.accounting.books import ANSWER_S, START_NS, Books
+from tests.accounting.sharing_gateway import CREDIT_NANO, credit, share
+from tests.databases import Databases
+
+LONG_S = 60
+ENOUGH = 5
+
+processes = multiprocessing.get_context("forkserver")
+
+
+@pytest.fixture
+def dsn(databases: Databases) -> Iterator[str]:
+    """Only PostgreSQL is shared."""
+    with databases.database("postgresql") as dsn:
+        yield dsn
+
+
+@dataclass
+class Gateway:
+    """One process, with what it has told so far."""
+
+    process: BaseProcess
+    pipe: Connection
+    fingerprint: str = ""
+    told: dict[str, int] = field(default_factory=dict)
+
+    def listen(self, is_enough: Callable[[], bool]) -> None:
+        """Take in answers until there are enough; what comes after a while is a failure."""
+        until_s = time.monotonic() + LONG_S
+        while not is_enough():
+            assert self.pipe.poll(max(0.0, until_s - time.monotonic())), "no answer came"
+            key, event_seq = self.pipe.recv()
+            if event_seq:
+                assert self.told.setdefault(key, event_seq) == event_seq
+            else:
+                self.fingerprint = key
+
+    def goes_on(self) -> None:
+        """It gets answers now, beyond those that are on their way."""
+        while self.pipe.poll():
+            self._hear(1)
+        self._hear(ENOUGH)
+
+    def _hear(self, more: int) -> None:
+        wanted = len(self.told) + more
+        self.listen(lambda: len(self.told) >= wanted)
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process.pid
+        os.kill(self.process.pid, number)
+
+    def end(self) -> None:
+        """In good order: what it had under way is answered."""
+        self.pipe.send("end")
+        try:
+            self.listen(lambda: False)
+        except EOFError:
+            self.process.join(ANSWER_S)
+        assert self.process.exitcode == 0
+
+    def drain(self) -> None:
+        """What a dead one had told."""
+        try:
+            self.listen(lambda: False)
+        except EOFError:
+            return
+
+
+@contextmanager
+def gateway(dsn: str, name: str) -> Iterator[Gateway]:
+    ours, theirs = processes.Pipe()
+    process = processes.Process(target=share, args=(dsn, name, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    running = Gateway(process, ours)
+    try:
+        running.listen(lambda: bool(running.fingerprint))
+        yield running
+    finally:
+        process.kill()
+        process.join(ANSWER_S)
+        ours.close()
+
+
+def _leader(engine: Engine) -> tuple[int, str]:
+    with engine.connect() as connection:
+        row = connection.execute(select(leader_table.c.epoch, leader_table.c.fingerprint)).one()
+    return row.epoch, row.fingerprint
+
+
+def _frozen(process: BaseProcess) -> None:
+    """Wait until it has stopped itself."""
+    until_s = time.monotonic() + LONG_S
+    assert process.pid
+    while True:
+        with open(f"/proc/{process.pid}/stat") as status:  # noqa: PTH123
+            if status.read().rpartition(")")[2].split()[0] == "T":
+                return
+        assert time.monotonic() < until_s
+        time.sleep(0.02)
+
+
+def test_leaders_freeze_die_and_end_and_nothing_answered_is_lost_or_doubled(dsn: str, engine: Engine) -> None:
+    with ExitStack() as stack:
+        started = [stack.enter_context(gateway(dsn, name)) for name in ("one", "two", "three")]
+        everybody = {each.fingerprint: each for each in started}
+        frozen = everybody[_leader(engine)[1]]
+        others = [each for each in started if each is not frozen]
+
+        # It stops inside of a transaction, with the epoch's row locked; what it commits later comes too late.
+        frozen.pipe.send("freeze")
+        _frozen(frozen.process)
+        for each in others:
+            each.goes_on()
+        assert _leader(engine)[1] != frozen.fingerprint
+        frozen.signal(signal.SIGCONT)
+        for each in (frozen, *others):
+            each.goes_on()
+
+        before, leader = _leader(engine)
+        killed = everybody.pop(leader)
+        killed.signal(signal.SIGKILL)
+        killed.drain()
+        for each in everybody.values():
+            each.goes_on()
+        epoch, leader = _leader(engine)
+        assert epoch > before
+
+        ended = everybody.pop(leader)
+        ended.end()
+        (last,) = everybody.values()
+        last.goes_on()
+        last.end()
+        _check(engine, [killed, ended, last])
+
+
+def _check(engine: Engine, gateways: list[Gateway]) -> None:
+    told = {key: seq for each in gateways for key, seq in each.told.items()}
+    with engine.connect() as connection:
+        rows = connection.execute(select(event_table.c.idem_key, event_table.c.seq))
+        found = {row.idem_key: row.seq for row in rows}
+        assert connection.scalar(select(func.max(event_table.c.seq))) == len(found)
+    assert {key: found.get(key) for key in told} == told
+    with Books(engine) as books:
+        assert books.balance("user:ann:paid").available_nano == CREDIT_NANO * len(found)
+        assert books.findings() == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_leaders_are_lost_again_and_again(dsn: str, engine: Engine) -> None:
+    """Every other one freezes inside of a transaction first, and a new gateway comes for each that is gone."""
+    with ExitStack() as stack:
+        names = (f"g{number}" for number in range(100))
+        started = [stack.enter_context(gateway(dsn, next(names))) for _ in range(3)]
+        there = {each.fingerprint: each for each in started}
+        for number in range(20):
+            lost = there.pop(_leader(engine)[1])
+            if number % 2:
+                lost.pipe.send("freeze")
+                _frozen(lost.process)
+            lost.signal(signal.SIGKILL)
+            lost.drain()
+            newcomer = stack.enter_context(gateway(dsn, next(names)))
+            started.append(newcomer)
+            there[newcomer.fingerprint] = newcomer
+            for each in there.values():
+                each.goes_on()
+        for each in there.values():
+            each.end()
+        _check(engine, started)
+
+
+@dataclass
+class Member:
+    shared: SharedLedger
+    poster: Poster
+
+
+@contextmanager
+def member(dsn: str, **arguments: Any) -> Iterator[Member]:
+    engine = open_engine(dsn)
+    write = write_sessions(engine)
+    shared = SharedLedger(write, **arguments)
+    poster = Poster(write, booking=shared)
+    shared.start(poster.submit)
+    poster.start()
+    yield Member(shared, poster)
+    assert poster.stop(ANSWER_S)
+    shared.stop()
+    engine.dispose()
+
+
+def test_whoever_lost_the_seat_books_nothing_of_what_is_under_way(dsn: str, engine: Engine) -> None:
+    """Another one takes the seat while a group is on its way into its transaction: only the fence can tell."""
+    write = write_sessions(engine)
+    is_lost = threading.Event()
+
+    def open_session() -> Session:
+        if is_lost.is_set() and threading.current_thread() is threading.main_thread():
+            with engine.begin() as connection:
+                connection.execute(leader_table.update().values(epoch=leader_table.c.epoch + 1, expires_ns=2**62))
+        return write()
+
+    shared = SharedLedger(open_session, patience_s=0)
+    shared.start(lambda _: Future())
+    try:
+        assert shared.book([credit("c1")]) == [Posted(1, (1,))]
+        is_lost.set()
+        with pytest.raises(Deposed):
+            shared.book([credit("c2")])
+        assert not shared.leads
+    finally:
+        shared.stop()
+    with engine.connect() as connection:
+        assert connection.scalars(select(event_table.c.idem_key)).all() == ["credit:c1"]
+
+
+def test_a_follower_is_told_what_the_leader_was_with_all_that_errors_say(dsn: str) -> None:
+    with member(dsn) as leader, member(dsn) as follower:
+        assert (leader.shared.leads, follower.shared.leads, follower.shared.epoch) == (True, False, 1)
+        there, here = (each.poster.submit(credit("c1")).result(ANSWER_S) for each in (follower, leader))
+        assert (there, here) == (Posted(1, (1,)), Posted(1, (1,), replayed=True))
+        short = burst.hold("r1", "ann", CREDIT_NANO + 1, START_NS)
+        error = follower.poster.submit(short).exception(ANSWER_S)
+        assert isinstance(error, InsufficientCredit)
+        assert vars(error) == {
+            "account": "user:ann:paid",
+            "needed_nano": CREDIT_NANO + 1,
+            "available_nano": CREDIT_NANO,
+        }
+
+
+def test_without_a_leader_that_answers_callers_are_told_within_a_bound(dsn: str, engine: Engine) -> None:
+    """Somebody holds the seat whom nobody can reach."""
+    with engine.begin() as connection:
+        connection.execute(leader_table.update().values(epoch=5, expires_ns=2**62, address="127.0.0.1:9"))
+    with member(dsn, patience_s=0.3) as follower:
+        error = follower.poster.submit(credit("c1")).exception(ANSWER_S)
+        assert isinstance(error, LeaderAway)
+        with engine.begin() as connection:
+            connection.execute(leader_table.update().values(expires_ns=0))
+        while isinstance(follower.poster.submit(credit("c1")).exception(ANSWER_S), LeaderAway):
+            pass
+        assert follower.poster.submit(credit("c1")).result(ANSWER_S) == Posted(1, (1,), replayed=True)
+        assert follower.shared.epoch == 6

@@ -1,0 +1,30 @@
+"""Callers who have nothing are refused by a few readings for them all: they keep nobody waiting who can pay."""
+
+from concurrent.futures import Future
+
+from sqlalchemy import Engine
+from sqlalchemy.event import listen
+
+from accounting.rules.held import Payer
+from tests.accounting.books import Books, outcome
+from tests.accounting.purses import held, leases_of, pool
+
+
+def test_many_who_have_nothing_are_refused_by_a_few_readings(books: Books, engine: Engine) -> None:
+    """Who was refused a moment ago is looked at first, all of them together, and the books are asked no event."""
+    leases = leases_of(books)
+    payers = [Payer(f"user{number}", "lab") for number in range(40)]
+    books.credit("user7", 100)
+    first = [leases.hold(f"a{number}", payer, 500) for number, payer in enumerate(payers)]
+    leases.turn()
+    statements: list[str] = []
+    listen(engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
+    again = [leases.hold(f"b{number}", payer, 100) for number, payer in enumerate(payers)]
+    leases.turn()
+    assert [outcome(placed) for placed in first if isinstance(placed, Future)] == ["InsufficientCredit"] * 40
+    told = [outcome(placed) for placed in again if isinstance(placed, Future)]
+    assert told == ["posted" if number == 7 else "InsufficientCredit" for number in range(40)]
+    assert len(statements) < 40, "many are read for together"
+    pool(books, 100)
+    later = leases.hold("c0", payers[0], 100)
+    assert held(leases, later).amount_nano == 100

@@ -1,0 +1,216 @@
+"""Two processes and a pool, with whatever may happen to them: what purses promise holds after each step."""
+
+import itertools
+from collections import Counter
+from concurrent.futures import Future
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Literal
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from accounting.chart import INCOME_BREAKAGE, pool_paid, user_paid, user_promo
+from accounting.errors import InsufficientCredit
+from accounting.rules.held import Hold, Payer
+from accounting.spending.lease import LEASE_NS
+from accounting.spending.leases import Leases
+from accounting.spending.lots import lots_of
+from accounting.spending.purses import credits_of
+from gateway.database import open_engine
+from tests.accounting.books import ANSWER_S, Books
+from tests.accounting.machines import run_machine
+from tests.accounting.purses import ANN, BOB, FORMER, end, grant, pool
+from tests.databases import Databases, Kind
+
+PROCESSES = (0, 1)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """One thing to try; most are holds and ends, as in life."""
+
+    what: Literal["own", "pool", "lot", "hold", "grow", "end", "turn", "wait", "die"]
+    process: int
+    payer: Payer
+    amount: int
+    pick: int
+    percent: int
+
+
+WISHES = st.builds(
+    Wish,
+    what=st.sampled_from(
+        ("hold",) * 10
+        + ("end",) * 8
+        + ("grow", "grow", "turn", "turn", "own", "pool", "lot", "lot", "wait", "wait", "die")
+    ),
+    process=st.sampled_from(PROCESSES),
+    payer=st.sampled_from((ANN, ANN, BOB, FORMER)),
+    # Round numbers, so that accounts are spent to the last nano now and then.
+    amount=st.sampled_from((100, 200, 400)),
+    pick=st.integers(0, 99),
+    percent=st.sampled_from((0, 1, 50, 100, 150)),
+)
+
+
+class PurseMachine(RuleBasedStateMachine):
+    """Members of one pool in two processes, with lots that end meanwhile; each turn of a process is a step."""
+
+    def __init__(self, databases: Databases, kind: Kind) -> None:
+        super().__init__()
+        self._open = ExitStack()
+        self.engine = open_engine(self._open.enter_context(databases.database(kind)))
+        self._open.callback(self.engine.dispose)
+        self.books = [self._open.enter_context(Books(self.engine)) for _ in PROCESSES]
+        self.leases = [self.new_leases(process) for process in PROCESSES]
+        self.lots: dict[str, int] = {}
+        self.accounts = {pool_paid("lab"), user_paid("ann"), user_paid("bob")}
+        self.given = 0
+        self.running: list[tuple[int, Hold]] = []
+        self.numbers = itertools.count()
+
+    def new_leases(self, process: int) -> Leases:
+        return Leases(self.books[process].poster, self.books[process].read, clock_ns=lambda: self.books[0].now_ns)
+
+    def teardown(self) -> None:
+        for leases in self.leases:
+            leases.turn(is_closing=True)
+        self.books[0].now_ns += 3600 * 10**9
+        for _ in range(2):
+            self.books[0].reaper.sweep(ANSWER_S)
+        held_nano = [self.books[0].balance(account).held_nano for account in self.accounts]
+        unexpired = [self.books[0].balance(account).posted_nano for account in self.lots]
+        found = self.books[0].findings()
+        self._open.close()
+        assert (any(held_nano), any(unexpired), found) == (False, False, [])
+
+    @initialize()
+    def all_have_some(self) -> None:
+        self.give("pool", ANN, 700, 0)
+        self.give("own", ANN, 300, 0)
+        self.give("lot", ANN, 200, 20)
+
+    @rule(wishes=st.lists(WISHES, min_size=4, max_size=16))
+    def act(self, wishes: list[Wish]) -> None:
+        for wish in wishes:
+            match wish.what:
+                case "own" | "pool" | "lot":
+                    self.give(wish.what, wish.payer, wish.amount, wish.pick)
+                case "hold":
+                    self.hold(wish.process, wish.payer, wish.amount)
+                case "grow":
+                    self.grow(wish.pick, wish.amount)
+                case "end":
+                    self.end(wish.pick, wish.percent)
+                case "turn":
+                    self.turn(wish.process)
+                case "wait":
+                    self.wait((1, 6, 70)[wish.pick % 3])
+                case "die":
+                    self.die(wish.process)
+            self.check()
+
+    def give(self, what: str, payer: Payer, amount: int, pick: int) -> None:
+        books, number = self.books[0], next(self.numbers)
+        self.given += amount
+        if what == "own":
+            books.credit(payer.user_id, amount)
+        elif what == "pool":
+            pool(books, amount, str(number))
+        else:
+            grant(books, self.engine, f"l{number}", amount, (0.1, 0.5, 1, 3)[pick % 4], payer.user_id)
+            account = user_promo(payer.user_id, f"l{number}")
+            self.accounts.add(account)
+            with books.read() as session:
+                (lot,) = [each.lot for each in lots_of(session, payer.user_id) if each.lot.id == f"l{number}"]
+            self.lots[account] = lot.expires_ns
+
+    def hold(self, process: int, payer: Payer, amount: int) -> None:
+        placed = self.leases[process].hold(f"r{next(self.numbers)}", payer, amount)
+        if hold := self.answered(process, payer, placed, amount):
+            self.running.append((process, hold))
+
+    def grow(self, pick: int, amount: int) -> None:
+        if self.running:
+            number = pick % len(self.running)
+            process, hold = self.running[number]
+            placed = self.leases[process].grow(hold, hold.amount_nano + amount)
+            if grown := self.answered(process, hold.payer, placed, amount):
+                self.running[number] = (process, grown)
+
+    def answered(self, process: int, payer: Payer, placed: "Hold | Future[Hold]", more: int) -> Hold | None:
+        if isinstance(placed, Hold):
+            return placed
+        self.turn(process)
+        error = placed.exception(0)
+        if error is None:
+            return placed.result()
+        assert isinstance(error, InsufficientCredit)
+        # Refused is only who would be refused by a look at the accounts.
+        lease = self.leases[process]._leases.get(payer)
+        with self.books[0].read() as session:
+            spendable = credits_of(session, payer, self.books[0].now_ns)
+        assert sum(share.amount_nano for share in spendable) + (lease.free_nano if lease else 0) < more
+        return None
+
+    def end(self, pick: int, percent: int) -> None:
+        if self.running:
+            process, hold = self.running.pop(pick % len(self.running))
+            charge = min(hold.amount_nano * percent // 100, hold.amount_nano)
+            end(self.leases[process], hold, charge)
+
+    def turn(self, process: int) -> None:
+        assert self.leases[process].turn()
+
+    def wait(self, seconds: int) -> None:
+        """Each process lives, and looks at its leases before they end."""
+        for books in self.books:
+            books.now_ns += seconds * 10**9
+        for process in PROCESSES:
+            self.turn(process)
+        assert self.books[0].reaper.sweep(ANSWER_S) == 0
+
+    def die(self, process: int) -> None:
+        """As after kill -9; the other process slept as long, and finds its leases gone."""
+        self.leases[process] = self.new_leases(process)
+        for books in self.books:
+            books.now_ns += LEASE_NS + 1
+        self.running = []
+        self.books[0].reaper.sweep(ANSWER_S)
+        self.turn(1 - process)
+
+    def check(self) -> None:
+        books, now_ns = self.books[0], self.books[0].now_ns
+        kept: Counter[str] = Counter()
+        for lease in itertools.chain.from_iterable(each._leases.values() for each in self.leases):
+            needed = sum(lease.reserved.values()) + sum(lease.spent.values())
+            assert lease.amount_nano >= needed == lease.reserved_nano + lease.spent_nano
+            for part in lease.parts:
+                kept[part.account] += part.amount_nano
+        found = {account: books.balance(account) for account in self.accounts}
+        assert all(balance.available_nano >= 0 for balance in found.values())
+        assert {account: balance.held_nano for account, balance in found.items() if balance.held_nano} == +kept
+        gone = books.balance("provider:acme:accrued").posted_nano + books.balance(INCOME_BREAKAGE).posted_nano
+        assert sum(balance.posted_nano for balance in found.values()) + gone == self.given
+        for account, ends_ns in self.lots.items():
+            # Nothing is put aside of a lot that has ended but what was before.
+            if now_ns >= ends_ns and account in kept:
+                assert kept[account] <= self.kept_at_end.setdefault(account, kept[account])
+
+    kept_at_end: dict[str, int]
+
+    @initialize()
+    def nothing_has_ended(self) -> None:
+        self.kept_at_end = {}
+
+
+def test_purses_keep_what_they_promise(databases: Databases, kind: Kind) -> None:
+    run_machine(PurseMachine, databases, kind, examples=12 if kind == "sqlite" else 5)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_purses_keep_what_they_promise_for_long(databases: Databases, kind: Kind) -> None:
+    run_machine(PurseMachine, databases, kind, examples=300 if kind == "sqlite" else 60)

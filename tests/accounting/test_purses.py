@@ -1,0 +1,228 @@
+"""Who pays: promo lots, the pool, own credits, in this order; nobody pays twice, nobody is refused for nothing."""
+
+import threading
+from collections import Counter
+from concurrent.futures import Future
+
+import pytest
+from sqlalchemy import Engine
+from sqlalchemy.exc import IntegrityError
+
+from accounting.chart import INCOME_BREAKAGE, user_paid, user_promo
+from accounting.errors import AmountInvalid, IdempotencyConflict, InsufficientCredit, PostingInvalid
+from accounting.rules.held import CloudBill, Hold, Payer
+from accounting.rules.parts import Share
+from accounting.spending.lease import LEASE_NS
+from accounting.spending.leases import Leases
+from accounting.spending.lots import Lot, Lots, lots_of
+from accounting.spending.purse import Source
+from accounting.spending.purses import credits_of, purse_of
+from accounting.spending.reaper import lease_tip, open_holds
+from accounting.tables import lot_table
+from gateway.database import write_sessions
+from tests.accounting.books import ANSWER_S, MINUTE_NS, START_NS, Books, usage
+from tests.accounting.purses import (
+    ANN,
+    BOB,
+    FORMER,
+    LOT_A,
+    LOT_B,
+    OWN,
+    POOL,
+    end,
+    grant,
+    held,
+    leases_of,
+    left,
+    pool,
+)
+
+
+def test_lots_that_end_first_pay_first_then_the_pool_then_own_credits(books: Books, engine: Engine) -> None:
+    leases = leases_of(books)
+    books.credit("ann", 100)
+    pool(books, 100)
+    grant(books, engine, "b", 100, minutes=60)
+    grant(books, engine, "a", 100, minutes=60)
+    grant(books, engine, "0-later", 100, minutes=61)
+    grant(books, engine, "0-other", 100, minutes=1, user_id="bob")
+    with books.read() as session:
+        found = credits_of(session, ANN, books.now_ns)
+        later = user_promo("ann", "0-later")
+        assert found == [Share(account, 100) for account in (LOT_A, LOT_B, later, POOL, OWN)]
+        assert purse_of(session, FORMER, books.now_ns)[-2:] == (
+            Source(later, START_NS + 61 * MINUTE_NS),
+            Source(OWN),
+        )
+    all_of_them = (LOT_A, LOT_B, later, POOL, OWN)
+    for number, expected in enumerate(
+        ([30, 100, 100, 100, 100], [0, 60, 100, 100, 100], [0, 0, 0, 90, 100], [0, 0, 0, 0, 0]), start=1
+    ):
+        charge = (70, 70, 170, 190)[number - 1]
+        end(leases, held(leases, leases.hold(f"r{number}", ANN, charge)), charge)
+        leases.turn()
+        assert left(books, *all_of_them) == expected
+    asked = leases.hold("r9", ANN, 1)
+    leases.turn()
+    assert isinstance(asked, Future)
+    with pytest.raises(InsufficientCredit) as refused:
+        asked.result(ANSWER_S)
+    assert (refused.value.account, refused.value.available_nano) == (OWN, 0)
+    leases.turn(is_closing=True)
+    assert books.findings() == []
+
+
+def test_what_ran_when_a_lot_ended_is_paid_by_it_and_nothing_after(books: Books, engine: Engine) -> None:
+    leases = leases_of(books)
+    books.credit("ann", 1000)
+    grant(books, engine, "a", 500, minutes=0.5)
+    running = held(leases, leases.hold("r1", ANN, 100))
+    before = held(leases, leases.hold("r2", ANN, 50))
+    books.now_ns += 30 * 10**9
+    after = held(leases, leases.hold("r3", ANN, 100))
+    assert books.balance(LOT_A).held_nano == 150
+    assert books.reaper.sweep(ANSWER_S) == 0
+    assert books.balance(LOT_A).available_nano == 0
+    end(leases, after, 100)
+    end(leases, before, 0)
+    end(leases, running, 20)
+    leases.turn(is_closing=True)
+    # Whoever was captured first was paid by the lot: as much as was promised of it, and no more.
+    assert left(books, LOT_A, OWN) == [30, 1000]
+    for _ in range(2):
+        books.reaper.sweep(ANSWER_S)
+        assert left(books, LOT_A, OWN, INCOME_BREAKAGE) == [0, 1000, 350 + 30]
+    assert books.findings() == []
+
+
+def test_whoever_left_draws_on_own_credits_and_what_ran_before_is_paid_by_the_pool(books: Books) -> None:
+    leases = leases_of(books)
+    books.credit("ann", 100)
+    pool(books, 1000)
+    running = held(leases, leases.hold("r1", ANN, 300))
+    refused = leases.hold("r2", FORMER, 101)
+    leases.turn()
+    assert isinstance(refused, Future)
+    assert isinstance(refused.exception(ANSWER_S), InsufficientCredit)
+    end(leases, held(leases, leases.hold("r3", FORMER, 100)), 100)
+    end(leases, running, 300)
+    leases.turn(is_closing=True)
+    assert left(books, POOL, OWN) == [700, 0]
+    assert books.findings() == []
+
+
+def test_what_others_of_this_process_have_unused_is_there_for_who_needs_it(books: Books) -> None:
+    leases = leases_of(books)
+    pool(books, 1000)
+    for number in range(3):
+        end(leases, held(leases, leases.hold(f"r{number}", ANN, 100)), 10)
+    assert leases._leases[ANN].free_nano > 0
+    needed = 1000 - 3 * 10
+    assert held(leases, leases.hold("r9", BOB, needed)).amount_nano == needed
+
+
+def test_a_lot_is_given_once_and_stays_what_it_is(books: Books, engine: Engine) -> None:
+    lots = Lots(write_sessions(engine), clock_ns=lambda: books.now_ns)
+    lot = Lot("a", "ann", 100, books.now_ns + MINUTE_NS, reason="welcome")
+    assert [books.post(lots.write_down(lot)).replayed for _ in range(2)] == [False, True]
+    for other in (Lot("a", "bob", 100, lot.expires_ns), Lot("a", "ann", 100, lot.expires_ns + 1)):
+        with pytest.raises(IdempotencyConflict):
+            lots.write_down(other)
+    for expires_ns in (books.now_ns, books.now_ns + 10**19):
+        with pytest.raises(PostingInvalid):
+            lots.write_down(Lot("b", "ann", 100, expires_ns))
+    with pytest.raises(AmountInvalid):
+        lots.write_down(Lot("b", "ann", 0, lot.expires_ns))
+    with books.read() as session:
+        assert [(each.lot, each.posted_nano) for each in lots_of(session, "ann")] == [(lot, 100)]
+    for change in (lot_table.update().values(expires_ns=lot.expires_ns + 1), lot_table.delete()):
+        with pytest.raises(IntegrityError), write_sessions(engine)() as session, session.begin():
+            session.execute(change)
+
+
+def test_a_market_lot_pays_for_no_cloud_request(books: Books, engine: Engine) -> None:
+    lots = Lots(write_sessions(engine), clock_ns=lambda: books.now_ns)
+    with pytest.raises(PostingInvalid, match="nowhere"):
+        lots.write_down(Lot("a", "ann", 100, books.now_ns + MINUTE_NS, "market"))
+    with books.read() as session:
+        assert purse_of(session, ANN, books.now_ns) == (Source(OWN),)
+
+
+def test_parts_of_a_process_that_died_come_back_together(books: Books, engine: Engine) -> None:
+    leases = leases_of(books)
+    books.credit("ann", 100)
+    pool(books, 100)
+    grant(books, engine, "a", 100, minutes=60)
+    first = held(leases, leases.hold("r1", ANN, 50))
+    held(leases, leases.hold("r2", ANN, 200))
+    with books.read() as session:
+        (found,) = open_holds(session)
+        assert lease_tip(session, first.pending_seq) == found.parts
+        assert [part.account for part in found.parts] == [LOT_A, POOL, OWN]
+    books.now_ns += LEASE_NS + 1
+    assert books.reaper.sweep(ANSWER_S) == 1
+    assert books.reaper.sweep(ANSWER_S) == 0
+    assert left(books, LOT_A, POOL, OWN) == [100, 100, 100]
+    with books.read() as session:
+        assert open_holds(session) == []
+    assert books.findings() == []
+
+
+def test_many_members_drain_a_pool_and_nobody_overdraws_it(books: Books) -> None:
+    """Half of them in another process, each with a few credits of its own."""
+    pool(books, 60 * 50)
+    members = [Payer(f"m{number}", "lab") for number in range(10)]
+    for member in members:
+        books.credit(member.user_id, 100)
+    processes = [Leases(books.poster, books.read) for _ in range(2)]
+    for each in processes:
+        each.start()
+    start = threading.Barrier(len(members))
+    served: Counter[str] = Counter()
+
+    def ask(number: int) -> None:
+        mine, member = processes[number % 2], members[number]
+        start.wait(ANSWER_S)
+        for turn in range(12):
+            try:
+                placed = mine.hold(f"r{number}-{turn}", member, 50)
+                hold = placed if isinstance(placed, Hold) else placed.result(ANSWER_S)
+            except InsufficientCredit:
+                continue
+            mine.end(hold, 50)
+            bill, record = CloudBill("acme", 50, 40), usage(hold.request_id, lane="cloud")
+            mine.capture(hold, bill, record).result(ANSWER_S)
+            served[member.user_id] += 1
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(len(members))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(4 * ANSWER_S)
+    for each in processes:
+        each.stop()
+    paid_by_pool = 60 * 50 - books.balance(POOL).available_nano
+    own_left = sum(books.balance(user_paid(member.user_id)).available_nano for member in members)
+    assert 50 * sum(served.values()) == paid_by_pool + 10 * 100 - own_left
+    assert sum(served.values()) <= 80
+    assert all(served[member.user_id] >= 2 for member in members), "each had credits of its own"
+    assert books.findings() == []
+
+
+def test_credits_that_were_given_buy_nothing_on_the_market(books: Books, engine: Engine) -> None:
+    leases = leases_of(books)
+    books.credit("ann", 100)
+    pool(books, 50)
+    grant(books, engine, "a", 1000, minutes=60)
+    buying = ANN._replace(takes_lots=False)
+    with books.read() as session:
+        assert credits_of(session, buying, books.now_ns) == [Share(POOL, 50), Share(OWN, 100)]
+    at_provider = held(leases, leases.hold("r1", ANN, 80))
+    at_seller = held(leases, leases.hold("r2", buying, 120))
+    assert (at_provider.lease != at_seller.lease, at_seller.payer) == (True, buying)
+    with pytest.raises(InsufficientCredit):
+        held(leases, leases.hold("r3", buying, 31))
+    end(leases, at_provider, 80)
+    end(leases, at_seller, 120)
+    leases.turn()
+    assert left(books, LOT_A, POOL, OWN) == [920, 0, 30]

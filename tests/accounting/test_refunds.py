@@ -1,0 +1,56 @@
+"""What goes back to whom of requests that one event ended: never more than each account paid, in any order."""
+
+import pytest
+from sqlalchemy import Engine
+
+from accounting.ledger.postings import Posting
+from accounting.rules import burst, usage_refunds
+from accounting.rules.held import CloudBill
+from accounting.rules.parts import Part, Share
+from accounting.spending.charges import find_charge, find_standing
+from accounting.spending.lots import Lot, Lots
+from gateway.database import write_sessions
+from tests.accounting.books import MINUTE_NS, Books, usage
+
+LOT, OWN = "user:ann:promo:l1", "user:ann:paid"
+
+
+@pytest.fixture
+def spent(books: Books, engine: Engine) -> Books:
+    """A lot of 10 and 10 of one's own paid two requests of 10 each, which one event ended."""
+    lot = Lot("l1", "ann", 10, books.now_ns + 10 * MINUTE_NS)
+    books.post(Lots(write_sessions(engine), clock_ns=lambda: books.now_ns).write_down(lot))
+    books.credit("ann", 10)
+    shares = (Share(LOT, 10), Share(OWN, 10))
+    placed = books.post(burst.lease("first", (), (), shares, expires_ns=books.now_ns + MINUTE_NS))
+    parts = [Part(each.account, 10, seq) for each, seq in zip(shares, placed.transfer_seqs, strict=True)]
+    bill = CloudBill("acme", 10, 6)
+    ended = [(bill, usage(request, lane="cloud", charge_nano=10, cost_nano=6)) for request in ("r1", "r2")]
+    books.post(burst.lease("second", parts, ended, expires_ns=0))
+    assert [books.balance(account).posted_nano for account in (LOT, OWN)] == [0, 0]
+    return books
+
+
+def refund(books: Books, request_id: str) -> Posting:
+    with books.read() as session:
+        charge = find_charge(session, request_id)
+        assert charge is not None
+        standing = find_standing(session, charge, books.now_ns)
+    return usage_refunds.refund(charge, charge.charge_nano, "test", standing)
+
+
+@pytest.mark.parametrize("order", ["r1 r2", "r2 r1"])
+def test_two_refunds_at_once_give_each_account_back_what_it_paid(spent: Books, order: str) -> None:
+    first, second = (refund(spent, request) for request in order.split())
+    spent.post(first)
+    spent.post(second)
+    assert [spent.balance(account).posted_nano for account in (LOT, OWN)] == [10, 10]
+    assert spent.findings() == []
+
+
+def test_what_a_lot_paid_that_has_ended_becomes_own_credits(spent: Books) -> None:
+    spent.now_ns += 9 * MINUTE_NS + 1  # What ends within the minute may be gone before it is booked.
+    for request in ("r1", "r2"):
+        spent.post(refund(spent, request))
+    assert [spent.balance(account).posted_nano for account in (LOT, OWN)] == [0, 20]
+    assert spent.findings() == []

@@ -1,0 +1,579 @@
+"""Balance: what there is and how it came, done once however often it is asked for; others' money stays theirs."""
+
+import asyncio
+import csv
+import io
+import itertools
+import re
+import time
+import uuid
+from collections.abc import AsyncIterator
+from datetime import date
+
+import pytest
+from sqlalchemy import text, update
+from sqlalchemy.event import listen, remove
+
+from accounting import chart
+from accounting.ledger.balances import StatementLine
+from accounting.money import NANO_PER_USD as USD
+from accounting.payments.tables import stripe_event_table
+from accounting.rules.held import CloudBill, Payer
+from accounting.spending.lots import Lot, lots_of
+from gateway.console.pages.balance import giving
+from gateway.console.pages.balance.daily import Cell, daily
+from gateway.console.pages.balance.lines import ALL, LineFilter, codes_of, entry, read_lines
+from gateway.console.pages.balance.whose import Whose
+from gateway.limits.quotas import Quota
+from gateway.records.spool import Settlement
+from tests.accounting.books import usage
+from tests.console.browsing import Visit, visiting
+from tests.gateway.api.conftest import Serve, Served
+from tests.gateway.api.conftest import serve as serve
+from tests.gateway.api.shops import Shop, open_shop
+
+pytestmark = pytest.mark.anyio
+
+BALANCE = "/console/balance"
+TABS = ("", "/topups", "/statement", "/budgets", "/cost", "/people", "/books", "/payments", "/credits")
+
+
+@pytest.fixture(scope="module")
+async def house(served: Served) -> Served:
+    """ann is a member of the house, who was given credits; eve an admin of the lab, and bob its member."""
+    people, books = served.services.directory.people, served.services.books
+    people.add("ann")
+    people.add_organization("lab", "The lab")
+    people.add("eve", organization="lab", role="admin")
+    people.add("bob", organization="lab")
+    await books.credit("first", "ann", 20 * USD, "welcome")
+    await books.credit("bobs", "bob", 3 * USD, "welcome")
+    await books.credit_pool("labs", "lab", 50 * USD, "a grant")
+    return served
+
+
+@pytest.fixture
+async def shop(serve: Serve) -> AsyncIterator[Shop]:
+    async with open_shop(serve) as shop:
+        yield shop
+
+
+def once_of(page: str, action: str) -> str:
+    """The key of a form of a page, by where it goes to."""
+    form = re.search(
+        rf'<form[^>]* action="{re.escape(action)}".*?name="once" value="([0-9a-f]{{32}})"', page, re.DOTALL
+    )
+    assert form, action
+    return form[1]
+
+
+async def form_of(visit: Visit, path: str, action: str) -> str:
+    return once_of((await visit.get(path)).text, action)
+
+
+async def ask_of(served: Served, user_id: str, request_id: str, charge_nano: int, key_id: str = "") -> None:
+    """A cloud request that was held, answered and charged, as the gateway books it."""
+    books = served.services.books
+    held = await books.hold(request_id, Payer(user_id), 2 * charge_nano)
+    used = usage(
+        request_id,
+        user_id=user_id,
+        key_id=key_id,
+        model="gpt",
+        lane="cloud",
+        provider="openai",
+        started_ns=time.time_ns(),
+        charge_nano=charge_nano,
+    )
+    settlement = Settlement(used, held, CloudBill("openai", charge_nano, charge_nano))
+    [settled] = await asyncio.to_thread(books.settler.settle, [settlement])
+    assert isinstance(settled, int), settled
+
+
+# ---------------------------------------------------------------- who sees what
+
+
+async def test_members_see_their_own_money_and_no_page_of_the_house(house: Served) -> None:
+    async with visiting(house, "ann") as ann:
+        shown = await ann.get(BALANCE)
+        assert shown.status_code == 200
+        assert "$20.00" in shown.text
+        for tab in ("/people", "/books", "/payments", "/credits"):
+            assert (await ann.get(f"{BALANCE}{tab}")).status_code == 403, tab
+            assert f'href="{BALANCE}{tab}"' not in shown.text
+        for path in (BALANCE, f"{BALANCE}/statement", f"{BALANCE}/statement/csv"):
+            assert (await ann.get(path, user="bob")).status_code == 403, path
+            assert (await ann.get(path, organization="home")).status_code == 403, path
+        assert (await ann.get(f"{BALANCE}/cost", whose="person:bob")).status_code == 403
+        assert (
+            await ann.post(f"{BALANCE}/credits/give", to="person:ann", amount="5", reason="x")
+        ).status_code == 403
+
+
+async def test_admins_of_an_organization_see_its_people_and_pool_alone(house: Served) -> None:
+    async with visiting(house, "eve") as eve:
+        people = await eve.get(f"{BALANCE}/people")
+        assert "bob" in people.text
+        assert "$50.00" in people.text
+        assert "ann" not in re.sub(r"<nav.*?</nav>", "", people.text, flags=re.DOTALL)
+        assert "$3.00" in (await eve.get(BALANCE, user="bob")).text
+        assert (await eve.get(BALANCE, user="ann")).status_code == 404
+        pool = await eve.get(f"{BALANCE}/statement", organization="lab")
+        assert "pool:lab:paid" in pool.text
+        assert (await eve.get(f"{BALANCE}/statement", organization="home")).status_code == 404
+        for tab in ("/books", "/payments", "/credits"):
+            assert (await eve.get(f"{BALANCE}{tab}")).status_code == 403, tab
+
+
+async def test_a_key_that_may_not_administer_opens_its_own_persons_money_alone(house: Served) -> None:
+    weak = house.services.keys.issue("app", ("cluster",), user_id="owner").token
+    async with visiting(house, "owner", token=weak) as owner:
+        assert "may not administer" in (await owner.get(BALANCE)).text
+        for path in (f"{BALANCE}/people", f"{BALANCE}/books", f"{BALANCE}?user=ann"):
+            assert (await owner.get(path)).status_code == 403, path
+
+
+async def test_a_key_that_may_not_administer_shows_no_cost_or_budget_of_others(house: Served) -> None:
+    house.services.directory.people.add("mia")
+    await house.services.books.credit("mias", "mia", 20 * USD, "welcome")
+    await ask_of(house, "mia", "req_mia", 7 * USD, "mias-key")
+    house.services.directory.quotas.set(Quota("person:mia", "spend", 77 * USD, "month"))
+    weak = house.services.keys.issue("app", ("cluster",), user_id="owner").token
+    async with visiting(house) as strong, visiting(house, "owner", token=weak) as owner:
+        assert "mias-key" in (await strong.get(f"{BALANCE}/cost", by="key")).text
+        assert "person mia" in (await strong.get(f"{BALANCE}/budgets")).text
+        for path in ("/cost?by=key", "/cost/csv?by=key", "/budgets"):
+            shown = await owner.get(f"{BALANCE}{path}")
+            assert shown.status_code == 200, path
+            assert "mias-key" not in shown.text, path
+            assert "person mia" not in shown.text, path
+
+
+async def test_every_tab_is_there_for_the_house_and_found_people_have_their_credits(house: Served) -> None:
+    async with visiting(house) as owner:
+        for tab in TABS:
+            assert (await owner.get(f"{BALANCE}{tab}")).status_code == 200, tab
+        found = (await owner.get(f"{BALANCE}/people", text="AN")).text
+        assert "$20.00" in found
+        assert "user=bob" not in found
+        assert "payments.secret_key" in (await owner.get(f"{BALANCE}/topups")).text
+        assert (await owner.post(f"{BALANCE}/topups", amount="25.00", once=uuid.uuid4().hex)).status_code == 400
+
+
+# ---------------------------------------------------------------- credits by hand
+
+
+async def test_credits_are_given_once_however_often_the_form_is_sent(house: Served) -> None:
+    house.services.directory.people.add("cay")
+    async with visiting(house) as owner:
+        give = f"{BALANCE}/credits/give"
+        once = await form_of(owner, f"{BALANCE}/credits?to=person:cay", give)
+        fields = {"to": "person:cay", "amount": "5.00", "reason": "a bank transfer", "once": once}
+        answers = [await owner.post(give, **fields), await owner.post(give, **fields)]
+        assert [answer.status_code for answer in answers] == [303, 303]
+        assert (await house.services.books.balance("cay")).posted_nano == 5 * USD
+        other = await owner.post(give, **fields | {"amount": "6.00"})
+        assert other.status_code == 400
+        assert "sent before with something else" in other.text
+        assert 'value="6.00"' in other.text
+        assert once_of(other.text, give) != once
+        bad = await owner.post(give, **fields | {"amount": "5,00", "once": uuid.uuid4().hex})
+        assert re.search(r'id="g-amount"[^>]*aria-invalid="true"', bad.text)
+        assert 'value="a bank transfer"' in bad.text
+        gone = await owner.post(give, **fields | {"to": "person:nobody", "once": uuid.uuid4().hex})
+        assert gone.status_code == 400
+        assert (await house.services.books.balance("cay")).posted_nano == 5 * USD
+
+
+async def test_of_very_many_people_those_who_are_meant_are_offered(
+    house: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(giving, "_OFFERED_MAX", 1)
+    for name in ("zoe", "zora"):
+        house.services.directory.people.add(name)
+    async with visiting(house) as owner:
+        offered = (await owner.get(f"{BALANCE}/credits", to="person:zoe")).text
+        assert re.search(r'value="person:zoe"\s+selected', offered)
+        assert "person:zora" not in offered
+
+
+async def test_given_credits_show_their_end_and_own_ones_go_into_the_pool_and_back(house: Served) -> None:
+    house.services.directory.people.add("dee", organization="lab")
+    async with visiting(house) as owner, visiting(house, "dee") as dee:
+        page = (await owner.get(f"{BALANCE}/credits?to=person:dee")).text
+        began = re.search(r'name="began" value="([^"]+)"', page)
+        assert began
+        grant = {"user": "dee", "amount": "2.00", "days": "90", "reason": "hello dee", "began": began[1]}
+        once = once_of(page, f"{BALANCE}/credits/grant")
+        for wrong in ("9999-12-01T00:00:00+00:00", "2026-01-01T00:00:00"):
+            refused = await owner.post(f"{BALANCE}/credits/grant", **grant | {"began": wrong}, once=once)
+            assert refused.status_code == 400, wrong
+            assert "This form is not whole" in refused.text
+        old = await owner.post(
+            f"{BALANCE}/credits/grant", **grant | {"began": "2020-01-01T00:00:00+00:00"}, once=uuid.uuid4().hex
+        )
+        assert re.search(r'id="p-days"[^>]*aria-invalid="true"', old.text)
+        for _ in range(2):
+            done = await owner.post(f"{BALANCE}/credits/grant", **grant, once=once)
+            assert done.status_code == 303, done.text
+        await house.services.books.credit("dees", "dee", 10 * USD, "x")
+        shown = (await dee.get(BALANCE)).text
+        assert shown.count("hello dee") == 1
+        assert "$62.00" in shown  # the lot, the lab's pool, and own credits
+        put = {"amount": "4.00", "once": once_of(shown, f"{BALANCE}/pool")}
+        for _ in range(2):
+            assert (await dee.post(f"{BALANCE}/pool", **put)).status_code == 303
+        assert (await house.services.books.balance("dee")).posted_nano == 6 * USD
+        refused = await dee.post(f"{BALANCE}/pool", amount="100.00", once=uuid.uuid4().hex)
+        assert refused.status_code == 400
+        assert re.search(r'id="f-amount"[^>]*aria-invalid="true"', refused.text)
+        back = await form_of(owner, f"{BALANCE}/credits", f"{BALANCE}/credits/return")
+        for _ in range(2):
+            answer = await owner.post(f"{BALANCE}/credits/return", user="dee", amount="1.00", once=back)
+            assert answer.status_code == 303, answer.text
+        assert (await house.services.books.balance("dee")).posted_nano == 7 * USD
+
+
+async def test_goodwill_and_corrections_are_booked_once_and_written_to_the_audit_log(house: Served) -> None:
+    house.services.directory.people.add("lou")
+    books = house.services.books
+    async with visiting(house) as owner:
+        page = (await owner.get(f"{BALANCE}/credits")).text
+        good = {"user": "lou", "amount": "3.00", "reason": "an outage"}
+        once = once_of(page, f"{BALANCE}/credits/goodwill")
+        fix = {
+            "incident": "twice",
+            "debit": "user:lou:paid",
+            "credit": "asset:bank",
+            "amount": "1",
+            "reason": "typo",
+        }
+        for _ in range(2):
+            assert (await owner.post(f"{BALANCE}/credits/goodwill", **good, once=once)).status_code == 303
+            answer = await owner.post(f"{BALANCE}/credits/correct", **fix, once=uuid.uuid4().hex)
+            assert answer.status_code == 303, answer.text
+        assert (await books.balance("lou")).posted_nano == 2 * USD
+        for field, bad in (
+            ("incident", {"amount": "2"}),
+            ("debit", {"debit": "user:lou"}),
+            ("amount", {"incident": "x", "amount": "99"}),
+        ):
+            refused = await owner.post(f"{BALANCE}/credits/correct", **fix | bad, once=uuid.uuid4().hex)
+            assert refused.status_code == 400
+            assert re.search(rf'id="c-{field}"[^>]*aria-invalid="true"', refused.text), field
+        assert (await books.balance("lou")).posted_nano == 2 * USD
+        log = (await owner.get("/console/policy/history", action="ledger.correct")).text
+        assert log.count("account user:lou:paid") == 1
+
+
+# ---------------------------------------------------------------- statement
+
+
+async def test_a_statement_has_both_sides_what_was_left_and_the_request_behind(house: Served) -> None:
+    house.services.directory.people.add("fay")
+    key = house.services.keys.issue("fays", ("cluster",), user_id="fay")
+    await house.services.books.credit("fays", "fay", 10 * USD, "welcome")
+    for number in range(3):
+        await ask_of(house, "fay", f"req_fay_{number}", USD, key.row.key_id if number == 0 else "another")
+    async with visiting(house, "fay") as fay, visiting(house) as owner:
+        shown = (await owner.get(f"{BALANCE}/statement", user="fay", kind="requests")).text
+        assert "/console/requests/req_fay_2" in shown
+        assert ">user:fay:paid</code>" in shown
+        sheet = await fay.get(f"{BALANCE}/statement/csv")
+        rows = list(csv.DictReader(io.StringIO(sheet.text)))
+        assert {row["account"] for row in rows} == {"user:fay:paid"}
+        assert (rows[0]["balance"], rows[-1]["balance"], rows[-1]["debit"]) == ("7.00", "10.00", "asset:bank")
+        moved = [row for row in rows if row["phase"] in ("single", "post")]
+        for newer, older in itertools.pairwise(moved):
+            assert float(newer["balance"]) - float(newer["amount"]) == pytest.approx(float(older["balance"]))
+        today = date.today().isoformat()  # noqa: DTZ011 - near midnight the next assertion alone may differ
+        assert "asset:bank" in (await fay.get(f"{BALANCE}/statement", since="2020-01-01", until="2999-01-01")).text
+        assert "No transfer like that" in (await fay.get(f"{BALANCE}/statement", until="2020-01-01")).text
+        assert "asset:bank" in (await fay.get(f"{BALANCE}/statement", until="9999-12-31")).text
+        wrong = await fay.get(f"{BALANCE}/statement", since=today, until="2020-01-01")
+        assert wrong.status_code == 400
+        assert re.search(r'id="f-until"[^>]*aria-invalid="true"', wrong.text)
+        assert (await fay.get(f"{BALANCE}/statement", account="nothing")).status_code == 404
+        assert (await fay.get(f"{BALANCE}/statement", kind="nothing")).status_code == 400
+    async with visiting(house, "fay", token=key.token) as by_key:
+        shown = (await by_key.get(f"{BALANCE}/statement", kind="requests")).text
+        assert "/console/requests/req_fay_0" in shown
+        assert "/console/requests/req_fay_1" not in shown
+
+
+async def test_pages_of_a_statement_go_on_where_the_last_ended_with_the_same_balance(house: Served) -> None:
+    """Of several accounts together, each line has what was left on its own."""
+    books, own, lot = house.services.books, chart.user_paid("gus"), chart.user_promo("gus", "lot")
+    house.services.directory.people.add("gus")
+    for number in range(7):
+        await books.credit(f"gus{number}", "gus", (number + 1) * USD, "bit by bit")
+        if number == 3:
+            await books.grant(Lot("lot", "gus", 5 * USD, time.time_ns() + 10**15))
+    await ask_of(house, "gus", "req_gus", USD)
+
+    everything = LineFilter()
+
+    def read(before: int | None, limit: int, wanted: LineFilter = everything) -> list[tuple[int, str, int]]:
+        with house.services.directory.read() as session:
+            found = read_lines(session, [own, lot], wanted, before, limit)
+        lines = [(line.line.transfer_seq, line.account, line.balance_nano) for line in found.lines]
+        return lines + (read(found.before, limit, wanted) if found.before else [])
+
+    whole = read(None, 50)
+    assert [nano // USD for _, code, nano in whole if code == own] == [28, 21, 15, 10, 6, 3, 1]
+    assert [nano // USD for _, code, nano in whole if code == lot] == [4, 5, 5]
+    assert [seq for seq, _, _ in whole] == sorted((seq for seq, _, _ in whole), reverse=True)
+    for limit in (1, 2, 3):
+        assert read(None, limit) == whole
+    assert len(read(None, 2, LineFilter(moves_only=True))) == len(whole) - 1
+    assert read(None, 2, LineFilter(kind="topups")) == []
+
+
+async def test_lots_that_ended_long_ago_cost_a_page_nothing(house: Served) -> None:
+    """And of more lots than a statement has, those that end last are in it."""
+    books, ends_ns = house.services.books, time.time_ns() + 10**15
+    for number in range(12):
+        await books.grant(Lot(f"kim{number:02}", "kim", USD, ends_ns + number))
+    for number in range(4):
+        await books.credit(f"kim{number}", "kim", USD, "later")
+    asked: list[str] = []
+    with house.services.directory.read() as session:
+        codes = codes_of(session, Whose("kim", "", "kim", is_own=True), ALL)
+        engine = session.get_bind()
+        listen(engine, "before_cursor_execute", note := lambda *args: asked.append(args[2]))
+        found = read_lines(session, codes, LineFilter(), None, 4)
+        remove(engine, "before_cursor_execute", note)
+        assert [line.account for line in found.lines] == [chart.user_paid("kim")] * 4
+        assert found.before is not None, "the lots are older"
+        assert len(asked) <= 2
+        rest = read_lines(session, codes, LineFilter(), found.before, 50)
+        assert rest.lines[0].account == chart.user_promo("kim", "kim11")
+        assert len(rest.lines) == 12
+        assert [left.lot.id for left in lots_of(session, "kim", limit=2)] == ["kim10", "kim11"]
+
+
+def test_an_account_grows_on_its_own_side() -> None:
+    def line(amount_nano: int, phase: str = "single") -> StatementLine:
+        return StatementLine(1, 1, 1, "credit", "x", phase, "asset:bank", amount_nano)
+
+    grown = entry("user:ann:paid", line(5), 5)
+    assert (grown.debit, grown.credit, grown.moved_nano) == ("asset:bank", "user:ann:paid", 5)
+    spent = entry("user:ann:paid", line(-5), 0)
+    assert (spent.debit, spent.credit) == ("user:ann:paid", "asset:bank")
+    owed = entry("asset:user_recv:ann", line(5), 5)
+    assert (owed.debit, owed.credit) == ("asset:user_recv:ann", "asset:bank")
+    assert entry("user:ann:paid", line(-5, "pending"), 7).moved_nano == 0
+
+
+def test_days_without_use_are_there_and_the_small_ones_are_together() -> None:
+    day_ns = 86_400 * 10**9
+    cells = [Cell("1970-01-02", f"model {number}", number, number) for number in range(1, 9)]
+    drawn = daily(cells, 2 * day_ns, 3)
+    assert drawn.names == ("model 8", "model 7", "model 6", "model 5", "model 4", "others")
+    assert drawn.tokens == [[0, 0, 0, 0, 0, 0, 0], [86_400, 8, 7, 6, 5, 4, 6], [172_800, 0, 0, 0, 0, 0, 0]]
+
+
+# ---------------------------------------------------------------- budgets and cost
+
+
+async def test_budgets_that_hold_are_there_with_their_use_and_where_they_are_changed(house: Served) -> None:
+    people, quotas = house.services.directory.people, house.services.directory.quotas
+    people.add("hal")
+    quotas.set(Quota("person:hal", "spend", 4 * USD, "month"))
+    quotas.set(Quota("organization:lab", "spend", 9 * USD, "day"))
+    await house.services.books.credit("hals", "hal", 10 * USD, "welcome")
+    await ask_of(house, "hal", "req_hal", USD)
+    async with visiting(house, "hal") as hal, visiting(house, "eve") as eve, visiting(house) as owner:
+        own = (await hal.get(f"{BALANCE}/budgets")).text
+        assert "person hal" in own
+        assert 'href="/console/keys/people/hal"' not in own  # an admins' page
+        assert "$4.00" in own
+        assert "Budgets of" not in own
+        labs = (await eve.get(f"{BALANCE}/budgets")).text
+        assert "organization lab" in labs
+        assert "person hal" not in labs
+        assert 'href="/console/keys/people/hal"' in (await owner.get(f"{BALANCE}/budgets")).text
+
+
+async def test_cost_is_that_of_whoever_looks(house: Served) -> None:
+    house.services.directory.people.add("ivy")
+    await house.services.books.credit("ivys", "ivy", 10 * USD, "welcome")
+    await ask_of(house, "ivy", "req_ivy", 2 * USD)
+    async with visiting(house, "bob") as bob, visiting(house) as owner:
+        for by in ("model", "key"):
+            mine = await bob.get(f"{BALANCE}/cost", by=by)
+            assert mine.status_code == 200
+            assert "gpt" not in mine.text
+            whole = await owner.get(f"{BALANCE}/cost", by=by, whose="person:ivy")
+            assert "$2.00" in whole.text, by
+        assert "Saved against cloud" not in (await bob.get(f"{BALANCE}/cost")).text
+        sheet = await owner.get(f"{BALANCE}/cost/csv", whose="person:ivy")
+        assert sheet.headers["content-type"].startswith("text/csv")
+        assert "gpt" in sheet.text
+
+
+# ---------------------------------------------------------------- the books
+
+
+async def test_the_books_are_checked_and_verified_on_request(house: Served) -> None:
+    async with visiting(house) as owner:
+        page = await owner.get(f"{BALANCE}/books")
+        assert "Debits equal credits in each currency." in page.text
+        checked = await owner.post(f"{BALANCE}/books/check")
+        assert checked.status_code == 200
+        assert "not checked yet" not in checked.text
+        wrong = await owner.post(f"{BALANCE}/books/verify", known="nothing", htmx=True)
+        assert wrong.status_code == 400
+        async with asyncio.timeout(60):
+            while not house.services.books.head:
+                await asyncio.sleep(0.1)
+        verdict = await owner.post(f"{BALANCE}/books/verify", from_block="1", htmx=True)
+        assert verdict.status_code == 200, verdict.text
+        assert "Sound" in verdict.text
+        beyond = await owner.post(f"{BALANCE}/books/verify", from_block="1000000", htmx=True)
+        assert re.search(r'id="f-from_block"[^>]*aria-invalid="true"', beyond.text)
+
+
+async def test_what_is_broken_stands_first_with_where_and_what_it_means(serve: Serve) -> None:
+    async with serve() as served, visiting(served) as owner:
+        await served.services.books.credit("first", "ann", 20 * USD, "welcome")
+        with served.services.directory.write() as session, session.begin():
+            session.execute(text("DROP TRIGGER account_fixed"))
+            session.execute(
+                text("UPDATE account SET credits_posted = credits_posted + 7 WHERE code = 'user:ann:paid'")
+            )
+        page = (await owner.get(f"{BALANCE}/books")).text
+        assert "Nothing is spent while money may be in danger" in page
+        first = page[page.index("<tbody>", page.index("What holds")) :].partition("</tr>")[0]
+        assert "broken" in first
+        assert "Debits equal credits in each currency." in first
+        assert "20000000007" in first
+
+
+# ---------------------------------------------------------------- payments
+
+
+async def test_a_top_up_says_its_fee_first_and_books_nothing_before_stripe_says_so(shop: Shop) -> None:
+    shop.served.services.directory.people.add("ann")
+    async with visiting(shop.served, "ann") as ann:
+        page = (await ann.get(f"{BALANCE}/topups")).text
+        assert "$26.38 to pay" in page
+        fields = {"amount": "25.00", "save_method": "true", "once": once_of(page, f"{BALANCE}/topups")}
+        answers = [await ann.post(f"{BALANCE}/topups", htmx=True, **fields) for _ in range(2)]
+        assert [answer.status_code for answer in answers] == [204, 204]
+        assert len({answer.headers["hx-redirect"] for answer in answers}) == 1
+        assert answers[0].headers["hx-redirect"].startswith("https://checkout.stripe.test/")
+        other = await ann.post(f"{BALANCE}/topups", htmx=True, **fields | {"amount": "50.00"})
+        assert other.status_code == 400
+        assert "sent before with something else" in other.text
+        strange = await ann.post(f"{BALANCE}/topups", amount="7.00", once=uuid.uuid4().hex)
+        assert strange.status_code == 400
+        assert 'id="f-amount-error"' in strange.text
+        [topup] = await shop.till.ask(shop.till.payments.topups.newest, "ann", None, 10)
+        back = (await ann.get(f"{BALANCE}/paid", session=topup.session_id)).text
+        assert "being confirmed" in back
+        assert (await shop.paid("ann"), "$25.00" in (await ann.get(BALANCE)).text) == (0, True)  # pending
+        assert "waits" in (await ann.get(f"{BALANCE}/cancelled")).text
+        await shop.pay(topup.id)
+        await shop.settle()
+        assert "of credits are yours" in (await ann.get(f"{BALANCE}/paid", session=topup.session_id)).text
+        assert f"{BALANCE}/topups/{topup.id}" in (await ann.get(f"{BALANCE}/statement")).text
+        # What is paid is not opened again by the same form.
+        again = await ann.post(f"{BALANCE}/topups", htmx=True, **fields)
+        assert again.headers["hx-redirect"] == f"{BALANCE}/topups/{topup.id}"
+    async with visiting(shop.served) as owner:
+        assert (await owner.get(f"{BALANCE}/topups/{topup.id}")).status_code == 200
+        shop.served.services.directory.people.add("bob")
+    async with visiting(shop.served, "bob") as bob:
+        assert (await bob.get(f"{BALANCE}/topups/{topup.id}")).status_code == 404
+        assert (await bob.get(f"{BALANCE}/topups", user="ann")).status_code == 403
+
+
+async def test_automatic_top_ups_need_a_saved_method_and_can_be_ended(shop: Shop) -> None:
+    shop.served.services.directory.people.add("ann")
+    auto = f"{BALANCE}/auto"
+    async with visiting(shop.served, "ann") as ann, shop.of("ann") as client:
+        early = await ann.post(auto, below="5", amount="10.00", per_day="2", once=uuid.uuid4().hex)
+        assert early.status_code == 400
+        await shop.buy(client, save_method=True)
+        once = await form_of(ann, f"{BALANCE}/topups", auto)
+        much = await ann.post(auto, below="50", amount="10.00", per_day="2", once=once)
+        assert re.search(r'id="a-below"[^>]*aria-invalid="true"', much.text)
+        assert 'value="50"' in much.text
+        assert (await ann.post(auto, below="5", amount="10.00", per_day="2", once=once)).status_code == 303
+        page = (await ann.get(f"{BALANCE}/topups")).text
+        assert "$10.00 whenever fewer than $5.00" in page
+        off = await ann.post(f"{auto}/off", once=once_of(page, f"{auto}/off"))
+        assert off.status_code == 303
+        assert "Nothing is bought unasked" in (await ann.get(f"{BALANCE}/topups")).text
+
+
+async def test_the_oldest_page_of_blocks_has_none_of_the_page_before(house: Served) -> None:
+    books = house.services.books
+    async with asyncio.timeout(20):
+        for number in itertools.count():
+            if books.head and books.head.n >= 2:
+                break
+            await books.credit(f"block{number}", "ann", 1, "for a block")
+            await asyncio.sleep(0.3)
+    async with visiting(house) as owner:
+        shown = (await owner.get(f"{BALANCE}/books", block="1")).text
+        assert shown.count('<tr><td class="num">') == 1
+
+
+async def test_operators_refund_compare_retry_and_freeze(shop: Shop) -> None:
+    shop.served.services.directory.people.add("ann")
+    payments = f"{BALANCE}/payments"
+    async with shop.of("ann") as client, visiting(shop.served) as owner, visiting(shop.served, "ann") as ann:
+        topup = await shop.buy(client)
+        action = f"{BALANCE}/topups/{topup}/refund"
+        once = await form_of(owner, f"{BALANCE}/topups/{topup}", action)
+        for _ in range(2):
+            assert (await owner.post(action, amount="5.00", once=once)).status_code == 303
+        await shop.settle()
+        refunds = await shop.till.ask(shop.till.payments.refunds.newest, "ann", None, 10)
+        assert len(refunds) == 1
+        listed = (await owner.get(f"{BALANCE}/topups", user="all")).text
+        assert '<span class="mr-row">$5.00' in listed, "beside its top-up"
+        much = await owner.post(action, amount="20.01", once=uuid.uuid4().hex)
+        assert re.search(r'id="f-amount"[^>]*aria-invalid="true"', much.text)
+        assert (await ann.post(action, amount="5.00", once=uuid.uuid4().hex)).status_code == 403
+        compared = await owner.post(f"{payments}/reconcile", once=uuid.uuid4().hex)
+        assert compared.status_code == 303
+        assert "all of it matches" in (await owner.get(payments)).text
+        frozen = await owner.post(f"{payments}/freeze", user="ann", why="a strange card", once=uuid.uuid4().hex)
+        assert frozen.status_code == 303
+        assert "a strange card" in (await ann.get(BALANCE)).text
+        assert "a strange card" in (await owner.get(payments)).text
+        refused = await ann.post(f"{BALANCE}/topups", amount="10.00", once=uuid.uuid4().hex)
+        assert refused.status_code == 400
+        assert (await owner.post(f"{payments}/thaw", user="ann", once=uuid.uuid4().hex)).status_code == 303
+        nobody = await owner.post(f"{payments}/freeze", user="nobody", why="x", once=uuid.uuid4().hex)
+        assert nobody.status_code == 400
+        gone = await owner.post(f"{payments}/messages/evt_none/retry", once=uuid.uuid4().hex)
+        assert gone.status_code == 404
+
+
+async def test_messages_that_failed_and_money_that_does_not_match_are_there_to_be_looked_into(shop: Shop) -> None:
+    shop.served.services.directory.people.add("ann")
+    payments = f"{BALANCE}/payments"
+    async with shop.of("ann") as client, visiting(shop.served) as owner:
+        await shop.buy(client)
+        with shop.served.services.directory.write() as session, session.begin():
+            session.execute(update(stripe_event_table).values(status="failed", reason="a strange reason"))
+        shown = (await owner.get(payments)).text
+        assert "a strange reason" in shown
+        retry = re.search(rf'action="({payments}/messages/[^"]+/retry)"', shown)
+        assert retry
+        assert (await owner.post(retry[1], once=uuid.uuid4().hex)).status_code == 303
+        await shop.settle()
+        # Paid, and Stripe's message gets lost.
+        once = await form_of(owner, f"{BALANCE}/topups", f"{BALANCE}/topups")
+        await owner.post(f"{BALANCE}/topups", amount="10.00", once=once)
+        [topup] = await shop.till.ask(shop.till.payments.topups.newest, "owner", None, 10)
+        await shop.pay(topup.id)
+        compared = await owner.post(f"{payments}/reconcile", once=uuid.uuid4().hex)
+        assert compared.status_code == 303
+        shown = (await owner.get(payments)).text
+        assert "unmatched, in suspense" in shown
+        assert "nobody knows yet what for" in shown

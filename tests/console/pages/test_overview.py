@@ -1,0 +1,140 @@
+"""Overview: the house for operators, what is their own for others, and the switch that stops buying."""
+
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from accounting.ledger.postings import Posting
+from cluster.trust.addresses import Target
+from gateway.app import create_app, open_services
+from gateway.console.pages.overview.live import charts
+from gateway.data_folder import DataFolder
+from gateway.guests.agent import UNREACHED
+from gateway.identity.audit import Filter
+from gateway.identity.key_rows import KeyTerms
+from gateway.settings import CloudModel, CloudSettings, CostsSettings, Settings
+from tests.accounting.books import usage
+from tests.console.browsing import visiting
+from tests.gateway.api.conftest import Served
+from tests.gateway.test_request_log import entry
+
+pytestmark = pytest.mark.anyio
+
+MODEL = CloudModel(model="openai/m", prompt_usd_per_mtok="1.00", completion_usd_per_mtok="2.00")
+
+
+@dataclass
+class House(Served):
+    """`tokens` are the keys that ann and the owner have asked with."""
+
+    tokens: dict[str, str] = field(default_factory=dict)
+
+
+@pytest.fixture(scope="module")
+async def house(tmp_path_factory: pytest.TempPathFactory, anyio_backend: str) -> AsyncIterator[House]:
+    """A gateway with a cloud model and no machine, where ann and the owner have each asked once."""
+    folder = DataFolder(tmp_path_factory.mktemp("overview"))
+    folder.prepare()
+    settings = Settings(
+        data_dir=folder.path,
+        cloud=CloudSettings(models={"big": MODEL}),
+        costs=CostsSettings(compared_with={"theirs": "big"}),
+    )
+    async with open_services(settings, folder) as services:
+        served = House(services, create_app(services, Target("127.0.0.1", 1)))
+        services.directory.people.add("ann")
+        for who, model in (("ann", "hers"), ("owner", "theirs")):
+            made = services.keys.issue(f"{who}'s key", ("pool",), user_id=who, terms=KeyTerms(may_administer=True))
+            served.tokens[who], key = made.token, made.row.key_id
+            services.request_log.add_all([entry(f"req_{who}", key_id=key, model=model, lane="pool")])
+            row: dict[str, Any] = {"user_id": who, "key_id": key, "model": model, "lane": "pool"}
+            used = usage(
+                f"req_{who}", started_ns=time.time_ns(), prompt_tokens=10**6, completion_tokens=10**6, **row
+            )
+            await services.books.book(Posting(f"use:{who}", "use", who, usages=(used,)))
+        yield served
+
+
+async def shown(house: House, who: str, path: str = "/console") -> str:
+    async with visiting(house, who, token=house.tokens[who]) as visit:
+        answer = await visit.get(path)
+    assert answer.status_code == 200, answer.text
+    return answer.text
+
+
+async def test_operators_see_the_house_and_others_what_is_their_own(house: House) -> None:
+    everything, own = await shown(house, "owner"), await shown(house, "ann")
+    for text, others in ((everything, True), (own, False)):
+        assert "req_ann" in text
+        assert ("req_owner" in text) is others
+        assert ("Throughput" in text) is others
+        assert ("No machine has joined" in text) is others
+        assert ("Pause cloud" in text) is others
+        assert ("owner&#39;s key" in text) is others
+    # Another key of hers is another application's.
+    async with visiting(house, "ann") as other:
+        text = (await other.get("/console")).text
+        assert "req_ann" not in text
+        assert ">hers<" not in text
+    # Two million tokens that the owner's settings compare with a model of $1 and $2; ann's with none.
+    assert "$3.00" in everything
+    assert "No cloud price is known for hers" in everything
+    assert "$3.00" not in own
+
+
+async def test_buying_is_stopped_and_begun_again_by_an_operator_alone(house: House) -> None:
+    services = house.services
+    async with visiting(house, "ann") as ann:
+        assert (await ann.post("/console/overview/pause", name="cloud")).status_code == 403
+    async with visiting(house, "owner") as owner:
+        for name in ("", "nowhere", "pool"):
+            refused = await owner.post("/console/overview/pause", name=name)
+            assert refused.status_code == 400
+            assert "name:" in refused.text
+        assert not services.pauses.now
+        done = await owner.post("/console/overview/pause", name="cloud")
+        assert (done.status_code, done.headers["location"]) == (303, "/console")
+        page = (await owner.get("/console")).text
+        assert "Resume cloud" in page
+        assert "The cloud lane is paused, by owner" in page
+        assert [pause.name for pause in services.pauses.now] == ["cloud"]
+        await owner.post("/console/overview/resume", name="cloud")
+        page = (await owner.get("/console")).text
+        assert "Pause cloud" in page
+        assert "Pause selling" not in page
+        async with house.machine as agent:
+            assert (await agent.get("/admin/idle", params={"state": UNREACHED})).status_code == 200
+        page = (await owner.get("/console")).text
+        assert "Pause selling" in page
+        assert "The tunnel is down" in page
+    written = services.directory.audit.entries(Filter(target="pause:cloud"))
+    assert [(each.action, each.actor) for each in written] == [
+        ("pause.end", "person:owner"),
+        ("pause.begin", "person:owner"),
+    ]
+
+
+async def test_thirty_days_are_anybodys_whom_one_may_see(house: House) -> None:
+    def models(text: str) -> str:
+        return text.partition('id="overview-models"')[2].partition("</table>")[0]
+
+    of_ann = models(await shown(house, "owner", "/console?whose=person:ann"))
+    assert "hers" in of_ann
+    assert "theirs" not in of_ann
+    for who, whose in (("ann", "person:owner"), ("ann", "organization:home"), ("owner", "person:nobody")):
+        async with visiting(house, who) as visit:
+            assert (await visit.get(f"/console?whose={whose}")).status_code in (403, 404)
+
+
+async def test_charts_go_back_as_far_as_is_asked_and_not_beyond_the_start(house: House) -> None:
+    history = house.services.history
+    history.since_s = time.time() - 100
+    drawn = charts(house.services, "quarter")
+    assert 19 <= len(drawn["throughput"]) <= 21
+    assert drawn["lanes"] == ["cluster", "pool", "cloud"]
+    assert 'href="/console?span=day" aria-current="true"' in await shown(house, "owner", "/console?span=day")
+    async with visiting(house, "owner") as owner:
+        assert (await owner.get("/console?span=year")).status_code == 400

@@ -1,0 +1,506 @@
+"""Selling: the agent's state, earnings and payouts, disputes, the house."""
+
+import asyncio
+import json
+import re
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from pydantic import SecretStr
+
+from accounting.metering.delivered import Delivered
+from accounting.spending.earned import Earned
+from cluster.trust.addresses import Target
+from gateway.app import create_app, open_services
+from gateway.console.filters import usd
+from gateway.console.pages.selling import sellers_here
+from gateway.console.pages.selling.account import Mine, PayoutLine
+from gateway.console.pages.selling.agent import agent_view
+from gateway.console.pages.selling.maturing import by_day
+from gateway.console.pages.selling.remote import read_reply
+from gateway.data_folder import DataFolder
+from gateway.errors import Overloaded
+from gateway.guests.agent import UNREACHED, AgentWord
+from gateway.guests.idle import Idle
+from gateway.house.house import House
+from gateway.house.upkeep import Upkeep
+from gateway.identity.audit import Filter
+from gateway.market.outbound import Reply
+from gateway.payments.opening import terms_of
+from gateway.settings import HouseSettings, PaymentsSettings, SellingSettings, Settings
+from gateway.times import at
+from market.channels.terms import Terms
+from market.counting.answer import transcript_of
+from market.house.tables import DisputeRow, Maturity
+from market.house.terms import DAY_NS
+from market.house.terms import Terms as HouseTerms
+from tests.accounting.tokenizer import make_tokenizer
+from tests.console.browsing import visiting
+from tests.console.pages.settings_files import settings_file
+from tests.fakes.stripe import connect
+from tests.fakes.stripe.server import ACCOUNT_SECRET, API_KEY, CONNECT_SECRET, StripeServer
+from tests.gateway.api.conftest import Served
+from tests.gateway.api.shops import Shop
+from tests.gateway.house.conftest import USD, Hall
+from tests.gateway.selling.shop import shop_beside
+from tests.gateway.selling.stage import staged
+from tests.market.house.dealing import Dealing
+from tests.market.parties import id_of
+from tests.market.test_listings import listed
+from tests.market.trade import DIGEST
+
+pytestmark = pytest.mark.anyio
+
+SELLING = "/console/selling"
+
+
+@pytest.fixture
+def stripe() -> Iterator[StripeServer]:
+    stripe = StripeServer()
+    stripe.start()
+    yield stripe
+    stripe.stop()
+
+
+@asynccontextmanager
+async def open_house(folder: Path, stripe: StripeServer, **terms: Any) -> AsyncIterator[Hall]:
+    """A house with a bank: Ann has 10 USD, Sam, whose role is seller, sells as `seller`."""
+    settings = Settings(
+        data_dir=folder,
+        house=HouseSettings(enabled=True, **{"tick_s": 300} | terms),
+        payments=PaymentsSettings(
+            secret_key=SecretStr(API_KEY),
+            webhook_secrets=(SecretStr(ACCOUNT_SECRET),),
+            connect_webhook_secrets=(SecretStr(CONNECT_SECRET),),
+            base_url=stripe.url,
+            grace_h=0,
+            tick_s=300,
+            account_rest_h=0,
+            payout_min_usd="0.01",
+        ),
+    )
+    data = DataFolder(folder)
+    data.prepare()
+    async with open_services(settings, data) as services:
+        hall = Hall(Served(services, create_app(services, Target("127.0.0.1", 1))))
+        services.directory.people.add("ann")
+        services.directory.people.add("sam", role="seller")
+        services.directory.people.add("tom", role="seller")
+        await hall.credit("ann", 10 * USD)
+        assert (await hall.register("sam", "seller")).status_code == 200
+        yield hall
+
+
+async def traded(hall: Hall, jobs: int = 1) -> Dealing:
+    """Ann has put 2 USD aside for Sam, and both have signed for some requests."""
+    allocation = await hall.allocated("ann", "2.00")
+    dealing = Dealing(Terms(id_of("buyer"), id_of("seller"), allocation.digest))
+    for _ in range(jobs):
+        dealing.serve(0, 10_000_000, 5_000)
+    assert (await hall.settle(allocation, dealing.records)).status_code == 200
+    return dealing
+
+
+def audited(hall: Hall | Served, action: str) -> list[str]:
+    served = hall.served if isinstance(hall, Hall) else hall
+    return [entry.target for entry in served.services.directory.audit.entries(Filter(action=action))]
+
+
+def once_of(page: str) -> str:
+    found = re.search('name="once" value="([0-9a-f]+)"', page)
+    assert found
+    return found[1]
+
+
+# ---------------------------------------------------------------- the agent
+
+
+@pytest.mark.parametrize(
+    ("state", "guests", "idle_s", "word", "says"),
+    [
+        ("selling", 0, 900.0, "listed", "buyers can come"),
+        ("selling", 2, 900.0, "serving", "2 requests of buyers"),
+        ("own_requests", 0, 0.0, "waiting", "your requests go first"),
+        ("own_requests", 0, 200.0, "waiting", "2 min"),
+        ("battery", 0, 900.0, "waiting", "battery"),
+        (UNREACHED, 0, 900.0, "tunnel down", "cloudflared"),
+        ("this cannot be listed: prices", 0, 900.0, "held up", "prices"),
+    ],
+)
+def test_the_agents_word_is_put_for_people(state: str, guests: int, idle_s: float, word: str, says: str) -> None:
+    idle = Idle(1, idle_s, int(not idle_s), 0, guests, None, None, ())
+    known: Any = {"is_paused": False, "idle": idle, "settings": SellingSettings()}
+    view = agent_view(AgentWord(state, 100.0), 101.0, guests, **known)
+    assert view.word == word
+    assert says in f"{view.what} {view.remedy}"
+    gone = agent_view(AgentWord(state, 100.0), 400.0, 0, **known)
+    assert (gone.word, gone.is_there) == ("gone", False)
+
+
+async def test_listings_and_sales_are_the_agents_own(served: Served) -> None:
+    """A real agent on this gateway's folder, beside a staged gateway; its files are read while it writes there."""
+    folder: Path = served.services.settings.data_dir
+    async with staged() as stage, shop_beside(stage, folder) as shop, visiting(served) as owner:
+        buyer = await shop.buyer()
+        assert (await buyer.buy(buyer.order())).has_ended
+        await shop.is_empty()
+        record = await shop.listed()
+        async with served.machine as machine:
+            assert (await machine.get("/admin/idle", params={"state": "selling"})).status_code == 200
+        page = await owner.get(SELLING)
+        for part in ("test/demo", "$50.00", "$200.00", str(record.revision)[:12], "always", "never on battery"):
+            assert part in page.text, part
+        assert "older settings" in page.text, "the listing has a price that millrace.toml does not"
+        sales = re.search("Newest sales.*?</table>", page.text, re.DOTALL)
+        assert sales
+        assert sales[0].count("<tr>") == 2
+        live = await owner.get(f"{SELLING}/started")
+        assert live.text.count("waiting</span>") == 1, "only the settings are not there"
+        assert (await owner.post(f"{SELLING}/pause")).status_code == 303
+        assert "An operator has paused selling" in (await owner.get(SELLING)).text
+        assert (await owner.post(f"{SELLING}/resume")).status_code == 303
+        assert "An operator has paused selling" not in (await owner.get(SELLING)).text
+    assert audited(served, "pause.begin") == audited(served, "pause.end") == ["pause:selling"]
+
+
+# ---------------------------------------------------------------- earnings
+
+
+def test_a_days_sales_mature_together_when_the_house_says_so() -> None:
+    terms, day = HouseTerms(), 20_000
+    sales = [
+        Earned(1, "settle:a:1", "a", day * DAY_NS + 5, 700),
+        Earned(2, "settle:a:2", "a", day * DAY_NS + 9, 300),
+    ]
+    later = [*sales, Earned(3, "settle:b:1", "b", (day + 1) * DAY_NS, 50)]
+    first, second = by_day(later, {"a:2": 100}, terms, is_new=True, is_barred=False)
+    assert (first.amount_nano, first.sales, first.due_ns) == (900, 2, (day + 8) * DAY_NS)
+    assert (second.amount_nano, second.due_ns) == (50, (day + 9) * DAY_NS)
+    assert by_day(sales, {}, terms, is_new=False, is_barred=False)[0].due_ns == (day + 3) * DAY_NS
+    assert by_day(sales, {}, terms, is_new=True, is_barred=True)[0].due_ns is None
+
+
+async def test_a_seller_sees_when_earnings_mature_and_nobody_elses(tmp_path: Path, stripe: StripeServer) -> None:
+    async with open_house(tmp_path, stripe) as hall:
+        dealing = await traded(hall)
+        net_nano = dealing.due_nano - dealing.due_nano * 500 // 10_000
+        async with visiting(hall.served, "sam") as sam, visiting(hall.served, "tom") as tom:
+            mine, his = await sam.get(f"{SELLING}/earnings"), await tom.get(f"{SELLING}/earnings")
+            shown = usd(net_nano)
+            assert mine.text.count(shown) >= 3, "pending, its day, its line of the statement"
+            assert "becomes available" in mine.text
+            assert "19 paid requests, 2 buyers, 7 days" in mine.text
+            assert shown not in his.text
+            now = await sam.get(SELLING)
+            assert "$2.00" in now.text
+            assert "ann" not in now.text, "a seller is not told who buys"
+            assert "The agent" not in now.text, "the machine is its operators'"
+            sheet = (await sam.get(f"{SELLING}/earnings/statement.csv")).text.splitlines()
+            assert (len(sheet), sheet[1].split(",")[6]) == (2, "maturing")
+            for path in ("/list", "/list/check", "/started", "/house"):
+                assert (await sam.get(SELLING + path)).status_code == 403, path
+            for path in ("/pause", "/list/write", "/house/sellers/sam/unbar"):
+                assert (await sam.post(SELLING + path)).status_code == 403, path
+        async with visiting(hall.served, "ann") as ann:
+            refused = await ann.get(SELLING)
+            assert (refused.status_code, "for sellers" in refused.text) == (403, True)
+
+
+def held_back_before(house: House) -> None:
+    """As if a sale had been freed, and one more had matured that nothing has booked yet."""
+    with house.office.write() as session, session.begin():
+        terms: dict[str, Any] = {"seller_user": "sam", "reserve_bps": 1000, "first_seq": 1, "last_seq": 1}
+        session.add(Maturity(**terms, label="w.1", amount_nano=70 * USD, status="booked", made_ns=1))
+        session.add(Maturity(**terms, label="2026-11-01.9", amount_nano=3 * USD, status="new", made_ns=1))
+
+
+async def test_nothing_on_its_way_is_left_out_and_of_who_is_barred_all_of_it_waits(
+    tmp_path: Path, stripe: StripeServer
+) -> None:
+    async with open_house(tmp_path, stripe) as hall, visiting(hall.served, "sam") as sam:
+        await hall.house.ask(held_back_before, hall.house)
+        page = (await sam.get(f"{SELLING}/earnings")).text
+        assert "<td>w</td>" not in page
+        assert re.search(r"held back</td>.*?\$7\.00.*?is released from the reserve", page, re.DOTALL)
+        assert re.search(r"2026-11-01</td>.*?\$3\.00.*?becomes available", page, re.DOTALL)
+        await hall.house.ask(hall.house.sellers.bar, "sam", "odd")
+        barred = (await sam.get(f"{SELLING}/earnings")).text
+        assert barred.count("waits: you are barred") == 2
+        assert "is released from the reserve" not in barred
+
+
+async def test_a_payout_is_made_once_however_often_its_form_is_sent(tmp_path: Path, stripe: StripeServer) -> None:
+    async with open_house(tmp_path, stripe, maturity_days_new=0, reserve_bps=1000) as hall:
+        shop = Shop(hall.served, stripe)
+        async with hall.of("ann") as ann:
+            await shop.buy(ann, "25.00")
+        await traded(hall)
+        await asyncio.to_thread(Upkeep(hall.house, 1.0).look)
+        async with visiting(hall.served, "sam") as sam:
+            page = await sam.get(f"{SELLING}/earnings")
+            assert "First say where you are paid" in page.text
+            early = await sam.post(f"{SELLING}/earnings/payout", amount="0.10", once=uuid.uuid4().hex)
+            assert (early.status_code, "onboard first" in early.text) == (400, True)
+            linked = await sam.post(f"{SELLING}/earnings/onboard", once=once_of(page.text))
+            assert re.search('href="https://connect.stripe.test/[^"]*" target="_blank" rel="noopener', linked.text)
+            account = await asyncio.to_thread(shop.till.payments.sellers.find, "sam")
+            with stripe.lock:
+                connect.onboard(stripe.state, account.account_id or "")
+            await shop.settle()
+            page = await sam.get(f"{SELLING}/earnings")
+            assert "released from the reserve" in page.text
+            assert "At least $0.01, at most $1,000.00 a day" in page.text
+            once = once_of(page.text)
+            for amount, says in (
+                ("ten", "decimal string"),
+                ("0.001", "whole cents"),
+                ("2000.00", "a day"),
+                ("", "Fill"),
+            ):
+                wrong = await sam.post(f"{SELLING}/earnings/payout", amount=amount, once=once)
+                assert wrong.status_code == 400, amount
+                assert re.search('name="amount"[^>]* aria-invalid="true"', wrong.text), amount
+                assert says in wrong.text, amount
+            much = await sam.post(f"{SELLING}/earnings/payout", amount="900.00", once=uuid.uuid4().hex)
+            assert much.status_code == 400
+            for _ in range(2):
+                done = await sam.post(f"{SELLING}/earnings/payout", amount="0.10", once=once)
+                assert done.status_code == 303, done.text
+            await shop.settle()
+            rows = await asyncio.to_thread(shop.till.payments.payouts.newest, "sam", None, 10)
+            assert [(row.amount_nano, row.status) for row in rows if row.status != "refused"] == [
+                (USD // 10, rows[0].status)
+            ]
+            after = await sam.get(f"{SELLING}/earnings")
+            assert "$0.10" in after.text
+        await hall.check()
+
+
+async def test_a_house_elsewhere_is_asked_with_the_machines_own_key(tmp_path: Path, served: Served) -> None:
+    """Where it is away, that is said, and nothing else of the page is lost."""
+    away = '[selling]\nhouse_url = "http://127.0.0.1:9"\nhouse_key = "mr-x"\nallows_loopback = true\n'
+    with settings_file(served, away):
+        async with visiting(served) as owner:
+            for path in ("", "/earnings", "/standing"):
+                page = await owner.get(SELLING + path)
+                assert page.status_code == 200, page.text
+                assert "does not answer" in page.text, path
+                assert "mr-x" not in page.text
+            priced = await owner.get(f"{SELLING}/list/price", model="m", minutes="5")
+            assert "the usual one" in priced.text
+
+
+@pytest.mark.parametrize(
+    "earned",
+    [{"maturing": "many"}, {"owed": "1e3"}, {"payable": "9" * 40}, {"lacking": {"jobs": 1}}, {"lacking": {}}],
+)
+def test_a_house_elsewhere_that_talks_nonsense_is_told_apart(earned: dict[str, Any]) -> None:
+    lacking = earned.pop("lacking", {"jobs": 1, "buyers": 1, "days": 1})
+    amounts = dict.fromkeys(("maturing", "payable", "reserve", "owed"), "0.00") | earned
+    mine: dict[str, Any] = {"account": "sam", "identities": [], "barred": None, "probation": True}
+    body = json.dumps(mine | {"earned": amounts, "lacking": lacking}).encode()
+    with pytest.raises(Overloaded, match="makes no sense"):
+        read_reply(Reply(200, body), Mine, "house.example")
+    payout = {"id": "p", "amount": "1.00", "status": "paid", "attempt": 1, "reason": None}
+    for wrong in ({"created": "yesterday"}, {"created": "2026-11-23T10:00:00"}, {"amount": "x", "created": at(1)}):
+        with pytest.raises(Overloaded, match="makes no sense"):
+            read_reply(Reply(200, json.dumps(payout | wrong).encode()), PayoutLine, "house.example")
+
+
+async def test_a_key_that_is_none_is_said_to_be_none(served: Served) -> None:
+    with settings_file(served, '[selling]\nhouse_url = "https://127.0.0.1:9"\nhouse_key = "mr-ü"\n'):
+        async with visiting(served) as owner:
+            page = await owner.get(f"{SELLING}/standing")
+            assert (page.status_code, "selling.house_key is no key" in page.text) == (200, True)
+            assert "mr-ü" not in page.text
+
+
+async def test_a_payout_that_nobody_knows_of_is_asked_for_under_the_same_name(served: Served) -> None:
+    away = '[selling]\nhouse_url = "http://127.0.0.1:9"\nhouse_key = "mr-x"\nallows_loopback = true\n'
+    once = uuid.uuid4().hex
+    with settings_file(served, away):
+        async with visiting(served) as owner:
+            unsure = await owner.post(f"{SELLING}/earnings/payout", amount="0.25", once=once)
+            assert unsure.status_code == 400
+            assert once_of(unsure.text) == once
+            assert 'name="amount" value="0.25"' in unsure.text
+            assert "Ask again for $0.25" in unsure.text
+
+
+def test_stripe_leads_back_to_the_earnings() -> None:
+    assert terms_of(Settings()).onboarding_url.endswith("/console/selling/earnings")
+
+
+@asynccontextmanager
+async def listening(hall: Hall) -> AsyncIterator[str]:
+    """The house on a real socket, as another gateway finds it."""
+    config = uvicorn.Config(hall.served.app, port=0, log_config=None, lifespan="off", access_log=False)
+    server = uvicorn.Server(config)
+    task = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.01)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    server.should_exit = True
+    await task
+
+
+async def test_what_a_house_elsewhere_owes_is_shown_and_paid_out(
+    tmp_path: Path, served: Served, stripe: StripeServer
+) -> None:
+    async with open_house(tmp_path, stripe, maturity_days_new=0, fee_bps=1000) as hall, listening(hall) as url:
+        shop = Shop(hall.served, stripe)
+        async with hall.of("ann") as ann:
+            await shop.buy(ann, "25.00")
+        await traded(hall)
+        await asyncio.to_thread(Upkeep(hall.house, 1.0).look)
+        text = (
+            f'[selling]\nhouse_url = "{url}"\nhouse_key = "{hall.served.key_of("sam")}"\nallows_loopback = true\n'
+        )
+        with settings_file(served, text):
+            async with visiting(served) as owner:
+                page = await owner.get(f"{SELLING}/earnings")
+                assert "not begun" in page.text
+                linked = await owner.post(f"{SELLING}/earnings/onboard", once=once_of(page.text))
+                assert "https://connect.stripe.test/" in linked.text
+                account = await asyncio.to_thread(shop.till.payments.sellers.find, "sam")
+                with stripe.lock:
+                    connect.onboard(stripe.state, account.account_id or "")
+                await shop.settle()
+                once = once_of((await owner.get(f"{SELLING}/earnings")).text)
+                for amount, says in (("0.001", "whole cents"), ("2000.00", "most")):
+                    wrong = await owner.post(f"{SELLING}/earnings/payout", amount=amount, once=uuid.uuid4().hex)
+                    assert (wrong.status_code, says in wrong.text) == (400, True), wrong.text
+                for _ in range(2):
+                    done = await owner.post(f"{SELLING}/earnings/payout", amount="0.25", once=once)
+                    assert done.status_code == 303, done.text
+                after = await owner.get(f"{SELLING}/earnings")
+                assert after.text.count("$0.25") >= 1
+                weak = served.services.keys.issue("app", ("cluster",), user_id="owner").token
+                async with visiting(served, "owner", token=weak) as program:
+                    refused = await program.post(
+                        f"{SELLING}/earnings/payout", amount="0.25", once=uuid.uuid4().hex
+                    )
+                    assert refused.status_code == 403, "it is not the key's person's money"
+                priced = await owner.get(f"{SELLING}/list/price", model="m", minutes="5")
+                assert "10 %" in priced.text, "the house's own fee"
+        rows = await asyncio.to_thread(shop.till.payments.payouts.newest, "sam", None, 10)
+        assert [row.amount_nano for row in rows if row.status != "refused"] == [USD // 4]
+        await hall.check()
+
+
+# ---------------------------------------------------------------- disputes and the house
+
+
+def overdue(house: House, dispute_id: str) -> None:
+    """As after a day in which the tokenizer could not be had."""
+    with house.office.write() as session, session.begin():
+        row = session.get_one(DisputeRow, dispute_id)
+        row.opened_ns -= 2 * DAY_NS
+
+
+async def test_a_seller_opens_a_dispute_and_the_rule_decides(tmp_path: Path, stripe: StripeServer) -> None:
+    async with open_house(tmp_path, stripe) as hall:
+        pinned = make_tokenizer(tmp_path)
+        sha256, words = pinned.sha256.lower(), "the mill grinds what the race brings " * 100
+        hall.house.counters.folder.mkdir(parents=True, exist_ok=True)
+        pinned.path.rename(hall.house.counters.folder / f"{sha256}.json")
+        listing = listed(endpoint=None, tokenizer_sha256=sha256)
+        allocation = await hall.allocated("ann", "0.50")
+        dealing = Dealing(Terms(id_of("buyer"), id_of("seller"), allocation.digest), listing=listing.digest)
+        said = transcript_of(DIGEST, {0: Delivered(words)})
+        await hall.settle(allocation, dealing.serve(0, 0, 10, tells=2000, transcript=said))
+        path = f"{SELLING}/standing/dispute?allocation={allocation.digest}&lane=0"
+        fields = {"content": words, "listing": listing.raw.decode()}
+        async with visiting(hall.served, "sam") as sam, visiting(hall.served, "tom") as tom:
+            shown = await sam.get(f"{SELLING}/standing")
+            assert path.replace("&", "&amp;") in shown.text
+            assert "declared" in shown.text
+            assert "verified" not in shown.text.lower()
+            assert (await tom.get(path)).status_code == (await tom.post(path, **fields)).status_code == 404
+            poor = await sam.post(path, **fields)
+            assert poor.status_code == 400, "the fee is put aside of credits, and there are none"
+            await hall.credit("sam", USD)
+            wrong = await sam.post(path, **fields | {"listing": "{}"})
+            assert (wrong.status_code, 'id="f-listing-error"' in wrong.text) == (400, True)
+            opened = await sam.post(path, **fields)
+            assert opened.status_code == 303, opened.text
+            assert "answer until" in (await sam.get(f"{SELLING}/standing")).text
+            async with visiting(hall.served) as owner:
+                open_ = await owner.get(f"{SELLING}/house")
+                assert "decided by rule" in open_.text
+                row = hall.house.disputes.of("sam", allocation.digest)[0][1]
+                assert row
+                early = await owner.post(f"{SELLING}/house/disputes/{row.id}/decide")
+                assert early.status_code == 404, "no operator cuts short the other side's time"
+                await hall.house.ask(overdue, hall.house, row.id)
+                assert "put off" in (await owner.get(f"{SELLING}/house")).text
+                done = await owner.post(f"{SELLING}/house/disputes/{row.id}/decide")
+                assert done.status_code == 303, done.text
+            row = hall.house.disputes.of("sam", allocation.digest)[0][1]
+            assert row
+            assert (row.status, row.loser) == ("decided", "seller"), "counted, whoever pressed the button"
+            assert "you lost" in (await sam.get(f"{SELLING}/standing")).text
+            assert "Nothing is disputed on this lane" in (await sam.get(path)).text
+        await hall.check()
+
+
+async def test_operators_bar_sellers_and_give_back_what_fraud_earned(tmp_path: Path, stripe: StripeServer) -> None:
+    async with open_house(tmp_path, stripe) as hall, visiting(hall.served) as owner:
+        await traded(hall)
+        page = await owner.get(f"{SELLING}/house")
+        for part in ("sam", "ann", "$2.00", "lacks 19 requests"):
+            assert part in page.text, part
+        nameless = await owner.post(f"{SELLING}/house/sellers/sam/bar", why="")
+        assert (nameless.status_code, "Fill this in" in nameless.text) == (400, True)
+        assert (await owner.post(f"{SELLING}/house/sellers/ann/bar", why="odd")).status_code == 400
+        assert (await owner.post(f"{SELLING}/house/sellers/sam/bar", why="odd answers")).status_code == 303
+        assert await hall.house.ask(hall.house.sellers.barred_why, "sam") == "odd answers"
+        async with visiting(hall.served, "sam") as sam:
+            told = await sam.get(f"{SELLING}/earnings")
+            assert "You are barred: odd answers" in told.text
+            assert "waits: you are barred" in told.text
+        await owner.post(f"{SELLING}/house/sellers/sam/unbar")
+        assert await hall.house.ask(hall.house.sellers.barred_why, "sam") is None
+        other = await owner.post(f"{SELLING}/house/sellers/sam/forfeit", why="another model", name="sum")
+        assert (other.status_code, "not the seller" in other.text) == (400, True)
+        standing = await hall.standing()
+        assert standing["seller:sam:maturing"] > 0
+        done = await owner.post(f"{SELLING}/house/sellers/sam/forfeit", why="another model", name="sam")
+        assert done.status_code == 303, done.text
+        standing = await hall.standing()
+        assert (standing["seller:sam:maturing"], standing["user:ann:paid"]) == (0, 10 * USD)
+        assert "forfeited" in (await owner.get(f"{SELLING}/house")).text
+        assert audited(hall, "market.forfeit") == ["person:sam"]
+        await hall.check()
+
+
+async def test_the_houses_sums_are_of_all_sellers(
+    tmp_path: Path, stripe: StripeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sellers_here, "SHOWN_MAX", 1)
+    async with open_house(tmp_path, stripe) as hall, visiting(hall.served) as owner:
+        dealing = await traded(hall)
+        assert (await hall.register("tom", "other")).status_code == 200
+        page = (await owner.get(f"{SELLING}/house")).text
+        assert "Bar tom?" in page
+        assert "Bar sam?" not in page
+        assert "The newest 1 of 2 are here" in page
+        assert usd(dealing.due_nano - dealing.due_nano * 500 // 10_000) in page, "what sam has earned counts"
+        assert "Bar sam?" in (await owner.get(f"{SELLING}/house", seller="sam")).text
+
+
+async def test_a_key_that_may_not_administer_looks_and_changes_nothing(
+    tmp_path: Path, stripe: StripeServer
+) -> None:
+    async with open_house(tmp_path, stripe) as hall:
+        weak = hall.served.services.keys.issue("app", ("cluster",), user_id="owner").token
+        async with visiting(hall.served, "owner", token=weak) as visit:
+            assert "may not administer" in (await visit.get(f"{SELLING}/house")).text
+            for path in ("pause", "list/write", "house/sellers/sam/bar"):
+                assert (await visit.post(f"{SELLING}/{path}", why="x")).status_code == 403
+        assert hall.served.services.pauses.now == ()

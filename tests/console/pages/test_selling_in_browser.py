@@ -1,0 +1,227 @@
+"""Selling in a real browser: the wizard in every look, a real agent that its last page waits for, all pages."""
+
+import hashlib
+import subprocess
+import sys
+import tomllib
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import Page, expect
+
+from gateway.data_folder import ADMIN_HEADER, DataFolder
+from market.channels.terms import Terms
+from market.house.sellers import proof_message
+from tests.clusters import DEMO_MODEL
+from tests.console.browsing import admin_key, assert_accessible, sign_in
+from tests.gateways import Gateway, running_gateway
+from tests.market.house.dealing import Dealing
+from tests.market.parties import id_of, key_of
+
+pytestmark = pytest.mark.browser
+
+SELLING = "/console/selling"
+HOUSE = {
+    "HOUSE__ENABLED": "true",
+    "HOUSE__TICK_S": "1",
+    "HOUSE__ALLOWS_LOOPBACK": "true",
+}
+# What nobody who sells to others would set: buyers, house and agent are all on this machine.
+_FILE = "# kept\n[selling]\nallows_loopback = true\n"
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """A house whose own machines have answered a few streamed requests."""
+    folder = tmp_path_factory.mktemp("selling")
+    (folder / "millrace.toml").write_text(_FILE)
+    with running_gateway(folder, settings=HOUSE) as running:
+        for _ in range(3):
+            chunks = running.openai().chat.completions.create(
+                model=DEMO_MODEL.name,
+                messages=[{"role": "user", "content": "Count to ten"}],
+                max_tokens=24,
+                stream=True,
+            )
+            for _chunk in chunks:
+                pass
+        yield running
+
+
+@contextmanager
+def agent(gateway: Gateway) -> Iterator[None]:
+    """`millrace sell`, as the wizard's last page says it."""
+    command = [sys.executable, "-m", "gateway", "sell", "--data-dir", str(gateway.folder)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+@dataclass
+class Trade:
+    """Sam, who sells here as somebody else's agent would, and the allocation that Ann has put aside for it."""
+
+    sams_key: str
+    allocation: str
+
+
+@pytest.fixture(scope="module")
+def trade(gateway: Gateway) -> Trade:
+    """One request that both have signed for, and one that the buyer signed for less of."""
+    running = DataFolder(gateway.folder).read_running()
+    assert running
+    machine = {ADMIN_HEADER: running["admin_token"]}
+
+    def ask(path: str, headers: dict[str, str], **body: Any) -> Any:
+        once = {"idempotency-key": uuid.uuid4().hex}
+        answer = httpx.post(
+            f"{gateway.root}{path}", json=body, headers=headers | once, timeout=20, trust_env=False
+        )
+        assert answer.status_code in (200, 201), answer.text
+        return answer.json()
+
+    def person(user: str, role: str, lanes: list[str]) -> dict[str, str]:
+        ask("/admin/people", machine, user=user, role=role)
+        key = ask("/admin/keys", machine, name=user, user=user, lanes=lanes)["api_key"]
+        ask("/accounting/v1/credits", machine, user=user, amount="5.00", reason="a test")
+        return {"authorization": f"Bearer {key}"}
+
+    ann, sam = person("ann", "member", ["market"]), person("sam", "seller", ["cluster"])
+    house = httpx.get(f"{gateway.root}/market/v1/house", timeout=20, trust_env=False).json()["identity"]
+    signer = key_of("seller")
+    proof = signer.sign(proof_message(house, "sam")).hex()
+    named = {"identity": id_of("seller"), "key": signer.public_key.hex()}
+    ask("/market/v1/sellers", sam, **named, proof=proof)
+    wanted = {"buyer": id_of("buyer"), "seller": id_of("seller"), "limit": "2.00"}
+    raw = ask("/market/v1/allocations", ann, **wanted)["allocation"]
+    digest = hashlib.sha256(raw.encode()).hexdigest()
+    dealing = Dealing(Terms(id_of("buyer"), id_of("seller"), digest))
+    dealing.serve(0, 10_000_000, 5_000)
+    dealing.serve(1, 0, 1_000, tells=5_000)
+    ask("/market/v1/settlements", {}, allocation=raw, records=[record.raw.decode() for record in dealing.records])
+    return Trade(sam["authorization"].removeprefix("Bearer "), digest)
+
+
+def test_a_sellers_pages_in_every_look(page: Page, gateway: Gateway, trade: Trade) -> None:
+    sign_in(page, gateway, SELLING, key=trade.sams_key)
+    page.wait_for_selector("body[data-live=on]")
+    expect(page.get_by_role("region", name="Open allocations")).to_contain_text("$2.00")
+    expect(page.get_by_role("link", name="The house")).to_have_count(0)
+    assert_accessible(page)
+    page.goto(f"{gateway.root}{SELLING}/earnings")
+    expect(page.get_by_role("region", name="Earnings on their way")).to_contain_text("becomes available")
+    expect(page.get_by_role("region", name="Statement")).to_contain_text("draw")
+    assert_accessible(page)
+    page.goto(f"{gateway.root}{SELLING}/standing")
+    assert_accessible(page)
+    page.get_by_role("link", name="Dispute it").click()
+    page.get_by_label("The answer as you delivered it").fill("the mill grinds")
+    page.get_by_label("The listing that it was sold by").fill("{}")
+    page.get_by_role("button", name="Open the dispute").click()
+    # Refused by the house's own route, with everything that was typed still there.
+    expect(page.get_by_label("The listing that it was sold by")).to_have_attribute("aria-invalid", "true")
+    expect(page.get_by_label("The answer as you delivered it")).to_have_value("the mill grinds")
+    assert_accessible(page)
+
+
+def test_the_wizard_in_every_look(page: Page, gateway: Gateway) -> None:
+    sign_in(page, gateway, SELLING, key=admin_key(gateway))
+    expect(page.get_by_role("heading", name="Selling", level=1)).to_be_visible()
+    assert_accessible(page)
+    page.get_by_role("navigation", name="Selling", exact=True).get_by_role(
+        "link", name="List idle capacity"
+    ).click()
+    expect(page.get_by_text("measured:")).to_be_visible()
+    assert_accessible(page)
+    page.get_by_role("button", name="Next").click()
+    page.get_by_label("Idle once the queue was empty for").fill("0")
+    page.get_by_label("Hours", exact=True).select_option("hours")
+    page.get_by_label("From", exact=True).fill("00:00")
+    page.get_by_label("Until", exact=True).fill("00:00")
+    assert_accessible(page)
+    page.get_by_role("button", name="Next").click()
+    expect(page.get_by_text("times the power and the fee")).to_be_visible()
+    page.get_by_label("A million prompt tokens").fill("many")
+    page.get_by_label("A million answer tokens").fill("0.20")
+    page.get_by_role("button", name="Next").click()
+    # Back where it is wrong, with what was typed.
+    expect(page.get_by_label("A million prompt tokens")).to_have_value("many")
+    expect(page.get_by_label("A million prompt tokens")).to_have_attribute("aria-invalid", "true")
+    assert_accessible(page)
+    page.get_by_label("A million prompt tokens").fill("0.05")
+    page.get_by_role("button", name="Next").click()
+    page.get_by_label("How buyers get here").select_option("none")
+    page.get_by_label("The house", exact=True).fill(gateway.root)
+    assert_accessible(page)
+    page.get_by_role("button", name="Check", exact=True).click()
+    expect(page.get_by_text("It can be listed", exact=True)).to_be_visible()
+    assert_accessible(page)
+    # A step can be gone back to, and has what was answered.
+    page.get_by_role("link", name="Price").click()
+    expect(page.get_by_label("A million prompt tokens")).to_have_value("0.05")
+    page.go_back()
+    page.get_by_label("Your key at the house").fill(gateway.api_key)
+    page.get_by_role("button", name="Write it into millrace.toml").click()
+    expect(page.get_by_role("heading", name="Start selling")).to_be_visible()
+    expect(page.get_by_text("Start it with the command above.")).to_be_visible()
+    assert_accessible(page)
+    text = (gateway.folder / "millrace.toml").read_text()
+    assert text.startswith("# kept\n")
+    assert tomllib.loads(text)["selling"]["models"][0]["prompt_usd_per_mtok"] == "0.05"
+
+
+def test_the_last_page_waits_for_the_agent(desktop: Page, gateway: Gateway) -> None:
+    page = desktop
+    sign_in(page, gateway, f"{SELLING}/started", key=admin_key(gateway))
+    page.wait_for_selector("body[data-live=on]")
+    expect(page.get_by_text("Start it with the command above.")).to_be_visible()
+    with agent(gateway):
+        expect(page.get_by_text("Buyers can come.")).to_be_visible(timeout=60_000)
+        page.get_by_role("link", name="Now").first.click()
+        listings = page.get_by_role("region", name="Listings")
+        expect(listings).to_contain_text("$0.05")
+        expect(listings).to_contain_text("listed")
+        page.wait_for_selector("body[data-live=on]")
+        page.get_by_role("button", name="Pause selling").click()
+        page.get_by_role("dialog").get_by_role("button", name="Pause", exact=True).click()
+        expect(page.get_by_text("An operator has paused selling")).to_be_visible()
+        expect(page.locator("#selling-listings")).to_contain_text("withdrawn", timeout=30_000)
+        page.get_by_role("button", name="Resume selling").click()
+        expect(page.locator("#selling-agent")).to_contain_text("listed", timeout=30_000)
+
+
+def test_every_page_in_every_look(page: Page, gateway: Gateway, trade: Trade) -> None:
+    """After the agent has registered its owner at the house."""
+    sign_in(page, gateway, SELLING, key=admin_key(gateway))
+    page.wait_for_selector("body[data-live=on]")
+    expect(page.locator("#selling-listings")).to_contain_text(DEMO_MODEL.name)
+    assert_accessible(page)
+    for path, shown in (
+        ("earnings", "This house takes no payments"),
+        ("standing", "None of it says that a model is the one"),
+        ("house", "decides by rule"),
+    ):
+        page.goto(f"{gateway.root}{SELLING}/{path}")
+        expect(page.get_by_text(shown).first).to_be_visible()
+        assert_accessible(page)
+    expect(page.get_by_role("region", name="Allocations", exact=True)).to_contain_text("ann")
+    row = page.get_by_role("row").filter(has=page.get_by_role("link", name="owner", exact=True))
+    row.get_by_role("button", name="Forfeit").click()
+    expect(page.get_by_role("dialog")).to_contain_text("cannot be taken back")
+    assert_accessible(page)
+    page.get_by_role("button", name="Cancel").click()
+    row.get_by_role("button", name="Bar", exact=True).click()
+    page.get_by_role("dialog").get_by_label("Why").fill("a test")
+    page.get_by_role("dialog").get_by_role("button", name="Bar", exact=True).click()
+    expect(row).to_contain_text("a test")
+    row.get_by_role("button", name="End the bar").click()
+    expect(row).not_to_contain_text("a test")
+    assert_accessible(page)

@@ -1,0 +1,102 @@
+"""A clearing house that signs what it is asked to, tells listings, and can be away."""
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+from accounting.money import parse_usd
+from market.channels.terms import Allocation
+from market.records.amounts import Amount
+from market.records.book import book_of
+from market.records.envelope import Record, Saying, sign
+from market.records.exchange import summary
+from tests.fakes.market_seller import served
+from tests.market.parties import id_of, key_of
+
+KEY = "sk-house-12"
+
+
+@dataclass
+class MarketHouse:
+    """`allocations` are those that were given, `records` what gossip tells."""
+
+    name: str = "house"
+    port: int = 0
+    is_away: bool = False
+    loses_answers: int = 0
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
+    refusals: list[int] = field(default_factory=list)
+    """The statuses with which the next settlements are refused."""
+    settled: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def id(self) -> str:
+        return id_of(self.name)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def _house(self, request: web.Request) -> web.Response:
+        self._check()
+        return web.json_response({"identity": self.id, "statements": [], "fee_bps": 500})
+
+    async def _allocate(self, request: web.Request) -> web.Response:
+        self._check()
+        asked = await request.json()
+        if request.headers["authorization"] != f"Bearer {KEY}" or not request.headers["idempotency-key"]:
+            raise web.HTTPUnauthorized
+        self.asked.append(asked)
+        self.keys.append(request.headers["idempotency-key"])
+        if self.loses_answers:
+            self.loses_answers -= 1
+            assert request.transport
+            request.transport.abort()
+        now_ms = time.time_ns() // 10**6
+        limit = Amount(parse_usd(asked["limit"]))
+        body = Allocation(asked["buyer"], asked["seller"], limit, f"hold:{len(self.asked)}", 1)
+        ends_ms = now_ms + asked["hours"] * 3_600_000
+        saying = Saying("allocation", self.id, f"a{len(self.asked)}", 1, now_ms, body, ends_ms)
+        return web.json_response({"allocation": sign(saying, key_of(self.name)).raw.decode()})
+
+    async def _settle(self, request: web.Request) -> web.Response:
+        self._check()
+        if self.refusals:
+            return web.Response(status=self.refusals.pop(0))
+        self.settled.append(await request.json())
+        return web.json_response({})
+
+    async def _digest(self, request: web.Request) -> web.Response:
+        self._check()
+        told = {"summary": summary(book_of(self.records)), "records": [each.raw.decode() for each in self.records]}
+        return web.json_response(told)
+
+    async def _records(self, request: web.Request) -> web.Response:
+        return web.json_response({"taken": 0})
+
+    def _check(self) -> None:
+        if self.is_away:
+            raise web.HTTPServiceUnavailable
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/market/v1/house", self._house),
+            web.post("/market/v1/allocations", self._allocate),
+            web.post("/market/v1/settlements", self._settle),
+            web.post("/market/v1/gossip/digest", self._digest),
+            web.post("/market/v1/gossip/records", self._records),
+        ]
+
+
+@asynccontextmanager
+async def clearing() -> AsyncIterator[MarketHouse]:
+    house = MarketHouse()
+    async with served(house.routes) as port:
+        house.port = port
+        yield house

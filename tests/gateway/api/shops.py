@@ -1,0 +1,114 @@
+"""A gateway that takes payments of a fake Stripe, both on real time, asked in process."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from pydantic import SecretStr
+
+from accounting import chart
+from accounting.money import NANO_PER_USD
+from gateway.payments.till import Till
+from gateway.settings import PaymentsSettings
+from tests.fakes.stripe import paying
+from tests.fakes.stripe.server import ACCOUNT_SECRET, API_KEY, CONNECT_SECRET, StripeServer
+from tests.fakes.stripe.webhooks import sign
+from tests.gateway.api.conftest import Serve, Served
+
+USD = NANO_PER_USD
+_PATHS = {"account": "/accounting/v1/webhooks/stripe", "connect": "/accounting/v1/webhooks/stripe-connect"}
+
+
+@dataclass
+class Shop:
+    """The gateway, its Stripe, and what tests do with both often."""
+
+    served: Served
+    stripe: StripeServer
+
+    @property
+    def till(self) -> Till:
+        till = self.served.services.till
+        assert till
+        return till
+
+    def of(self, user_id: str) -> httpx.AsyncClient:
+        """A client of a person, who is a member of the house."""
+        return self.served.bearer(self.served.key_of(user_id))
+
+    async def settle(self) -> None:
+        """Deliver every message of Stripe's, and work all of them off."""
+        for _ in range(20):
+            batch, self.stripe.webhooks.waiting = self.stripe.webhooks.waiting, []
+            async with self.served.client() as client:
+                for one in batch:
+                    headers = {"Stripe-Signature": sign(one.body, one.endpoint.secret)}
+                    answer = await client.post(_PATHS[one.endpoint.name], content=one.body, headers=headers)
+                    assert answer.status_code == 200, answer.text
+            await asyncio.to_thread(self.till.keeper.look)
+            if not batch and not self.till.keeper.state.inbox["waiting"]:
+                return
+        raise AssertionError("payments do not come to rest")
+
+    async def pay(self, topup_id: str) -> None:
+        """On Stripe's page; what Stripe tells of it waits until `settle`."""
+        topup = await asyncio.to_thread(self.till.payments.topups.find, topup_id)
+        with self.stripe.lock:
+            paying.pay_session(self.stripe.state, topup.session_id or "")
+
+    async def buy(self, client: httpx.AsyncClient, amount: str = "25.00", **fields: Any) -> str:
+        """A top-up, paid and booked; its id."""
+        opened = await post(client, "/topups", amount=amount, **fields)
+        assert opened.status_code == 200, opened.text
+        topup_id: str = opened.json()["id"]
+        await self.pay(topup_id)
+        await self.settle()
+        return topup_id
+
+    async def standing(self) -> dict[str, int]:
+        """What stands on every account."""
+        from accounting.ledger.balances import balances
+
+        found = await self.served.services.books.look(lambda session: balances(session, limit=1_000))
+        return {each.code: each.posted_nano for each in found}
+
+    async def paid(self, user_id: str) -> int:
+        return (await self.standing()).get(chart.user_paid(user_id), 0)
+
+    async def check(self) -> None:
+        """The books are sound, and agree with Stripe to the cent."""
+        async with self.served.machine as machine:
+            found = (await post(machine, "/payments/reconcile")).json()
+        assert (found["unmatched_count"], found["waiting_count"], found["difference"]) == (0, 0, "0.00"), found
+        assert await self.served.services.books.findings(deep=True) == []
+
+
+async def post(
+    client: httpx.AsyncClient, path: str, key: str | None = None, *, verb: str = "POST", **body: Any
+) -> httpx.Response:
+    headers = {"Idempotency-Key": key or uuid.uuid4().hex}
+    return await client.request(verb, f"/accounting/v1{path}", json=body, headers=headers)
+
+
+@asynccontextmanager
+async def open_shop(serve: Serve, dsn: str | None = None, **settings: Any) -> AsyncIterator[Shop]:
+    stripe = StripeServer()
+    stripe.start()
+    try:
+        payments = PaymentsSettings(
+            secret_key=SecretStr(API_KEY),
+            webhook_secrets=(SecretStr("whsec_old"), SecretStr(ACCOUNT_SECRET)),
+            connect_webhook_secrets=(SecretStr(CONNECT_SECRET),),
+            base_url=stripe.url,
+            grace_h=0,
+            tick_s=300,
+            **{"pool_rest_days": 0} | settings,
+        )
+        async with serve(dsn, payments) as served:
+            yield Shop(served, stripe)
+    finally:
+        stripe.stop()

@@ -1,0 +1,33 @@
+"""What operators give is in the audit log, whatever happened between the books and the log."""
+
+import time
+
+import pytest
+
+from accounting.spending.lots import Lot
+from gateway.api.accounting.keyed import id_of
+from gateway.identity.audit import Filter
+from gateway.times import at
+from tests.gateway.api.conftest import Serve
+from tests.gateway.api.shops import USD, post
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_what_was_booked_by_somebody_who_died_then_is_audited_when_it_is_asked_for_again(
+    serve: Serve,
+) -> None:
+    async with serve() as served:
+        books = served.services.books
+        served.services.directory.people.add("ann")
+        actor, expires_ns = "machine", (int(time.time()) + 86_400) * 10**9
+        await books.credit(id_of("credit", actor, "k"), "ann", 5 * USD, "paid")
+        await books.grant(Lot(id_of("promo", actor, "lot"), "ann", USD, expires_ns, "cloud", "welcome"))
+        async with served.machine as machine:
+            given = await post(machine, "/credits", "k", user="ann", amount="5.00", reason="paid")
+            lot = {"user": "ann", "amount": "1.00", "expires": at(expires_ns), "reason": "welcome"}
+            granted = await post(machine, "/credits/promo", "lot", **lot)
+            assert (given.status_code, granted.status_code) == (200, 200), granted.text
+        entries = served.services.directory.audit.entries(Filter(target="person:ann"))
+        assert {"credit.add", "credit.grant"} <= {entry.action for entry in entries}
+        assert await books.findings(deep=True) == []

@@ -1,0 +1,85 @@
+"""/accounting/v1/ledger: operators ask whether the ledger is what was signed, nobody else, and within bounds."""
+
+import asyncio
+import time
+
+import pytest
+
+from accounting.money import parse_usd
+from gateway.records.books import Books
+from tests.gateway.api.conftest import Serve
+
+pytestmark = pytest.mark.anyio
+
+LEDGER = "/accounting/v1/ledger"
+PATIENCE_S = 60
+
+
+async def _proven(books: Books) -> str:
+    """Book an event and wait for its block; the head as text."""
+    await books.credit("one", "owner", parse_usd("5.00"), "test")
+    until_s = time.monotonic() + PATIENCE_S
+    while books.head is None:
+        assert time.monotonic() < until_s, "no block was made"
+        await asyncio.sleep(0.05)
+    return str(books.head)
+
+
+async def test_an_operator_sees_blocks_and_that_they_hold(serve: Serve) -> None:
+    async with serve() as served, served.machine as machine:
+        head = await _proven(served.services.books)
+        listed = (await machine.get(f"{LEDGER}/blocks")).json()
+        (block,) = listed["blocks"]
+        assert f"{block['n']}:{block['hash']}" == head
+        assert (block["from_seq"], block["to_seq"], block["prev"], listed["next"]) == (1, 1, "00" * 32, None)
+        assert list(listed["keys"]) == [block["signed_by"]]
+        assert listed["head"] == {"n": 1, "hash": block["hash"]}
+        assert (await machine.get(f"{LEDGER}/blocks?after=1")).json()["blocks"] == []
+
+        verdict = (await machine.get(f"{LEDGER}/verify", params={"known": head})).json()
+        assert (verdict["sound"], verdict["complete"], verdict["flaws"]) == (True, True, [])
+        assert (verdict["blocks"], verdict["events"], verdict["tail_events"]) == (1, 1, 0)
+        other = f"{head[:-1]}{'1' if head.endswith('0') else '0'}"
+        verdict = (await machine.get(f"{LEDGER}/verify", params={"known": other})).json()
+        assert (verdict["sound"], [flaw["where"] for flaw in verdict["flaws"]]) == (False, ["block 1"])
+
+        health = (await machine.get(f"{LEDGER}/health?deep=true")).json()
+        assert (health["sound"], health["deep"]) == (True, True)
+        assert (health["broken"], health["accepted"]) == ([], [])
+        assert health["unproven"] == {"age_s": 0.0, "events": 0, "trouble": None}
+
+
+async def test_one_verification_at_a_time(serve: Serve) -> None:
+    async with serve() as served, served.machine as machine:
+        async with served.services.verifying:
+            refused = await machine.get(f"{LEDGER}/verify")
+        assert refused.status_code in (429, 503)
+        assert "retry-after" in refused.headers
+
+
+async def test_it_is_for_operators(serve: Serve) -> None:
+    async with serve() as served:
+        served.services.directory.people.add("bob")
+        async with served.client() as nobody, served.bearer(served.key_of("bob")) as bob:
+            for what in ("verify", "blocks", "health"):
+                assert (await nobody.get(f"{LEDGER}/{what}")).status_code == 401
+                assert (await bob.get(f"{LEDGER}/{what}")).status_code == 403
+
+
+MISTAKES = {
+    "verify?from_block=0": "from_block",
+    "verify?from_block=7": "from_block",
+    "verify?from_block=99999999999999999999": "from_block",
+    "verify?limit_s=1e9": "limit_s",
+    "verify?limit_s=0": "limit_s",
+    "verify?known=1:zz": "known",
+    "blocks?after=-1": "after",
+    "blocks?limit=1001": "limit",
+}
+
+
+async def test_a_mistake_names_its_field(serve: Serve) -> None:
+    async with serve() as served, served.machine as machine:
+        for query, field in MISTAKES.items():
+            answer = await machine.get(f"{LEDGER}/{query}")
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, field), query

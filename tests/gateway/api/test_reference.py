@@ -1,0 +1,97 @@
+"""The page of routes: it is what the gateway has, and what it says of who may call is so."""
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+from fastapi.routing import iter_route_contexts
+from starlette.routing import BaseRoute
+
+from cluster.trust.addresses import Target
+from gateway.api.edge import BoundedBodies
+from gateway.api.reference import ADMINS, ANYBODY, KEY, OPERATORS, entries, page
+from gateway.app import open_services
+from gateway.data_folder import DataFolder
+from gateway.dialects.routes import ROUTES
+from gateway.services import Services
+from gateway.settings import HouseSettings, Settings
+from gateway.web import make_web
+from tests.gateway.api.conftest import Served
+
+ROOT = Path(__file__).parents[3]
+ENTRIES = entries()
+# Nobody has set up Stripe here: these refuse everybody alike.
+_PAYMENTS = tuple(
+    f"/accounting/v1/{name}" for name in ("payments", "topups", "refunds", "payouts", "sellers", "webhooks")
+)
+_HOT = {route.path for route in ROUTES}
+"""They are answered before any framework."""
+
+
+@asynccontextmanager
+async def house_in(tmp_path: Path) -> AsyncIterator[Served]:
+    settings = Settings(data_dir=tmp_path, house=HouseSettings(enabled=True))
+    folder = DataFolder(tmp_path)
+    folder.prepare()
+    async with open_services(settings, folder) as services:
+        yield Served(services, make_web(services, Target("127.0.0.1", 1)))
+
+
+def test_the_page_of_routes_is_the_routes() -> None:
+    written = (ROOT / "docs" / "api.md").read_text()
+    assert written == page(ENTRIES), "python -m gateway.api.reference > docs/api.md"
+
+
+def test_every_route_says_what_it_does() -> None:
+    for entry in ENTRIES:
+        assert entry.does.endswith("."), (
+            f"{entry.method} {entry.path}: its handler's docstring begins with a sentence"
+        )
+        assert f"`{entry.method} {entry.path}`" in page(ENTRIES), "a group has its prefix"
+
+
+@pytest.mark.anyio
+async def test_no_route_of_a_gateway_is_left_out(tmp_path: Path) -> None:
+    told = {(entry.method, re.sub(r"{(name|path)}", r"{\1:path}", entry.path)) for entry in ENTRIES}
+    told |= {(entry.method, entry.path) for entry in ENTRIES}
+    had = {("POST", route.path) for route in ROUTES}
+    async with house_in(tmp_path) as house:
+        for route in iter_route_contexts(routes_of(house.services)):
+            path = route.path or ""
+            if not path.startswith(("/console", *_PAYMENTS)):
+                had |= {(method, path) for method in route.methods or () if method != "HEAD"}
+    assert len(had) > len(ROUTES)
+    assert had - told == set()
+
+
+@pytest.mark.anyio
+async def test_who_may_call_is_as_it_says(tmp_path: Path) -> None:
+    asked = [entry for entry in ENTRIES if not entry.path.startswith(_PAYMENTS) and entry.path not in _HOT]
+    async with house_in(tmp_path) as house, house.client() as nobody, house.bearer(house.key_of("ann")) as ann:
+        for entry in asked:
+            path = re.sub(r"{\w+}", "0" * 32, entry.path)
+            plain = await nobody.request(entry.method, path)
+            assert (plain.status_code == 401) == (entry.who != ANYBODY), f"{entry}: {plain.text}"
+            own = await ann.request(entry.method, path, headers={"idempotency-key": "a"}, json={})
+            refused = own.status_code == 403 and own.json()["error"]["code"] == "role_forbids"
+            assert refused == (entry.who in (ADMINS, OPERATORS)), f"{entry}: {own.text}"
+
+
+def routes_of(services: Services) -> list[BaseRoute]:
+    """Those of the app inside of the bound on bodies."""
+    bounded = make_web(services, Target("127.0.0.1", 1))
+    assert isinstance(bounded, BoundedBodies)
+    app = bounded._app
+    assert isinstance(app, FastAPI)
+    return list(app.routes)
+
+
+def test_the_three_ranks_are_told_apart() -> None:
+    by_call = {f"{entry.method} {entry.path}": entry.who for entry in ENTRIES}
+    assert by_call["GET /admin/cluster"] == OPERATORS
+    assert by_call["GET /admin/keys"] == ADMINS
+    assert by_call["GET /accounting/v1/balance"] == KEY
+    assert by_call["GET /healthz"] == ANYBODY

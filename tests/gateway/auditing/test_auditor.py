@@ -1,0 +1,210 @@
+"""The auditor over a real socket: a listing that answers with another model is suspended, an honest one is not."""
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+import uvicorn
+
+from gateway.auditing.asking import BuyerAsking, Unanswered
+from gateway.auditing.auditor import Auditor
+from gateway.auditing.freezing import frozen
+from gateway.auditing.probes import Probe, sold_as
+from gateway.auditing.shelf import Shelf
+from gateway.auditing.wares import Ware
+from gateway.cloud_worker.exchange import Message, Receive, Send
+from market.auditing.canaries import freeze
+from market.auditing.logprobs import Told
+from market.auditing.needle import hide
+from market.auditing.verdicts import Audit, Decision
+
+WEIGHTS = "a" * 64
+SOLD_AS = sold_as(WEIGHTS, "bf16")
+ANSWERS = {f"What is number {n}?": f"It is the {n}th of them" for n in range(24)}
+HONEST, CHEAT = "1" * 64, "2" * 64
+
+
+class Buyer:
+    """What the buyer's process does over its socket, with sellers that answer at once."""
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        body = b""
+        while True:
+            message = await receive()
+            body += message.get("body", b"")
+            if not message.get("more_body"):
+                break
+        headers = dict(scope["headers"])
+        assert headers[b"x-millrace-alone"] == b"1"
+        assert int(headers[b"x-millrace-ceiling-nano"]) > 0
+        request = msgspec.json.decode(body)
+        assert request["temperature"] == 0
+        text = self.said(headers[b"x-millrace-listing"].decode(), request["messages"][0]["content"])
+        status = 200 if text else 503
+        answer = {"choices": [{"index": 0, "message": {"role": "assistant", "content": text}}]}
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": msgspec.json.encode(answer)})
+
+    def said(self, listing: str, prompt: str) -> str:
+        if listing == HONEST:
+            return ANSWERS.get(prompt, "It is 48213.")
+        return "I am another model." if listing == CHEAT else ""
+
+
+@asynccontextmanager
+async def buyer_at(path: Path) -> AsyncGenerator[BuyerAsking]:
+    server = uvicorn.Server(uvicorn.Config(Buyer(), uds=str(path), log_level="error", lifespan="off"))
+    task = asyncio.create_task(server.serve())
+    async with asyncio.timeout(20):
+        while not server.started:
+            await asyncio.sleep(0.01)
+    asking = BuyerAsking(httpx.AsyncHTTPTransport(uds=str(path)))
+    try:
+        yield asking
+    finally:
+        await asking.close()
+        server.should_exit = True
+        await task
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Shelf:
+    shelf = Shelf(tmp_path / "audits.db")
+    for number, (prompt, answer) in enumerate(ANSWERS.items()):
+        run = [Told(f"{word} ", -0.1, margin=2.0) for word in answer.split()]
+        canary = freeze(f"c{number}", prompt, 5, [run, run])
+        assert canary is not None
+        shelf.add_probe(Probe(canary.id, SOLD_AS, canary=canary))
+    needle = hide((f"Sentence {n} says nothing." for n in range(99)), "locker", "48213", 900)
+    shelf.add_probe(Probe("n1", SOLD_AS, needle=needle))
+    return shelf
+
+
+def ware(listing: str, quantization: str = "bf16") -> Ware:
+    return Ware(listing, listing, listing, "mill", WEIGHTS, quantization, is_probation=True)
+
+
+async def audited(shelf: Shelf, path: Path, wares: Mapping[str, Ware], requests: int) -> dict[str, Decision]:
+    """The last decision about each listing, after so many ordinary requests to each."""
+    decisions: dict[str, Decision] = {}
+
+    def tell(about: Ware, audit: Audit, decision: Decision) -> None:
+        decisions[about.listing] = decision
+
+    async with buyer_at(path) as asking:
+        auditor = Auditor(
+            asking, shelf, tell, chance=random.Random(4).random, now_ms=lambda: 1_790_000_000_000, pause_s_max=0.0
+        )
+        task = asyncio.create_task(auditor.run())
+        for _ in range(requests):
+            for each in wares.values():
+                await auditor.served(each)
+            async with asyncio.timeout(20):
+                await auditor.idle()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    return decisions
+
+
+def test_another_model_is_suspended_and_the_honest_one_is_not(shelf: Shelf, tmp_path: Path) -> None:
+    wares = {"honest": ware(HONEST), "cheat": ware(CHEAT)}
+    decisions = asyncio.run(audited(shelf, tmp_path / "s", wares, 30))
+    assert decisions[HONEST].action == "none"
+    assert decisions[CHEAT].action == "suspend"
+    # What is known outlives the process, and belongs to what the seller said that it sells.
+    again = Shelf(tmp_path / "audits.db")
+    case = again.case(ware(CHEAT).id)
+    assert case is not None
+    assert case.stakes.is_proof
+    assert len(again.audits(ware(CHEAT).id)) == case.stakes.audits
+    assert again.case(ware(CHEAT, "int4").id) is None
+
+
+def test_of_three_owners_the_one_who_is_alone_has_failed(shelf: Shelf, tmp_path: Path) -> None:
+    told: list[tuple[str, str, bool]] = []
+
+    async def compared() -> list[Probe]:
+        async with buyer_at(tmp_path / "s") as asking:
+            auditor = Auditor(
+                asking,
+                shelf,
+                lambda about, audit, _: told.append((about.owner, audit.kind, audit.has_failed)),
+                chance=lambda: 0.5,
+                now_ms=lambda: 1,
+            )
+            wares = [replace(ware(HONEST), owner=owner) for owner in ("a", "b")]
+            await auditor.compare([*wares, ware(CHEAT)], "What is number 3?")
+            await auditor.compare([wares[0], ware(CHEAT)], "What is number 3?")
+            # And what the honest ones say is a canary from now on.
+            return await frozen(SOLD_AS, "mill", [*ANSWERS], [partial(asking.ask, HONEST, ceiling_nano=1)] * 2)
+
+    probes = asyncio.run(compared())
+    assert sorted(told) == [
+        (CHEAT, "redundancy", True),
+        ("a", "redundancy", False),
+        ("b", "redundancy", False),
+    ]
+    assert len(probes) == len(ANSWERS)
+    canaries = [(probe, probe.canary.prompt) for probe in probes if probe.canary]
+    assert all(probe.look(ANSWERS[prompt], ()) == ("canary", ()) for probe, prompt in canaries)
+
+
+def test_where_nothing_is_known_owners_are_compared(tmp_path: Path) -> None:
+    """No canary was ever frozen for these weights; three owners sell them, and one of them by two names."""
+    told: list[tuple[str, bool]] = []
+    wares = [replace(ware(HONEST), owner=owner) for owner in ("a", "b")]
+    cheat = ware(CHEAT)
+
+    async def served() -> None:
+        async with buyer_at(tmp_path / "s") as asking:
+            auditor = Auditor(
+                asking,
+                Shelf(tmp_path / "empty.db"),
+                lambda about, audit, _: told.append((about.owner, audit.has_failed)),
+                chance=lambda: 0.0,
+                now_ms=lambda: 1,
+                left_nano=lambda: 10**9,
+                peers=lambda _: [cheat, cheat, *wares],
+                prompt=lambda: "What is number 3?",
+            )
+            task = asyncio.create_task(auditor.run())
+            await auditor.served(cheat)
+            async with asyncio.timeout(20):
+                await auditor.idle()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(served())
+    assert sorted(told) == [(CHEAT, True), ("a", False), ("b", False)]
+
+
+def test_a_seller_that_does_not_answer_has_not_failed(shelf: Shelf, tmp_path: Path) -> None:
+    away = ware("3" * 64)
+
+    async def asked() -> None:
+        async with buyer_at(tmp_path / "s") as asking:
+            with pytest.raises(Unanswered):
+                await asking.ask(away.listing, {"temperature": 0, "messages": [{"content": "?"}]}, 1)
+
+    asyncio.run(asked())
+    assert asyncio.run(audited(shelf, tmp_path / "t", {"away": away}, 5)) == {}
+    assert shelf.audits(away.id) == []
+
+
+def test_a_probe_that_many_owners_fail_is_wrong_itself(shelf: Shelf) -> None:
+    before = len(shelf.probes(SOLD_AS))
+    for owner in ("a", "b", "b", "c"):
+        shelf.note_use("c1", owner, has_failed=True)
+    for _ in range(20):
+        shelf.note_use("c2", "a", has_failed=False)
+    left = [probe.id for probe in shelf.probes(SOLD_AS)]
+    assert len(left) == before - 2
+    assert not {"c1", "c2"} & {*left}
+    assert shelf.probes(sold_as(WEIGHTS, "int8")) == []

@@ -1,0 +1,77 @@
+"""Commands beside a gateway with a machine: a model is run on it, planned, advised on; the doctor sees it."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.cli import output
+from tests.clusters import DEMO_MODEL
+from tests.gateway.cli.beside import completed, data, millrace
+from tests.gateways import Gateway, running_gateway
+
+NAME = DEMO_MODEL.name
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """One without a model, until `millrace run` has given it one."""
+    folder = tmp_path_factory.mktemp("cluster")
+    with running_gateway(folder, model=None, settings={"CLUSTER__NODES": "1"}) as gateway:
+        loaded = data(millrace(gateway.folder, "run", str(DEMO_MODEL), "--json"))
+        assert (loaded["lane"], loaded["status"]) == ("cluster", "ready")
+        yield gateway
+
+
+def test_the_model_that_runs_is_shown_kept_and_not_replaced(gateway: Gateway) -> None:
+    row, *_ = data(millrace(gateway.folder, "ps", "--json"))
+    assert (row["model"], row["state"], row["where"]) == (NAME, "ready", "cluster: node-1")
+    assert data(millrace(gateway.folder, "run", str(DEMO_MODEL), "--json"))["model"] == NAME
+    for words, said in (
+        (("run", "acme/other"), "millrace up --model"),
+        (("stop", NAME), "for the gateway's life"),
+    ):
+        refused = millrace(gateway.folder, *words)
+        assert (refused.exit_code, said in refused.stderr) == (output.REFUSED, True), refused.stderr
+    assert millrace(gateway.folder, "stop", "nothing").exit_code == output.FAILED
+
+
+def test_advice_and_plans_are_about_the_machines_that_are_here(gateway: Gateway, tmp_path: Path) -> None:
+    found = data(millrace(gateway.folder, "advise", str(DEMO_MODEL), "--json"))
+    assert found["best"] == "one machine"
+    assert found["ways"][0]["machines"] == ["node-1"]
+    large = shutil.copytree(DEMO_MODEL, tmp_path / "large", ignore=shutil.ignore_patterns("*.safetensors"))
+    config = json.loads((large / "config.json").read_text())
+    (large / "config.json").write_text(json.dumps(config | {"intermediate_size": 2**24}))
+    found = data(millrace(gateway.folder, "advise", str(large), "--json"))
+    assert (found["best"], "short" in found["ways"][0]["why"]) == (None, True)
+    assert millrace(gateway.folder, "plan", str(large)).exit_code == output.FAILED
+    plan = data(millrace(gateway.folder, "plan", str(DEMO_MODEL), "--json"))["plan"]
+    assert [stage["node"] for stage in plan["stages"]] == ["node-1"]
+    assert data(millrace(gateway.folder, "plan", "--json"))["then"]["stages"][0]["node"] == "node-1"
+    unknown = millrace(gateway.folder, "advise", "no-such-model")
+    assert (unknown.exit_code, "owner/name" in unknown.stderr) == (output.FAILED, True)
+    assert millrace(gateway.folder, "plan", str(DEMO_MODEL), "--precision", "int2").exit_code == output.WRONG_USAGE
+
+
+def test_the_doctor_sees_the_cluster_and_fixes_what_is_open(gateway: Gateway) -> None:
+    gateway.folder.chmod(0o755)
+    found = data(millrace(gateway.folder, "doctor", "--json"))["findings"]
+    levels = {finding["area"]: finding["level"] for finding in found}
+    assert (levels["data folder"], levels["cluster"], levels["gateway"], levels["database"]) == (
+        "warn",
+        *["ok"] * 3,
+    )
+    mended = data(millrace(gateway.folder, "doctor", "--fix", "--json"))
+    assert len(mended["mended"]) == 1
+    assert gateway.folder.stat().st_mode & 0o077 == 0
+
+
+def test_it_is_talked_to_and_completed(gateway: Gateway) -> None:
+    talk = millrace(gateway.folder, "chat", "--max-tokens", "8", "--json", said="Once upon a time\n")
+    assert (json.loads(talk.stdout)["lane"], json.loads(talk.stdout)["completion_tokens"]) == ("cluster", 8)
+    assert completed("millrace chat ", gateway.folder) == [NAME]
+    assert completed("millrace machines drain n", gateway.folder) == ["node-1"]

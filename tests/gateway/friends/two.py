@@ -1,0 +1,120 @@
+"""Two households with a seller and a buyer each, as they are, on real sockets; nowhere is there a house."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner, Result
+
+from gateway.buying.app import BuyingApp
+from gateway.buying.orders import Bounds, Orders
+from gateway.buying.server import opened
+from gateway.cli.main import app as millrace
+from gateway.friends.desk import FriendsDesk
+from gateway.friends.position import Position
+from market.channels.channel import settle
+from tests.fakes.market_house import MarketHouse
+from tests.gateway.buying.stalls import Bill, Stalls
+from tests.gateway.selling.shop import Shop, open_shop, until
+
+
+def friend(folder: Path, *words: str) -> Result:
+    """Run `millrace friend` on a household's folder."""
+    return CliRunner().invoke(millrace, ["friend", *words, "--data-dir", str(folder)])
+
+
+def said(folder: Path, *words: str) -> str:
+    """What the command prints; it must succeed."""
+    result = friend(folder, *words)
+    assert result.exit_code == 0, result.output
+    return result.stdout.strip()
+
+
+def listed(folder: Path) -> dict[str, str]:
+    """The one line of a household, as programs read it."""
+    (found,) = json.loads(said(folder, "list", "--json"))
+    assert isinstance(found, dict)
+    return found
+
+
+@dataclass
+class Side:
+    folder: Path
+    shop: Shop
+
+    @property
+    def id(self) -> str:
+        return self.shop.agent.own.id
+
+    @property
+    def desk(self) -> FriendsDesk:
+        return FriendsDesk(self.folder / "market", self.shop.agent.own)
+
+    @property
+    def position(self) -> Position:
+        (found,) = self.desk.positions()
+        return found
+
+    @asynccontextmanager
+    async def buying(self) -> AsyncIterator["Buying"]:
+        """The household's buyer, for the length of the block."""
+        orders = Orders(
+            "",
+            str(self.folder / "market"),
+            ("public",),
+            allows_loopback=True,
+            bounds=Bounds(first_byte_s=5),
+        )
+        async with opened(orders) as app:
+            yield Buying(self, app, Stalls(app, MarketHouse()))
+
+
+@dataclass
+class Buying:
+    side: Side
+    app: BuyingApp
+    stalls: Stalls
+
+    async def listing_of(self, seller: Side) -> str:
+        """As gossip with the friend's own gateway has told it."""
+
+        def look() -> str | None:
+            wares, _ = self.app.shop.wares()
+            return next((each.record.digest for each in wares if each.seller == seller.id), None)
+
+        return await until(look)
+
+    async def buy(self, seller: Side, **fields: Any) -> Bill:
+        """Buy, and wait until the seller has what was signed for it."""
+        listing = await self.listing_of(seller)
+        bill = await self.stalls.ask_for(listing, model="test/demo", max_tokens=TOKENS, **fields)
+        await seller.shop.is_empty()
+        if bill.status == 200:
+            (tie,) = self.app.buyer._credit._lines.of(seller.id)  # type: ignore[union-attr]
+            await until(lambda: not tie.untold)
+            mine, theirs = self.side.position, seller.position
+            assert (mine.bought_nano, mine.sold_nano) == (theirs.sold_nano, theirs.bought_nano)
+            assert mine.owed_nano == -theirs.owed_nano
+            assert mine.bought_nano == settle(tie.channel).amount_nano
+        return bill
+
+
+TOKENS = 100
+
+
+@asynccontextmanager
+async def two(folder: Path) -> AsyncIterator[tuple[Side, Side]]:
+    async with AsyncExitStack() as stack:
+        sides = []
+        # Ann has a recovery key, so that her keys count by what she has said of them; Bob's identity is his key.
+        assert (
+            CliRunner().invoke(millrace, ["identity", "create", "--data-dir", str(folder / "ann")]).exit_code == 0
+        )
+        for name in ("ann", "bob"):
+            shop = await stack.enter_async_context(open_shop(folder / name, house_url=None))
+            await shop.listed()
+            sides.append(Side(folder / name, shop))
+        yield sides[0], sides[1]

@@ -1,0 +1,95 @@
+"""A stream that its payer's credits end, as OpenAI's client sees it: from a provider through the cloud worker."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from openai.types.chat import ChatCompletionChunk
+from sqlalchemy import select
+
+from accounting.tables import usage_table
+from gateway.settings import CloudSettings
+from tests.fakes import openai_provider as provider
+from tests.gateway.http.edges import Edge
+from tests.gateway.journey.roads import nothing_is_left, road
+from tests.openai_schemas import check
+
+pytestmark = pytest.mark.anyio
+
+# A thousand nano-dollars a token.
+COMPLETION_USD = "1"
+TOKEN_NANO = 1000
+WORD = "tick "
+TIME_S = 30.0
+
+
+@pytest.fixture
+async def running(tmp_path: Path) -> AsyncIterator[Edge]:
+    keys = tmp_path / "cloud.keys"
+    keys.write_text(f"OPENAI_KEY={provider.KEY}\n")
+    keys.chmod(0o600)
+    with provider.openai_provider() as server:
+        model = {
+            "model": "openai/fake.many-chunks",
+            "key": "OPENAI_KEY",
+            "base_url": f"{server.origin}/v1",
+            "prompt_usd_per_mtok": "0",
+            "completion_usd_per_mtok": COMPLETION_USD,
+            "max_output_tokens": 100_000,
+        }
+        cloud = CloudSettings(models={"ticker": model}, keys_file=keys)
+        async with road(tmp_path / "data", cloud=cloud) as edge:
+            yield edge
+
+
+async def ask(running: Edge, **fields: Any) -> list[ChatCompletionChunk]:
+    async with openai.AsyncOpenAI(
+        base_url=f"http://127.0.0.1:{running.port}/v1", api_key=running.key, max_retries=0, timeout=TIME_S
+    ) as client:
+        stream = await client.chat.completions.create(
+            model="ticker", messages=[{"role": "user", "content": "Hi"}], stream=True, **fields
+        )
+        return [chunk async for chunk in stream]
+
+
+def text_of(chunks: list[ChatCompletionChunk]) -> str:
+    return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+
+
+async def usage_of(running: Edge) -> dict[str, Any]:
+    await nothing_is_left(running, TIME_S)
+    books = running.services.books
+    async with asyncio.timeout(TIME_S):
+        while running.services.bookkeeper.waiting or (await books.balance("owner")).held_nano:
+            await asyncio.sleep(0.1)
+    newest = select(usage_table).order_by(usage_table.c.started_ns.desc()).limit(1)
+    return dict((await books.look(lambda session: session.execute(newest).one()))._mapping)
+
+
+async def test_the_official_client_reads_the_end_without_an_error(running: Edge) -> None:
+    await running.services.books.credit("c1", "owner", 100 * TOKEN_NANO, "test")
+    chunks = await ask(running, stream_options={"include_usage": True})
+    for chunk in chunks:
+        check("CreateChatCompletionStreamResponse", json.loads(chunk.model_dump_json(exclude_unset=True)))
+    text, last = text_of(chunks), chunks[-2]
+    assert last.choices[0].finish_reason == "length"
+    assert (last.model_extra or {})["millrace"] == {"ended": "credits_exhausted"}
+    used = await usage_of(running)
+    tokens = -(-len(text) // 4)
+    assert chunks[-1].usage
+    assert chunks[-1].usage.completion_tokens == used["completion_tokens"] == tokens
+    assert (used["outcome"], used["charge_nano"]) == ("interrupted", tokens * TOKEN_NANO)
+    assert 100 - 16 < tokens <= 100
+    assert (await running.services.books.balance("owner")).posted_nano == (100 - tokens) * TOKEN_NANO
+
+
+async def test_with_enough_it_is_whole(running: Edge) -> None:
+    await running.services.books.credit("c1", "owner", 100_000 * TOKEN_NANO, "test")
+    chunks = await ask(running)
+    assert text_of(chunks) == WORD * 400
+    used = await usage_of(running)
+    assert (used["outcome"], used["completion_tokens"], used["count_source"]) == ("complete", 400, "upstream")

@@ -1,0 +1,85 @@
+"""One answer that cannot be counted, or a batch that cannot be booked, costs nobody's charges."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from accounting.errors import TextNotCounted
+from accounting.metering.delivered import Delivered, TokenCounter, count_delivered
+from accounting.metering.tokenizers import Tokenizers
+from gateway.observability.metrics import Metrics
+from gateway.records.clerk import Clerk
+from gateway.records.ended import Ended
+from gateway.records.recount import Recount, Recounter
+from gateway.records.settler import Settled
+from gateway.records.spool import Settlement, Spool
+from gateway.routing.decision import Decision
+from tests.accounting.books import usage
+
+
+class Failing:
+    """A tokenizer that fails as the library does: with nothing narrower than an Exception."""
+
+    def no_truncation(self) -> None: ...
+
+    def no_padding(self) -> None: ...
+
+    def encode(self, text: str, **_: object) -> list[int]:
+        raise Exception(f"no merges for {text!r}")
+
+
+class Known(Tokenizers):
+    def find(self, model: str) -> TokenCounter | None:
+        return TokenCounter(Failing(), "0" * 64)  # type: ignore[arg-type]
+
+
+class Settling:
+    """Books that take everything, or break."""
+
+    def __init__(self) -> None:
+        self.taken: list[str] = []
+        self.breaks = False
+
+    def settle(self, settlements: Iterable[Settlement]) -> list[Settled]:
+        if self.breaks:
+            raise RuntimeError("nobody foresaw this")
+        self.taken += [each.usage.request_id for each in settlements]
+        return list(range(len(self.taken)))
+
+
+def ended(request_id: str, recount: Recount | None = None) -> Ended:
+    settlement = Settlement(usage(request_id))
+    return Ended(settlement, "chat", "acme", Decision((), (), ""), 200, "", "mr-1", False, recount=recount)
+
+
+def booked(tmp_path: Path, settler: Settling, answers: list[Ended]) -> Spool:
+    """What is on disk after a clerk has had these, one batch, and has stopped."""
+    spool, metrics = Spool(tmp_path / "unbooked.jsonl"), Metrics.create()
+    clerk = Clerk(settler, spool, metrics, lambda _: None, Recounter(Known({}), metrics))  # type: ignore[arg-type]
+    for answer in answers:
+        clerk.add(answer)
+    clerk.start()
+    clerk.stop(30)
+    return spool
+
+
+def test_a_tokenizer_s_failure_has_a_name() -> None:
+    counter = Known({}).find("fast")
+    with pytest.raises(TextNotCounted, match="Exception"):
+        count_delivered(counter, Delivered("text that is told to nobody"))
+
+
+def test_one_answer_that_cannot_be_counted_is_booked_with_all_others(tmp_path: Path) -> None:
+    settler = Settling()
+    bad = ended("bad", Recount("fast", (Delivered("x"),)))
+    worse = ended("worse", Recount("fast", (None,)))  # type: ignore[arg-type]
+    spool = booked(tmp_path, settler, [ended("good"), bad, worse, ended("last")])
+    assert (settler.taken, spool.read()) == (["good", "bad", "worse", "last"], [])
+
+
+def test_a_batch_that_breaks_its_clerk_is_on_disk(tmp_path: Path) -> None:
+    settler = Settling()
+    settler.breaks = True
+    spool = booked(tmp_path, settler, [ended("one"), ended("two")])
+    assert [entry.settlement.usage.request_id for entry in spool.read()] == ["one", "two"]

@@ -1,0 +1,106 @@
+"""Books that take everything and answer nothing: whoever waits for many answers waits once, not for each."""
+
+import threading
+import time
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from sqlalchemy.orm import Session
+
+from accounting.errors import BooksUnavailable
+from accounting.ledger.postings import Posted, Posting
+from accounting.rules.held import CloudBill, Hold, Payer
+from accounting.spending import roller
+from accounting.spending.lease import Lease
+from accounting.spending.leases import Leases
+from accounting.spending.purses import Purses
+from accounting.spending.roll import Draw
+from accounting.spending.roller import Roller
+from gateway.records.settler import Settler
+from gateway.records.spool import Settlement
+from tests.accounting.books import usage
+
+MANY = 100
+ANSWER_S = 0.5
+# Waited for one after the other they take twice as long; together, a hundredth of it.
+LIMIT_S = MANY * ANSWER_S / 2
+
+
+class Silent:
+    """Takes every event, keeps it, and answers none but by hand."""
+
+    def __init__(self) -> None:
+        self.taken: list[Posting] = []
+        self.answers: list[Future[Posted]] = []
+
+    waiting = 0
+
+    def submit(self, posting: Posting, *, urgent: bool = False) -> "Future[Posted]":
+        self.taken.append(posting)
+        self.answers.append(Future())
+        return self.answers[-1]
+
+
+def no_session() -> Session:
+    raise AssertionError("nothing is read")
+
+
+def read_nothing(_: Any) -> Any:
+    raise AssertionError("nothing is read")
+
+
+def settlements(count: int, lease: str = "") -> list[Settlement]:
+    return [
+        Settlement(
+            usage(f"r{number}", lane="cloud"),
+            Hold(f"r{number}", "ann", 50, 7, time.time_ns() + 10**12, lease),
+            CloudBill("acme", 40, 25),
+        )
+        for number in range(count)
+    ]
+
+
+def test_what_is_settled_together_has_one_limit() -> None:
+    silent = Silent()
+    settler = Settler(silent, Leases(silent, no_session), read_nothing, answer_s=ANSWER_S)
+    free = [Settlement(usage(f"free{number}"), None, None) for number in range(2_500)]
+    began_s = time.monotonic()
+    settled = settler.settle([*settlements(MANY), *free])
+    assert time.monotonic() - began_s < LIMIT_S
+    assert all(isinstance(each, BooksUnavailable) for each in settled)
+    assert len({posting.idem_key for posting in silent.taken}) == MANY + 1, "after its time nothing more is sent"
+
+
+def test_a_request_that_failed_after_its_lease_is_written_down_and_nothing_else() -> None:
+    silent = Silent()
+
+    class Answering(Silent):
+        def submit(self, posting: Posting, *, urgent: bool = False) -> "Future[Posted]":
+            answer = silent.submit(posting)
+            answer.set_result(Posted(9, ()))
+            return answer
+
+    books = Answering()
+    settler = Settler(books, Leases(books, no_session), read_nothing)
+    (one,) = settlements(1, lease="gone")
+    assert settler.settle([Settlement(one.usage, one.hold, None)]) == [9]
+    assert [posting.kind for posting in silent.taken] == ["use"]
+
+
+def test_a_turn_of_leases_has_one_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roller, "ANSWER_TIMEOUT_S", ANSWER_S)
+    silent = Silent()
+    purses = Purses(no_session)
+    leases = []
+    for number in range(MANY):
+        payer = Payer(f"user{number}")
+        lease = Lease(payer)
+        lease.draws.append(Draw(f"r{number}", 10, Future()))
+        # As if somebody had looked a moment ago: one account, whose credits the books know.
+        purses._remembered[payer] = (time.time_ns(), lease.purse)
+        leases.append(lease)
+    began_s = time.monotonic()
+    assert not Roller(silent, purses, threading.Lock(), time.time_ns).roll(leases)
+    assert time.monotonic() - began_s < LIMIT_S
+    assert all(lease.unanswered for lease in leases)

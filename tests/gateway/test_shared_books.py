@@ -1,0 +1,57 @@
+"""Where a gateway takes the events of others that share its books; books of one gateway cost none of it."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sqlalchemy import make_url
+
+from gateway.app import open_services
+from gateway.data_folder import DataFolder
+from gateway.database import open_engine, write_sessions
+from gateway.records.shared import address_towards, open_shared
+from gateway.settings import BooksSettings, DatabaseSettings, Settings, SettingsInvalid
+from tests.databases import Databases
+
+
+@pytest.mark.parametrize(
+    ("dsn", "address"),
+    [
+        ("postgresql:///books", "127.0.0.1"),
+        ("postgresql:///books?host=/run/postgresql", "127.0.0.1"),
+        ("postgresql://u:p@127.0.0.2/books", "127.0.0.1"),
+        ("postgresql://u:p@[::1]:5433/books", "::1"),
+        ("postgresql://u:p@nowhere.invalid/books", "127.0.0.1"),
+    ],
+)
+def test_the_address_is_the_one_towards_the_database(dsn: str, address: str) -> None:
+    assert address_towards(make_url(dsn)) == address
+
+
+def test_books_in_a_file_are_not_shared(tmp_path: Path) -> None:
+    for dsn in (None, f"sqlite:///{tmp_path}/books.db"):
+        database = DatabaseSettings.model_validate({"dsn": dsn})
+        write = write_sessions(open_engine(f"sqlite:///{tmp_path}/books.db"))
+        assert open_shared(Settings(data_dir=tmp_path, database=database), write) is None
+    program = (
+        "import sys, gateway.app, gateway.cli.store; print([n for n in sys.modules if 'accounting.leading' in n])"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert found.stdout == "[]\n"
+
+
+@pytest.mark.anyio
+async def test_a_port_that_is_taken_is_named(databases: Databases, tmp_path: Path) -> None:
+    with databases.database("postgresql") as dsn, socket.create_server(("127.0.0.1", 0)) as taken:
+        settings = Settings(
+            data_dir=tmp_path,
+            database=DatabaseSettings.model_validate({"dsn": dsn}),
+            books=BooksSettings(host="127.0.0.1", port=taken.getsockname()[1]),
+        )
+        folder = DataFolder(tmp_path)
+        folder.prepare()
+        with pytest.raises(SettingsInvalid, match=r"books\.port"):
+            async with open_services(settings, folder):
+                pass

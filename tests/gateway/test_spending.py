@@ -1,0 +1,177 @@
+"""Who may spend, and out of what: nobody while the books are broken, nobody who is frozen, members of pools."""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, TypeVar
+
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.orm import Session
+
+from accounting.chart import pool_paid, user_paid, user_promo, user_receivable
+from accounting.errors import BooksBroken, DatabaseFailing
+from accounting.ledger import health
+from accounting.ledger.balances import balance
+from accounting.ledger.health import Finding
+from accounting.payments.errors import PayerFrozen
+from accounting.rules.held import CloudBill, Hold, Payer
+from accounting.spending.leases import Leases
+from accounting.spending.lots import Lot
+from gateway.database import open_engine, read_sessions, write_sessions
+from gateway.records import inspection
+from gateway.records.books import Books
+from gateway.records.settler import Settler
+from gateway.records.spool import Settlement
+from tests.accounting.books import usage
+
+pytestmark = pytest.mark.anyio
+
+ANN = Payer("ann", "lab")
+HOUR_NS = 3600 * 10**9
+
+T = TypeVar("T")
+
+
+@pytest.fixture
+def engine(dsn: str) -> Iterator[Engine]:
+    engine = open_engine(dsn)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+async def books(engine: Engine) -> AsyncIterator[Books]:
+    books = Books(read_sessions(engine), write_sessions(engine))
+    books.start()
+    yield books
+    await books.stop()
+
+
+def unguarded(engine: Engine, statement: str) -> None:
+    """Change the past, as whoever owns the database can."""
+    with engine.begin() as connection:
+        if engine.dialect.name == "sqlite":
+            connection.execute(text("DROP TRIGGER IF EXISTS account_fixed"))
+        else:
+            connection.execute(text("ALTER TABLE account DISABLE TRIGGER account_fixed"))
+        connection.execute(text(statement))
+
+
+async def test_every_rule_is_looked_at_once_for_many_who_ask(
+    books: Books, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = []
+    look, may_end = health.findings, threading.Event()
+
+    def counted(*arguments: Any, **options: Any) -> list[Finding]:
+        looks.append(time.monotonic())
+        may_end.wait(60)
+        return look(*arguments, **options)
+
+    monkeypatch.setattr(health, "findings", counted)
+    monkeypatch.setattr(inspection, "PATIENCE_S", 0.1)
+    with pytest.raises(DatabaseFailing, match="ask again"):
+        await books.inspection.latest()
+    asking = [asyncio.create_task(books.inspection.latest()) for _ in range(5)]
+    await asyncio.gather(*asking, return_exceptions=True)
+    may_end.set()
+    monkeypatch.setattr(inspection, "PATIENCE_S", 60.0)
+    assert (await books.inspection.latest())[0] == ()
+    assert (await books.inspection.latest())[1] < inspection.FRESH_S
+    assert len(looks) == 1
+
+
+async def test_broken_books_spend_nothing_until_they_are_mended(books: Books, engine: Engine) -> None:
+    await books.credit("c1", "ann", 1000, "test")
+    assert books.inspection.by_rule() == {}
+    assert books.inspection.age_s()[()] >= 0
+    await books.hold("r1", ANN, 100)
+    unguarded(engine, "UPDATE account SET credits_posted = credits_posted + 1 WHERE code = 'user:ann:paid'")
+    found = await books.findings(deep=True)
+    assert "debits_equal_credits" in {finding.rule for finding in found}
+    with pytest.raises(BooksBroken) as refused:
+        await books.hold("r2", ANN, 100)
+    assert refused.value.rule in str(refused.value)
+    assert books.inspection.by_rule()[refused.value.rule,] == 1
+    assert (await books.balance("ann")).posted_nano == 1001
+    assert refused.value.rule in (await books.condition()).broken
+    unguarded(engine, "UPDATE account SET credits_posted = credits_posted - 1 WHERE code = 'user:ann:paid'")
+    assert await books.findings(deep=True) == []
+    assert not any(books.inspection.by_rule().values())
+    assert (await books.hold("r3", ANN, 100)).amount_nano == 100
+
+
+async def test_whoever_is_frozen_spends_nothing(books: Books) -> None:
+    for user in ("ann", "bob"):
+        await books.credit(f"c-{user}", user, 1000, "test")
+    frozen = {"ann": "dispute dp_1"}
+    books.frozen_why = frozen.get
+    with pytest.raises(PayerFrozen, match="dispute dp_1"):
+        await books.hold("r1", ANN, 100)
+    await books.hold("r2", Payer("bob", "lab"), 100)
+    frozen.clear()
+    await books.hold("r3", ANN, 100)
+
+
+async def given(books: Books) -> tuple[str, str, str]:
+    """A hundred in a lot, in the pool, and of one's own."""
+    await books.grant(Lot("welcome", "ann", 100, time.time_ns() + HOUR_NS))
+    await books.credit_pool("c1", "lab", 100, "test")
+    await books.credit("c2", "ann", 100, "test")
+    return user_promo("ann", "welcome"), pool_paid("lab"), user_paid("ann")
+
+
+async def posted(books: Books, *accounts: str) -> list[int]:
+    return await books.look(lambda session: [balance(session, account).posted_nano for account in accounts])
+
+
+def settler_after_a_crash(books: Books, engine: Engine) -> Settler:
+    """Of the next process: it has none of the leases of the one before."""
+
+    def read(query: Callable[[Session], T]) -> T:
+        with read_sessions(engine)() as session:
+            return query(session)
+
+    return Settler(books.writer, Leases(books.writer, read_sessions(engine)), read)
+
+
+def settlement(hold: Hold, charge: int) -> Settlement:
+    record = usage(hold.request_id, lane="cloud", user_id="ann", completion_tokens=1)
+    return Settlement(record, hold, CloudBill("acme", charge, charge))
+
+
+async def test_what_a_crash_left_is_paid_out_of_all_parts_of_its_lease(books: Books, engine: Engine) -> None:
+    accounts = await given(books)
+    hold = await books.hold("r1", ANN, 280)
+    settler = settler_after_a_crash(books, engine)
+    for _ in range(2):
+        (settled,) = settler.settle([settlement(hold, 250)])
+        assert isinstance(settled, int)
+        assert await posted(books, *accounts) == [0, 0, 50]
+
+
+async def test_what_the_books_know_no_lease_of_is_owed(books: Books, engine: Engine) -> None:
+    """They may be a backup of the day before."""
+    hold = Hold("r1", "ann", 100, 10**6, time.time_ns(), "lost", "lab")
+    (settled,) = settler_after_a_crash(books, engine).settle([settlement(hold, 60)])
+    assert isinstance(settled, int)
+    assert await posted(books, user_receivable("ann")) == [60]
+
+
+async def test_what_is_settled_after_its_lease_takes_what_there_is_and_the_rest_is_owed(
+    books: Books, engine: Engine
+) -> None:
+    accounts = await given(books)
+    first, second = await books.hold("r1", ANN, 150), await books.hold("r2", ANN, 150)
+    settler = settler_after_a_crash(books, engine)
+    settler.settle([settlement(first, 150)])
+    other = await books.hold("r3", Payer("bob", "lab"), 40)
+    (settled,) = settler.settle([settlement(second, 150)])
+    assert isinstance(settled, int)
+    assert await posted(books, *accounts, user_receivable("ann")) == [0, 40, 0, 40]
+    assert settler.settle([settlement(second, 150)]) == [None]
+    assert other.amount_nano == 40
+    await books.credit("c9", "ann", 100, "what was owed is paid first")
+    assert await posted(books, user_paid("ann"), user_receivable("ann")) == [60, 0]

@@ -1,0 +1,113 @@
+"""A data folder is backed up under a running gateway, lost, and restored; and what `deploy/` has is understood."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.clusters import DEMO_MODEL
+from tests.gateways import Gateway, running_gateway, until
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+def ask(gateway: Gateway, key: str | None = None) -> str:
+    """The request's id."""
+    answer = gateway.openai(key).chat.completions.with_raw_response.create(
+        model=DEMO_MODEL.name,
+        messages=HELLO,  # type: ignore[arg-type]
+        max_tokens=4,
+    )
+    return str(answer.headers["x-request-id"])
+
+
+def back_up(data: Path, kept: Path) -> Path:
+    done = subprocess.run(
+        [str(DEPLOY / "backup.sh"), str(data), str(kept)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return Path(done.stdout.strip())
+
+
+def proven(gateway: Gateway) -> str | None:
+    """The head, once every event is in a block."""
+    told = json.loads(gateway.cli("ledger", "verify", "--json"))
+    is_whole = told["sound"] and told["head"] and not told["tail_events"]
+    return f"{told['head']['n']}:{told['head']['hash']}" if is_whole else None
+
+
+def test_a_lost_data_folder_is_restored_as_it_was(tmp_path: Path) -> None:
+    data, kept = tmp_path / "data", tmp_path / "kept"
+    with running_gateway(data) as gateway:
+        key = gateway.new_key("laptop", "cluster")
+        asked = ask(gateway, key)
+        gateway.record(asked)
+        head = until(lambda: proven(gateway))
+        saved = back_up(data, kept)
+        gateway.process.kill()
+    assert saved.stat().st_mode & 0o077 == 0, "it holds secrets"
+    shutil.rmtree(data)
+
+    data.mkdir(mode=0o700)
+    subprocess.run(["tar", "-xf", str(saved), "-C", str(data)], check=True, timeout=60)
+    verified = subprocess.run(
+        [sys.executable, "-m", "gateway", "ledger", "verify", "--known", head, "--data-dir", str(data)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+    with running_gateway(data) as again:
+        assert again.record(asked)
+        again.record(ask(again, key))
+        assert json.loads(again.cli("ledger", "health", "--json")) == [], "no rule is broken"
+
+
+def test_what_is_no_data_folder_is_not_backed_up(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [str(DEPLOY / "backup.sh"), str(tmp_path), str(tmp_path / "kept")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "no data folder" in done.stderr
+    assert not (tmp_path / "kept").exists()
+
+
+def test_old_backups_go_and_others_stay(tmp_path: Path) -> None:
+    data, kept = tmp_path / "data", tmp_path / "kept"
+    data.mkdir()
+    kept.mkdir()
+    (data / "secret").write_text("s")
+    old, foreign = kept / "millrace-20200101T000000Z.tar", kept / "photos.tar"
+    long_ago_s = time.time() - 40 * 86_400
+    for file in (old, foreign):
+        file.touch()
+        os.utime(file, (long_ago_s, long_ago_s))
+    made = back_up(data, kept)
+    assert sorted(kept.iterdir()) == sorted([made, foreign])
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_systemd_understands_the_units(tmp_path: Path) -> None:
+    program = Path(sys.executable).with_name("millrace")
+    for unit in (DEPLOY / "systemd").iterdir():
+        text = unit.read_text().replace("/opt/millrace/.venv/bin/millrace", str(program))
+        (tmp_path / unit.name).write_text(text.replace("/opt/millrace/deploy", str(DEPLOY)))
+        assert re.search(r"ExecStart=|OnCalendar=", text)
+    units = sorted(str(path) for path in tmp_path.iterdir())
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *units], capture_output=True, text=True, timeout=60, check=False
+    )
+    ours = [line for line in done.stderr.splitlines() if "millrace" in line]
+    assert (done.returncode, ours) == (0, []), done.stderr

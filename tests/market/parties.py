@@ -1,0 +1,37 @@
+"""Who takes part in the tests of the market: keys from names, and what they sign."""
+
+import hashlib
+
+from msgspec import Struct
+
+from accounting.proofs.signing import Signer
+from market.identity.keys import identity_of, signer_of
+from market.identity.lineage import Identities
+from market.records.envelope import Kind, Record, Saying, sign
+
+NOW_MS = 1_790_000_000_000
+STANDING = Identities().standing
+
+
+def key_of(name: str) -> Signer:
+    return signer_of(hashlib.sha256(name.encode()).digest())
+
+
+def id_of(name: str) -> str:
+    """The identity that begins with this name's key, and has no recovery key."""
+    return identity_of(key_of(name).public_key)
+
+
+def said(
+    by: str,
+    kind: Kind,
+    body: Struct,
+    name: str = "it",
+    revision: int = 0,
+    made_ms: int = NOW_MS,
+    lasts_ms: int | None = None,
+    issuer: str = "",
+) -> Record:
+    expires_ms = None if lasts_ms is None else made_ms + lasts_ms
+    saying = Saying(kind, issuer or id_of(by), name, revision, made_ms, body, expires_ms)
+    return sign(saying, key_of(by))
