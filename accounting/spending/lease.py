@@ -49,7 +49,8 @@ class Aside:
 @dataclass(slots=True)
 class Lease:
     """What this process has of a payer's credits. `identity` changes when the reaper was faster: what requests had
-    reserved is a part of nothing then. Whoever uses a lease holds the lock of `Leases`."""
+    reserved is a part of nothing then. `spare_nano` is what an event that is under way leaves free, None where
+    none is: no more may be reserved until it is answered. Whoever uses a lease holds the lock of `Leases`."""
 
     payer: Payer
     purse: Purse = ()
@@ -59,6 +60,7 @@ class Lease:
     spent: dict[str, int] = field(default_factory=dict)
     reserved_nano: int = 0
     spent_nano: int = 0
+    spare_nano: int | None = None
     used_ns: int = 0
     slice_count: int = 0
     draws: list[Draw] = field(default_factory=list)
@@ -102,6 +104,10 @@ class Lease:
         more_nano = amount_nano - self.reserved.get(request_id, 0)
         if more_nano > aside.amount_nano - self.reserved_nano - self.spent_nano:
             return None
+        if self.spare_nano is not None and more_nano > 0:
+            if more_nano > self.spare_nano:
+                return None
+            self.spare_nano -= more_nano
         self.reserved_nano += more_nano
         self.reserved[request_id] = amount_nano
         self.used_ns = now_ns
@@ -164,6 +170,7 @@ class Lease:
             return None
         shares = split(amount_nano, purse or [Share(self.purse[0].account, amount_nano)])
         roll = self._made(captures, draws, shares, now_ns + LEASE_NS)
+        self.spare_nano = amount_nano - kept_nano - sum(map(self._more_nano, draws))
         self.captures = self.captures[len(captures) :]
         if takes_draws:
             self.draws = short
@@ -178,7 +185,7 @@ class Lease:
 
     def rolled(self, roll: Roll, posted: Posted, now_ns: int) -> None:
         """The books have taken the event: what it put aside is the lease's, what it booked is spent no more."""
-        self.aside = None
+        self.aside = self.spare_nano = None
         if roll.shares:
             seqs = posted.transfer_seqs[-len(roll.shares) :]
             parts = tuple(
@@ -200,6 +207,10 @@ class Lease:
     def forget(self, request_id: str) -> None:
         """What an ended request came to is booked."""
         self.spent_nano -= self.spent.pop(request_id, 0)
+
+    def denied(self) -> None:
+        """The books have not taken the event: what was put aside before still is."""
+        self.unanswered = self.spare_nano = None
 
     def lose(self) -> None:
         """Somebody else resolved it: nothing is put aside any more, for nobody."""

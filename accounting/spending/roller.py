@@ -1,5 +1,6 @@
 """Has the leases' events booked: reads what there is to draw from, waits for the books, follows what they deny."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +24,8 @@ from accounting.spending.lease import Lease
 from accounting.spending.purse import Purse
 from accounting.spending.purses import Purses
 from accounting.spending.roll import Roll, fail_captures, fail_draws, tell_ended
+
+_log = logging.getLogger(__name__)
 
 ANSWER_TIMEOUT_S = 30.0
 """How long the books may take for one turn of all leases: as long as those who draw wait."""
@@ -195,8 +198,10 @@ class Roller:
             if again is None:
                 return True
             roll, answer = again, self._answer(self._submit(again))
+        # Who ended them brings them again.
         with self._lock:
-            lease.captures[:0] = roll.captures
+            lease.denied()
+        _log.error("a lease was not rolled: %s", answer)
         roll.fail(DatabaseFailing("the books changed their mind too often"))
         return False
 
@@ -247,13 +252,19 @@ class Roller:
         captures_max = MAX_USAGES
         is_final = isinstance(denial, InsufficientCredit)
         with self._lock:
-            lease.unanswered = None
+            lease.denied()
             if isinstance(denial, UsageBooked):
                 self._drop_booked(lease, roll, denial.request_ids)
             elif isinstance(denial, HoldExpired | AlreadyResolved | HoldNotFound):
                 lease.lose()
                 fail_captures(roll.captures + lease.captures, HoldExpired("the lease was given back by others"))
                 lease.captures.clear()
+                lease.draws[:0] = roll.draws
+            elif isinstance(denial, InsufficientCredit) and denial.account not in lease.accounts:
+                # More has ended than was put aside for it: what was delivered is charged beside the lease.
+                for capture in roll.captures:
+                    lease.forget(capture.usage.request_id)
+                fail_captures(roll.captures, HoldExpired("the lease has less than was delivered on it"))
                 lease.draws[:0] = roll.draws
             elif isinstance(denial, InsufficientCredit):
                 lease.captures[:0], lease.draws[:0] = roll.captures, roll.draws

@@ -1,11 +1,32 @@
-"""How hypothesis runs a machine whose steps are turns of processes on one database."""
+"""How hypothesis runs a machine whose steps are turns of processes on one database, and what may happen in one."""
 
 from collections.abc import Callable
+from concurrent.futures import Future
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
+from accounting.ledger.postings import Posted, Posting
+from accounting.ledger.writer import Writer
 from tests.databases import Databases, Kind
+
+
+class Interrupted:
+    """A writer on whose way things happen: each of `meanwhile` once, while an event is not answered yet."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self.meanwhile: list[Callable[[], None]] = []
+
+    def submit(self, posting: Posting, *, urgent: bool = True) -> "Future[Posted]":
+        meanwhile, self.meanwhile = self.meanwhile, []
+        for happen in meanwhile:
+            happen()
+        return self._writer.submit(posting, urgent=urgent)
+
+    @property
+    def waiting(self) -> int:
+        return self._writer.waiting
 
 
 def run_machine(

@@ -15,6 +15,7 @@ from accounting.rules.held import CloudBill, Hold, Payer
 from accounting.spending.lease import LEASE_NS
 from accounting.spending.leases import Leases
 from tests.accounting.books import ANSWER_S, START_NS, Books, usage
+from tests.accounting.machines import Interrupted
 
 
 @pytest.fixture
@@ -112,6 +113,53 @@ def test_who_comes_while_the_books_are_away_is_told_so_at_once(engine: Engine) -
         asked = leases.hold("r9", Payer("ann"), 1000)
         assert leases.turn()
         assert result(asked).amount_nano == 1000
+
+
+def test_what_is_being_given_back_is_promised_to_nobody(books: Books) -> None:
+    """A request that comes while the books take the event waits for the next: it would have a part of nothing."""
+    writer = Interrupted(books.poster)
+    leases = Leases(writer, books.read, clock_ns=lambda: books.now_ns)
+    books.credit("ann", 1000)
+    asked = [leases.hold(f"r{number}", Payer("ann"), 20) for number in range(2)]
+    leases.turn()
+    for held in map(result, asked):
+        leases.end(held, 0)
+        leases.capture(held, None, usage(held.request_id, lane="cloud"))
+    leases.turn()
+    books.now_ns += 6 * 10**9
+    late: list[Hold | Future[Hold]] = []
+    writer.meanwhile.append(lambda: late.append(leases.hold("late", Payer("ann"), 20)))
+    leases.turn()
+    (placed,) = late
+    if isinstance(placed, Future):
+        leases.turn()
+    held = result(placed)
+    leases.end(held, 15)
+    captured = leases.capture(held, CloudBill("acme", 15, 10), usage("late", lane="cloud"))
+    leases.turn()
+    assert captured.result(ANSWER_S)
+    assert isinstance(leases.hold("next", Payer("ann"), 900), Future)
+    assert leases.turn()
+    leases.turn(is_closing=True)
+    assert books.balance("user:ann:paid").posted_nano == 985
+    assert books.findings() == []
+
+
+def test_a_charge_that_nothing_is_put_aside_for_keeps_nobody_waiting(books: Books) -> None:
+    leases = Leases(books.poster, books.read, clock_ns=lambda: books.now_ns)
+    books.credit("ann", 1000)
+    asked, running = leases.hold("r1", Payer("ann"), 100), leases.hold("r0", Payer("ann"), 10)
+    leases.turn()
+    assert result(running)
+    held = result(asked)
+    leases.end(held, 0)
+    books.now_ns += 6 * 10**9
+    leases.turn()
+    captured = leases.capture(held, CloudBill("acme", 100, 90), usage("r1", lane="cloud"))
+    following = leases.hold("r2", Payer("ann"), 100)
+    assert leases.turn()
+    assert isinstance(captured.exception(ANSWER_S), HoldExpired)
+    assert result(following).amount_nano == 100
 
 
 def test_a_lease_that_was_reaped_is_nothing_to_its_requests(books: Books) -> None:

@@ -20,7 +20,7 @@ from accounting.spending.lots import lots_of
 from accounting.spending.purses import credits_of
 from gateway.database import open_engine
 from tests.accounting.books import ANSWER_S, Books
-from tests.accounting.machines import run_machine
+from tests.accounting.machines import Interrupted, run_machine
 from tests.accounting.purses import ANN, BOB, FORMER, end, grant, pool
 from tests.databases import Databases, Kind
 
@@ -31,7 +31,7 @@ PROCESSES = (0, 1)
 class Wish:
     """One thing to try; most are holds and ends, as in life."""
 
-    what: Literal["own", "pool", "lot", "hold", "grow", "end", "turn", "wait", "die"]
+    what: Literal["own", "pool", "lot", "hold", "grow", "end", "meanwhile", "turn", "wait", "die"]
     process: int
     payer: Payer
     amount: int
@@ -44,7 +44,21 @@ WISHES = st.builds(
     what=st.sampled_from(
         ("hold",) * 10
         + ("end",) * 8
-        + ("grow", "grow", "turn", "turn", "own", "pool", "lot", "lot", "wait", "wait", "die")
+        + (
+            "grow",
+            "grow",
+            "meanwhile",
+            "meanwhile",
+            "turn",
+            "turn",
+            "own",
+            "pool",
+            "lot",
+            "lot",
+            "wait",
+            "wait",
+            "die",
+        )
     ),
     process=st.sampled_from(PROCESSES),
     payer=st.sampled_from((ANN, ANN, BOB, FORMER)),
@@ -64,15 +78,19 @@ class PurseMachine(RuleBasedStateMachine):
         self.engine = open_engine(self._open.enter_context(databases.database(kind)))
         self._open.callback(self.engine.dispose)
         self.books = [self._open.enter_context(Books(self.engine)) for _ in PROCESSES]
+        self.writers = [Interrupted(books.poster) for books in self.books]
         self.leases = [self.new_leases(process) for process in PROCESSES]
         self.lots: dict[str, int] = {}
         self.accounts = {pool_paid("lab"), user_paid("ann"), user_paid("bob")}
         self.given = 0
         self.running: list[tuple[int, Hold]] = []
+        self.waiting: list[tuple[int, Future[Hold]]] = []
         self.numbers = itertools.count()
 
     def new_leases(self, process: int) -> Leases:
-        return Leases(self.books[process].poster, self.books[process].read, clock_ns=lambda: self.books[0].now_ns)
+        self.writers[process].meanwhile.clear()
+        read = self.books[process].read
+        return Leases(self.writers[process], read, clock_ns=lambda: self.books[0].now_ns)
 
     def teardown(self) -> None:
         for leases in self.leases:
@@ -104,6 +122,8 @@ class PurseMachine(RuleBasedStateMachine):
                     self.grow(wish.pick, wish.amount)
                 case "end":
                     self.end(wish.pick, wish.percent)
+                case "meanwhile":
+                    self.hold_meanwhile(wish.process, wish.payer, wish.amount)
                 case "turn":
                     self.turn(wish.process)
                 case "wait":
@@ -131,6 +151,19 @@ class PurseMachine(RuleBasedStateMachine):
         placed = self.leases[process].hold(f"r{next(self.numbers)}", payer, amount)
         if hold := self.answered(process, payer, placed, amount):
             self.running.append((process, hold))
+
+    def hold_meanwhile(self, process: int, payer: Payer, amount: int) -> None:
+        """A request comes while the process's leases are rolled; it waits for one more turn at most."""
+
+        def come() -> None:
+            placed = self.leases[process].hold(f"r{next(self.numbers)}", payer, amount)
+            if isinstance(placed, Hold):
+                self.running.append((process, placed))
+            else:
+                self.waiting.append((process, placed))
+
+        self.writers[process].meanwhile.append(come)
+        self.turn(process)
 
     def grow(self, pick: int, amount: int) -> None:
         if self.running:
@@ -163,6 +196,15 @@ class PurseMachine(RuleBasedStateMachine):
 
     def turn(self, process: int) -> None:
         assert self.leases[process].turn()
+        waiting, self.waiting = self.waiting, []
+        if any(each == process for each, _ in waiting):
+            assert self.leases[process].turn()
+        for each, placed in waiting:
+            if not placed.done():
+                assert each != process
+                self.waiting.append((each, placed))
+            elif placed.exception(0) is None:
+                self.running.append((each, placed.result()))
 
     def wait(self, seconds: int) -> None:
         """Each process lives, and looks at its leases before they end."""
@@ -177,7 +219,7 @@ class PurseMachine(RuleBasedStateMachine):
         self.leases[process] = self.new_leases(process)
         for books in self.books:
             books.now_ns += LEASE_NS + 1
-        self.running = []
+        self.running, self.waiting = [], []
         self.books[0].reaper.sweep(ANSWER_S)
         self.turn(1 - process)
 
