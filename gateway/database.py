@@ -23,7 +23,7 @@ import migrations
 _USE = "millrace_use"
 _READ, _WRITE = "read", "write"
 _MIGRATION_LOCK = 0x6D696C6C
-_BUSY_TIMEOUT_S = 5
+_BUSY_TIMEOUT_S = 10
 _WAL_PAUSE_S = 0.02
 _LOCK_TIMEOUT_S = 5
 _STATEMENT_TIMEOUT_S = 30
