@@ -6,7 +6,21 @@ newest events costs what they cost, however long the books are.
 
 from typing import Any
 
-from sqlalchemy import CTE, ColumnElement, Select, Text, and_, case, cast, exists, func, literal, or_, select
+from sqlalchemy import (
+    CTE,
+    ColumnElement,
+    FromClause,
+    Select,
+    Text,
+    and_,
+    case,
+    cast,
+    exists,
+    func,
+    literal,
+    or_,
+    select,
+)
 from sqlalchemy.sql.expression import ScalarSelect
 
 from accounting.chart import CLEARING_MARKET, EXPENSE_PROMO, INCOME_BREAKAGE
@@ -150,7 +164,7 @@ def variances_before_charges(scope: Scope) -> Query:
 def refunds_beyond_charges(scope: Scope) -> Query:
     """A request's charge stands in its capture; that of one of a lease in its usage row."""
     capture = event_table.alias("capture")
-    given = _sum(_transfer.event_seq == _event.seq, _transfer.debit.in_(_ids("clearing:")))
+    given = _sum(_event.seq, _transfer.debit.in_(_ids("clearing:")))
     captured = _into_clearing(capture.c.seq, "single", "post")
     charged = case((capture.c.seq.is_(None), func.coalesce(_usage.charge_nano, 0)), else_=captured)
     return (
@@ -169,7 +183,7 @@ def misdirected_refunds(scope: Scope) -> Query:
     """
     capture, payee = event_table.alias("capture"), account_table.alias("payee")
     charge_seq = func.coalesce(capture.c.seq, _usage.event_seq)
-    given = _returned_to(charge_seq, _event.idem_key, payee.c.id)
+    given = _given_to(payee.c.id) + _given_beside(charge_seq, payee.c.id)
     paid = _paid_by(charge_seq, payee, _event.created_ns)
     return (
         select(_event.idem_key, payee.c.code, given, paid)
@@ -187,18 +201,32 @@ def _is_charge(idem_key: ColumnElement[str]) -> ColumnElement[bool]:
     return idem_key.in_((literal("cap:") + _event.ref, literal("settle:") + _event.ref))
 
 
-def _returned_to(
-    charge_seq: ColumnElement[int], idem_key: ColumnElement[str], payee_id: ColumnElement[int]
-) -> ScalarSelect[int]:
-    """Sum what refunds of an event's requests, this one among them, gave an account."""
-    transfer, refund, usage = transfer_table.alias(), event_table.alias(), usage_table.alias()
-    beside = select(literal("refund:") + usage.c.request_id).where(usage.c.event_seq == charge_seq)
+def _given_to(payee_id: ColumnElement[int]) -> ScalarSelect[int]:
+    """Sum what a refund gave an account."""
+    transfer = transfer_table.alias()
+    is_given = and_(transfer.c.credit == payee_id, transfer.c.debit.in_(_ids("clearing:")))
     return (
-        select(func.coalesce(func.sum(transfer.c.amount), 0))
-        .join(refund, refund.c.seq == transfer.c.event_seq)
-        .where(or_(refund.c.idem_key == idem_key, refund.c.idem_key.in_(beside.correlate_except(usage))))
-        .where(transfer.c.credit == payee_id, transfer.c.debit.in_(_ids("clearing:")))
-        .correlate_except(transfer, refund)
+        select(_total(transfer, is_given))
+        .where(transfer.c.event_seq == _event.seq)
+        .correlate_except(transfer)
+        .scalar_subquery()
+    )
+
+
+def _given_beside(charge_seq: ColumnElement[int], payee_id: ColumnElement[int]) -> ScalarSelect[int]:
+    """Sum what refunds of an event's other requests gave an account.
+
+    By itself: with the refund's own as an alternative, PostgreSQL looks through all events for each refund.
+    """
+    transfer, refund, usage = transfer_table.alias(), event_table.alias(), usage_table.alias()
+    is_given = and_(transfer.c.credit == payee_id, transfer.c.debit.in_(_ids("clearing:")))
+    return (
+        select(_total(transfer, is_given))
+        .select_from(usage)
+        .join(refund, refund.c.idem_key == literal("refund:") + usage.c.request_id)
+        .join(transfer, transfer.c.event_seq == refund.c.seq)
+        .where(usage.c.event_seq == charge_seq, refund.c.seq != _event.seq)
+        .correlate_except(transfer, refund, usage)
         .scalar_subquery()
     )
 
@@ -214,11 +242,11 @@ def _paid_by(charge_seq: ColumnElement[int], payee: Any, refunded_ns: ColumnElem
         .correlate_except(lot)
     )
     is_other = or_(payer.c.code == literal("asset:user_recv:") + user_id, payer.c.code.in_(ended))
+    is_paid = and_(transfer.c.credit.in_(_ids("clearing:")), transfer.c.phase.in_(("single", "post")))
     return (
-        select(func.coalesce(func.sum(transfer.c.amount), 0))
+        select(_total(transfer, is_paid))
         .join(payer, payer.c.id == transfer.c.debit)
-        .where(transfer.c.event_seq == charge_seq, transfer.c.credit.in_(_ids("clearing:")))
-        .where(transfer.c.phase.in_(("single", "post")), or_(payer.c.id == payee.c.id, and_(is_own, is_other)))
+        .where(transfer.c.event_seq == charge_seq, or_(payer.c.id == payee.c.id, and_(is_own, is_other)))
         .correlate_except(transfer, payer)
         .scalar_subquery()
     )
@@ -272,18 +300,26 @@ def late_expiries(scope: Scope) -> Query:
 
 def _into_clearing(event_seq: ColumnElement[int], *phases: str) -> ScalarSelect[int]:
     """Sum what an event moved, or put aside, into clearing accounts."""
-    return _sum(
-        _transfer.event_seq == event_seq, _transfer.credit.in_(_ids("clearing:")), _transfer.phase.in_(phases)
-    )
+    return _sum(event_seq, _transfer.credit.in_(_ids("clearing:")), _transfer.phase.in_(phases))
 
 
-def _sum(*conditions: ColumnElement[bool]) -> ScalarSelect[int]:
+def _sum(event_seq: ColumnElement[int], *conditions: ColumnElement[bool]) -> ScalarSelect[int]:
+    """Sum those transfers of an event."""
     return (
-        select(func.coalesce(func.sum(_transfer.amount), 0))
-        .where(*conditions)
+        select(_total(transfer_table, *conditions))
+        .where(_transfer.event_seq == event_seq)
         .correlate_except(transfer_table)
         .scalar_subquery()
     )
+
+
+def _total(transfer: FromClause, *conditions: ColumnElement[bool]) -> ColumnElement[int]:
+    """The sum of transfers' amounts, of those for which the conditions hold.
+
+    As conditions of the query they would have the database look up all that a clearing account ever had, for each
+    event: it knows how large tables are by statistics, which may be older than most of the rows.
+    """
+    return func.coalesce(func.sum(case((and_(*conditions), transfer.c.amount), else_=0)), 0)
 
 
 def _ids(prefix: str) -> Select[Any]:
