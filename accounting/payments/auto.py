@@ -1,4 +1,7 @@
-"""When credits are bought unasked, with a saved method: below a threshold, so often a day, after pauses. Pure."""
+"""When credits are bought unasked, with a saved method: below a threshold, so often a day, for so much a month,
+after pauses. Pure."""
+
+from datetime import UTC, datetime
 
 from accounting.payments.tables import Payer
 
@@ -21,6 +24,17 @@ def is_due(payer: Payer, available_nano: int, bought_today: int, now_ns: int) ->
         and payer.auto_failures < FAILURES_MAX
         and payer.auto_paused_until_ns <= now_ns
     )
+
+
+def fits(payer: Payer, spent_nano: int, total_nano: int) -> bool:
+    """Whether a purchase for `total_nano` is within the month, beside what those before it came to."""
+    return spent_nano + total_nano <= payer.auto_month_nano
+
+
+def month_start_ns(now_ns: int) -> int:
+    """When the UTC month began that holds this time."""
+    today = datetime.fromtimestamp(now_ns // 10**9, UTC)
+    return int(datetime(today.year, today.month, 1, tzinfo=UTC).timestamp()) * 10**9
 
 
 def note_failure(payer: Payer, now_ns: int) -> None:

@@ -24,6 +24,8 @@ TAG = "millrace"
 """The metadata field that holds a call's key, on everything that we make at Stripe."""
 
 _KEY_LASTS_NS = 20 * 3600 * 10**9
+# What a call is of that is never made.
+_NONE = ""
 _TRIES = 3
 # By what Stripe can list what a call made. Of the others two cost nothing: a customer, an account, a link.
 _FOUND_BY = {
@@ -89,6 +91,25 @@ class Calls:
         self._end(key, "answered", answer)
         self.failpoint("call_answered")
         return answer
+
+    def forbid(self, key: str, why: str) -> bool:
+        """Let a call never be made: whoever is about to make it is told `why`.
+
+        False, and nothing has changed, if it may have reached Stripe: nobody may act as if it had not.
+        """
+        now_ns, refusal = self._clock_ns(), {"code": "forbidden", "message": why}
+        with self._write() as session, session.begin():
+            row = StripeCall(
+                key=key,
+                resource=_NONE,
+                params="{}",
+                status="refused",
+                answer=json.dumps(refusal),
+                created_ns=now_ns,
+                sent_ns=now_ns,
+            )
+            put_if_new(session, row)
+            return session.get_one(StripeCall, key).resource == _NONE
 
     def is_begun(self, key: str) -> bool:
         """True if the call may have reached Stripe, and nobody may act as if it had not."""

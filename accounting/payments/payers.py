@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from accounting.money import format_usd
 from accounting.payments.desk import Desk
 from accounting.payments.errors import PaymentInvalid, PaymentNotFound
 from accounting.payments.frozen import frozen_why
 from accounting.payments.progress import DISPUTE, advance
 from accounting.payments.rows import put_if_new
 from accounting.payments.tables import Dispute, Payer, dispute_table
-from accounting.payments.terms import AUTO_DAY_MAX, quote
+from accounting.payments.terms import AUTO_DAY_MAX, AUTO_MONTH_NANO, quote
 
 _dispute = dispute_table.c
 
@@ -41,19 +42,34 @@ class Payers:
             payer = locked(session, user_id)
             payer.method_id, payer.auto_failures, payer.auto_paused_until_ns = method_id, 0, 0
 
-    def top_up_below(self, user_id: str, below_nano: int, credit_nano: int, day_max: int = AUTO_DAY_MAX) -> None:
+    def top_up_below(
+        self,
+        user_id: str,
+        below_nano: int,
+        credit_nano: int,
+        day_max: int = AUTO_DAY_MAX,
+        month_nano: int = AUTO_MONTH_NANO,
+    ) -> None:
         """Buy `credit_nano` by the saved method whenever less than `below_nano` is left, `day_max` times a day.
+
+        All that is paid so in a UTC month, fees included, is `month_nano` at the most.
 
         Raises PaymentInvalid for an amount that is not on offer, PaymentNotFound without a saved method.
         """
-        quote(self.desk.terms, credit_nano)
+        one_nano = quote(self.desk.terms, credit_nano).total_nano
         if not 0 < below_nano <= credit_nano:
             raise PaymentInvalid("below", "the threshold is above zero and at most the amount that is bought")
+        if month_nano < one_nano:
+            least = format_usd(one_nano)
+            raise PaymentInvalid(
+                "per_month", f"one top-up costs {least} USD with its fee: allow a month at least that"
+            )
         with self.desk.write() as session, session.begin():
             payer = locked(session, user_id)
             if payer.method_id is None:
                 raise PaymentNotFound("no payment method is saved: save one with a top-up first")
-            payer.auto_below_nano, payer.auto_credit_nano, payer.auto_day_max = below_nano, credit_nano, day_max
+            payer.auto_below_nano, payer.auto_credit_nano = below_nano, credit_nano
+            payer.auto_day_max, payer.auto_month_nano = day_max, month_nano
             payer.auto_failures = payer.auto_paused_until_ns = 0
 
     def top_up_no_more(self, user_id: str) -> None:

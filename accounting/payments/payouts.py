@@ -5,6 +5,7 @@ leaves the money on the seller's account at Stripe, and the next attempt has a k
 """
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sqlalchemy import and_, func, or_, select
@@ -136,16 +137,20 @@ class Payouts:
                 )
             self.desk.ledger.book(rules.payout_hold(_TAG + payout.id, payout.seller_id, payout.amount_nano))
         except InsufficientCredit:
-            self._move(payout.id, "refused", reason="less than that is payable")
-            raise
+            self._move(payout.id, "refused", only={"status": "new"}, reason="less than that is payable")
+            if self.find(payout.id).status == "refused":
+                raise
+            return  # Somebody else went on with it at the same moment, and found enough.
         self._move(payout.id, "held")
+        if self.find(payout.id).status == "refused":
+            self._void(payout)  # Somebody else found too little at the same moment, and said so.
 
     def _transfer(self, payout: Payout) -> None:
         subject = _TAG + payout.id
         with self.desk.read() as session:
             why = self._refusal(session, self.sellers.find(payout.seller_id), payout.account_id)
         # What may have reached Stripe is never taken back here: its answer decides.
-        if why and not self.desk.calls.is_begun(subject):
+        if why and self.desk.calls.forbid(subject, why):
             self._void(payout)
             self._move(payout.id, "cancelled", reason=why)
             return
@@ -180,7 +185,8 @@ class Payouts:
         except StripeRefused as refused:
             self._try_again(payout, str(refused))
             return
-        self._move(payout.id, "paying", payout_id=made["id"])
+        # Its failure may have been told before: then another attempt is due.
+        self._move(payout.id, "paying", only={"attempt": payout.attempt}, payout_id=made["id"])
 
     def payout_changed(self, account_id: str, stripe_id: str) -> None:
         """Look at a payout of a seller's account again: it arrived, or its bank sent it back."""
@@ -194,7 +200,7 @@ class Payouts:
         if payout.account_id != account_id or str(payout.attempt) != attempt:
             return  # Of an attempt before this one, whose failure is known.
         if made["status"] == "paid":
-            self._move(payout_id, "paid", payout_id=stripe_id)
+            self._move(payout_id, "paid", only={"attempt": payout.attempt}, payout_id=stripe_id)
         elif made["status"] in ("failed", "canceled"):
             self._try_again(payout, made["failure_code"] or made["status"])
 
@@ -284,9 +290,14 @@ class Payouts:
         if seq is not None:
             self.desk.ledger.book(rules.payout_void(subject, payout.seller_id, seq))
 
-    def _move(self, payout_id: str, status: str, /, **fields: str) -> None:
+    def _move(
+        self, payout_id: str, status: str, /, *, only: Mapping[str, str | int] | None = None, **fields: str
+    ) -> None:
+        """Move it on; where `only` says how it has to be now, no other."""
         with self.desk.write() as session, session.begin():
             payout = session.get_one(Payout, payout_id, with_for_update=True)
+            if any(getattr(payout, name) != value for name, value in (only or {}).items()):
+                return
             if advance(payout, PAYOUT, status, self.desk.clock_ns()):
                 for name, value in fields.items():
                     setattr(payout, name, value)

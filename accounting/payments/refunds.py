@@ -111,9 +111,13 @@ class Refunds:
         try:
             self.desk.ledger.book(rules.refund_hold(_TAG + refund.id, refund.user_id, refund.amount_nano))
         except InsufficientCredit:
-            self._move(refund.id, "refused", reason="the credits are spent")
-            raise
+            self._refuse_new(refund.id, "the credits are spent")
+            if self.find(refund.id).status == "refused":
+                raise
+            return  # Somebody else went on with it at the same moment, and found enough.
         self._move(refund.id, "held")
+        if self.find(refund.id).status == "refused":
+            self._void(refund)  # Somebody else found too little at the same moment, and said so.
 
     def _ask(self, refund: TopupRefund) -> None:
         with self.desk.read() as session:
@@ -204,6 +208,13 @@ class Refunds:
             self.changed(stripe_id)
         else:
             self.drive(refund_id)
+
+    def _refuse_new(self, refund_id: str, reason: str) -> None:
+        """Unless its credits are put aside by now."""
+        with self.desk.write() as session, session.begin():
+            refund = session.get_one(TopupRefund, refund_id, with_for_update=True)
+            if refund.status == "new" and advance(refund, REFUND, "refused", self.desk.clock_ns()):
+                refund.reason = reason
 
     def _move(self, refund_id: str, status: str, /, **fields: str) -> None:
         with self.desk.write() as session, session.begin():

@@ -6,12 +6,15 @@ A status only ever moves forward (`progress`); money itself stands in the books 
 from sqlalchemy import BigInteger, Boolean, Index, Integer, Text, UniqueConstraint
 from sqlmodel import Field, SQLModel
 
+from accounting.payments.terms import AUTO_MONTH_NANO
+
 BigInt = BigInteger().with_variant(Integer(), "sqlite")
 
 
 class Payer(SQLModel, table=True):
     """A user towards Stripe: the customer there, the saved method, when to top up by itself.
 
+    `auto_month_nano` is what purchases by itself may come to in a UTC month, fees included.
     `frozen_why` is an operator's word alone (`frozen` knows the other reasons); until `moving_until_ns` somebody
     moves credits of this user into a pool.
     """
@@ -24,6 +27,7 @@ class Payer(SQLModel, table=True):
     auto_below_nano: int | None = Field(default=None, sa_type=BigInt)
     auto_credit_nano: int | None = Field(default=None, sa_type=BigInt)
     auto_day_max: int = Field(default=4, sa_type=Integer)
+    auto_month_nano: int = Field(default=AUTO_MONTH_NANO, sa_type=BigInt)
     auto_failures: int = Field(default=0, sa_type=Integer)
     auto_paused_until_ns: int = Field(default=0, sa_type=BigInt)
     moving_until_ns: int = Field(default=0, sa_type=BigInt)

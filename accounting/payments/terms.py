@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 
-from accounting.money import NANO_PER_USD, checked_nano, format_usd
+from accounting.money import NANO_PER_USD, Nano, checked_nano, format_usd
 from accounting.payments.errors import PaymentInvalid
 
 AUTO_DAY_MAX = 4
 """How often a day credits are bought for a user unasked, where the user says nothing else."""
+AUTO_MONTH_NANO = Nano(500 * NANO_PER_USD)
+"""What such purchases may come to in a month, fees included, where the user says nothing else."""
 NANO_PER_CENT = NANO_PER_USD // 100
 _BPS = 10_000
 

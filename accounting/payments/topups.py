@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 from sqlmodel import col
 
 from accounting import chart
 from accounting.errors import IdempotencyConflict
+from accounting.ledger.balances import balance
 from accounting.payments import auto, rules
 from accounting.payments.calls import TAG
 from accounting.payments.client import Object
@@ -73,19 +75,22 @@ class Topups:
         Raises BooksBroken: nobody is charged for what the books may have lost.
         """
         self.desk.check()
-        available_nano = self.desk.ledger.available(chart.user_paid(user_id))
         with self.desk.write() as session, session.begin():
             payer = locked(session, user_id)
             now_ns, theirs = self.desk.clock_ns(), (_topup.user_id == user_id, _topup.is_auto)
             today = select(func.count()).where(
                 *theirs, _topup.created_ns > now_ns - auto.DAY_NS, _topup.status != "failed"
             )
-            if not auto.is_due(payer, available_nano, session.scalar(today) or 0, now_ns):
-                return None
             running = select(_topup.id).where(*theirs, _topup.status.in_(_IN_FLIGHT))
             if frozen_why(session, user_id) or session.scalar(running.limit(1)) is not None:
                 return None
+            # Behind the look at what runs: what has ended by then is among the credits.
+            available_nano = balance(session, chart.user_paid(user_id)).available_nano
+            if not auto.is_due(payer, available_nano, session.scalar(today) or 0, now_ns):
+                return None
             paid = quote(self.desk.terms, payer.auto_credit_nano or 0)
+            if not auto.fits(payer, _spent_unasked(session, user_id, now_ns), paid.total_nano):
+                return None
             session.add(self._row(topup_id, user_id, paid, is_auto=True))
         self.desk.calls.failpoint("row_stored")
         return self.drive(topup_id)
@@ -96,6 +101,11 @@ class Topups:
         go_on(
             "the automatic top-up of", wanting, lambda user_id: self.open_auto(user_id, f"auto-{uuid.uuid4().hex}")
         )
+
+    def spent_unasked(self, user_id: str) -> int:
+        """What automatic top-ups of this UTC month come to, fees included, in nano-USD."""
+        with self.desk.read() as session:
+            return _spent_unasked(session, user_id, self.desk.clock_ns())
 
     def _row(
         self, topup_id: str, user_id: str, paid: Quote, *, is_auto: bool = False, saves_method: bool = False
@@ -153,7 +163,7 @@ class Topups:
         """True where the user was frozen, or took back the wish, before Stripe was asked."""
         payer = self.payers.find(topup.user_id)
         is_over = payer.auto_below_nano is None or self.payers.frozen_why(topup.user_id) is not None
-        return is_over and not self.desk.calls.is_begun(key)
+        return is_over and self.desk.calls.forbid(key, "nothing is to be bought unasked any more")
 
     def _page(self, topup: Topup) -> Mapping[str, Any]:
         tag: dict[str, Any] = {"metadata": {TAG: f"{_TAG}{topup.id}"}}
@@ -287,6 +297,18 @@ class Topups:
     def _touch(self, topup_id: str) -> None:
         with self.desk.write() as session, session.begin():
             session.get_one(Topup, topup_id, with_for_update=True).updated_ns = self.desk.clock_ns()
+
+
+def _spent_unasked(session: Session, user_id: str, now_ns: int) -> int:
+    """What is under way counts, too; what failed does not."""
+    total = func.coalesce(func.sum(_topup.credit_nano + _topup.fee_nano), 0)
+    query = select(total).where(
+        _topup.user_id == user_id,
+        _topup.is_auto,
+        _topup.created_ns >= auto.month_start_ns(now_ns),
+        _topup.status != "failed",
+    )
+    return int(session.scalar(query) or 0)
 
 
 def _item(name: str, amount_nano: int) -> dict[str, Any]:

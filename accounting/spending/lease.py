@@ -96,11 +96,13 @@ class Lease:
     def reserve(self, request_id: str, amount_nano: int, now_ns: int) -> Hold | None:
         """Take a part; None where there is too little, or where it may not last.
 
-        A request that has a part already has one of this size from then on.
+        A request that has a part already has one of this size from then on, or keeps its own where that is larger:
+        of two wishes for more, the smaller may be answered last.
         """
         aside = self.aside
         if aside is None or now_ns >= aside.until_ns:
             return None
+        amount_nano = max(amount_nano, self.reserved.get(request_id, 0))
         more_nano = amount_nano - self.reserved.get(request_id, 0)
         if more_nano > aside.amount_nano - self.reserved_nano - self.spent_nano:
             return None

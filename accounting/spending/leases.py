@@ -138,6 +138,12 @@ class Leases:
                 self._wake()
         return capture.future
 
+    def has(self, held: Hold) -> bool:
+        """Whether what the hold is a part of is still this process's."""
+        with self._lock:
+            lease = self._leases.get((held.user_id, held.pool_id, held.takes_lots))
+            return lease is not None and lease.identity == held.lease
+
     def _lease_of(self, payer: Payer) -> Lease:
         lease = self._leases.get(payer)
         if lease is None:

@@ -78,15 +78,16 @@ class Purses:
 
     def look(self, payer: Payer) -> Purse:
         """Look again, because something was missing or may have come. Raises DatabaseFailing."""
-        now_ns = self._clock_ns()
+        # Where something is given meanwhile, what was read before is remembered by nobody.
+        now_ns, remembered = self._clock_ns(), self._remembered
         try:
             with self._open_session() as session:
                 purse = purse_of(session, payer, now_ns)
         except SQLAlchemyError as error:
             raise DatabaseFailing(f"credits cannot be read: {type(error).__name__}") from error
-        if len(self._remembered) >= _REMEMBERED_MAX:
-            self._remembered.clear()
-        self._remembered[payer] = (now_ns, purse)
+        if len(remembered) >= _REMEMBERED_MAX:
+            remembered.clear()
+        remembered[payer] = (now_ns, purse)
         return purse
 
     def survey(

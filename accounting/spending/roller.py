@@ -72,7 +72,12 @@ class Roller:
         # Now that no event of theirs is under way, leases may be asked to give back what others lack.
         self._survey([lease for lease, _, answer in denied if isinstance(answer, InsufficientCredit)], denied=True)
         for lease, roll, answer in denied:
-            is_well &= self._finish(lease, roll, answer, leases)
+            if lease.unanswered:
+                # It was asked to give back what another one lacks, and nobody knows yet whether it has.
+                self._put_off(lease, roll)
+                is_well = False
+            else:
+                is_well &= self._finish(lease, roll, answer, leases)
         self._survey(short)
         for lease in short:
             if time.monotonic() >= self._until_s:
@@ -246,6 +251,12 @@ class Roller:
             draws, lease.draws = roll.draws + lease.draws, []
         fail_draws(draws, error)
         fail_captures(roll.captures, error)
+
+    def _put_off(self, lease: Lease, roll: Roll) -> None:
+        """What was denied comes behind what is not answered; who draws would wait for as long as that takes."""
+        with self._lock:
+            lease.captures[:0] = roll.captures
+        fail_draws(roll.draws, DatabaseFailing("the books did not answer in time"))
 
     def _after_denial(self, lease: Lease, roll: Roll, denial: LedgerError) -> Roll | None:
         """Make of what was denied what may be booked."""

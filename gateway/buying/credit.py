@@ -17,6 +17,7 @@ from gateway.buying.house import House
 from gateway.buying.lines import Lines
 from gateway.buying.signing import sign_left_open
 from gateway.buying.store import Store
+from gateway.buying.unbroken import unbroken
 from gateway.cloud_worker.logbook import note
 from market.channels.channel import Channel
 from market.channels.terms import Terms
@@ -116,7 +117,8 @@ class Credit:
             async with lock:
                 found = self._find(seller, most_nano)
                 if found is None:
-                    await self._allocate(seller, max(most_nano, self._allocation_nano))
+                    # Whoever hangs up meanwhile: what the house puts aside is the next one's.
+                    await unbroken(self._allocate(seller, max(most_nano, self._allocation_nano)))
                     found = self._find(seller, most_nano)
         if found is None:
             raise SellerRefuses("there is no credit for so large a request", "no_credit")

@@ -21,6 +21,8 @@ HOURS = 24
 _TIMEOUT_S = 10.0
 _OK, _UNKNOWN, _FAILS = 200, 404, 500
 _BUSY = (408, 429)
+_AT_IT = "idempotency_key_in_use"
+"""A request with the same key is being answered: one that we have stopped waiting for."""
 _JSON = {"content-type": "application/json"}
 _FACT = "house "
 _UNANSWERED_MAX = 1024
@@ -37,6 +39,14 @@ class _Said(Struct, frozen=True):
 
 class _Allocated(Struct, frozen=True):
     allocation: str
+
+
+class _Error(Struct, frozen=True):
+    code: str | None = None
+
+
+class _Refused(Struct, frozen=True):
+    error: _Error
 
 
 class _Dispute(Struct, frozen=True):
@@ -111,8 +121,8 @@ class House:
         key = self._unanswered.setdefault(asked, secrets.token_hex(16))
         headers = self._ours | {"idempotency-key": key, **_JSON}
         reply = await self._ask("/market/v1/allocations", msgspec.json.encode(body), headers)
-        if reply.status < _FAILS:
-            del self._unanswered[asked]
+        if not _is_open(reply):
+            self._unanswered.pop(asked, None)
         said = _read(reply, _Allocated)
         try:
             record = open_record(said.allocation.encode())
@@ -166,6 +176,16 @@ class House:
             return await self._outbound.ask(self.url + path, body, headers=headers, timeout_s=_TIMEOUT_S)
         except Unreachable as error:
             raise SellerRefuses(f"the house cannot be reached: {error.reason}", "no_credit") from None
+
+
+def _is_open(reply: Reply) -> bool:
+    """Whether the house has not said what became of a key: it failed, has no time, or is still at it."""
+    if reply.status in _BUSY or reply.status >= _FAILS:
+        return True
+    try:
+        return msgspec.json.decode(reply.body, type=_Refused).error.code == _AT_IT
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
 
 
 def _checked(reply: Reply) -> Reply:

@@ -177,6 +177,7 @@ class _Rolling:
 
     async def drain(self) -> None:
         """Raises PaidUp where what waits is not paid for, and will not be."""
+        self._pass()  # More may have been put aside since this was written.
         while self._waiting:
             await self._wait_for_more()
             self._pass()

@@ -59,6 +59,8 @@ class Bookkeeper:
             ended = end(trip, meter, ending)
         except LedgerError as error:
             log.error("request not settled", request_id=trip.call.id, reason=str(error))
+            if trip.hold:
+                self._leases.end(trip.hold, 0)  # Nobody else would.
             return 0
         settlement, recount = ended.settlement, ended.recount
         if recount and self.waiting > WAITING_MAX:

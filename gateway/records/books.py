@@ -10,10 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from accounting.chart import user_paid
-from accounting.errors import (
-    DatabaseFailing,
-    LedgerError,
-)
+from accounting.errors import BooksBroken, DatabaseFailing, LedgerError
 from accounting.ledger.balances import Balance, balance
 from accounting.ledger.health import Finding
 from accounting.ledger.poster import Poster
@@ -146,13 +143,16 @@ class Books:
             return placed
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                return await asyncio.wrap_future(placed)
+                held = await asyncio.wrap_future(placed)
+            # It may have been frozen while the books were waited for.
+            self._check(payer.user_id)
         except TimeoutError:
             placed.add_done_callback(self._give_back)
             raise DatabaseFailing("the books did not answer in time") from None
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, BooksBroken, PayerFrozen):
             placed.add_done_callback(self._give_back)
             raise
+        return held
 
     async def grow(self, held: Hold, amount_nano: int) -> Hold:
         """Have a running request's part be so large in all. Whoever stops waiting need give nothing back.

@@ -4,6 +4,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
 
@@ -76,6 +77,9 @@ class Clerk:
             self._keep([ended.settlement])
             return
         self._waiting.append(ended)
+        if self._abandoned.is_set():
+            self._keep_waiting()  # Stopped in this moment: nobody else looks there any more.
+            return
         # What was delivered for money is booked at once: a crash within the wait would give it away.
         is_urgent = ended.settlement.hold is not None
         # The thread is only woken for what may end its wait, not for each request that joins a batch.
@@ -97,9 +101,8 @@ class Clerk:
             self._thread.join(timeout_s)
         self._abandoned.set()
         # Booked or not, nobody knows: booking it again under its key finds out.
-        left = [*self._busy_with, *self._waiting]
-        self._waiting.clear()
-        self._keep([ended.settlement for ended in left])
+        self._keep([ended.settlement for ended in self._busy_with])
+        self._keep_waiting()
 
     def _run(self) -> None:
         replay_at_s = 0.0
@@ -206,6 +209,14 @@ class Clerk:
             elif isinstance(each, Exception):
                 _log_lost(settlement, each)
         self._keep(away)
+
+    def _keep_waiting(self) -> None:
+        """Each that waits, by whoever takes it first."""
+        left = []
+        with suppress(IndexError):
+            while True:
+                left.append(self._waiting.popleft().settlement)
+        self._keep(left)
 
     def _keep(self, settlements: Sequence[Settlement]) -> None:
         if settlements:

@@ -147,12 +147,14 @@ class Settler:
     def _settle_owed(self, held: Hold, bill: CloudBill, usage: UsageRecord) -> Settled:
         """The lease is gone, with this gateway's last life or to the reaper: as `_settle_late`.
 
-        What a lease of a life that ended still puts aside pays first, and is free then.
+        What a lease of a life that ended still puts aside pays first, and is free then. One that lives is other
+        requests': it had less than this one came to.
         """
         if bill.charge_nano > held.amount_nano:
             bill = replace(bill, charge_nano=held.amount_nano)
         parts = self._look(lambda session: lease_tip(session, held.pending_seq))
-        if sum(part.amount_nano for part in parts) >= bill.charge_nano:
+        is_enough = sum(part.amount_nano for part in parts) >= bill.charge_nano
+        if is_enough and not self._leases.has(held):
             last = burst.lease(f"last-{held.request_id}", parts, [(bill, usage)], expires_ns=0)
             try:
                 return self._posted(last).event_seq

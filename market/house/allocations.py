@@ -7,7 +7,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from accounting import chart
-from accounting.errors import InsufficientCredit, LedgerBusy
+from accounting.errors import IdempotencyConflict, InsufficientCredit, LedgerBusy
 from accounting.money import format_usd
 from accounting.payments.rows import put_if_new
 from accounting.rules import market
@@ -126,8 +126,9 @@ class Allocations:
             shares = split(wanted.limit_nano, self._credits(wanted.payer, seller_user))
             try:
                 self.office.ledger.book(market.hold(wanted.allocation_id, shares, expires_ns))
-            except InsufficientCredit:
-                continue  # Somebody else has spent of one of them meanwhile: it is looked again what there is.
+            except (InsufficientCredit, IdempotencyConflict):
+                # Somebody else has spent of one of them meanwhile, or put aside for this: it is looked again.
+                continue
             return
         raise LedgerBusy(f"the credits of {wanted.payer.user_id} change too quickly to put some aside")
 

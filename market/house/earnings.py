@@ -148,12 +148,15 @@ class Earnings:
         for _ in range(_TRIES_MAX):
             there_nano = max(0, self.office.ledger.available(chart.seller_maturing(user_id)))
             some_nano = min(amount_nano, there_nano)
+            posting = earnings.matured(user_id, label, some_nano, bps)
             try:
-                self.office.ledger.book(earnings.matured(user_id, label, some_nano, bps))
+                self.office.ledger.book(posting)
             except InsufficientCredit:
                 continue
             except IdempotencyConflict:
                 return amount_nano  # It was booked, when more or less of it was there.
+            if not some_nano and self.office.ledger.is_booked(posting.idem_key):
+                return amount_nano  # Nothing is there any more because another gateway has booked it just now.
             return some_nano
         raise LedgerBusy(f"the earnings of {user_id} change too quickly to mature")
 
@@ -182,7 +185,12 @@ class Earnings:
         return found
 
     def _move(self, row: Maturity, status: str, amount_nano: int) -> None:
-        mine = (_maturity.seller_user == row.seller_user, _maturity.label == row.label)
+        # By its status too: another gateway may have moved it on at the same moment.
+        mine = (
+            _maturity.seller_user == row.seller_user,
+            _maturity.label == row.label,
+            _maturity.status == row.status,
+        )
         with self.office.write() as session, session.begin():
             values = {"status": status, "amount_nano": amount_nano}
             session.execute(update(maturity_table).where(*mine).values(values))

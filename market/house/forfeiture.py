@@ -40,13 +40,19 @@ class Forfeiture:
             seller.barred_why = why
             if seller.forfeited_ns is None:
                 seller.forfeited_ns = self.office.clock_ns()
-            sales = self._unmatured(session, seller)
-            of_seller = _withheld.seller_user == user_id
-            sales += session.scalars(select(_withheld.charge_id).where(of_seller)).all()
-        for charge_id in sales:
+            sales = set(self._given_up(session, seller))
+        # Again: what a settlement books in this moment is found now, or it finds then that this has happened.
+        with self.office.read() as session:
+            sales.update(self._given_up(session, session.get_one(Seller, user_id)))
+        for charge_id in sorted(sales):
             self._give_back(charge_id, why)
         self._end_new(user_id)
         return len(sales)
+
+    def _given_up(self, session: Session, seller: Seller) -> list[str]:
+        """Sales that have not matured, and those that wait for the end of a dispute."""
+        withheld = select(_withheld.charge_id).where(_withheld.seller_user == seller.user_id)
+        return [*self._unmatured(session, seller), *session.scalars(withheld)]
 
     def _unmatured(self, session: Session, seller: Seller) -> list[str]:
         """Sales that nothing was told about yet, or that were told to mature and are not booked."""

@@ -22,6 +22,7 @@ from market.channels.channel import Channel, merge
 from market.channels.evidence import evidence, read_evidence
 from market.channels.terms import Terms, read_allocation
 from market.errors import HouseRefuses, NotRegistered
+from market.house.forfeiture import Forfeiture
 from market.house.office import MS_NS, Office
 from market.house.reckoning import Decided, Reckoning, Seen, reckon
 from market.house.statements import identities_known, keep_statements, open_statements, standing_to_settle
@@ -76,6 +77,8 @@ class Settlements:
             reckoning = self._keep(row, channel, said, is_over=is_forfeited)
             if reckoning is not None:
                 settled_nano = row.drawn_nano if is_forfeited else self._book(row, reckoning)
+                if settled_nano > row.drawn_nano:
+                    self._give_back_if_forfeited(row.seller_user)
                 return Settled(terms.channel, reckoning, settled_nano)
         raise LedgerBusy("this allocation is being settled by many at once")
 
@@ -134,6 +137,13 @@ class Settlements:
             except (IdempotencyConflict, InsufficientCredit, HoldExpired):
                 continue  # Somebody drew, spent or reaped meanwhile: it is looked again how it stands.
         raise LedgerBusy("this allocation is being settled by many at once")
+
+    def _give_back_if_forfeited(self, user_id: str) -> None:
+        """Whoever has forfeited while something was booked has not earned that after all."""
+        with self.office.read() as session:
+            seller = session.get_one(Seller, user_id)
+        if seller.forfeited_ns is not None:
+            Forfeiture(self.office).forfeit(user_id, seller.barred_why or "forfeited")
 
     def _account(self, allocation_id: str, before: Drawn) -> Account:
         with self.office.read() as session:

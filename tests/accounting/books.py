@@ -21,7 +21,7 @@ from gateway.database import read_sessions, write_sessions
 
 START_NS = 1_790_000_000 * 10**9
 MINUTE_NS = 60 * 10**9
-ANSWER_S = 30
+ANSWER_S = 60
 
 
 class Books(AbstractContextManager["Books"]):

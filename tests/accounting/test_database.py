@@ -11,12 +11,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Engine, make_url, text
+from sqlalchemy import Engine, inspect, make_url, text
 from sqlalchemy.exc import DBAPIError
 from sqlmodel import SQLModel
 
+from accounting.payments.tables import Payer
+from accounting.payments.terms import AUTO_MONTH_NANO
 from gateway.database import (
     DatabaseNewer,
     DatabaseUnsupported,
@@ -31,6 +34,7 @@ from gateway.database import (
     upgrade,
     write_sessions,
 )
+from gateway.migrating import config_of
 from gateway.upgrading import upgrade_aside
 from tests.databases import Databases, Kind
 
@@ -114,7 +118,7 @@ def test_sqlite_survives_a_power_cut_and_checks_its_references(tmp_path: Path) -
     assert pragmas == SQLITE
 
 
-SQLITE = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 5000}
+SQLITE = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 10000}
 
 
 @pytest.mark.parametrize("dsn", ["postgres://u:p@h/d", "postgresql://u:p@h/d", "postgresql+psycopg://u:p@h/d"])
@@ -206,3 +210,22 @@ def test_a_long_look_may_take_longer_than_other_statements(engine: Engine) -> No
         assert session.scalar(bound) == "30min"
     with read_sessions(engine)() as session:
         assert session.scalar(bound) == "30s"
+
+
+def test_the_newest_migration_is_taken_back_and_done_again(empty_dsn: str) -> None:
+    """What it adds is gone and comes again; rows of before are still there, with what a new one would have."""
+    engine = open_engine(empty_dsn)
+    upgrade(engine)
+    with write_sessions(engine)() as session, session.begin():
+        session.add(Payer(user_id="ann", customer_id="cus_1"))
+    for move, revision in ((command.downgrade, "0024"), (command.upgrade, "0025")):
+        with write_sessions(engine)() as session, session.begin():
+            move(config_of(session.connection()), revision)
+            columns = {column["name"] for column in inspect(session.connection()).get_columns("payer")}
+        assert ("auto_month_nano" in columns) is (revision == "0025")
+    with read_sessions(engine)() as session:
+        payer = session.get_one(Payer, "ann")
+        assert (payer.customer_id, payer.auto_day_max, payer.auto_month_nano) == ("cus_1", 4, AUTO_MONTH_NANO)
+    with engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), SQLModel.metadata) == []
+    engine.dispose()

@@ -116,3 +116,22 @@ def test_whatever_grows_in_two_processes_nothing_is_overdrawn_or_left(books: Boo
         leases.turn(is_closing=True)
     left = books.balance("user:ann:paid")
     assert (left.available_nano, left.held_nano, books.findings()) == (credit - charged, 0, [])
+
+
+def test_of_two_wishes_for_one_request_the_larger_stands_whoever_is_answered_last(
+    books: Books, leases: Leases
+) -> None:
+    """A stream has asked for more and has not heard the answer when its provider's count is to be covered."""
+    books.credit("ann", 300)
+    held = answered(leases, leases.hold("r1", Payer("ann"), 100))
+    more = leases.grow(held, 200)
+    leases.turn()
+    assert isinstance(more, Future)
+    covered = leases.grow(held, 150)
+    assert isinstance(covered, Hold)
+    assert covered.amount_nano == more.result(ANSWER_S).amount_nano == 200
+    other = answered(leases, leases.hold("r2", Payer("ann"), 100))
+    captured = leases.capture(more.result(ANSWER_S), CloudBill("acme", 200, 200), usage("r1", lane="cloud"))
+    leases.turn()
+    assert captured.result(ANSWER_S)
+    assert isinstance(leases.grow(other, 100), Hold)

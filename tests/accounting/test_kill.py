@@ -111,7 +111,7 @@ def _kill_often(dsn: str, engine: Engine, kills: int, seed: int) -> None:
 
 @pytest.mark.timeout(600)
 def test_killed_writers_lose_nothing_and_double_nothing(dsn: str, engine: Engine) -> None:
-    _kill_often(dsn, engine, kills=14, seed=1)
+    _kill_often(dsn, engine, kills=9, seed=1)
 
 
 @pytest.mark.slow

@@ -245,7 +245,7 @@ def test_whoever_lost_the_seat_books_nothing_of_what_is_under_way(dsn: str, engi
 
 
 def test_a_follower_is_told_what_the_leader_was_with_all_that_errors_say(dsn: str) -> None:
-    with member(dsn) as leader, member(dsn) as follower:
+    with member(dsn, lease_s=LONG_S) as leader, member(dsn, lease_s=LONG_S) as follower:
         assert (leader.shared.leads, follower.shared.leads, follower.shared.epoch) == (True, False, 1)
         there, here = (each.poster.submit(credit("c1")).result(ANSWER_S) for each in (follower, leader))
         assert (there, here) == (Posted(1, (1,)), Posted(1, (1,), replayed=True))
@@ -263,7 +263,7 @@ def test_without_a_leader_that_answers_callers_are_told_within_a_bound(dsn: str,
     """Somebody holds the seat whom nobody can reach."""
     with engine.begin() as connection:
         connection.execute(leader_table.update().values(epoch=5, expires_ns=2**62, address="127.0.0.1:9"))
-    with member(dsn, patience_s=0.3) as follower:
+    with member(dsn, patience_s=0.3, lease_s=LONG_S) as follower:
         error = follower.poster.submit(credit("c1")).exception(ANSWER_S)
         assert isinstance(error, LeaderAway)
         with engine.begin() as connection:

@@ -2,8 +2,9 @@
 
 import itertools
 import threading
+import time
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 from sqlalchemy import Engine
@@ -11,9 +12,12 @@ from sqlalchemy.exc import OperationalError
 
 from accounting.errors import DatabaseFailing, HoldExpired, InsufficientCredit
 from accounting.ledger.journal import Failpoint
+from accounting.ledger.postings import Posted, Posting
 from accounting.rules.held import CloudBill, Hold, Payer
 from accounting.spending.lease import LEASE_NS
 from accounting.spending.leases import Leases
+from gateway.records.settler import Settler
+from gateway.records.spool import Settlement
 from tests.accounting.books import ANSWER_S, START_NS, Books, usage
 from tests.accounting.machines import Interrupted
 
@@ -150,7 +154,7 @@ def test_a_charge_that_nothing_is_put_aside_for_keeps_nobody_waiting(books: Book
     books.credit("ann", 1000)
     asked, running = leases.hold("r1", Payer("ann"), 100), leases.hold("r0", Payer("ann"), 10)
     leases.turn()
-    assert result(running)
+    assert result(running).amount_nano == 10
     held = result(asked)
     leases.end(held, 0)
     books.now_ns += 6 * 10**9
@@ -160,6 +164,78 @@ def test_a_charge_that_nothing_is_put_aside_for_keeps_nobody_waiting(books: Book
     assert leases.turn()
     assert isinstance(captured.exception(ANSWER_S), HoldExpired)
     assert result(following).amount_nano == 100
+
+
+def test_a_charge_that_nothing_is_put_aside_for_is_not_taken_from_those_who_run(books: Books) -> None:
+    leases = Leases(books.poster, books.read, clock_ns=lambda: books.now_ns)
+    settler = Settler(books.poster, leases, lambda query: query(books.read()))
+    books.credit("ann", 1000)
+    asked, running = leases.hold("r1", Payer("ann"), 100), leases.hold("r0", Payer("ann"), 10)
+    leases.turn()
+    held = result(asked)
+    leases.end(held, 0)
+    books.now_ns += 6 * 10**9
+    leases.turn()
+    following = leases.hold("r2", Payer("ann"), 100)
+    unpaid = Settlement(usage("r1", lane="cloud"), held, CloudBill("acme", 100, 90))
+    with ThreadPoolExecutor(1) as clerk:
+        settled = clerk.submit(settler.settle, [unpaid])
+        while not any(lease.captures for lease in leases._leases.values()):
+            time.sleep(0.001)
+        leases.turn()
+    assert isinstance(settled.result()[0], int)
+    assert result(following).amount_nano == 100
+    captured = leases.capture(result(running), CloudBill("acme", 10, 10), usage("r0", lane="cloud"))
+    assert leases.turn()
+    assert captured.result(ANSWER_S)
+    leases.turn(is_closing=True)
+    left = books.balance("user:ann:paid")
+    assert (left.posted_nano, left.held_nano, books.findings()) == (1000 - 100 - 10, 100, [])
+
+
+class Deaf(Interrupted):
+    """A writer whose answer to the event `deaf_at` gets lost, counted from the one that comes next."""
+
+    deaf_at: int | None = None
+
+    def submit(self, posting: Posting, *, urgent: bool = True) -> "Future[Posted]":
+        booked = super().submit(posting, urgent=urgent)
+        if self.deaf_at is None:
+            return booked
+        self.deaf_at -= 1
+        if self.deaf_at:
+            return booked
+        booked.result(ANSWER_S)
+        lost: Future[Posted] = Future()
+        lost.set_exception(DatabaseFailing("gone"))
+        return lost
+
+
+def test_a_lease_that_gives_back_for_another_and_is_not_answered_keeps_what_its_requests_need(
+    books: Books,
+) -> None:
+    """Both lack credits: what one is asked to give back for the other is booked, and it does not hear of it."""
+    writer = Deaf(books.poster)
+    leases = Leases(writer, books.read, clock_ns=lambda: books.now_ns)
+    books.credit("ann", 1000)
+    payers = Payer("ann"), Payer("ann", takes_lots=False)
+    asked = [leases.hold(f"r{n}-{at}", payer, 10) for at, payer in enumerate(payers) for n in range(2)]
+    assert leases.turn()
+    running = result(asked[-1])
+    short = [leases.hold(f"s{at}", payer, 900) for at, payer in enumerate(payers)]
+    # Both are denied; the third is the second lease's, for the first.
+    writer.deaf_at = 3
+    leases.turn()
+    outcomes = [placed.exception(ANSWER_S) for placed in short if isinstance(placed, Future)]
+    assert [outcome is None for outcome in outcomes] == [True, False]
+    captured = leases.capture(running, CloudBill("acme", 10, 10), usage(running.request_id, lane="cloud"))
+    # What was not answered, then what ended.
+    assert leases.turn()
+    assert leases.turn()
+    assert captured.result(ANSWER_S)
+    leases.turn(is_closing=True)
+    assert books.balance("user:ann:paid").held_nano == 10 + 10 + 10 + 900
+    assert books.findings() == []
 
 
 def test_a_lease_that_was_reaped_is_nothing_to_its_requests(books: Books) -> None:

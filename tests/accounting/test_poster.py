@@ -143,7 +143,7 @@ def test_a_database_that_stays_away_fails_the_group_and_not_the_writer(engine: E
     assert isinstance(failed.exception(ANSWER_S), DatabaseFailing)
     down.clear()
     assert poster.submit(grants.manual_credit("c1", "ann", 100, "test")).result(ANSWER_S) == Posted(1, (1,))
-    assert poster.stop()
+    assert poster.stop(ANSWER_S)
 
 
 def test_a_full_queue_refuses_and_a_stop_books_what_waits(engine: Engine) -> None:
@@ -182,7 +182,7 @@ def test_a_stop_that_takes_too_long_fails_what_still_waits(engine: Engine) -> No
     assert not poster.stop(timeout_s=0.05)
     gate.open()
     assert outcomes([inside, waiting]) == ["posted", "PosterStopped"]
-    assert poster.stop()
+    assert poster.stop(ANSWER_S)
 
 
 def test_of_64_that_resolve_one_hold_exactly_one_does(engine: Engine) -> None:

@@ -249,7 +249,7 @@ class PurseMachine(RuleBasedStateMachine):
 
 
 def test_purses_keep_what_they_promise(databases: Databases, kind: Kind) -> None:
-    run_machine(PurseMachine, databases, kind, examples=12 if kind == "sqlite" else 5)
+    run_machine(PurseMachine, databases, kind, examples=8 if kind == "sqlite" else 3)
 
 
 @pytest.mark.slow

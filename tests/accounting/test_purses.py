@@ -10,13 +10,15 @@ from sqlalchemy.exc import IntegrityError
 
 from accounting.chart import INCOME_BREAKAGE, user_paid, user_promo
 from accounting.errors import AmountInvalid, IdempotencyConflict, InsufficientCredit, PostingInvalid
+from accounting.ledger.balances import Reader
 from accounting.rules.held import CloudBill, Hold, Payer
 from accounting.rules.parts import Share
+from accounting.spending import purses
 from accounting.spending.lease import LEASE_NS
 from accounting.spending.leases import Leases
 from accounting.spending.lots import Lot, Lots, lots_of
-from accounting.spending.purse import Source
-from accounting.spending.purses import credits_of, purse_of
+from accounting.spending.purse import Purse, Source
+from accounting.spending.purses import Purses, credits_of, purse_of
 from accounting.spending.reaper import lease_tip, open_holds
 from accounting.tables import lot_table
 from gateway.database import write_sessions
@@ -226,3 +228,20 @@ def test_credits_that_were_given_buy_nothing_on_the_market(books: Books, engine:
     end(leases, at_seller, 120)
     leases.turn()
     assert left(books, LOT_A, POOL, OWN) == [920, 0, 30]
+
+
+def test_what_is_given_while_a_purse_is_looked_at_pays_next(
+    books: Books, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Purses(books.read, clock_ns=lambda: books.now_ns)
+
+    def slowly(reader: Reader, payer: Payer, now_ns: int) -> Purse:
+        monkeypatch.setattr(purses, "purse_of", purse_of)
+        found = purse_of(reader, payer, now_ns)
+        grant(books, engine, "a", 100, minutes=60)
+        asked.forget_all()
+        return found
+
+    monkeypatch.setattr(purses, "purse_of", slowly)
+    assert [source.account for source in asked.of(ANN)] == [OWN]
+    assert [source.account for source in asked.of(ANN)] == [LOT_A, OWN]

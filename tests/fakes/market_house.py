@@ -1,5 +1,6 @@
 """A clearing house that signs what it is asked to, tells listings, and can be away."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -28,6 +29,10 @@ class MarketHouse:
     port: int = 0
     is_away: bool = False
     loses_answers: int = 0
+    is_at_it: int = 0
+    """So many are told that a request with their key is being answered."""
+    waits_s: float = 0.0
+    """So long it takes to put credits aside."""
     asked: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
@@ -54,10 +59,14 @@ class MarketHouse:
             raise web.HTTPUnauthorized
         self.asked.append(asked)
         self.keys.append(request.headers["idempotency-key"])
+        await asyncio.sleep(self.waits_s)
         if self.loses_answers:
             self.loses_answers -= 1
             assert request.transport
             request.transport.abort()
+        elif self.is_at_it:
+            self.is_at_it -= 1
+            return web.json_response({"error": {"code": "idempotency_key_in_use"}}, status=409)
         now_ms = time.time_ns() // 10**6
         limit = Amount(parse_usd(asked["limit"]))
         body = Allocation(asked["buyer"], asked["seller"], limit, f"hold:{len(self.asked)}", 1)

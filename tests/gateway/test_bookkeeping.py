@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from sqlalchemy.orm import Session
 from accounting.chart import supply, user_paid, user_receivable
 from accounting.metering.prices import PricedModel
 from accounting.money import Price
+from accounting.payments.errors import PayerFrozen
 from accounting.rules.held import Hold, Payer
 from accounting.spending.lease import LEASE_NS
 from accounting.tables import event_table, usage_table
@@ -114,7 +116,7 @@ def standing(database: Database, code: str) -> int:
 
 
 async def until(check: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not check():
             await asyncio.sleep(0.02)
 
@@ -219,6 +221,32 @@ async def test_the_price_list_and_what_providers_miscount_are_kept_sane(
     with read_sessions(database.engine)() as session:
         kept = session.scalars(select(event_table.c.meta).where(event_table.c.kind == "lease")).all()
     assert [meta for meta in kept if meta != "{}"] == [f'{{"price":"{PRICE.id}"}}']
+
+
+@pytest.mark.anyio
+async def test_what_no_book_can_hold_keeps_nothing_aside(database: Database, tmp_path: Path) -> None:
+    """A provider counts nonsense, at a price with which it comes to more than any event may move."""
+    dear = replace(CLOUD, price=replace(PRICE, price=Price(0, 0, 2 * 10**12)))
+    async with keeping(database, tmp_path) as (books, bookkeeper):
+        bookkeeper.settle(trip(dear, await held_by(books)), said(10**9), DONE)
+        assert (await books.hold("req_2", Payer("ann"), CREDIT)).amount_nano == CREDIT
+
+
+@pytest.mark.anyio
+async def test_who_is_frozen_while_the_books_are_waited_for_gets_nothing(
+    database: Database, tmp_path: Path
+) -> None:
+    async with keeping(database, tmp_path) as (books, _):
+        await books.credit("c1", "ann", CREDIT, "test")
+        database.answers.clear()
+        asking = asyncio.create_task(books.hold("req_1", Payer("ann"), HELD))
+        await until(lambda: books.leases._draws == 1)
+        books.frozen_why = lambda _: "dispute d1"
+        database.answers.set()
+        with pytest.raises(PayerFrozen):
+            await asking
+        books.frozen_why = lambda _: None
+        assert (await books.hold("req_2", Payer("ann"), CREDIT)).amount_nano == CREDIT
 
 
 @pytest.mark.anyio

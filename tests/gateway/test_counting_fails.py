@@ -1,5 +1,6 @@
 """One answer that cannot be counted, or a batch that cannot be booked, costs nobody's charges."""
 
+from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -83,3 +84,19 @@ def test_a_batch_that_breaks_its_clerk_is_on_disk(tmp_path: Path) -> None:
     settler.breaks = True
     spool = booked(tmp_path, settler, [ended("one"), ended("two")])
     assert [entry.settlement.usage.request_id for entry in spool.read()] == ["one", "two"]
+
+
+def test_what_ends_in_the_moment_in_which_the_clerk_stops_is_on_disk(tmp_path: Path) -> None:
+    spool, metrics = Spool(tmp_path / "unbooked.jsonl"), Metrics.create()
+    clerk = Clerk(Settling(), spool, metrics, lambda _: None, Recounter(Known({}), metrics))  # type: ignore[arg-type]
+
+    class Interrupted(deque[Ended]):
+        def append(self, ended: Ended) -> None:
+            clerk.stop(30)
+            super().append(ended)
+
+    clerk.add(ended("one"))
+    clerk._waiting = Interrupted(clerk._waiting)
+    clerk.add(ended("two"))
+    clerk.add(ended("three"))
+    assert [entry.settlement.usage.request_id for entry in spool.read()] == ["one", "two", "three"]

@@ -57,7 +57,7 @@ def test_a_key_in_use_is_a_conflict(server: StripeServer, client: stripe.StripeC
         time.sleep(0.01)
     create()
     server.released.set()
-    slow.join(30)
+    slow.join(60)
     assert outcomes[0] == 409
     assert str(outcomes[1]).startswith("cus_")
 

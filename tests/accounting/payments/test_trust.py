@@ -1,11 +1,17 @@
 """Whom money is kept from: the frozen, debtors, cards that say no, and everybody while the books are broken."""
 
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+
 import pytest
+from sqlalchemy import Engine
 
 from accounting.errors import BooksBroken, InsufficientCredit
+from accounting.payments.auto import month_start_ns
 from accounting.payments.errors import PaymentInvalid
+from accounting.payments.terms import quote
 from accounting.rules.corrections import correction
-from tests.accounting.payments.house import HOUR_NS, USD, House
+from tests.accounting.payments.house import HOUR_NS, USD, House, open_house
 from tests.fakes.stripe import connect, paying
 
 _DAY_NS = 24 * HOUR_NS
@@ -192,6 +198,76 @@ def test_no_more_is_bought_unasked_than_a_day_allows(house: House) -> None:
     assert bought == [False, True, True, False]
     house.books.now_ns += _DAY_NS + HOUR_NS
     assert house.payments.topups.open_auto("ann", "a5") is not None
+
+
+def _spend_all(house: House, name: str) -> None:
+    if paid_nano := house.books.balance("user:ann:paid").available_nano:
+        house.books.post(correction(name, "user:ann:paid", "asset:bank", paid_nano))
+
+
+def test_no_more_is_paid_unasked_than_a_month_allows(house: House) -> None:
+    """Fees count, as does what is on its way; what was declined does not, nor what somebody bought by hand."""
+    payers, topups = house.payments.payers, house.payments.topups
+    house.buy("t1", saves=True)
+    with pytest.raises(PaymentInvalid, match=r"one top-up costs 26\.38 USD") as refused:
+        payers.top_up_below("ann", 20 * USD, 25 * USD, 24, 26 * USD)
+    assert refused.value.field == "per_month"
+    price_nano = quote(house.payments.topups.desk.terms, 25 * USD).total_nano
+    payers.top_up_below("ann", 20 * USD, 25 * USD, 24, 3 * price_nano - 1)
+    _spend_all(house, "t1")
+    method = house.stripe.state.objects[payers.find("ann").method_id or ""]
+    method["declines"] = True
+    declined = topups.open_auto("ann", "declined")
+    assert declined is not None
+    assert (declined.status, topups.spent_unasked("ann")) == ("failed", 0)
+    method["declines"] = False
+    house.books.now_ns += 5 * HOUR_NS
+    bought = []
+    for number in range(4):
+        bought.append(topups.open_auto("ann", f"a{number}") is not None)
+        _spend_all(house, f"a{number}")
+    assert bought == [True, True, False, False]
+    assert topups.spent_unasked("ann") == 2 * price_nano
+    # One nano-dollar more has room for the third one.
+    payers.top_up_below("ann", 20 * USD, 25 * USD, 24, 3 * price_nano)
+    assert topups.open_auto("ann", "a5") is not None
+    _spend_all(house, "a5")
+    assert topups.open_auto("ann", "a6") is None
+    house.books.now_ns += 31 * _DAY_NS
+    assert topups.spent_unasked("ann") == 0
+    assert topups.open_auto("ann", "a7") is not None
+
+
+def test_gateways_that_buy_at_once_keep_within_the_month_together(house: House, engine: Engine) -> None:
+    house.buy("t1", saves=True)
+    price_nano = quote(house.payments.topups.desk.terms, 25 * USD).total_nano
+    house.payments.payers.top_up_below("ann", 20 * USD, 25 * USD, 24, 2 * price_nano)
+    others = [open_house(house.books, engine, house.stripe.url) for _ in range(3)]
+    for number in range(4):
+        _spend_all(house, f"s{number}")
+        with ThreadPoolExecutor(len(others)) as threads:
+            wanted = [
+                threads.submit(other.topups.open_auto, "ann", f"a{number}-{place}")
+                for place, other in enumerate(others)
+            ]
+            for each in wanted:
+                each.result(60)
+    assert house.payments.topups.spent_unasked("ann") == 2 * price_nano
+    assert house.made("payment_intent") == 3, "the one by hand, and two"
+    house.check()
+
+
+@pytest.mark.parametrize(
+    ("moment", "begin"),
+    [
+        ("2026-11-01T00:00:00+00:00", "2026-11-01T00:00:00+00:00"),
+        ("2026-10-31T23:59:59+00:00", "2026-10-01T00:00:00+00:00"),
+        ("2028-02-29T12:00:00+00:00", "2028-02-01T00:00:00+00:00"),
+    ],
+)
+def test_months_are_those_of_utc(moment: str, begin: str) -> None:
+    found_ns = month_start_ns(int(datetime.fromisoformat(moment).timestamp()) * 10**9)
+    assert found_ns == int(datetime.fromisoformat(begin).timestamp()) * 10**9
 
 
 @pytest.mark.parametrize("end", ["requires_payment_method", "canceled", "succeeded"])

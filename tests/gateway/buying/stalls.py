@@ -129,7 +129,7 @@ class Stalls:
 
     async def until_told(self, seller: MarketSeller, nano: int) -> None:
         """Receipts travel behind the answer's back."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while seller.confirmed_nano != nano:
                 await asyncio.sleep(0.01)
 
@@ -189,7 +189,7 @@ async def stalls(folder: Path, *manners: dict[str, Any], **orders: Any) -> Async
             "house_url": house.url,
             "house_key": KEY,
             "allows_loopback": True,
-            "bounds": Bounds(first_byte_s=2, silence_s=0.5),
+            "bounds": Bounds(first_byte_s=10, silence_s=3),
         }
         app = await stack.enter_async_context(opened(Orders("", str(folder / "market"), **(given | orders))))
         learn(app, house.records)

@@ -59,7 +59,7 @@ class Accounts:
 
     async def book_until_told(self, *but: str) -> None:
         """Until the buyer has no more to tell but these."""
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             while [each.id for each in await self.told()] != list(but):
                 await self.book()
                 await asyncio.sleep(0.05)
@@ -101,7 +101,7 @@ class Accounts:
 
     async def have_room(self) -> None:
         """Whoever hung up has left the buyer, too, and the gateway has been told."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while msgspec.json.decode(await self.lane.ask_buyer("GET", "/healthz"))["in_flight"]:
                 await asyncio.sleep(0.02)
             now = msgspec.json.decode(await self.lane.ask_buyer("GET", "/offers"), type=Offers)
@@ -112,7 +112,7 @@ class Accounts:
         """The buyer's process, at once."""
         (pid,) = self.lane._buyer.pids
         os.kill(pid, signal.SIGKILL)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while self.lane._buyer.pids in ([], [pid]) or not self.lane.offers("mill-1b"):
                 await asyncio.sleep(0.05)
 
@@ -188,5 +188,5 @@ async def bought_by_one_who_died(accounts: Accounts) -> None:
     }
     body = {"model": "mill-1b", "max_tokens": 64, **ASKED}
     async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=str(path))) as client:
-        answered = await client.post("http://buyer/v1/chat/completions", json=body, headers=headers, timeout=20)
+        answered = await client.post("http://buyer/v1/chat/completions", json=body, headers=headers, timeout=60)
     assert answered.status_code == 200

@@ -39,6 +39,29 @@ async def test_credits_whose_allocation_got_lost_are_asked_for_under_the_same_ke
         assert first == second
 
 
+async def test_a_house_that_is_still_at_it_is_asked_under_the_same_key(tmp_path: Path) -> None:
+    """Whoever asked first has hung up, or waited too long; the credits are put aside all the same."""
+    async with stalls(tmp_path, {}) as market:
+        market.house.loses_answers, market.house.is_at_it = 1, 2
+        for _ in range(3):
+            assert (await market.ask(market.sellers[0])).status == 502
+        assert (await market.ask(market.sellers[0])).text == ANSWER
+        assert (len(market.house.keys), len(set(market.house.keys))) == (4, 1)
+
+
+async def test_credits_that_were_asked_for_by_who_has_hung_up_are_the_next_one_s(tmp_path: Path) -> None:
+    async with stalls(tmp_path, {}) as market:
+        market.house.waits_s = 0.2
+        gone = asyncio.create_task(market.ask(market.sellers[0]))
+        async with asyncio.timeout(20):
+            while not market.house.asked:
+                await asyncio.sleep(0.005)
+        gone.cancel()
+        assert (await market.ask(market.sellers[0])).text == ANSWER
+        assert (gone.cancelled(), len(market.house.asked)) == (True, 1)
+        assert market.nothing_is_open()
+
+
 async def test_credit_is_renewed_before_it_runs_out(tmp_path: Path) -> None:
     async with stalls(tmp_path, {}, allocation_nano=20_000) as market:
         (seller,) = market.sellers
@@ -80,7 +103,7 @@ async def test_a_number_is_used_once_whatever_happens(tmp_path: Path) -> None:
         store = market.app.buyer._means.store
         dying = asyncio.create_task(market.ask(seller, listing=market.listing_of(seller), max_tokens=900))
         seller.manners = Manners(chunk_s=0.05, texts=("grind " * 250, *["more "] * 50))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while len(seller.raw) < 2 or not store.jobs(channel)[-1].progress:
                 await asyncio.sleep(0.005)
         # What a crash leaves: the voucher is on disk, our receipt is not.

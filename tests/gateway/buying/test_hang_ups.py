@@ -71,7 +71,7 @@ async def hang_up(market: Fair, bytes_read: int, **fields: Any) -> None:
         caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         await loop.sock_connect(caller, ("127.0.0.1", market.running.port))
         await loop.sock_sendall(caller, raw.replace(market.running.key.encode(), market.key.encode()))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while taken < bytes_read:
                 taken += len(await loop.sock_recv(caller, 4096))
         await asyncio.sleep(1)
@@ -82,7 +82,7 @@ async def owed(market: Fair, request_id: str) -> int:
     lane = market.running.services.lanes["market"]
     assert isinstance(lane, MarketLane)
     found: list[Owed] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not found:
             page = msgspec.json.decode(await lane.ask_buyer("GET", "/owed?after="), type=OwedPage)
             found = [each for each in page.requests if each.id == request_id]

@@ -43,7 +43,7 @@ async def test_they_agree_to_the_nano(tmp_path: Path) -> None:
                 owed_nano += bill.cost_nano
                 await shop.is_empty()
             (tie,) = app.buyer._credit._ties[record.issuer]
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 while settle(await shop.known(tie.terms)).confirmed_nano != owed_nano:
                     await asyncio.sleep(0.02)
             due = settle(await shop.known(tie.terms))

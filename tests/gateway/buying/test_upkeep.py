@@ -35,7 +35,7 @@ async def test_a_write_that_fails_is_made_up_for(tmp_path: Path) -> None:
         with pytest.raises(OperationalError):
             sellers.keep()
         await asyncio.sleep(0.1)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not store.tracks():
             await asyncio.sleep(0.01)
     assert [(row.seller, row.tokens) for row in store.tracks()] == [("ann", 50)]

@@ -2,15 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from sqlalchemy.exc import OperationalError
 
 from accounting.errors import InsufficientCredit, LedgerBusy
+from accounting.ledger.postings import Posted, Posting
+from accounting.payments.ledger import Ledger
+from accounting.rules import grants
+from accounting.rules.earnings import RESERVE_DAYS
 from accounting.rules.held import Payer
 from accounting.rules.parts import Share
 from market.house.allocations import Allocations
+from market.house.terms import DAY_NS
 from tests.market.house.conftest import USD, House
 from tests.market.house.dealing import Dealing
 
@@ -68,6 +73,78 @@ def test_an_allocation_that_two_processes_make_at_once_is_kept(
     house.books.credit("ann", 60 * USD)
     house.allocate(limit_nano=60 * USD, allocation_id="a-y")
     assert house.is_sound()
+
+
+def test_an_allocation_that_two_processes_put_aside_otherwise_is_made_once(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pool gets credits in between: the other one has drawn from it, and this one from the user's own."""
+    made: list[str] = []
+
+    def other() -> None:
+        house.books.post(grants.pool_credit("c1", "club", 20 * USD, "test"))
+        made.append(house.allocate(limit_nano=60 * USD, pool="club", allocation_id="a-x")[0].digest)
+
+    _interrupt_booking(monkeypatch, "hold:a-x", other)
+    allocation, _ = house.allocate(limit_nano=60 * USD, pool="club", allocation_id="a-x")
+    assert made == [allocation.digest]
+    assert (house.held(), house.books.balance("pool:club:paid").held_nano) == (40 * USD, 20 * USD)
+    assert house.is_sound()
+
+
+def test_who_forfeits_while_a_sale_is_settled_has_not_earned_it(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allocation, terms = house.allocate()
+    records = Dealing(terms).serve()
+    _interrupt_booking(monkeypatch, "settle:", lambda: house.forfeiture.forfeit("sam", "another model"))
+    house.settle(allocation, records)
+    house.sellers.bar("sam", None)
+    house.wait(40 * DAY_NS)
+    house.look()
+    assert (house.earned(), house.posted("user:ann:paid")) == (0, 100 * USD)
+    assert house.is_sound()
+
+
+@pytest.mark.parametrize("at", ["available", "book"])
+def test_what_two_gateways_let_mature_at_once_is_released_whole(
+    house: House, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    allocation, terms = house.allocate()
+    house.settle(allocation, Dealing(terms).serve())
+    earned = house.earned()
+    house.wait(9 * DAY_NS)
+    house.earnings.mature("sam")
+    ledgers = {"available": Ledger.available, "book": Ledger.book}
+    looks = 0
+
+    def interrupted(ledger: Ledger, asked: Any) -> Any:
+        nonlocal looks
+        monkeypatch.setattr(Ledger, at, ledgers[at])
+        looks += 1
+        house.earnings.look()
+        return ledgers[at](ledger, asked)  # type: ignore[operator]
+
+    monkeypatch.setattr(Ledger, at, interrupted)
+    house.earnings.look()
+    assert looks == 1
+    house.wait((RESERVE_DAYS + 1) * DAY_NS)
+    house.look()
+    assert (house.posted("seller:sam:payable"), house.posted("seller:sam:reserve")) == (earned, 0)
+    assert house.is_sound()
+
+
+def _interrupt_booking(monkeypatch: pytest.MonkeyPatch, key: str, happen: Callable[[], object]) -> None:
+    """Has something happen once, just before an event with such a key is booked."""
+    book = Ledger.book
+
+    def interrupted(ledger: Ledger, posting: Posting) -> Posted | None:
+        if posting.idem_key.startswith(key):
+            monkeypatch.setattr(Ledger, "book", book)
+            happen()
+        return book(ledger, posting)
+
+    monkeypatch.setattr(Ledger, "book", interrupted)
 
 
 def _until_not_busy(ask: Callable[[], T]) -> T:
