@@ -197,6 +197,18 @@ class Controller:
         await self._roster.drain(node_id, draining=draining)
         return node_id
 
+    def name_of(self, node_id: NodeId) -> str:
+        """How a machine of the book is called."""
+        return self._authority.machines.records[node_id].name
+
+    def check_name(self, node_id: NodeId, name: str) -> None:
+        """Raises NameTaken."""
+        self._authority.machines.check_name(node_id, name)
+
+    def rename_machine(self, node_id: NodeId, name: str) -> None:
+        """Call a machine of the book otherwise. Raises NameTaken, OSError."""
+        self._roster.rename(node_id, name)
+
     async def draft_plan(self, without: Sequence[str] = (), *, including: Sequence[str] = ()) -> PlanDraft:
         """What would be planned now without the machines of these names; nothing comes of it.
 
@@ -284,16 +296,18 @@ class Controller:
     def topology(self) -> Topology:
         deployment, (status, reason) = self._manager.deployment, self._manager.readiness.status
         members = tuple(self._roster.membership.present())
+        # A plan has its machines as they were called when it was made.
+        names = {member.node_id: member.name for member in members}
         return Topology(
             status=status,
             reason=reason,
             epoch=self._manager.epoch,
             model=self.model_name,
             members=members,
-            plan=deployment.plan if deployment else None,
+            plan=deployment.plan.naming(names) if deployment else None,
             head=deployment.head.node_id if deployment else None,
             round_trip_ms=deployment.round_trip_ms if deployment else None,
-            standbys=self._manager.standbys.ready,
+            standbys=tuple(copy.naming(names) for copy in self._manager.standbys.ready),
             embedding_model=self.embeddings.model_name,
             embedder=embedder.node_id if (embedder := self.embeddings.machine) else None,
             embedder_status=self.embeddings.readiness.status,

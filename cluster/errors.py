@@ -16,6 +16,7 @@ ClusterError
 ├── NodeFailed               one machine could not do its part of a rollout
 ├── PlanOutdated             what the plan was made for has changed: make another one
 ├── MachineUnknown           no machine has this name, or several have
+├── NameTaken                another machine is called so, or known by an id that begins so
 └── GenerationError          how a request can end; crosses the wire as (code, message, param)
     ├── RequestInvalid
     ├── ContextLengthExceeded
@@ -86,6 +87,10 @@ class PlanOutdated(ClusterError):
 
 
 class MachineUnknown(ClusterError):
+    pass
+
+
+class NameTaken(ClusterError):
     pass
 
 

@@ -19,10 +19,15 @@ import migrations
 
 def migrate(connection: Connection) -> None:
     """Run every migration that the database has not had, in the connection's own transaction."""
+    command.upgrade(config_of(connection), "head")
+
+
+def config_of(connection: Connection) -> Config:
+    """Alembic's view of our migrations, on this connection."""
     config = Config()
     config.set_main_option("script_location", str(Path(migrations.__file__).parent).replace("%", "%%"))
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    return config
 
 
 def main() -> None:

@@ -8,7 +8,9 @@ from typing import Literal
 
 EVENTS_MAX = 200
 
-EventKind = Literal["joined", "lost", "removed", "drained", "undrained", "plan", "ready", "broken", "failed"]
+EventKind = Literal[
+    "joined", "lost", "removed", "drained", "undrained", "renamed", "plan", "ready", "broken", "failed"
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,14 @@ class Membership:
             self._seen_s[node_id] = self.clock()
         return not was_well and self.is_well(node_id)
 
+    def rename(self, node_id: NodeId, name: str) -> None:
+        """Call a member otherwise, if it is here."""
+        if member := self._members.get(node_id):
+            self._members[node_id] = replace(member, name=name)
+
+    def find(self, node_id: NodeId) -> Member | None:
+        return self._members.get(node_id)
+
     def forget(self, node_id: NodeId) -> Member | None:
         self._seen_s.pop(node_id, None)
         self._signs.pop(node_id, None)

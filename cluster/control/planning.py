@@ -100,8 +100,11 @@ class Planning:
 
         Raises MachineUnknown for the owners.
         """
+        present = self._roster.membership.present()
+        # It has its machines as they were called when it was made.
+        now = now and now.naming({member.node_id: member.name for member in present})
         out = (self._roster.draining - including) | without
-        members = [member for member in self._roster.membership.present() if member.node_id not in out]
+        members = [member for member in present if member.node_id not in out]
         try:
             then = await self._plan_over(model, members, head)
         except ModelDoesNotFit as error:

@@ -93,18 +93,21 @@ class Roster:
         self._connections[node_id] = connection
         with contextlib.suppress(OSError):  # A full disk: it is noted at the next change of the book.
             self._authority.note(node_id, hello.name)
-        member = Member(node_id, hello.name, hello.machine)
+        called = self.machines.called(node_id, hello.name)
+        member = Member(node_id, called, hello.machine)
         reason = "it was dropped"
         try:
             # The node waits longer for us than we for it: it is we who say who is in the cluster.
             await channel.send(wire.Welcome(HEARTBEAT_MS, NODE_PATIENCE_MS))
             await channel.send(wire.Removed(sorted(self._authority.machines.removed)))
             self.membership.admit(member)
-            log.info("node present", node=hello.name, node_id=node_id, peer=channel.address)
-            self.chronicle.note("joined", f"{hello.name} is here")
+            log.info("node present", node=called, node_id=node_id, peer=channel.address)
+            self.chronicle.note("joined", f"{called} is here")
             self._tell(member, hello)
             while True:
                 message, _ = await channel.receive()
+                # By the name that it has now.
+                member = self.membership.find(node_id) or member
                 await self._handle(member, connection, message)
         except LinkError as error:
             reason = str(error)
@@ -143,6 +146,14 @@ class Roster:
             if member.node_id == node_id:
                 with contextlib.suppress(PeerRejected):  # With so much unread it looks again anyway.
                     self._tell(member, wire.Tick())
+
+    def rename(self, node_id: NodeId, name: str) -> None:
+        """Call a machine otherwise, wherever it is shown. Raises NameTaken, OSError."""
+        before = self._authority.machines.records[node_id].name
+        self._authority.machines.rename(node_id, name)
+        self.membership.rename(node_id, name)
+        log.info("machine renamed", node=name, node_id=node_id, before=before)
+        self.chronicle.note("renamed", f"{before} is called {name} from now on")
 
     async def expel(self, node_id: NodeId) -> None:
         """Put a machine out that has just been removed: it and everybody else are told."""

@@ -1,9 +1,11 @@
 """A plan as data: who takes part, which stage holds what, and what is expected of it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from cluster.models.layer_cost import Precision
 from cluster.nodes.probe import Machine
@@ -84,6 +86,11 @@ class PlannedStage(Struct, frozen=True):
     weight_bytes: int
     reason: str
 
+    def naming(self, names: Mapping[NodeId, str]) -> "PlannedStage":
+        """The same with its machine called so; sentences keep the name that they were written with."""
+        name = names.get(self.member.node_id, self.member.name)
+        return self if name == self.member.name else replace(self, member=replace(self.member, name=name))
+
 
 class Plan(Struct, frozen=True, kw_only=True):
     """Stages in ring order, the KV cache they share, and in words why it is so.
@@ -107,6 +114,11 @@ class Plan(Struct, frozen=True, kw_only=True):
     def cut(self) -> tuple[tuple[NodeId, int], ...]:
         """Who holds the layers up to which one: where two plans agree in this, a new ring would gain nothing."""
         return tuple((stage.member.node_id, stage.spec.end_layer) for stage in self.stages)
+
+    def naming(self, names: Mapping[NodeId, str]) -> "Plan":
+        """As a stage does it."""
+        stages = tuple(stage.naming(names) for stage in self.stages)
+        return replace(self, stages=stages, standbys=tuple(copy.naming(names) for copy in self.standbys))
 
     @property
     def context_tokens(self) -> int:

@@ -7,23 +7,29 @@ from pathlib import Path
 
 import msgspec
 
-from cluster.errors import MachineUnknown
+from cluster.errors import MachineUnknown, NameTaken
 from cluster.trust.identity import NodeId, replace_file
 
 # Beside those that were removed, each of which somebody has put out by hand.
 MACHINES_MAX = 4096
 # How long a removed machine is kept out beyond its certificate: somebody's clock may be slow.
 CLOCK_MARGIN_S = 24 * 3600.0
+# So much of an id is enough to mean a machine by it.
+_ID_MIN = 6
 
 
 class MachineRecord(msgspec.Struct, kw_only=True):
-    """One machine; times in seconds since the epoch, `removed_s` 0 for one that may take part."""
+    """One machine; times in seconds since the epoch, `removed_s` 0 for one that may take part.
+
+    `own_name` is what it calls itself, where somebody has given it another `name`.
+    """
 
     name: str
     joined_s: float
     certified_until_s: float
     removed_s: float = 0.0
     draining: bool = False
+    own_name: str = ""
 
 
 @dataclass(slots=True)
@@ -65,10 +71,17 @@ class MachineBook:
         self._save()
 
     def seen(self, node_id: NodeId, name: str, until_s: float) -> None:
-        """A machine is here under this name; `until_s` is for one that joined before there was a book."""
+        """A machine is here and calls itself so; `until_s` is for one that joined before there was a book.
+
+        A name that it was given stays.
+        """
         record = self._records.get(node_id)
         if record is None:
             self.certified(node_id, name, until_s)
+        elif record.own_name:
+            if record.own_name != name:
+                record.own_name = name
+                self._save()
         elif record.name != name:
             record.name = name
             self._save()
@@ -81,7 +94,7 @@ class MachineBook:
         there = {node_id: record for node_id, record in self._records.items() if not record.removed_s}
         if name in there:
             return NodeId(name)
-        is_id = len(name) >= 6
+        is_id = len(name) >= _ID_MIN
         found = [
             node_id
             for node_id, record in there.items()
@@ -94,6 +107,30 @@ class MachineBook:
                 f"{len(found)} machines are called {name}: say which by its id, {' or '.join(found)}"
             )
         return found[0]
+
+    def called(self, node_id: NodeId, own_name: str) -> str:
+        """How a machine is called that calls itself so."""
+        record = self._records.get(node_id)
+        return record.name if record and record.own_name else own_name
+
+    def check_name(self, node_id: NodeId, name: str) -> None:
+        """Whether this machine may be called so. Raises NameTaken where `find` could mean another one by it."""
+        for other_id, other in self._records.items():
+            if other_id == node_id or other.removed_s:
+                continue
+            if other.name.casefold() == name.casefold() or (len(name) >= _ID_MIN and other_id.startswith(name)):
+                raise NameTaken(f"{other.name} ({other_id}) is called so: choose another name")
+
+    def rename(self, node_id: NodeId, name: str) -> None:
+        """Call a machine otherwise than it does itself; by its own name it says again itself how it is called.
+
+        Raises NameTaken.
+        """
+        self.check_name(node_id, name)
+        record = self._records[node_id]
+        own_name = record.own_name or record.name
+        record.name, record.own_name = name, "" if name == own_name else own_name
+        self._save()
 
     def remove(self, node_id: NodeId) -> None:
         """Out for good: what it is let in with is a new key and a new token."""

@@ -9,13 +9,13 @@ from msgspec import to_builtins
 from pydantic import BaseModel, ConfigDict, Field
 
 from cluster.control.topology import Topology
-from cluster.errors import MachineUnknown, ModelNotFound, PeerRejected
+from cluster.errors import MachineUnknown, ModelNotFound, NameTaken, PeerRejected
 from cluster.plans.plan import Plan, PlannedStage
 from cluster.trust.addresses import Target
 from cluster.trust.identity import NodeId
 from gateway.api import audit, keys, me, model_terms, pauses, people, quotas, sales, sellers
 from gateway.api.authority import HEADER, Authority, Operator
-from gateway.api.fields import Named
+from gateway.api.fields import Body, Named
 from gateway.errors import Conflict, NotFound
 from gateway.records.request_log import ROWS_MAX
 from gateway.services import Services
@@ -37,6 +37,16 @@ class PlanQuestion(BaseModel):
     model_config = ConfigDict(extra="forbid")
     without: list[str] = Field(default=[], max_length=256)
     including: list[str] = Field(default=[], max_length=256)
+
+
+_NAME = r"^[^\s/\x00-\x1f\x7f]([^/\x00-\x1f\x7f]*[^\s/\x00-\x1f\x7f])?$"
+MachineName = Annotated[str, Field(min_length=1, max_length=64, pattern=_NAME)]
+
+
+class NewName(Body):
+    """What people are to call a machine; commands and addresses have it in them."""
+
+    name: MachineName
 
 
 Limit = Annotated[int, Query(ge=1, le=ROWS_MAX)]
@@ -114,9 +124,32 @@ async def drain_machine(authority: Operator, name: Named, undo: bool = False) ->
     return {"drained": drained, "undo": undo}
 
 
-async def _write_down(authority: Authority, action: str, target: str) -> None:
+@router.post("/machines/{name}/rename")
+async def rename_machine(authority: Operator, name: Named, wanted: NewName) -> dict[str, Any]:
+    """Call a machine otherwise than it does itself, wherever it is shown, until it is given its own name again."""
+    services = authority.services
+    controller, owners = services.controller, services.settings.cluster.owners
+    try:
+        node_id = controller.machine(name)
+        before = controller.name_of(node_id)
+        controller.check_name(node_id, wanted.name)
+    except MachineUnknown as error:
+        raise NotFound(str(error)) from None
+    except NameTaken as error:
+        raise Conflict(f"name: {error}", param="name") from None
+    if named := {before, wanted.name} & set(owners):
+        # By its name it may hold what only owners may.
+        text = f"name: cluster.owners in the settings has {named.pop()}: put the machine's id there first"
+        raise Conflict(text, param="name")
+    change = {"from": before, "to": wanted.name}
+    await _write_down(authority, "machine.rename", f"machine:{node_id}", change)
+    controller.rename_machine(node_id, wanted.name)
+    return {"renamed": node_id} | change
+
+
+async def _write_down(authority: Authority, action: str, target: str, after: dict[str, Any] | None = None) -> None:
     """Before it is done: what is done and not written down cannot be found out any more."""
-    await asyncio.to_thread(authority.directory.audit.add, authority.actor, action, target)
+    await asyncio.to_thread(authority.directory.audit.add, authority.actor, action, target, after)
 
 
 @router.post("/plan")

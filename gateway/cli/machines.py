@@ -172,6 +172,19 @@ def remove(
         output.say(f"{name} ({done['removed']}) is out; its work goes on elsewhere.")
 
 
+@app.command("rename")
+def rename(
+    name: Annotated[str, Machine("The machine's name, or its id.")],
+    new_name: Annotated[str, typer.Argument(help="What it is to be called.")],
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Call a machine otherwise than it does itself. Example: millrace machines rename laptop anns-laptop"""
+    path = f"/admin/machines/{quote(name, safe='')}/rename"
+    done = ask(settings_from(data_dir), "POST", path, {"name": new_name})
+    output.tell(done, f"{done['from']} is called {done['to']} from now on.", as_json=as_json)
+
+
 @app.command("drain")
 def drain(
     name: Annotated[str, Machine("The machine's name, or its id.")],

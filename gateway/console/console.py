@@ -9,11 +9,14 @@ from starlette.routing import Match
 from gateway.console import password_sign_in, sign_in, static_files
 from gateway.console.access import find_visitor
 from gateway.console.browser import PATH
+from gateway.console.figures.month_spend import MonthSpend
 from gateway.console.figures.usage import UsageFigures
 from gateway.console.live import Feeds
 from gateway.console.navigation import PAGES, Page
 from gateway.console.pages import ROUTERS
+from gateway.console.pages.selling.first_sales import FirstSales
 from gateway.console.sharing import Shared
+from gateway.data_folder import DataFolder
 from gateway.errors import NotFound
 from gateway.services import Services
 
@@ -22,20 +25,28 @@ _last = APIRouter()
 
 @dataclass(frozen=True, slots=True)
 class Console:
-    """What lives as long as the gateway: the pages that somebody has built, who looks at which live and what those
-    share, and what was used, as the books said it a moment ago."""
+    """What lives as long as the gateway: the pages that somebody has built, who looks at which live, and what they
+    share: what was used, as the books said it a moment ago, what was first sold, what keys spent.
+    """
 
     pages: tuple[Page, ...]
     feeds: Feeds
     usage: UsageFigures
     shared: Shared
+    first_sales: FirstSales
+    month_spend: MonthSpend
 
 
 def add_console(app: FastAPI, services: Services) -> None:
     """Its routes, behind all others of the app; `app.state.console` for them."""
     built = tuple(page for page in PAGES if _is_built(page))
     app.state.console = Console(
-        built, Feeds(lambda: services.guests.is_closed), UsageFigures(services.books.look), Shared()
+        built,
+        Feeds(lambda: services.guests.is_closed),
+        UsageFigures(services.books.look),
+        Shared(),
+        FirstSales(DataFolder(services.settings.data_dir).market),
+        MonthSpend(),
     )
     for router in (static_files.router, sign_in.router, password_sign_in.router, *ROUTERS, _last):
         app.include_router(router, include_in_schema=False)

@@ -93,10 +93,12 @@ def _scope_of(visitor: Visitor) -> str:
 
 
 async def live_response(request: Request, visitor: Visitor, live_page: LivePage) -> "LiveResponse":
-    """The stream of a page's changes. Raises RateLimited where too many are open."""
-    feeds: Feeds = request.app.state.console.feeds
+    """The stream of a page's changes, and of what every page tells. Raises RateLimited where too many are open."""
+    console = request.app.state.console
+    feeds: Feeds = console.feeds
     feeds.refuse_too_many(visitor.caller.user_id)
-    return LiveResponse(feeds, visitor, live_page, request.headers.get("last-event-id", ""))
+    told: LivePage = console.first_sales.beside(live_page, visitor)
+    return LiveResponse(feeds, visitor, told, request.headers.get("last-event-id", ""))
 
 
 class LiveResponse(StreamingResponse):

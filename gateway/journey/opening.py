@@ -70,7 +70,8 @@ async def _others(services: Services, trip: Trip, rest: deque[Candidate], refusa
     elif isinstance(refusal, _NO_MONEY):
         trip.may_pay = False
     elif trip.offer:
-        trip.refused_models |= {trip.offer.model}
+        # Behind the same alias another backend may have another model.
+        trip.refused_models |= frozenset(trip.offer.stands_for or (trip.offer.model,))
     trip.decision = structs.replace(trip.decision, candidates=tuple(rest))
     try:
         await take_other_turn(services, trip)
@@ -80,9 +81,10 @@ async def _others(services: Services, trip: Trip, rest: deque[Candidate], refusa
 
 
 async def enter_for(services: Services, trip: Trip, offer: Offer) -> None:
-    """Limits on the model that is to answer hold, too, where that is not the one asked for. Raises RateLimited."""
-    if trip.ticket and trip.ticket.answers_by != offer.model:
-        await services.limits.enter_beside(trip.ticket, trip.caller, offer.model)
+    """Limits on what is to answer hold, too, where it was asked for by another name. Raises RateLimited."""
+    ticket = trip.ticket
+    if ticket and (offer.model != ticket.model or offer.stands_for or ticket.further):
+        await services.limits.enter_beside(ticket, trip.caller, (offer.model, *offer.stands_for))
 
 
 async def _open(services: Services, trip: Trip, offer: Offer) -> Answer:

@@ -70,9 +70,13 @@ def _allowed(trip: Trip, decision: Decision) -> Decision:
     candidates = tuple(
         candidate
         for candidate in decision.candidates
-        if (trip.may_pay or candidate.offer.price is None) and candidate.offer.model not in trip.refused_models
+        if (trip.may_pay or candidate.offer.price is None) and _is_open(trip, candidate.offer)
     )
     return structs.replace(decision, candidates=candidates)
+
+
+def _is_open(trip: Trip, offer: Offer) -> bool:
+    return trip.refused_models.isdisjoint((offer.model, *offer.stands_for))
 
 
 async def _wait(services: Services, trip: Trip, best: Candidate, patience_s: float) -> bool:

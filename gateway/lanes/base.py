@@ -25,8 +25,10 @@ State = Literal["ready", "starting", "draining", "down"]
 class Offer:
     """One model at one backend of a lane, as routing sees it just now. `note` explains a state in words.
 
-    `served_as` is the model's name there, where callers know it by an alias. `clearance` is the most private label
-    that may go there. `is_resident` is False where the model must be loaded first, which takes about `load_s`.
+    `served_as` is the model's name there, where callers know it by an alias; `stands_for` are the names by which
+    callers may ask for the same model besides, where `model` is an alias: limits on them hold, too. `clearance` is
+    the most private label that may go there. `is_resident` is False where the model must be loaded first, which
+    takes about `load_s`.
     `queued` and `running` are the backend's own word on all its requests, None where it says nothing.
     `continues`: where the last message of a chat is the assistant's, its text is gone on with.
     `weights` name the model byte for byte and its precision, where the backend can go on behind given tokens:
@@ -47,6 +49,7 @@ class Offer:
     slots: int | None = None
     price: PricedModel | None = None
     served_as: str | None = None
+    stands_for: tuple[str, ...] = ()
     clearance: Privacy = "private"
     region: str | None = None
     quantization: str | None = None

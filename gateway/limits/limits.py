@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NoReturn, Protocol
 
 from gateway.identity.caller import Caller
@@ -60,15 +60,19 @@ class Limits:
         plan, now_s = self.plans.of(caller, model), self._clock()
         return Ticket(plan, tokens, now_s, self._clock, self, model) if plan.take(tokens, now_s) else None
 
-    async def enter_beside(self, ticket: Ticket, caller: Caller, model: str) -> None:
-        """This model is to answer, in place of the one asked for: limits that name it hold as well.
+    async def enter_beside(self, ticket: Ticket, caller: Caller, names: Iterable[str]) -> None:
+        """A model of these names is to answer, where another name was asked for: limits on them hold as well.
 
         Raises:
             RateLimited: one of them is reached.
         """
+        further = tuple(name for name in names if name != ticket.model)
+        if further == ticket.further:
+            return
         ticket.put_beside(None)
-        if model != ticket.model:
-            ticket.put_beside(await self._enter(self.plans.beside(caller, model), ticket.tokens, model))
+        if further:
+            plan = self.plans.beside(caller, *further)
+            ticket.put_beside(await self._enter(plan, ticket.tokens, further[0]), further)
 
     async def _enter(self, plan: Plan, tokens: int, model: str) -> Ticket:
         now_s = self._clock()

@@ -104,10 +104,10 @@ NO_PLAN = Plan(())
 class _KeyPlans:
     """One key's plans: one for each model that a limit names, and one for all others.
 
-    `of_model` has the limits that name a model alone, without those on all.
+    `of_models` has the limits that name some models alone, without those on all.
     """
 
-    __slots__ = ("by_model", "general", "of_model", "quotas")
+    __slots__ = ("_counters", "by_model", "general", "of_models", "quotas")
 
     def __init__(self, quotas: tuple[Quota, ...], counter: Callable[[Quota], Counter]) -> None:
         self.quotas = quotas
@@ -115,7 +115,16 @@ class _KeyPlans:
         self.general = Plan(have for model, have in counters if model is None)
         names = {model for model, _ in counters if model is not None}
         self.by_model = {name: Plan(have for model, have in counters if model in (None, name)) for name in names}
-        self.of_model = {name: Plan(have for model, have in counters if model == name) for name in names}
+        self._counters = counters
+        self.of_models: dict[tuple[str, ...], Plan] = {(): NO_PLAN}
+
+    def naming(self, models: Iterable[str]) -> Plan:
+        """Made when such a request first comes. No more of them than there are sets of models that limits name."""
+        named = tuple(sorted({name for name in models if name in self.by_model}))
+        plan = self.of_models.get(named)
+        if plan is None:
+            plan = self.of_models[named] = Plan(have for model, have in self._counters if model in named)
+        return plan
 
 
 class Plans:
@@ -131,12 +140,12 @@ class Plans:
             plans = self._look_again(caller, plans)
         return plans.by_model.get(model, plans.general) if plans.by_model else plans.general
 
-    def beside(self, caller: Caller, model: str) -> Plan:
-        """What a request goes through in addition to its own plan when this model answers in another's place."""
+    def beside(self, caller: Caller, *models: str) -> Plan:
+        """What a request goes through in addition to its own plan when the model that answers has these names."""
         plans = self._by_key.get(caller.key_id)
         if plans is None or plans.quotas is not caller.quotas:
             plans = self._look_again(caller, plans)
-        return plans.of_model.get(model, NO_PLAN)
+        return plans.naming(models)
 
     def _look_again(self, caller: Caller, known: _KeyPlans | None) -> _KeyPlans:
         if known is not None and known.quotas == caller.quotas:

@@ -30,7 +30,8 @@ def used_in(session: Session, key: CounterKey, since_s: int) -> int:
     usage = usage_table.c
     query = select(_sum(key)).where(usage.started_ns >= since_s * _NS_PER_S, used_by(key.scope))
     if key.model is not None:
-        query = query.where(usage.model == key.model)
+        # Behind an alias or in another's place it answered by its own name, and counted by that, too.
+        query = query.where(or_(usage.model == key.model, usage.served_model == key.model))
     if key.measure == "tokens":
         # What was found needed nobody's work.
         query = query.where(usage.lane != FROM_CACHE)

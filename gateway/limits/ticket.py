@@ -19,8 +19,8 @@ class SpendDesk(Protocol):
 class Ticket(Struct, eq=False):
     """What a request has reserved, once its plan was taken. One event loop owns it.
 
-    It is within the limits of the `model` that was asked for. Where another one answers, the limits that name that
-    one are a ticket of their own `beside` this, which ends with it.
+    It is within the limits of the `model` that was asked for. Where what answers has `further` names, the limits
+    on those are a ticket of their own `beside` this, which ends with it.
     """
 
     plan: Plan
@@ -31,13 +31,9 @@ class Ticket(Struct, eq=False):
     model: str = ""
     spend_nano: int = 0
     beside: "Ticket | None" = None
+    further: tuple[str, ...] = ()
     debited: tuple[Counter, ...] = ()
     """The limits on money that it was taken from, once it has left."""
-
-    @property
-    def answers_by(self) -> str:
-        """The model whose limits it is within."""
-        return self.beside.model if self.beside else self.model
 
     async def reserve_spend(self, amount_nano: int) -> None:
         """The most that the request may cost, in addition to what is reserved already.
@@ -74,9 +70,9 @@ class Ticket(Struct, eq=False):
         if self.beside:
             self.beside.correct(more_nano)
 
-    def put_beside(self, other: "Ticket | None") -> None:
-        """Another model is to answer than the one asked for, or than the one before, which did not."""
-        before, self.beside = self.beside, other
+    def put_beside(self, other: "Ticket | None", further: tuple[str, ...] = ()) -> None:
+        """What is to answer has other names than the one asked for, or than the one before, which did not."""
+        before, self.beside, self.further = self.beside, other, further
         if before:
             before.leave(0, 0, is_served=False)
 

@@ -33,7 +33,10 @@ def offering(
     """Names go in this order: what the owner set, what the backend calls its models, further names, aliases."""
     warnings = list(report.warnings)
     served = _served(backend, report, warnings)
-    offers = {name: _offer(backend, report, standing, name, model, loads) for name, model in served.items()}
+    offers = {
+        name: _offer(backend, report, standing, name, model, loads, _further(name, model, served))
+        for name, model in served.items()
+    }
     for alias, targets in aliases.items():
         target = next((name for name in targets if name in served), None)
         if target is None:
@@ -41,8 +44,14 @@ def offering(
         if alias in offers:
             warnings.append(f"alias {alias} is not used here: the backend has a model of that name")
             continue
-        offers[alias] = _offer(backend, report, standing, alias, served[target], loads)
+        names = (target, *offers[target].stands_for)
+        offers[alias] = _offer(backend, report, standing, alias, served[target], loads, names)
     return Offering(offers, tuple(warnings))
+
+
+def _further(name: str, model: ModelReport, served: Mapping[str, ModelReport]) -> tuple[str, ...]:
+    """What callers may call this model as well, where the name is one that its backend takes besides."""
+    return (model.name,) if model.name != name and model.name in served else ()
 
 
 def _served(backend: PoolBackend, report: BackendReport, warnings: list[str]) -> dict[str, ModelReport]:
@@ -69,6 +78,7 @@ def _offer(
     name: str,
     model: ModelReport,
     loads: LoadTimes,
+    stands_for: tuple[str, ...],
 ) -> Offer:
     own = standing if standing.state != "ready" else Standing(model.state, model.note)
     return Offer(
@@ -82,6 +92,7 @@ def _offer(
         context_tokens=model.context_tokens,
         slots=backend.slots or model.slots or report.slots,
         served_as=None if model.name == name else model.name,
+        stands_for=stands_for,
         # Whoever it passes requests on to is not the owner of the address.
         clearance="public" if model.is_remote else backend.cleared_for,
         region=backend.region,

@@ -122,7 +122,7 @@ def admin_key(gateway: Gateway) -> str:
     assert running
     wanted = {"name": "browser", "user": "owner", "may_administer": True}
     headers = {HEADER: running["admin_token"]}
-    made = httpx.post(f"{gateway.root}/admin/keys", json=wanted, headers=headers, timeout=10, trust_env=False)
+    made = httpx.post(f"{gateway.root}/admin/keys", json=wanted, headers=headers, timeout=60, trust_env=False)
     return str(made.raise_for_status().json()["api_key"])
 
 

@@ -7,10 +7,10 @@ from playwright.sync_api import Browser, Page
 
 from cluster.trust.addresses import Target
 from gateway.app import create_app, open_services
-from gateway.data_folder import DataFolder
 from gateway.settings import Settings
 from tests.clusters import DEMO_MODEL
 from tests.console.browsing import LOOKS, open_browser, open_page
+from tests.databases import prepared
 from tests.gateway.api.conftest import Served
 from tests.gateways import Gateway, running_gateway
 
@@ -23,8 +23,7 @@ def anyio_backend() -> str:
 @pytest.fixture(scope="module")
 async def served(tmp_path_factory: pytest.TempPathFactory, anyio_backend: str) -> AsyncIterator[Served]:
     """The gateway's app over its real services, without machines or payments."""
-    folder = DataFolder(tmp_path_factory.mktemp("console"))
-    folder.prepare()
+    folder = prepared(tmp_path_factory.mktemp("console"))
     async with open_services(Settings(data_dir=folder.path), folder) as services:
         yield Served(services, create_app(services, Target("127.0.0.1", 1)))
 

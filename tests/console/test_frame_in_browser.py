@@ -12,12 +12,12 @@ from playwright.sync_api import Browser, Page, expect
 
 from cluster.trust.addresses import Target
 from gateway.app import create_app, open_services
-from gateway.data_folder import DataFolder
 from gateway.identity.audit import MACHINE
 from gateway.services import Services
 from gateway.settings import Settings
 from tests.console.browsing import assert_accessible, open_page
 from tests.console.example_page import Ticking, example_page
+from tests.databases import prepared
 from tests.gateway.api.conftest import Served
 
 pytestmark = pytest.mark.browser
@@ -44,8 +44,7 @@ class Shown:
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     listening = socket.create_server(("127.0.0.1", 0))
-    folder = DataFolder(tmp_path_factory.mktemp("frame"))
-    folder.prepare()
+    folder = prepared(tmp_path_factory.mktemp("frame"))
     servers: list[uvicorn.Server] = []
     found: list[Services] = []
     begun = threading.Event()

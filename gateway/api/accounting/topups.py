@@ -7,7 +7,7 @@ from pydantic import Field
 
 from accounting.money import UsdAmount, format_usd
 from accounting.payments.tables import Payer, Topup
-from accounting.payments.terms import AUTO_DAY_MAX, quote
+from accounting.payments.terms import AUTO_DAY_MAX, AUTO_MONTH_NANO, quote
 from gateway.api.accounting.asking import Facts, Key, Person
 from gateway.api.accounting.keyed import KeyedRoute, id_of
 from gateway.api.accounting.paying import Limit, Paying, own, page, whose
@@ -27,11 +27,15 @@ class NewTopup(Body):
 
 
 class AutoTopup(Body):
-    """Buy `amount` with the saved method whenever fewer credits than `below` are left, at most `per_day` times."""
+    """Buy `amount` with the saved method whenever fewer credits than `below` are left, at most `per_day` times.
+
+    What is paid so in a UTC month, fees included, is at most `per_month`.
+    """
 
     below: UsdAmount
     amount: UsdAmount
     per_day: Annotated[int, Field(ge=1, le=PER_DAY_MAX)] = AUTO_DAY_MAX
+    per_month: UsdAmount = AUTO_MONTH_NANO
 
 
 @router.get("/quote")
@@ -50,7 +54,9 @@ async def quote_topup(till: Paying, _: Somebody, amount: Annotated[UsdAmount, Qu
 async def show_auto(till: Paying, person: Person) -> Facts:
     """When one's credits are bought unasked."""
     payer = await till.ask(till.payments.payers.find, person.user_id)
+    spent_nano = await till.ask(till.payments.topups.spent_unasked, person.user_id)
     return _auto_facts(till.mode, payer) | {
+        "spent_this_month": format_usd(spent_nano),
         "has_method": payer.method_id is not None,
         "failures": payer.auto_failures,
         "paused_until": at(payer.auto_paused_until_ns) if payer.auto_paused_until_ns else None,
@@ -61,7 +67,8 @@ async def show_auto(till: Paying, person: Person) -> Facts:
 async def set_auto(till: Paying, person: Person, _: Key, wanted: AutoTopup) -> Facts:
     """Have credits bought whenever fewer than a threshold are left."""
     payers = till.payments.payers
-    await till.ask(payers.top_up_below, person.user_id, wanted.below, wanted.amount, wanted.per_day)
+    terms = (wanted.below, wanted.amount, wanted.per_day, wanted.per_month)
+    await till.ask(payers.top_up_below, person.user_id, *terms)
     return _auto_facts(till.mode, await till.ask(payers.find, person.user_id))
 
 
@@ -121,5 +128,6 @@ def _auto_facts(mode: str, payer: Payer) -> Facts:
         "below": None if below_nano is None else format_usd(below_nano),
         "amount": None if amount_nano is None else format_usd(amount_nano),
         "per_day": payer.auto_day_max,
+        "per_month": format_usd(payer.auto_month_nano),
         "mode": mode,
     }

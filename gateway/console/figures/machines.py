@@ -28,6 +28,7 @@ class MachineRow:
     certified_until_ns: int
     removed_ns: int
     is_draining: bool
+    own_name: str = ""
 
     @property
     def is_here(self) -> bool:
@@ -54,6 +55,7 @@ def _row(state: MachineState, tank: Tank | None, topology: Topology) -> MachineR
         certified_until_ns=int(record.certified_until_s * _NS_PER_S),
         removed_ns=int(record.removed_s * _NS_PER_S),
         is_draining=record.draining,
+        own_name=record.own_name,
     )
 
 

@@ -105,6 +105,26 @@
   setInterval(showTimes, 5000);
   document.addEventListener("htmx:after:swap", showTimes);
 
+  // ---- news: said once in this browser, however often and on however many pages it is told
+  const SAID = "mr-said";
+  const SAID_MAX = 100;
+  const sayNews = () => {
+    for (const news of all("#news [data-news]")) {
+      let said = [];
+      try {
+        said = JSON.parse(localStorage.getItem(SAID) ?? "[]");
+        if (said.includes(news.dataset.news)) continue;
+        localStorage.setItem(SAID, JSON.stringify([...said, news.dataset.news].slice(-SAID_MAX)));
+      } catch {
+        // Storage can be forbidden: once on this page, then.
+        if (news.dataset.said) continue;
+        news.dataset.said = "yes";
+      }
+      document.getElementById("toaster").append(news.content.cloneNode(true));
+    }
+  };
+  document.addEventListener("htmx:after:swap", sayNews);
+
   // ---- requests of htmx
   document.addEventListener("htmx:config:request", (event) => {
     const csrf = document.querySelector('meta[name="csrf"]');

@@ -493,16 +493,30 @@ async def test_automatic_top_ups_need_a_saved_method_and_can_be_ended(shop: Shop
     shop.served.services.directory.people.add("ann")
     auto = f"{BALANCE}/auto"
     async with visiting(shop.served, "ann") as ann, shop.of("ann") as client:
-        early = await ann.post(auto, below="5", amount="10.00", per_day="2", once=uuid.uuid4().hex)
+        wish = {"amount": "10.00", "per_day": "2", "per_month": "40"}
+        early = await ann.post(auto, **wish, below="5", once=uuid.uuid4().hex)
         assert early.status_code == 400
         await shop.buy(client, save_method=True)
         once = await form_of(ann, f"{BALANCE}/topups", auto)
-        much = await ann.post(auto, below="50", amount="10.00", per_day="2", once=once)
+        much = await ann.post(auto, **wish, below="50", once=once)
         assert re.search(r'id="a-below"[^>]*aria-invalid="true"', much.text)
         assert 'value="50"' in much.text
-        assert (await ann.post(auto, below="5", amount="10.00", per_day="2", once=once)).status_code == 303
+        for per_month in ("10", "much", ""):
+            less = wish | {"per_month": per_month}
+            little = await ann.post(auto, **less, below="5", once=once_of(much.text, auto))
+            assert little.status_code == 400
+            assert re.search(r'id="a-per_month"[^>]*aria-invalid="true"', little.text), per_month
+        assert (await ann.post(auto, **wish, below="5", once=once)).status_code == 303
         page = (await ann.get(f"{BALANCE}/topups")).text
         assert "$10.00 whenever fewer than $5.00" in page
+        assert "for $40.00 a month. This month it paid $0.00" in page
+        assert re.search(r'value="40\.00"[^>]*id="a-per_month"', page)
+        assert "This month nothing more is bought" not in page
+        await shop.till.ask(shop.till.payments.payers.top_up_below, "ann", 50 * USD, 50 * USD, 24, 53 * USD)
+        assert await shop.till.ask(shop.till.payments.topups.open_auto, "ann", "first")
+        full = (await ann.get(f"{BALANCE}/topups")).text
+        assert "This month it paid $52.75" in full
+        assert "This month nothing more is bought" in full
         off = await ann.post(f"{auto}/off", once=once_of(page, f"{auto}/off"))
         assert off.status_code == 303
         assert "Nothing is bought unasked" in (await ann.get(f"{BALANCE}/topups")).text
@@ -510,7 +524,7 @@ async def test_automatic_top_ups_need_a_saved_method_and_can_be_ended(shop: Shop
 
 async def test_the_oldest_page_of_blocks_has_none_of_the_page_before(house: Served) -> None:
     books = house.services.books
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         for number in itertools.count():
             if books.head and books.head.n >= 2:
                 break

@@ -15,7 +15,7 @@ from cluster.net.channel import dial
 from cluster.nodes.probe import probe_machine
 from cluster.trust.addresses import Target
 from cluster.trust.handshake import PROGRAM
-from cluster.trust.identity import NodeId
+from cluster.trust.identity import Identity, NodeId
 from cluster.trust.joining import join
 from gateway.identity.audit import Filter
 from tests.cluster.test_joining import node_id, until
@@ -130,3 +130,76 @@ async def test_a_machine_from_its_token_to_its_end(served: Served, port: int, tm
         assert "laptop is drained" in (await owner.get(CLUSTER)).text
     entries = served.services.directory.audit.entries(Filter(target=f"machine:{node}"))
     assert [entry.action for entry in entries] == ["machine.remove", "machine.drain", "machine.undrain"]
+
+
+async def test_a_machine_is_called_what_people_call_it(served: Served, port: int, tmp_path: Path) -> None:
+    """At once, on every page, and when it comes again; written down; no name that means another one."""
+    controller = served.services.controller
+    tokens = [controller.new_token() for _ in range(2)]
+
+    def here() -> set[str]:
+        return {member.name for member in controller.topology().members}
+
+    async with visiting(served) as owner, served.machine as machine:
+        async with (
+            newcomer(tokens[0], tmp_path / "a", port) as node,
+            newcomer(tokens[1], tmp_path / "b", port) as other,
+        ):
+            await until(lambda: len(controller.topology().members) == 2)
+            at = f"{CLUSTER}/machines/{node}"
+            done = await owner.post(f"{at}/rename", name="Ann's <desk>")
+            assert (done.status_code, done.headers["location"]) == (303, at)
+            assert here() == {"Ann's <desk>", "laptop"}
+            for path in (CLUSTER, at):
+                assert "Ann&#39;s &lt;desk&gt;" in (await owner.get(path)).text
+            assert "<dt>Calls itself</dt><dd>laptop</dd>" in (await owner.get(at)).text
+            for name, says in (
+                ("LAPTOP", "is called so"),
+                (other[:8], "is called so"),
+                ("", "Fill this in"),
+                ("a/b", "pattern"),
+                ("x" * 65, "64"),
+            ):
+                refused = await owner.post(f"{at}/rename", name=name)
+                assert refused.status_code == 400, name
+                assert re.search('id="f-name"[^>]*aria-invalid="true"', refused.text), name
+                assert says in refused.text, name
+            taken = await machine.post(f"/admin/machines/{node}/rename", json={"name": "laptop"})
+            assert (taken.status_code, taken.json()["error"]["param"]) == (409, "name")
+            unknown = await machine.post("/admin/machines/toaster/rename", json={"name": "t"})
+            assert unknown.status_code == 404
+        await until(lambda: not controller.topology().members)
+        # It comes again, and still calls itself a laptop.
+        identity = Identity(tmp_path / "a")
+        channel = await dial("127.0.0.1", port, identity.client_context())
+        await channel.send(wire.Hello("laptop", probe_machine(), program=PROGRAM, protocol=wire.PROTOCOL_VERSION))
+        await until(lambda: here() == {"Ann's <desk>"})
+        by_name = await machine.post("/admin/machines/Ann's <desk>/rename", json={"name": "laptop2"})
+        assert by_name.json() == {"renamed": node, "from": "Ann's <desk>", "to": "laptop2"}
+        await channel.close()
+        await until(lambda: not controller.topology().members)
+        said = [event.text for event in controller.events()]
+        assert "laptop2 is gone" in said[0], "it went by its newest name"
+        assert "laptop is called Ann's <desk> from now on" in said
+        assert "renamed" in (await owner.get(CLUSTER)).text
+        for each in (node, other):
+            await owner.post(f"{CLUSTER}/machines/{each}/remove")
+    entries = served.services.directory.audit.entries(Filter(target=f"machine:{node}", action="machine.rename"))
+    assert [entry.after for entry in entries] == [
+        {"from": "Ann's <desk>", "to": "laptop2"},
+        {"from": "laptop", "to": "Ann's <desk>"},
+    ]
+
+
+async def test_a_name_that_owners_have_in_the_settings_is_left_alone(
+    served: Served, port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller, settings = served.services.controller, served.services.settings
+    with_owners = settings.cluster.model_copy(update={"owners": ("safe", "laptop")})
+    monkeypatch.setitem(settings.__dict__, "cluster", with_owners)
+    async with visiting(served) as owner, newcomer(controller.new_token(), tmp_path, port) as node:
+        await until(lambda: any(state.present for state in controller.machines()))
+        for name in ("safe", "anything"):
+            refused = await owner.post(f"{CLUSTER}/machines/{node}/rename", name=name)
+            assert (refused.status_code, "cluster.owners" in refused.text) == (400, True)
+        assert [state.record.name for state in controller.machines() if state.present] == ["laptop"]

@@ -39,6 +39,27 @@ def test_machines_in_every_look(page: Page, gateway: Gateway) -> None:
     assert_accessible(page)
 
 
+def test_a_machine_is_renamed(desktop: Page, gateway: Gateway) -> None:
+    page = desktop
+    sign_in(page, gateway, CLUSTER, key=admin_key(gateway))
+    page.get_by_role("region", name="Machines that were let in").get_by_role("link", name="node-2").click()
+    page.get_by_role("button", name="Rename", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Name", exact=True).fill("node-1")
+    dialog.get_by_role("button", name="Rename", exact=True).click()
+    expect(dialog.get_by_label("Name", exact=True)).to_have_attribute("aria-invalid", "true")
+    assert_accessible(page)
+    for name in ("the mill", "node-2"):
+        if not dialog.is_visible():
+            page.get_by_role("button", name="Rename", exact=True).click()
+        dialog.get_by_label("Name", exact=True).fill(name)
+        dialog.get_by_role("button", name="Rename", exact=True).click()
+        expect(page.get_by_role("heading", name=name, level=1)).to_be_visible()
+        expect(page.locator(".toaster")).to_contain_text(f"is called {name} from now on")
+    page.goto(f"{gateway.root}{CLUSTER}")
+    expect(page.locator("#cluster-events")).to_contain_text("the mill is called node-2")
+
+
 def test_models_in_every_look(page: Page, gateway: Gateway) -> None:
     sign_in(page, gateway, MODELS, key=admin_key(gateway))
     page.wait_for_selector("body[data-live=on]")

@@ -8,12 +8,12 @@ import pytest
 
 from cluster.trust.addresses import Target
 from gateway.app import create_app, open_services
-from gateway.data_folder import DataFolder
 from gateway.identity.audit import Filter
 from gateway.settings import CloudModel, CloudSettings, Settings
 from tests.cluster.test_joining import until
 from tests.clusters import DEMO_MODEL
 from tests.console.browsing import Visit, visiting
+from tests.databases import prepared
 from tests.fakes import pool_servers as servers
 from tests.gateway.api.conftest import Served
 
@@ -123,8 +123,7 @@ async def test_advice_and_then_the_model_is_loaded(served: Served) -> None:
 @pytest.fixture(scope="module")
 async def priced(tmp_path_factory: pytest.TempPathFactory, anyio_backend: str) -> AsyncIterator[Served]:
     """A gateway with a cloud model that has a price in the settings, and one that nobody knows one of."""
-    folder = DataFolder(tmp_path_factory.mktemp("priced"))
-    folder.prepare()
+    folder = prepared(tmp_path_factory.mktemp("priced"))
     models = {
         "fast": CloudModel(model="openai/m", prompt_usd_per_mtok="1.00", completion_usd_per_mtok="2.00"),
         "odd": CloudModel(model="nobody/knows"),

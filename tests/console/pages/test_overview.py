@@ -11,13 +11,14 @@ from accounting.ledger.postings import Posting
 from cluster.trust.addresses import Target
 from gateway.app import create_app, open_services
 from gateway.console.pages.overview.live import charts
-from gateway.data_folder import DataFolder
 from gateway.guests.agent import UNREACHED
 from gateway.identity.audit import Filter
 from gateway.identity.key_rows import KeyTerms
 from gateway.settings import CloudModel, CloudSettings, CostsSettings, Settings
 from tests.accounting.books import usage
 from tests.console.browsing import visiting
+from tests.console.test_live import watching
+from tests.databases import prepared
 from tests.gateway.api.conftest import Served
 from tests.gateway.test_request_log import entry
 
@@ -36,8 +37,7 @@ class House(Served):
 @pytest.fixture(scope="module")
 async def house(tmp_path_factory: pytest.TempPathFactory, anyio_backend: str) -> AsyncIterator[House]:
     """A gateway with a cloud model and no machine, where ann and the owner have each asked once."""
-    folder = DataFolder(tmp_path_factory.mktemp("overview"))
-    folder.prepare()
+    folder = prepared(tmp_path_factory.mktemp("overview"))
     settings = Settings(
         data_dir=folder.path,
         cloud=CloudSettings(models={"big": MODEL}),
@@ -127,6 +127,37 @@ async def test_thirty_days_are_anybodys_whom_one_may_see(house: House) -> None:
     for who, whose in (("ann", "person:owner"), ("ann", "organization:home"), ("owner", "person:nobody")):
         async with visiting(house, who) as visit:
             assert (await visit.get(f"/console?whose={whose}")).status_code in (403, 404)
+
+
+async def test_a_key_that_may_not_administer_opens_no_view_of_others(house: House) -> None:
+    """Neither the page nor its stream; the machines are on their own pages for everybody who administers them."""
+    people, keys = house.services.directory.people, house.services.keys
+    people.add_organization("lab")
+    people.add("eve", organization="lab", role="admin")
+    for who, has_machines in (("owner", True), ("eve", False)):
+        weak = keys.issue("weak", ("pool",), user_id=who)
+        entries = [entry(f"req_weak_{who}", key_id=weak.row.key_id, model="seldom", lane="pool")]
+        house.services.request_log.add_all(entries)
+        async with visiting(house, who, token=weak.token) as visit:
+            page = (await visit.get("/console")).text
+            async with watching(house, visit, path="/console/overview/live") as live:
+                await live.until("overview-stats")
+            assert (await visit.get("/console?whose=person:ann")).status_code in (403, 404)
+            assert (await visit.get("/console?whose=organization:home")).status_code in (403, 404)
+        for text in (page, live.text):
+            for others in ("req_ann", "req_owner", "ann&#39;s key", "owner&#39;s key", "$3.00", ">hers<"):
+                assert others not in text, others
+            assert "Saved against cloud" not in text
+            assert f"req_weak_{who}" in text
+            assert ("No machine has joined" in text) is has_machines
+        assert "a key that may not administer" in page
+        assert "Throughput" not in page
+        assert "Pause cloud" not in page
+    for who in ("owner", "eve"):
+        async with visiting(house, who) as visit:
+            page = (await visit.get("/console")).text
+        assert "a key that may not administer" not in page
+        assert (f"req_weak_{who}" in page) is True
 
 
 async def test_charts_go_back_as_far_as_is_asked_and_not_beyond_the_start(house: House) -> None:

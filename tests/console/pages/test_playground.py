@@ -23,7 +23,6 @@ from gateway.console.browser import COOKIE
 from gateway.console.pages.playground.code import as_curl, as_js, as_python
 from gateway.console.pages.playground.listener import Listener
 from gateway.console.pages.playground.question import Question
-from gateway.data_folder import DataFolder
 from gateway.dialects.responses.answer import response_id
 from gateway.errors import ApiError
 from gateway.identity.audit import Actor
@@ -34,6 +33,7 @@ from gateway.settings.cloud import CloudModel
 from gateway.settings.pool import PoolBackend, PoolSettings
 from gateway.settings.routing import PolicySettings
 from tests.console.browsing import Visit, visiting
+from tests.databases import prepared
 from tests.fakes import openai_provider as provider
 from tests.fakes.pool_servers import FakeServer, listed, running
 from tests.fakes.provider_server import ProviderServer
@@ -105,8 +105,7 @@ async def house(
     tmp_path_factory: pytest.TempPathFactory, backend: Backend, cloud: ProviderServer
 ) -> AsyncIterator[Served]:
     """A pool, where `narrow` answers one at a time, and a dear model; ann is a member without credits."""
-    folder = DataFolder(tmp_path_factory.mktemp("playground"))
-    folder.prepare()
+    folder = prepared(tmp_path_factory.mktemp("playground"))
     desk = PoolBackend(name="desk", base_url=backend.base_url, kind="openai", models=("m", "page", "slow"))
     slot = desk.model_copy(update={"name": "slot", "models": ("narrow",), "slots": 1})
     keys = folder.path / "cloud.keys"
@@ -297,11 +296,13 @@ async def test_paid_text_counts_once_it_has_been_sent_and_not_before() -> None:
     for word in WORDS:
         paid.write(_chunk({"content": word}))
     draining = asyncio.create_task(paid.drain())
-    await asyncio.sleep(0.05)
+    async with asyncio.timeout(60):
+        while len(taken) < 2:
+            await asyncio.sleep(0.01)
     assert taken == [b"", _chunk({"content": WORDS[0]})]
     assert not draining.done()
     may_go_on.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await draining
         paid.finish()
         await reading
@@ -327,7 +328,7 @@ async def test_whoever_leaves_ends_the_upstreams_work(house: Served, backend: Ba
         "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
         "client": ("10.0.0.1", 1), "server": ("gateway.test", 80),
     }  # fmt: skip
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await house.app(scope, incoming.get, send)
         await backend.left.wait()
     assert sent[0]["status"] == 200
@@ -350,7 +351,7 @@ async def test_nobody_s_questions_fill_the_line_of_another_person(house: Served,
         cleo = Visit(client, "cleo")
         await cleo.get(PLAYGROUND)
         asking = [asyncio.create_task(asked(ann, model="narrow"))]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while turns.has_room("pool:slot", 1):
                 await asyncio.sleep(0.01)
             for waiting, visit in enumerate((ann, cleo), 1):
@@ -361,7 +362,7 @@ async def test_nobody_s_questions_fill_the_line_of_another_person(house: Served,
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "queue_full")
         for task in asking:
             task.cancel()
-        await asyncio.wait(asking, timeout=20)
+        await asyncio.wait(asking, timeout=60)
     assert (turns.all_waiting, house.services.admission.in_flight) == (0, 0)
 
 

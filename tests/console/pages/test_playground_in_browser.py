@@ -55,7 +55,7 @@ def gateway(gateway: Gateway) -> Iterator[Gateway]:
     running = DataFolder(gateway.folder).read_running()
     assert running
     headers = {HEADER: running["admin_token"]}
-    with provider.openai_provider() as server, httpx.Client(headers=headers, trust_env=False, timeout=20) as admin:
+    with provider.openai_provider() as server, httpx.Client(headers=headers, trust_env=False, timeout=60) as admin:
         desk = {"name": "desk", "base_url": f"{server.origin}/v1", "api_key": provider.KEY, "kind": "openai"}
         pool = f"{gateway.root}/admin/pool/backends"
         admin.post(pool, json=desk | {"models": MODELS}).raise_for_status()
@@ -71,7 +71,7 @@ def spoilt(gateway: Gateway) -> Iterator[ProviderServer]:
     headers = {HEADER: running["admin_token"]}
     with (
         serving(ProviderServer({"/v1/chat/completions": say_spoilt}, models=tuple(SPOILT))) as server,
-        httpx.Client(headers=headers, trust_env=False, timeout=20) as admin,
+        httpx.Client(headers=headers, trust_env=False, timeout=60) as admin,
     ):
         named = {"name": "spoilt", "base_url": f"{server.origin}/v1", "kind": "openai", "models": list(SPOILT)}
         pool = f"{gateway.root}/admin/pool/backends"

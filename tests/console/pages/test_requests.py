@@ -24,7 +24,6 @@ from gateway.console.navigation import PAGES
 from gateway.console.pages.requests import listing, one, sheet
 from gateway.console.pages.requests.one import steps_of
 from gateway.console.pages.requests.said import TEXT_MAX, turns_of
-from gateway.data_folder import DataFolder
 from gateway.identity.key_rows import KeyTerms
 from gateway.lanes.base import Offer
 from gateway.responses.store import StoredResponse
@@ -36,6 +35,7 @@ from gateway.settings import Settings
 from tests.accounting.books import usage
 from tests.clusters import DEMO_MODEL
 from tests.console.browsing import admin_key, assert_accessible, sign_in, visiting
+from tests.databases import prepared
 from tests.gateway.api.conftest import Served
 from tests.gateway.test_request_log import entry
 from tests.gateways import Gateway, until
@@ -63,8 +63,7 @@ class House(Served):
 
 @pytest.fixture(scope="module")
 async def house(tmp_path_factory: pytest.TempPathFactory, anyio_backend: str) -> AsyncIterator[House]:
-    folder = DataFolder(tmp_path_factory.mktemp("requests"))
-    folder.prepare()
+    folder = prepared(tmp_path_factory.mktemp("requests"))
     async with open_services(Settings(data_dir=folder.path), folder) as services:
         house = House(services, create_app(services, Target("127.0.0.1", 1)))
         people = services.directory.people

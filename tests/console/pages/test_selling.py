@@ -3,9 +3,10 @@
 import asyncio
 import json
 import re
+import sqlite3
 import uuid
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ from accounting.spending.earned import Earned
 from cluster.trust.addresses import Target
 from gateway.app import create_app, open_services
 from gateway.console.filters import usd
-from gateway.console.pages.selling import sellers_here
+from gateway.console.pages.selling import first_sales, sellers_here
 from gateway.console.pages.selling.account import Mine, PayoutLine
 from gateway.console.pages.selling.agent import agent_view
 from gateway.console.pages.selling.maturing import by_day
+from gateway.console.pages.selling.records import AgentFiles
 from gateway.console.pages.selling.remote import read_reply
 from gateway.data_folder import DataFolder
 from gateway.errors import Overloaded
@@ -42,6 +44,7 @@ from market.house.terms import Terms as HouseTerms
 from tests.accounting.tokenizer import make_tokenizer
 from tests.console.browsing import visiting
 from tests.console.pages.settings_files import settings_file
+from tests.console.test_live import watching
 from tests.fakes.stripe import connect
 from tests.fakes.stripe.server import ACCOUNT_SECRET, API_KEY, CONNECT_SECRET, StripeServer
 from tests.gateway.api.conftest import Served
@@ -504,3 +507,53 @@ async def test_a_key_that_may_not_administer_looks_and_changes_nothing(
             for path in ("pause", "list/write", "house/sellers/sam/bar"):
                 assert (await visit.post(f"{SELLING}/{path}", why="x")).status_code == 403
         assert hall.served.services.pauses.now == ()
+
+
+# ---------------------------------------------------------------- the first sale
+
+
+def news_of(text: str) -> list[str]:
+    """What a stream's news region tells, by what browsers remember it by."""
+    return re.findall('data-news="([^"]+)"', text)
+
+
+async def test_a_seller_is_told_of_the_first_sale_and_nobody_else(
+    tmp_path: Path, stripe: StripeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_house(tmp_path, stripe) as hall:
+        async with visiting(hall.served, "sam") as sam, visiting(hall.served, "tom") as tom:
+            async with watching(hall.served, sam, path=f"{SELLING}/live") as his:
+                await his.until("selling-trades")
+                await traded(hall)
+                await his.until("Your first sale at this house")
+            async with watching(hall.served, sam, path="/console/overview/live") as again:
+                await again.until("Your first sale")
+                assert set(news_of(again.text)) == {"house sam"}, "the same, for browsers to know"
+            async with watching(hall.served, tom, path=f"{SELLING}/live") as toms:
+                await toms.until("selling-trades")
+                assert not news_of(toms.text)
+        monkeypatch.setattr(first_sales, "NEWS_NS", 0)
+        async with visiting(hall.served, "sam") as sam, watching(hall.served, sam, path=f"{SELLING}/live") as late:
+            await late.until("selling-trades")
+            assert not news_of(late.text), "no news the day after"
+
+
+def test_only_rows_that_are_new_are_read_for_first_sales(tmp_path: Path) -> None:
+    columns = "channel, lane, seq, model, amount_nano, made_ms, is_booked"
+
+    def sell(path: Path, *rows: tuple[str, int]) -> None:
+        with closing(sqlite3.connect(path)) as db, db:
+            db.execute(f"CREATE TABLE IF NOT EXISTS sales ({columns})")
+            db.executemany("INSERT INTO sales VALUES ('c', 0, 1, ?, 5, ?, 1)", rows)
+
+    files = AgentFiles(tmp_path)
+    assert files.sold_first(0) is None, "nobody sells here"
+    sell(tmp_path / "selling.db", ("a", 20), ("a", 10), ("b", 30))
+    found = files.sold_first(0)
+    assert found is not None
+    assert (found[0], [(each.model, each.made_ns) for each in found[1]]) == (3, [("a", 10**7), ("b", 3 * 10**7)])
+    assert files.sold_first(3) == (3, ())
+    sell(tmp_path / "selling.db", ("c", 40))
+    assert [each.model for each in (files.sold_first(3) or (0, ()))[1]] == ["c"]
+    # A file that was begun anew has fewer rows than were known.
+    assert [each.model for each in (files.sold_first(9) or (0, ()))[1]] == ["a", "b", "c"]

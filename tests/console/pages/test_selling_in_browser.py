@@ -3,6 +3,7 @@
 import hashlib
 import subprocess
 import sys
+import time
 import tomllib
 import uuid
 from collections.abc import Iterator
@@ -13,8 +14,10 @@ from typing import Any
 import httpx
 import pytest
 from playwright.sync_api import Page, expect
+from sqlalchemy import create_engine, insert
 
 from gateway.data_folder import ADMIN_HEADER, DataFolder
+from gateway.selling.tables import metadata, sales
 from market.channels.terms import Terms
 from market.house.sellers import proof_message
 from tests.clusters import DEMO_MODEL
@@ -83,7 +86,7 @@ def trade(gateway: Gateway) -> Trade:
     def ask(path: str, headers: dict[str, str], **body: Any) -> Any:
         once = {"idempotency-key": uuid.uuid4().hex}
         answer = httpx.post(
-            f"{gateway.root}{path}", json=body, headers=headers | once, timeout=20, trust_env=False
+            f"{gateway.root}{path}", json=body, headers=headers | once, timeout=60, trust_env=False
         )
         assert answer.status_code in (200, 201), answer.text
         return answer.json()
@@ -95,7 +98,7 @@ def trade(gateway: Gateway) -> Trade:
         return {"authorization": f"Bearer {key}"}
 
     ann, sam = person("ann", "member", ["market"]), person("sam", "seller", ["cluster"])
-    house = httpx.get(f"{gateway.root}/market/v1/house", timeout=20, trust_env=False).json()["identity"]
+    house = httpx.get(f"{gateway.root}/market/v1/house", timeout=60, trust_env=False).json()["identity"]
     signer = key_of("seller")
     proof = signer.sign(proof_message(house, "sam")).hex()
     named = {"identity": id_of("seller"), "key": signer.public_key.hex()}
@@ -225,3 +228,55 @@ def test_every_page_in_every_look(page: Page, gateway: Gateway, trade: Trade) ->
     row.get_by_role("button", name="End the bar").click()
     expect(row).not_to_contain_text("a test")
     assert_accessible(page)
+
+
+def sell(gateway: Gateway, *models: str) -> None:
+    """As if the agent had sold, once each."""
+    folder = DataFolder(gateway.folder).market
+    folder.mkdir(mode=0o700, exist_ok=True)
+    engine = create_engine(f"sqlite:///{folder}/selling.db")
+    metadata.create_all(engine)
+    made: dict[str, Any] = {
+        "lane": 0,
+        "amount_nano": 1_230_000,
+        "is_booked": True,
+        "made_ms": time.time_ns() // 10**6,
+    }
+    with engine.begin() as connection:
+        for model in models:
+            connection.execute(insert(sales).values(channel=uuid.uuid4().hex, seq=1, model=model, **made))
+    engine.dispose()
+
+
+@pytest.fixture(scope="module")
+def beside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """A gateway that sells what an agent would."""
+    with running_gateway(tmp_path_factory.mktemp("first-sales")) as running:
+        yield running
+
+
+def test_the_first_sale_of_a_listing_is_told_once(desktop: Page, beside: Gateway) -> None:
+    """Where one looks, on whichever page; not again when the page is loaded anew, nor with the next sale."""
+    first, second = f"demo/{uuid.uuid4().hex[:8]}", f"<b>{uuid.uuid4().hex[:8]}"
+    page, toasts, toaster = desktop, desktop.locator("#toaster .toast"), desktop.locator("#toaster")
+    sign_in(page, beside, SELLING, key=admin_key(beside))
+    page.wait_for_selector("body[data-live=on]")
+    expect(toaster).to_have_attribute("aria-live", "polite")
+    expect(toasts).to_have_count(0)
+    sell(beside, first)
+    mine = toasts.filter(has_text=f"First sale of {first}")
+    expect(mine).to_contain_text("$0.0012", timeout=30_000)
+    assert_accessible(page)
+    said = page.locator(f"#news [data-news='listing {first}']")
+    sell(beside, first)
+    page.reload()
+    expect(said).to_be_attached(timeout=30_000)
+    expect(toasts).to_have_count(0)
+    # On another page as well, and a listing's name is text.
+    page.goto(f"{beside.root}/console/cluster")
+    expect(said).to_be_attached(timeout=30_000)
+    sell(beside, second)
+    expect(toasts).to_have_count(1, timeout=30_000)
+    expect(toasts).to_contain_text(f"First sale of {second}")
+    toasts.get_by_role("link", name="Look").click()
+    expect(page.get_by_role("heading", name="Selling", level=1)).to_be_visible()

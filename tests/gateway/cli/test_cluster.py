@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """One without a model, until `millrace run` has given it one."""
     folder = tmp_path_factory.mktemp("cluster")
-    with running_gateway(folder, model=None, settings={"CLUSTER__NODES": "1"}) as gateway:
+    with running_gateway(folder, model=None, settings={"CLUSTER__NODES": "1"}, is_new=True) as gateway:
         loaded = data(millrace(gateway.folder, "run", str(DEMO_MODEL), "--json"))
         assert (loaded["lane"], loaded["status"]) == ("cluster", "ready")
         yield gateway
@@ -75,3 +75,17 @@ def test_it_is_talked_to_and_completed(gateway: Gateway) -> None:
     assert (json.loads(talk.stdout)["lane"], json.loads(talk.stdout)["completion_tokens"]) == ("cluster", 8)
     assert completed("millrace chat ", gateway.folder) == [NAME]
     assert completed("millrace machines drain n", gateway.folder) == ["node-1"]
+
+
+def test_a_machine_is_called_otherwise_wherever_it_is_shown(gateway: Gateway) -> None:
+    done = data(millrace(gateway.folder, "machines", "rename", "node-1", "the mill", "--json"))
+    assert (done["from"], done["to"]) == ("node-1", "the mill")
+    assert [row["node"] for row in data(millrace(gateway.folder, "machines", "list", "--json"))] == ["the mill"]
+    assert [row["node"] for row in data(millrace(gateway.folder, "nodes", "--json"))["nodes"]] == ["the mill"]
+    draft = data(millrace(gateway.folder, "plan", "--json"))
+    assert [draft[when]["stages"][0]["node"] for when in ("now", "then")] == ["the mill"] * 2
+    assert data(millrace(gateway.folder, "ps", "--json"))[0]["where"] == "cluster: the mill"
+    for words, code in ((("toaster", "x"), output.FAILED), (("the mill", "a/b"), output.WRONG_USAGE)):
+        assert millrace(gateway.folder, "machines", "rename", *words).exit_code == code
+    said = millrace(gateway.folder, "machines", "rename", done["renamed"], "node-1")
+    assert (said.exit_code, "the mill is called node-1" in said.stdout + said.stderr) == (0, True)

@@ -22,6 +22,7 @@ ROWS: list[dict[str, Any]] = [
     {"key_id": "k1", "model": "small", "started_ns": (NOW_S - 100) * 10**9},
     {"key_id": "k1", "model": "small", "outcome": "refused", "prompt_tokens": 0, "completion_tokens": 0},
     {"key_id": "k3", "model": "small", "lane": "cache"},
+    {"key_id": "k4", "model": "alias", "served_model": "small"},
     {"key_id": "", "model": "small"},
     {"key_id": "", "model": "small", "user_id": "another"},
 ]
@@ -33,10 +34,13 @@ ROWS: list[dict[str, Any]] = [
         ("key:k1", "requests", None, 2),
         ("key:k1", "tokens", None, 60),
         ("key:k1", "requests", "big", 1),
+        ("key:k4", "requests", "small", 1),
+        ("key:k4", "requests", "alias", 1),
+        ("key:k4", "tokens", "big", 0),
         ("key:k3", "requests", None, 1),
         ("key:k3", "tokens", None, 0),
-        ("person:owner", "requests", None, 5),
-        ("organization:home", "requests", None, 5),
+        ("person:owner", "requests", None, 6),
+        ("organization:home", "requests", None, 6),
         ("organization:other", "requests", None, 0),
         ("key:nobody", "tokens", None, 0),
         ("key:k1", "spend", None, 0),
@@ -47,7 +51,7 @@ def test_use_is_summed_by_scope_and_model(
 ) -> None:
     engine = open_engine(dsn)
     with engine.begin() as connection:
-        connection.execute(insert(api_key_table), [_key(key_id) for key_id in ("k1", "k2", "k3")])
+        connection.execute(insert(api_key_table), [_key(key_id) for key_id in ("k1", "k2", "k3", "k4")])
     with Books(engine) as books:
         for number, changes in enumerate(ROWS):
             fields: dict[str, Any] = {

@@ -12,7 +12,7 @@ from gateway.errors import BudgetExceeded, BudgetUnavailable, RateLimited
 from gateway.identity.caller import Caller
 from gateway.limits.central import Central
 from gateway.limits.counters import CounterKey
-from gateway.limits.leased import MISSING_S, UNREADABLE_S, Grant, LeasedCounter, Order
+from gateway.limits.leased import UNREADABLE_S, Grant, LeasedCounter, Order
 from gateway.limits.leases import LeaseSource
 from gateway.limits.limits import Limits
 from gateway.limits.local import Reader
@@ -24,6 +24,9 @@ from tests.redis_server import RedisServer
 pytestmark = pytest.mark.anyio
 
 LEASE_S = 1.5
+# Nothing ends that should not, on however slow a machine.
+LONG_LEASE_S = 60.0
+DEAD_LEASE_S = 4.0
 # A machine that has other things to do answers late, and must not look like one that is down.
 TIMEOUT_S = 2.0
 
@@ -42,19 +45,23 @@ class Gateway:
 
 @asynccontextmanager
 async def gateways(
-    server: RedisServer, count: int, read: Reader | None = None, timeout_s: float = TIMEOUT_S
+    server: RedisServer,
+    count: int,
+    read: Reader | None = None,
+    timeout_s: float = TIMEOUT_S,
+    lease_s: float = LEASE_S,
 ) -> AsyncGenerator[list[Gateway]]:
     async with AsyncExitStack() as stack:
         opened = []
         for _ in range(count):
-            source = LeaseSource(Central(server.url, "test", timeout_s, LEASE_S), read)
+            source = LeaseSource(Central(server.url, "test", timeout_s, lease_s), read)
             source.start()
             stack.push_async_callback(source.stop)
             opened.append(Gateway(source))
         yield opened
 
 
-async def eventually(holds: Callable[[], Awaitable[bool]], within_s: float = 10.0) -> None:
+async def eventually(holds: Callable[[], Awaitable[bool]], within_s: float = 60.0) -> None:
     deadline_s = time.monotonic() + within_s
     while not await holds():
         assert time.monotonic() < deadline_s
@@ -75,7 +82,7 @@ async def eventually(holds: Callable[[], Awaitable[bool]], within_s: float = 10.
 @pytest.mark.parametrize("count", [1, 3])
 async def test_a_crowd_gets_exactly_the_limit(redis_server: RedisServer, count: int, limit: Quota) -> None:
     who = caller(limit)
-    async with gateways(redis_server, count) as opened:
+    async with gateways(redis_server, count, lease_s=LONG_LEASE_S) as opened:
         # Some slices lie about, drawn ahead where nobody will need them.
         for gateway in opened:
             ticket = await gateway.enter(who, 100)
@@ -86,10 +93,17 @@ async def test_a_crowd_gets_exactly_the_limit(redis_server: RedisServer, count: 
         for ticket in entered:
             if ticket:
                 ticket.leave(0, 0)
-        # All failed: everything is there again.
-        await asyncio.sleep(0.4)
-        entered = await asyncio.gather(*(opened[0].enter(who, 100) for i in range(60)))
-        assert sum(ticket is not None for ticket in entered) == 50
+
+        async def is_all_back() -> bool:
+            """All failed: everything is there again."""
+            entered = await asyncio.gather(*(opened[0].enter(who, 100) for _ in range(60)))
+            tickets = [ticket for ticket in entered if ticket]
+            assert len(tickets) <= 50
+            for ticket in tickets:
+                ticket.leave(0, 0)
+            return len(tickets) == 50
+
+        await eventually(is_all_back)
 
 
 async def test_the_way_in_does_not_wait_while_a_slice_lasts(redis_server: RedisServer) -> None:
@@ -115,10 +129,20 @@ async def test_what_was_used_stays_used_and_the_rest_comes_back(redis_server: Re
         await ticket.reserve_spend(900)
         assert not await other.enter(who, 200)
         ticket.leave(300, 100)
-        await asyncio.sleep(0.5)
-        ticket = await other.enter(who, 700)
-        assert ticket
-        await ticket.reserve_spend(900)
+        taken: list[Ticket] = []
+
+        async def is_back() -> bool:
+            if ticket := await other.enter(who, 700):
+                try:
+                    await ticket.reserve_spend(900)
+                except BudgetExceeded:
+                    ticket.leave(0, 0)
+                else:
+                    taken.append(ticket)
+            return bool(taken)
+
+        await eventually(is_back)
+        [ticket] = taken
         assert not await one.enter(who, 1)
         with pytest.raises(BudgetExceeded):
             await ticket.reserve_spend(1)
@@ -141,8 +165,8 @@ async def test_a_dead_process_has_its_lease_no_longer_than_it_lasts(redis_server
     def read(key: CounterKey, since_s: int) -> int:
         return spent[key.measure]
 
-    async with gateways(redis_server, 1, read) as (survivor,):
-        dead = LeaseSource(Central(redis_server.url, "test", TIMEOUT_S, LEASE_S), read)
+    async with gateways(redis_server, 1, read, lease_s=DEAD_LEASE_S) as (survivor,):
+        dead = LeaseSource(Central(redis_server.url, "test", TIMEOUT_S, DEAD_LEASE_S), read)
         dead.start()
         for _ in range(6):
             ticket = await Limits(dead).enter(who, "m", 0)
@@ -166,9 +190,9 @@ async def test_a_dead_process_has_its_lease_no_longer_than_it_lasts(redis_server
 
         before = await _enter_all(survivor, who, 9)
         assert len(before) == 3  # Six of the ten places are the dead one's, and one is the ticket's.
-        await asyncio.sleep(LEASE_S)
+        await asyncio.sleep(DEAD_LEASE_S)
         assert len(await _enter_all(survivor, who, 9)) == 6
-        await eventually(all_is_back, LEASE_S + MISSING_S + 5)
+        await eventually(all_is_back)
         with pytest.raises(BudgetExceeded):
             await ticket.reserve_spend(1)
 
@@ -178,23 +202,23 @@ async def test_without_redis_requests_go_on_money_does_not_and_all_is_well_again
     redis_server: RedisServer, failure: str
 ) -> None:
     who = caller(quota("requests", 1000, "day"), quota("concurrency", 10), quota("spend", 10**6, "month"))
-    async with gateways(redis_server, 2, lambda key, since_s: 0, timeout_s=0.5) as (one, other):
+    async with gateways(redis_server, 2, lambda key, since_s: 0, timeout_s=TIMEOUT_S) as (one, other):
         ticket = await one.limits.enter(who, "m", 0)
         await ticket.reserve_spend(1)
         other_ticket = await other.limits.enter(who, "m", 0)
         other_ticket.leave(0, 0)
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(1.0)  # Each knows of the other.
         if failure == "killed":
             redis_server.kill()
         else:
             redis_server.pause()
-        await asyncio.sleep(LEASE_S + 1.0)  # Slices have ended.
+        await asyncio.sleep(LEASE_S + TIMEOUT_S)  # Slices have ended, and it is known that nobody answers.
         began_s = time.monotonic()
         # Half of the places: the other process has the other half.
         assert len(await _enter_all(one, who, 10)) == 4
         with pytest.raises(BudgetUnavailable):
             await ticket.reserve_spend(1)
-        assert time.monotonic() - began_s < 0.4  # Nobody waited for Redis.
+        assert time.monotonic() - began_s < TIMEOUT_S  # Nobody waited for Redis.
         if failure == "killed":
             redis_server.start()
         else:
@@ -240,10 +264,10 @@ async def test_when_redis_forgets_the_books_remember(redis_server: RedisServer) 
         ticket = await gateway.limits.enter(who, "m", 0)
         await ticket.reserve_spend(60)
         ticket.leave(1, 60)
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(1.0)
         with redis_server.client() as client:
             client.flushall()
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(1.0)
         assert len(await _enter_all(gateway, who, 20)) <= 10
         ticket = await gateway.limits.enter(caller(quota("spend", 100, "month"), key_id="b"), "m", 0)
         with pytest.raises(BudgetExceeded):
@@ -316,12 +340,13 @@ async def test_a_minute_is_any_sixty_seconds_for_all_of_them(redis_server: Redis
         counter = gateway.source.counter(limit)
         with redis_server.client() as client:
             second = int(client.time()[0])
-            client.hset(counter.name, f"b:{second - 58}", 4)
+            client.hset(counter.name, f"b:{second - 55}", 4)
             client.hset(counter.name, f"b:{second - 20}", 1)
         with pytest.raises(RateLimited) as refused:
             await gateway.limits.enter(caller(limit), "m", 0)
-        assert refused.value.retry_after_s in (2, 3)
-        await asyncio.sleep(refused.value.retry_after_s)
+        retry_after_s = refused.value.retry_after_s or 0
+        assert 1 <= retry_after_s <= 6
+        await asyncio.sleep(retry_after_s)
         assert len(await _enter_all(gateway, caller(limit), 9)) == 4
 
 

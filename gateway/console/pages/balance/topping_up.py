@@ -45,6 +45,7 @@ class AutoForm(BaseModel):
     below: UsdAmount
     amount: UsdAmount
     per_day: Annotated[int, Field(ge=1, le=24)]
+    per_month: UsdAmount
     once: Once
 
 
@@ -111,7 +112,9 @@ async def set_auto(request: Request, visitor: Viewer) -> Response:
     form = await read_form(request, visitor, AutoForm)
 
     async def work(wanted: AutoForm) -> Facts:
-        values = topups.AutoTopup.model_construct(below=wanted.below, amount=wanted.amount, per_day=wanted.per_day)
+        values = topups.AutoTopup.model_construct(
+            below=wanted.below, amount=wanted.amount, per_day=wanted.per_day, per_month=wanted.per_month
+        )
         return await topups.set_auto(till, visitor.caller, wanted.once, values)
 
     done, form = await answered(form, work)
@@ -200,7 +203,7 @@ async def _page(
     if till is None:
         return page("balance/no_payments.html", visitor, tab="topups")
     offers = await _offers(till)
-    auto = await _auto(visitor, till)
+    auto = await _auto(visitor, till, offers)
     listed, refunds = await _listed(visitor, user, before)
     return page(
         "balance/topups.html",
@@ -228,16 +231,22 @@ async def _offers(till: "Till") -> list[Offer]:
     return [Offer(format_usd(one.credit_nano), one.credit_nano, one.fee_nano) for one in quotes]
 
 
-async def _auto(visitor: Visitor, till: "Till") -> Facts:
+async def _auto(visitor: Visitor, till: "Till", offers: list[Offer]) -> Facts:
+    """The API's facts, with amounts as pages show them; `is_spent` where one more would be beyond the month."""
     from gateway.api.accounting import topups
 
     facts = await topups.show_auto(till, visitor.caller)
-    amounts = {name: facts[name] and parse_usd(facts[name]) for name in ("below", "amount")}
-    return facts | {f"{name}_nano": nano for name, nano in amounts.items()} | {"is_on": facts["below"] is not None}
+    named = ("below", "amount", "per_month", "spent_this_month")
+    nano = {f"{name}_nano": facts[name] and parse_usd(facts[name]) for name in named}
+    is_on = facts["below"] is not None
+    left_nano = nano["per_month_nano"] - nano["spent_this_month_nano"]
+    price_nano = next((each.total_nano for each in offers if each.credit_nano == nano["amount_nano"]), 0)
+    return facts | nano | {"is_on": is_on, "is_spent": is_on and price_nano > left_nano}
 
 
 def _auto_form(auto: Facts, offers: list[Offer]) -> Form[Any]:
-    return fresh(below=auto["below"], amount=auto["amount"] or offers[0].amount, per_day=auto["per_day"])
+    amount = auto["amount"] or offers[0].amount
+    return fresh(below=auto["below"], amount=amount, per_day=auto["per_day"], per_month=auto["per_month"])
 
 
 async def _listed(visitor: Visitor, user: str, before: str) -> tuple[Facts, dict[str, list[Facts]]]:

@@ -1,26 +1,56 @@
 """One machine: what it has and does, how its links are, and what can be done with it."""
 
+from typing import Any
+
 from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel
 
 from gateway.api import admin
-from gateway.console.access import Operator
+from gateway.api.admin import MachineName, NewName
+from gateway.console.access import Operator, Visitor
 from gateway.console.figures.machines import MachineRow, link_matrix
+from gateway.console.forms import Form, read_form
 from gateway.console.pages.cluster.asking import machine_of
 from gateway.console.pages.cluster.state import cluster_state
 from gateway.console.rendering import go, page
+from gateway.errors import Conflict
 
 router = APIRouter(prefix="/console/cluster/machines/{node_id}")
 
 
+class NameForm(BaseModel):
+    name: MachineName
+
+
 @router.get("")
 async def show(visitor: Operator, node_id: str) -> Response:
+    return _page(visitor, node_id)
+
+
+@router.post("/rename")
+async def rename(request: Request, visitor: Operator, node_id: str) -> Response:
+    """As people are to call it, whatever it calls itself."""
+    form = await read_form(request, visitor, NameForm)
+    row = cluster_state(visitor.services).row(node_id)
+    if form.value is not None:
+        try:
+            done = await admin.rename_machine(visitor.authority, row.node_id, NewName(name=form.value.name))
+        except Conflict as error:
+            form = form.refused(error.message.removeprefix("name: "), "name")
+        else:
+            return go(visitor, _path(row), f"{done['from']} is called {done['to']} from now on.")
+    return _page(visitor, node_id, form, 400)
+
+
+def _page(visitor: Visitor, node_id: str, form: Form[Any] | None = None, status: int = 200) -> Response:
     state = cluster_state(visitor.services)
     row = state.row(node_id)
     names = [member.name for member in state.topology.members]
     own = next((link_row for link_row in link_matrix(state.topology) if link_row.node_id == row.node_id), None)
     links = [(name, cell) for name, cell in zip(names, own.cells, strict=True) if not cell.is_self] if own else []
     has_model = visitor.services.controller.model is not None
-    return page("cluster/machine.html", visitor, row=row, links=links, has_model=has_model)
+    form = form or Form.showing(name=row.name)
+    return page("cluster/machine.html", visitor, status, row=row, links=links, has_model=has_model, form=form)
 
 
 @router.post("/drain")

@@ -9,6 +9,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from accounting.tables import usage_table
+from gateway.console.figures.month_spend import MonthSpend
 from gateway.identity.key_rows import KeyRow
 from gateway.identity.quotas import of_scopes
 from gateway.identity.tables import api_key_table
@@ -69,14 +70,16 @@ def state_of(row: KeyRow, people: Container[str], now_ns: int) -> KeyState:
     return "ends soon" if ends_ns - now_ns < _SOON_NS else "valid"
 
 
-def key_lines(session: Session, rows: Sequence[KeyRow], people: Mapping[str, str]) -> list[KeyLine]:
-    """Lines for as many keys as a page has: three questions to the database, whatever their number.
+def key_lines(
+    session: Session, rows: Sequence[KeyRow], people: Mapping[str, str], month: MonthSpend
+) -> list[KeyLine]:
+    """Lines for as many keys as a page has: a few questions to the database, whatever their number.
 
     `people` are the names of those who are here, by their ids.
     """
     now_ns = time.time_ns()
     ids = [row.key_id for row in rows]
-    last_used, spent, limits = _last_used(session, ids), _spent(session, ids), _month_limits(session, ids)
+    last_used, spent, limits = _last_used(session, ids), month.of(session, ids), _month_limits(session, ids)
     return [
         KeyLine(
             row,
@@ -110,14 +113,6 @@ def _last_used(session: Session, key_ids: list[str]) -> dict[str, int]:
     last = select(func.max(used.started_ns)).where(used.key_id == key.key_id).scalar_subquery()
     rows = session.execute(select(key.key_id, last).where(key.key_id.in_(key_ids)))
     return {key_id: at_ns for key_id, at_ns in rows if at_ns is not None}
-
-
-def _spent(session: Session, key_ids: list[str]) -> dict[str, int]:
-    used = usage_table.c
-    begin_ns = window("month", time.time())[0] * _NS_PER_S
-    query = select(used.key_id, func.sum(used.charge_nano)).where(used.key_id.in_(key_ids))
-    rows = session.execute(query.where(used.started_ns >= begin_ns).group_by(used.key_id))
-    return {key_id: int(nano) for key_id, nano in rows}
 
 
 def _month_limits(session: Session, key_ids: list[str]) -> dict[str, int]:

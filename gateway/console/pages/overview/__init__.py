@@ -46,7 +46,7 @@ class Switch(BaseModel):
 async def show(visitor: Viewer, span: Span = "quarter", whose: Whose = "") -> Response:
     values = await overview(visitor, _usage(visitor), whose)
     values["people"] = await people(visitor, values["scope"])
-    if visitor.is_operator:
+    if values["scope"].is_house:
         values |= charts(visitor.services, span) | {"switches": can_pause(visitor.services)}
     return page("overview/page.html", visitor, **values)
 
@@ -55,7 +55,8 @@ async def show(visitor: Viewer, span: Span = "quarter", whose: Whose = "") -> Re
 async def live(request: Request, visitor: Viewer, span: Span = "quarter", whose: Whose = "") -> Response:
     """Credits are in it: each person has a stream of their own, whose other parts are drawn once for all."""
     services, usage, shared = visitor.services, _usage(visitor), _shared(visitor)
-    scope, every_s = scope_of(visitor), _EVERY_S["house" if visitor.is_operator else "own"]
+    scope = scope_of(visitor)
+    every_s = _EVERY_S["house" if scope.has_machines else "own"]
 
     async def render() -> list[Region | Points]:
         part = await part_within(visitor, whose)

@@ -9,11 +9,12 @@ from gateway.records.request_filter import RequestFilter
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """`name` is the scope as limits have it, None for all."""
+    """`name` is the scope as limits have it, None for all; `has_machines` where the machines' state is in it."""
 
     kind: Literal["house", "organization", "person"]
     name: str | None
     wanted: RequestFilter
+    has_machines: bool = False
 
     @property
     def is_house(self) -> bool:
@@ -23,15 +24,17 @@ class Scope:
 def scope_of(visitor: Visitor) -> Scope:
     """An operator sees the house, an admin their organization, everybody else themselves.
 
-    A session that a key has opened sees what that key asked, and no more.
+    A session that a key has opened sees what that key asked, and no more; an admin's, too, where the key may not
+    administer. Such a session of the house's sees the machines besides, as it does on their own pages.
     """
     caller = visitor.caller
-    if visitor.is_operator:
-        return Scope("house", None, RequestFilter())
-    if visitor.is_manager:
+    if visitor.is_operator and visitor.may_administer:
+        return Scope("house", None, RequestFilter(), has_machines=True)
+    if visitor.may_administer:
         organization_id = caller.organization_id
         wanted = RequestFilter(organization_id=organization_id)
         return Scope("organization", f"organization:{organization_id}", wanted)
     if caller.key_id:
-        return Scope("person", f"key:{caller.key_id}", RequestFilter(key_id=caller.key_id))
+        own = RequestFilter(key_id=caller.key_id)
+        return Scope("person", f"key:{caller.key_id}", own, has_machines=visitor.is_operator)
     return Scope("person", f"person:{caller.user_id}", RequestFilter(user_id=caller.user_id))

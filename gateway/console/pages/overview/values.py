@@ -76,12 +76,12 @@ async def part_within(visitor: Visitor, whose: str) -> str | None:
 
 async def common(services: Services, usage: UsageFigures, scope: Scope, part: str | None) -> dict[str, Any]:
     """What all see who see this scope and look at the thirty days of this part of it. Raises DatabaseFailing."""
-    cluster = _cluster(services) if scope.is_house else None
+    cluster = _cluster(services) if scope.has_machines else None
     of_scope = await _month(services, usage, scope, scope.name)
     spent = of_scope if part == scope.name else await _month(services, usage, scope, part)
     return {
         "scope": scope,
-        "house_alerts": await _alerts(services, cluster) if cluster else [],
+        "house_alerts": await _alerts(services, scope, cluster) if cluster else [],
         "cluster": cluster,
         "recent": services.history.recent() if scope.is_house else None,
         "pace": services.history.recent(_PACE_S).pace if scope.is_house else None,
@@ -141,23 +141,28 @@ async def credit_of(visitor: Visitor, usage: UsageFigures) -> Credit:
     )
 
 
-async def _alerts(services: Services, cluster: Sketch) -> list[Alert]:
+async def _alerts(services: Services, scope: Scope, cluster: Sketch) -> list[Alert]:
+    """Of the books only what is the house's to see."""
     status, reason = services.controller.status
-    books, bookkeeper = services.books, services.bookkeeper
-    unproven = books.unproven
     offers = (offer for lane in services.lanes.values() for name in lane.models() for offer in lane.offers(name))
     return [
-        *alerts.of_books(
-            await books.condition(),
-            books.waiting + bookkeeper.waiting,
-            is_behind=bookkeeper.is_behind,
-            trouble=unproven.trouble if unproven else None,
-        ),
+        *(await _of_books(services) if scope.is_house else ()),
         *alerts.of_cluster(status, reason, cluster.picture),
         *alerts.of_lanes(offers),
         *alerts.of_selling(services.guests.agent, time.monotonic()),
         *alerts.of_pauses(services.pauses.now),
     ]
+
+
+async def _of_books(services: Services) -> list[Alert]:
+    books, bookkeeper = services.books, services.bookkeeper
+    unproven = books.unproven
+    return alerts.of_books(
+        await books.condition(),
+        books.waiting + bookkeeper.waiting,
+        is_behind=bookkeeper.is_behind,
+        trouble=unproven.trouble if unproven else None,
+    )
 
 
 async def _keys(services: Services, usage: UsageFigures, name: str | None) -> list[KeyUse]:

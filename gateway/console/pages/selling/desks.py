@@ -33,6 +33,7 @@ class Trade:
     buyer: str
     limit_nano: int
     drawn_nano: int
+    drawn_ns: int
     jobs: int
     created_ns: int
     expires_ns: int
@@ -90,21 +91,31 @@ def trades(
     if is_open is not None:
         query = query.where(_allocation.expires_ns > now_ns if is_open else _allocation.expires_ns <= now_ns)
     with house.office.read() as session:
-        return [
-            Trade(
-                row.digest,
-                row.seller_user if with_names else "",
-                row.buyer_user if with_names else "",
-                row.limit_nano,
-                row.drawn_nano,
-                row.jobs,
-                row.created_ns,
-                row.expires_ns,
-                row.expires_ns > now_ns,
-                row.look_ns,
-            )
-            for row in session.scalars(query)
-        ]
+        return [_trade(row, now_ns, with_names=with_names) for row in session.scalars(query)]
+
+
+def _trade(row: AllocationRow, now_ns: int, *, with_names: bool) -> Trade:
+    return Trade(
+        row.digest,
+        row.seller_user if with_names else "",
+        row.buyer_user if with_names else "",
+        row.limit_nano,
+        row.drawn_nano,
+        row.drawn_ns,
+        row.jobs,
+        row.created_ns,
+        row.expires_ns,
+        row.expires_ns > now_ns,
+        row.look_ns,
+    )
+
+
+def first_drawn(house: House, seller: str) -> Trade | None:
+    """The oldest allocation that a seller was paid from, None as long as nothing was sold. No names."""
+    query = select(AllocationRow).where(_allocation.seller_user == seller, _allocation.drawn_nano > 0)
+    with house.office.read() as session:
+        row = session.scalar(query.order_by(_allocation.created_ns).limit(1))
+        return _trade(row, house.office.clock_ns(), with_names=False) if row is not None else None
 
 
 def quarrels(house: House, user_id: str | None = None) -> list[Quarrel]:

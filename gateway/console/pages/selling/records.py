@@ -5,7 +5,7 @@ milliseconds.
 """
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +37,12 @@ _SALES = (
     "SELECT model, amount_nano, made_ms, is_booked, channel, lane, seq FROM sales ORDER BY made_ms DESC LIMIT ?"
 )
 _TOTALS = "SELECT model, COUNT(*), SUM(amount_nano) FROM sales WHERE made_ms >= ? GROUP BY model ORDER BY 3 DESC"
+_LAST_ROW = "SELECT COALESCE(MAX(rowid), 0) FROM sales"
+# SQLite takes the other columns from the row that has the least.
+_FIRST_OF_EACH = """
+    SELECT model, amount_nano, MIN(made_ms), is_booked, channel, lane, seq FROM sales
+    WHERE rowid > ? AND rowid <= ? GROUP BY model
+"""
 _OPEN = "SELECT COUNT(*) FROM lanes WHERE NOT is_final"
 _UNTOLD = """
     SELECT COUNT(*), COALESCE(SUM(refusals > 0), 0) FROM channels WHERE is_allocated AND submitted <> changes
@@ -137,6 +143,10 @@ class AgentFiles:
     def sold(self, now_ms: int) -> Sold:
         return self._look("selling.db", lambda db: _sold(db, now_ms)) or Sold()
 
+    def sold_first(self, after_row: int) -> tuple[int, tuple[SoldRequest, ...]] | None:
+        """The last row, and the earliest sale of each listing among the rows after `after_row`."""
+        return self._look("selling.db", lambda db: _sold_first(db, after_row))
+
     def _look(self, name: str, look: Callable[[sqlite3.Connection], T]) -> T | None:
         """None where there is no agent yet, or its file cannot be read just now."""
         path = self.folder / name
@@ -152,10 +162,7 @@ class AgentFiles:
 
 
 def _sold(db: sqlite3.Connection, now_ms: int) -> Sold:
-    newest = tuple(
-        SoldRequest(model, nano, made_ms * 10**6, bool(is_booked), channel, lane, seq)
-        for model, nano, made_ms, is_booked, channel, lane, seq in db.execute(_SALES, (SHOWN_MAX,))
-    )
+    newest = _requests(db.execute(_SALES, (SHOWN_MAX,)))
     untold, refused = db.execute(_UNTOLD).fetchone()
     return Sold(
         newest,
@@ -164,6 +171,20 @@ def _sold(db: sqlite3.Connection, now_ms: int) -> Sold:
         db.execute(_OPEN).fetchone()[0],
         untold,
         refused,
+    )
+
+
+def _sold_first(db: sqlite3.Connection, after_row: int) -> tuple[int, tuple[SoldRequest, ...]]:
+    last_row: int = db.execute(_LAST_ROW).fetchone()[0]
+    if last_row < after_row:
+        after_row = 0  # It is another file.
+    return last_row, _requests(db.execute(_FIRST_OF_EACH, (after_row, last_row)))
+
+
+def _requests(rows: Iterable[tuple[str, int, int, int, str, int, int]]) -> tuple[SoldRequest, ...]:
+    return tuple(
+        SoldRequest(model, nano, made_ms * 10**6, bool(is_booked), channel, lane, seq)
+        for model, nano, made_ms, is_booked, channel, lane, seq in rows
     )
 
 

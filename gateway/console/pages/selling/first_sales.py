@@ -1,0 +1,115 @@
+"""The first sale of each listing, told on whatever live page its seller looks at; browsers say it once."""
+
+import asyncio
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gateway.console.access import Visitor
+from gateway.console.feeds import LivePage, Points, Region
+
+if TYPE_CHECKING:
+    from gateway.house.house import House
+
+NEWS_NS = 86_400 * 10**9
+"""What is older is news to nobody: a browser that remembers nothing is told no old story."""
+_EVERY_S = 5.0
+_SELLERS_KEPT = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class FirstSale:
+    """`key` is what browsers remember it by."""
+
+    key: str
+    what: str
+    amount_nano: int
+    made_ns: int
+
+
+class FirstSales:
+    """What is known of them: a first sale stays the first, so only what is new is read. One event loop owns it.
+
+    Admins of the house are told of this machine's listings, sellers of their own first sale at this house, which
+    knows of no listing what was sold by it.
+    """
+
+    def __init__(self, market: Path) -> None:
+        self._market = market
+        self._of_listings: dict[str, FirstSale] = {}
+        self._last_row = 0
+        self._of_sellers: dict[str, FirstSale] = {}
+        self._looked_s: dict[str, float] = {}
+
+    def beside(self, live_page: LivePage, visitor: Visitor) -> LivePage:
+        """The same page, with this news for whoever sells."""
+        if visitor.standings.isdisjoint(("seller", "operator")):
+            return live_page
+
+        async def render() -> list[Region | Points]:
+            drawn, found = await live_page.render(), await self.of(visitor)
+            return [*drawn, Region("news", "selling/first_sales.html", {"found": found})] if found else [*drawn]
+
+        return replace(live_page, render=render)
+
+    async def of(self, visitor: Visitor) -> list[FirstSale]:
+        """Those of the last day, oldest first."""
+        if visitor.is_operator:
+            await self._look_at_listings()
+            known = list(self._of_listings.values())
+        else:
+            await self._look_at_seller(visitor.services.house, visitor.caller.user_id)
+            mine = self._of_sellers.get(visitor.caller.user_id)
+            known = [mine] if mine else []
+        since_ns = time.time_ns() - NEWS_NS
+        return sorted((each for each in known if each.made_ns >= since_ns), key=lambda each: each.made_ns)
+
+    async def _look_at_listings(self) -> None:
+        if not self._is_time(""):
+            return
+        found = await asyncio.to_thread(_read, self._market, self._last_row)
+        if found is None:
+            return
+        self._last_row, firsts = found
+        for first in firsts:
+            self._of_listings.setdefault(first.key, first)
+
+    async def _look_at_seller(self, house: "House | None", user_id: str) -> None:
+        if house is None or user_id in self._of_sellers or not self._is_time(user_id):
+            return
+        from gateway.console.pages.selling.desks import first_drawn
+
+        found = await house.ask(lambda: first_drawn(house, user_id))
+        if found is not None:
+            what = "Your first sale at this house"
+            self._keep(user_id, FirstSale(f"house {user_id}", what, found.drawn_nano, found.drawn_ns))
+
+    def _keep(self, user_id: str, first: FirstSale) -> None:
+        while len(self._of_sellers) >= _SELLERS_KEPT:
+            del self._of_sellers[next(iter(self._of_sellers))]
+        self._of_sellers[user_id] = first
+
+    def _is_time(self, whose: str) -> bool:
+        now_s = time.monotonic()
+        if now_s < self._looked_s.get(whose, -_EVERY_S) + _EVERY_S:
+            return False
+        self._looked_s = {name: at_s for name, at_s in self._looked_s.items() if now_s < at_s + _EVERY_S}
+        self._looked_s[whose] = now_s
+        return True
+
+
+def _read(market: Path, after_row: int) -> tuple[int, list[FirstSale]] | None:
+    """The earliest sale of each listing among the newer rows, and the last row. Takes milliseconds."""
+    if not (market / "selling.db").exists():
+        return None  # Nobody sells here, and nothing of the market is imported.
+    from gateway.console.pages.selling.records import AgentFiles
+
+    found = AgentFiles(market).sold_first(after_row)
+    if found is None:
+        return None
+    last_row, sold = found
+    return last_row, [
+        FirstSale(f"listing {each.model}", f"First sale of {each.model}", each.amount_nano, each.made_ns)
+        for each in sold
+    ]
