@@ -58,6 +58,8 @@ fix: .venv/dev ## mend what the formatter and linter can mend
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
+# Of hundreds of processes that tests start each would compile all of our modules anew, where bytecode is not kept.
+test: export PYTHONDONTWRITEBYTECODE =
 test: .venv/dev ## the tests that every change passes (under 10 minutes on 2 cores)
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m "not slow and not browser" $(ARGS)
 

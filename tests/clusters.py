@@ -1,6 +1,5 @@
 """Real clusters for tests: a controller in the test's process, nodes in their own."""
 
-import asyncio
 import itertools
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -26,6 +25,8 @@ from cluster.plans.plan import Goal
 from cluster.trust.addresses import Target
 
 DEMO_MODEL = Path(__file__).parents[1] / "demo" / "model"
+PATIENCE_S = 60.0
+"""What has not happened by then never will, however busy the machine is."""
 GREEDY = Sampling(temperature=0.0, logprobs=0)
 
 _ids = itertools.count(1)
@@ -117,8 +118,7 @@ async def running_cluster(
     try:
         await controller.load_model(str(model))
         await local.start(Target("127.0.0.1", port), [controller.new_token() for _ in range(nodes)])
-        async with asyncio.timeout(60):
-            await controller.wait_ready(60)
+        await controller.wait_ready(PATIENCE_S)
         yield Cluster(controller, local, port)
     finally:
         await controller.stop()

@@ -23,6 +23,7 @@ PAID_NANO = COMPLETION_TOKENS * 15_000
 DEAR_NANO = PAID_NANO + PROMPT_TOKENS * 3_000
 DEAR_HELD_NANO = 180 * 3_000 + PAID_NANO
 """The most that is put aside for one: its body has some 130 bytes, each of which may be a token."""
+LONG_S = 60.0
 _WORDS = count()
 
 
@@ -81,12 +82,16 @@ class Replies:
         return Counter(reply.status for reply in self.all)
 
 
-async def crowd(gateways: Sequence[Gateway], key: str, size: int, model: str) -> Replies:
-    """So many callers at the same moment, in turn at each gateway."""
-    replies = Replies()
+async def crowd(
+    gateways: Sequence[Gateway], key: str, size: int, model: str, replies: Replies | None = None
+) -> Replies:
+    """So many callers at the same moment, in turn at each gateway; `replies` may be looked at meanwhile."""
+    replies = Replies() if replies is None else replies
+    # A busy machine takes its time over so many.
+    patience = aiohttp.ClientTimeout(total=LONG_S)
     connector = aiohttp.TCPConnector(limit=0)
     headers = {"authorization": f"Bearer {key}"}
-    async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
+    async with aiohttp.ClientSession(connector=connector, headers=headers, timeout=patience) as session:
 
         async def ask(gateway: Gateway) -> None:
             try:
@@ -98,6 +103,22 @@ async def crowd(gateways: Sequence[Gateway], key: str, size: int, model: str) ->
 
         await asyncio.gather(*(ask(gateways[number % len(gateways)]) for number in range(size)))
     return replies
+
+
+async def crowd_while_held(
+    provider: CountingProvider, gateways: Sequence[Gateway], key: str, size: int, places: int
+) -> Replies:
+    """So many callers for so few places: no answer leaves before everybody else was refused."""
+    replies = Replies()
+    provider.hold()
+    asking = asyncio.create_task(crowd(gateways, key, size, FREE, replies))
+    try:
+        async with asyncio.timeout(LONG_S):
+            while not asking.done() and (provider.at_once < places or len(replies.all) < size - places):
+                await asyncio.sleep(0.02)
+    finally:
+        provider.release()
+    return await asking
 
 
 def ask(gateway: Gateway, key: str, model: str) -> Reply:

@@ -1,7 +1,7 @@
 """Real databases for tests: SQLite files and a PostgreSQL server of our own, migrated once and then copied."""
 
+import functools
 import itertools
-import shutil
 import sqlite3
 import tempfile
 import warnings
@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import psycopg
 
+from gateway.data_folder import DataFolder
 from gateway.database import open_engine, upgrade
 
 Kind = Literal["sqlite", "postgresql"]
@@ -38,7 +39,7 @@ class Databases:
     def _sqlite(self, name: str, migrated: bool) -> Iterator[str]:
         path = self._folder / f"{name}.db"
         if migrated:
-            shutil.copy(self._sqlite_template, path)
+            path.write_bytes(migrated_file())
         try:
             yield f"sqlite:///{path}"
         finally:
@@ -60,12 +61,6 @@ class Databases:
             self._server.cleanup()
 
     @cached_property
-    def _sqlite_template(self) -> Path:
-        path = self._folder / f"{_TEMPLATE}.db"
-        _migrate(f"sqlite:///{path}")
-        return path
-
-    @cached_property
     def _postgresql_template(self) -> str:
         self._administer(f"CREATE DATABASE {_TEMPLATE} TEMPLATE template0")
         _migrate(self._postgresql_dsn(_TEMPLATE))
@@ -79,6 +74,25 @@ class Databases:
         if self._server is None:
             self._server = _start_postgresql()
         return str(self._server.get_uri(database=database))
+
+
+@functools.cache
+def migrated_file() -> bytes:
+    """A SQLite file with our tables and nothing in them: to migrate takes longer than most tests."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{_TEMPLATE}.db"
+        _migrate(f"sqlite:///{path}")
+        return path.read_bytes()
+
+
+def prepared(path: Path) -> DataFolder:
+    """A gateway's data folder with its tables in it, as if it had been started there before."""
+    folder = DataFolder(path)
+    folder.prepare()
+    if not folder.database.exists():
+        folder.database.touch(mode=0o600)
+        folder.database.write_bytes(migrated_file())
+    return folder
 
 
 def _migrate(dsn: str) -> None:

@@ -35,7 +35,7 @@ from cluster.trust.handshake import PROGRAM
 from cluster.trust.identity import Identity
 from cluster.trust.joining import join
 from tests.cluster.test_joining import node_id, until
-from tests.clusters import DEMO_MODEL, Cluster, running_cluster
+from tests.clusters import DEMO_MODEL, PATIENCE_S, Cluster, running_cluster
 
 pytestmark = pytest.mark.anyio
 
@@ -62,11 +62,11 @@ class Stage:
 
     async def answer_for_ever(self) -> None:
         while True:
-            answer = await self.cluster.ask("The river", max_tokens=24)
+            answer = await self.cluster.ask("The river", max_tokens=12)
             self.answers += 1
             if answer.texts[0] != self.expected:
                 self.wrong.append(answer.texts[0])
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.3)
 
     async def connect(self) -> Channel:
         return await dial_channel(self.target.host, self.target.port, self.rogue.client_context())
@@ -89,7 +89,7 @@ async def refusal(channel: Channel) -> str:
     """The reason with which the peer ends the connection."""
     try:
         while True:
-            message, _ = await channel.receive(10)
+            message, _ = await channel.receive(PATIENCE_S)
             if isinstance(message, wire.Refused):
                 return message.reason
     finally:
@@ -167,7 +167,7 @@ def half_open(port: int) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for at in range(HALF_OPEN):
             plain = stack.enter_context(socket.socket())
-            plain.settimeout(5)
+            plain.settimeout(PATIENCE_S)
             plain.connect(("127.0.0.1", port))
             if at % 2:
                 with contextlib.suppress(ConnectionError):
@@ -191,7 +191,7 @@ async def half_open_at_every_port(stage: Stage) -> None:
     async def ask_for_files() -> None:
         channel = await open_channel(files, friend)
         await channel.send(wire.AskHeld("0" * 64))
-        assert await channel.receive(5) == (wire.Held([]), b"")
+        assert await channel.receive(PATIENCE_S) == (wire.Held([]), b"")
         await channel.close()
 
     try:
@@ -201,7 +201,7 @@ async def half_open_at_every_port(stage: Stage) -> None:
             (files.port, ask_for_files),
         ):
             with await asyncio.to_thread(enter, half_open(port)):
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(PATIENCE_S):
                     await attempt()
     finally:
         await door.close()
@@ -288,9 +288,10 @@ async def files_allowed(count: int) -> AsyncIterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+@pytest.mark.timeout(600)
 async def test_the_cluster_serves_on(tmp_path: Path) -> None:
     async with files_allowed(3 * HALF_OPEN), running_cluster(tmp_path, nodes=2) as cluster:
-        expected = (await cluster.ask("The river", max_tokens=24)).texts[0]
+        expected = (await cluster.ask("The river", max_tokens=12)).texts[0]
         token = cluster.controller.new_token()
         rogue = await join(Target("127.0.0.1", cluster.port), token, tmp_path / "rogue", "rogue")
         stage = Stage(cluster, tmp_path, rogue, expected)
@@ -299,7 +300,7 @@ async def test_the_cluster_serves_on(tmp_path: Path) -> None:
             for attack in ATTACKS:
                 before = stage.answers
                 await attack(stage)
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(PATIENCE_S):
                     while stage.answers == before and not answering.done():
                         await asyncio.sleep(0.02)
                 assert not answering.done(), f"{attack.__name__}: {answering.exception()}"
@@ -336,7 +337,7 @@ async def test_a_recorded_link_cannot_be_played_again(tmp_path: Path) -> None:
         await until(lambda: len(arrived) == 1)
         link.close()
     with socket.create_connection(("127.0.0.1", listener.port)) as again:
-        again.settimeout(10)
+        again.settimeout(PATIENCE_S)
         again.sendall(recorded)
         with contextlib.suppress(ConnectionError):
             while again.recv(65536):

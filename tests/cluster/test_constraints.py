@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -74,25 +75,37 @@ def is_valid(text: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("stages", [pytest.param(1, marks=pytest.mark.slow), 2])
-async def test_every_answer_keeps_to_its_schema(tmp_path: Path, stages: int) -> None:
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module", params=[pytest.param(1, marks=pytest.mark.slow), 2])
+async def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Cluster]:
+    stages: int = request.param
+    async with running_cluster(tmp_path_factory.mktemp("cluster"), nodes=stages, slots=8) as running:
+        yield running
+
+
+async def test_every_answer_keeps_to_its_schema(cluster: Cluster) -> None:
     """Twenty at once in eight slots, greedy and not, with drafts, beside others that are free."""
-    async with running_cluster(tmp_path, nodes=stages, slots=8) as cluster:
-        greedy = [await ask(cluster, f"calm-{at}", prompt) for at, prompt in enumerate(PROMPTS)]
-        samplings = [Sampling(temperature=0.0), Sampling(temperature=0.0)]
-        samplings += [Sampling(temperature=t, seed=7, presence_penalty=1.0, logprobs=2) for t in (0.7, 1.5)]
-        free = [asyncio.create_task(cluster.ask(prompt, max_tokens=100)) for prompt in PROMPTS]
-        texts = await asyncio.gather(
-            *(
-                ask(cluster, f"{at}-{number}", prompt, sampling=sampling, n=1 + (number == 3))
-                for at, prompt in enumerate(PROMPTS)
-                for number, sampling in enumerate(samplings)
-            )
+    greedy = [await ask(cluster, f"calm-{at}", prompt) for at, prompt in enumerate(PROMPTS)]
+    samplings = [Sampling(temperature=0.0), Sampling(temperature=0.0)]
+    samplings += [Sampling(temperature=t, seed=7, presence_penalty=1.0, logprobs=2) for t in (0.7, 1.5)]
+    free = [asyncio.create_task(cluster.ask(prompt, max_tokens=100)) for prompt in PROMPTS]
+    texts = await asyncio.gather(
+        *(
+            ask(cluster, f"{at}-{number}", prompt, sampling=sampling, n=1 + (number == 3))
+            for at, prompt in enumerate(PROMPTS)
+            for number, sampling in enumerate(samplings)
         )
-        assert all(is_valid(text) for answer in texts for text in answer)
-        assert texts[0 :: len(samplings)] == texts[1 :: len(samplings)] == greedy
-        assert all(answer.done.completion_tokens == 100 for answer in await asyncio.gather(*free))
-        await nothing_is_held(cluster)
+    )
+    assert all(is_valid(text) for answer in texts for text in answer)
+    assert texts[0 :: len(samplings)] == texts[1 :: len(samplings)] == greedy
+    assert all(answer.done.completion_tokens == 100 for answer in await asyncio.gather(*free))
+    await nothing_is_held(cluster)
 
 
 @pytest.mark.slow
@@ -112,20 +125,19 @@ async def test_a_lost_stage_and_a_lost_head_change_nothing(tmp_path: Path) -> No
         await nothing_is_held(cluster)
 
 
-async def test_schemas_that_cannot_be_kept_to_are_named(tmp_path: Path) -> None:
+async def test_schemas_that_cannot_be_kept_to_are_named(cluster: Cluster) -> None:
     """Before anything waits for them where that can be known, and otherwise without harm to anybody else."""
-    async with running_cluster(tmp_path, nodes=1) as cluster:
-        refused: list[dict[str, Any]] = [
-            {"type": "frob"},
-            {"$ref": "http://example.org/schema"},
-            {"type": "string", "pattern": "a" * 70_000},
-            {"allOf": [{"type": "string", "pattern": f"^.*a.{{{at}}}$"} for at in range(14, 20)]},
-            # Compiles, and is found to be too much at work.
-            {"type": "integer", "multipleOf": 99_991, "minimum": 10**9},
-        ]
-        for at, schema in enumerate(refused):
-            with pytest.raises(RequestInvalid) as caught:
-                await ask(cluster, f"refused-{at}", "x", constraint=Constraint(schema=schema, is_strict=True))
-            assert caught.value.param == "response_format", schema
-        assert is_valid((await ask(cluster, "well", PROMPTS[0]))[0])
-        await nothing_is_held(cluster)
+    refused: list[dict[str, Any]] = [
+        {"type": "frob"},
+        {"$ref": "http://example.org/schema"},
+        {"type": "string", "pattern": "a" * 70_000},
+        {"allOf": [{"type": "string", "pattern": f"^.*a.{{{at}}}$"} for at in range(14, 20)]},
+        # Compiles, and is found to be too much at work.
+        {"type": "integer", "multipleOf": 99_991, "minimum": 10**9},
+    ]
+    for at, schema in enumerate(refused):
+        with pytest.raises(RequestInvalid) as caught:
+            await ask(cluster, f"refused-{at}", "x", constraint=Constraint(schema=schema, is_strict=True))
+        assert caught.value.param == "response_format", schema
+    assert is_valid((await ask(cluster, "well", PROMPTS[0]))[0])
+    await nothing_is_held(cluster)

@@ -20,8 +20,18 @@ from cluster.trust.discovery import Announcement, look_for
 from cluster.trust.identity import Identity
 from cluster.trust.joining import join
 from cluster.trust.whereabouts import Whereabouts
+from tests.cluster.test_joining import until
+from tests.clusters import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine announcements take a while; who is found is not waited for any longer."""
+    monkeypatch.setattr("cluster.trust.whereabouts.LOOK_S", PATIENCE_S)
+    monkeypatch.setattr("cluster.trust.discovery._ASK_MS", PATIENCE_S * 1000)
+
 
 # Multicast that stays on this machine.
 HERE = ["127.0.0.1"]
@@ -68,16 +78,16 @@ async def test_a_token_is_enough_and_an_impostor_gets_nothing(tmp_path: Path) ->
 
 
 async def hang_up(channel: Channel) -> None:
-    await channel.receive(5)
+    await channel.receive(PATIENCE_S)
 
 
 async def refuse(channel: Channel) -> None:
-    await channel.receive(5)
+    await channel.receive(PATIENCE_S)
     await channel.send(wire.Refused("this join token was used already"))
 
 
 async def show_garbage(channel: Channel) -> None:
-    await channel.receive(5)
+    await channel.receive(PATIENCE_S)
     await channel.send(wire.Authority("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"))
 
 
@@ -108,7 +118,7 @@ async def test_no_other_authority_comes_in_behind_the_right_one(tmp_path: Path) 
 
     async def pose(channel: Channel) -> None:
         while True:
-            message, _ = await channel.receive(5)
+            message, _ = await channel.receive(PATIENCE_S)
             heard.append(message)
             await channel.send(wire.Authority(ours.certificate_pem + foreign.certificate_pem))
 
@@ -179,11 +189,12 @@ async def test_a_failed_announcement_is_made_again(monkeypatch: pytest.MonkeyPat
     announcement = Announcement("box", "127.0.0.1", 7, "5" * 32, interfaces=["192.0.2.77"])
     with structlog.testing.capture_logs() as logs:
         running = asyncio.create_task(announcement.run())
+        await until(lambda: bool(logs))
         await asyncio.sleep(0.3)
         assert [line["event"] for line in logs] == ["cluster not announced"]
         announcement.interfaces = HERE
-        found = [target async for target in look_for("5" * 32, 3.0, HERE)]
+        async with contextlib.aclosing(look_for("5" * 32, PATIENCE_S, HERE)) as found:
+            assert await anext(found) == Target("127.0.0.1", 7)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-    assert Target("127.0.0.1", 7) in found
     assert not is_reachable("127.0.0.1")

@@ -43,7 +43,7 @@ from cluster.trust.addresses import Target
 from cluster.trust.authority import Authority
 from cluster.trust.identity import Identity, NodeId
 from tests.cluster.test_joining import node_id
-from tests.clusters import DEMO_MODEL, Cluster, child
+from tests.clusters import DEMO_MODEL, PATIENCE_S, Cluster, child
 from tests.embedding_models import bert, expected, put, qwen3, save
 
 pytestmark = pytest.mark.anyio
@@ -62,12 +62,12 @@ async def embedding_cluster(folder: Path, model: Path, nodes: int) -> AsyncItera
     local = LocalNodes(nodes, folder / "nodes", 0.5)
     try:
         await local.start(Target("127.0.0.1", port), [controller.new_token() for _ in range(nodes)])
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(2 * PATIENCE_S):
             while len(controller.topology().members) < nodes:
                 await asyncio.sleep(0.05)
             await asyncio.sleep(0.2)  # They have said all that they have to say: a pull takes longer.
             await controller.embeddings.load_model(str(model))
-            await controller.embeddings.readiness.wait(60)
+            await controller.embeddings.readiness.wait(PATIENCE_S)
         yield Cluster(controller, local, port)
     finally:
         await controller.stop()
@@ -99,9 +99,9 @@ async def test_a_machine_fetches_an_encoder_and_answers_as_the_reference(tmp_pat
     )
     agent = asyncio.create_task(Agent(options).run())
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(2 * PATIENCE_S):
             await controller.embeddings.load_model(str(tmp_path / "model"))
-            await controller.embeddings.readiness.wait(60)
+            await controller.embeddings.readiness.wait(PATIENCE_S)
             wanted = expected(reference, "mean_tokens", TOKENS, normalize=True)
             together = await asyncio.gather(*(embed(controller, text) for text in TEXTS * 5))
         for at, answer in enumerate(together):
@@ -159,7 +159,7 @@ async def only_gateways_may_ask(controller: Controller, node: Identity) -> None:
     host, _, port = serving.client._channel.address.rpartition(":")
     channel = await open_channel(wire.Address(serving.member.node_id, host, int(port)), node)
     await channel.send(wire.Embed(EmbedRequest(id="1", texts=["w4"])))
-    answer, _ = await channel.receive(5)
+    answer, _ = await channel.receive(PATIENCE_S)
     assert isinstance(answer, wire.Refused)
     assert "only gateways" in answer.reason
     await channel.close()
@@ -180,7 +180,7 @@ async def survive_losses(cluster: Cluster, wanted: torch.Tensor) -> None:
         victims = [process] if lost == "process" else [process, agent]
         for victim in victims:
             victim.kill()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             answer = await embed(controller, *TEXTS)
             assert len((await long).token_counts) == 600
         torch.testing.assert_close(vectors(answer), wanted, rtol=1e-4, atol=1e-5)
@@ -283,11 +283,11 @@ async def test_a_lying_embedder_is_lost(tmp_path: Path, changes: dict[str, Any],
 
     async def serve(channel: Channel) -> None:
         for fields in (honest, honest | changes):
-            message, _ = await channel.receive(5)
+            message, _ = await channel.receive(PATIENCE_S)
             assert isinstance(message, wire.Embed)
             vectors = fields.pop("vectors")
             await channel.send(wire.Embedded(message.request.id, **fields), vectors)
-        await channel.receive(5)
+        await channel.receive(PATIENCE_S)
 
     door = Door("embedder", node, serve)
     address = wire.Address(node_id(node), "127.0.0.1", await door.open("127.0.0.1", 0))

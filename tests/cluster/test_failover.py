@@ -14,17 +14,17 @@ import pytest
 import structlog
 
 from cluster.generation import GenerateRequest, Limits, TextPrompt, TokenEvent
-from tests.clusters import GREEDY, Cluster, child, running_cluster
+from tests.clusters import GREEDY, PATIENCE_S, Cluster, child, running_cluster
 
 pytestmark = pytest.mark.anyio
 
 log = structlog.get_logger(__name__)
 
 PROMPTS = ("Once upon a time", "The river", "In the morning the old man", "A stone")
-LONG = 400
-# The longest silence in an answer, on a machine that is busy with other things.
-STANDBY_PAUSE_S = 5.0
-REPLAN_PAUSE_S = 15.0
+LONG = 250
+# The longest silence in an answer, on a machine that is very busy with other things.
+STANDBY_PAUSE_S = 20.0
+REPLAN_PAUSE_S = 40.0
 
 
 @dataclass(slots=True)
@@ -109,7 +109,7 @@ def thaw(frozen: list[psutil.Process]) -> None:
 
 async def settled(cluster: Cluster, machines: int) -> None:
     """Everybody is there, a ring serves, and whoever is not in it holds copies of its stages."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             topology = cluster.controller.topology()
             copies = {copy.member.node_id for copy in topology.standbys}
@@ -121,7 +121,7 @@ async def settled(cluster: Cluster, machines: int) -> None:
 
 async def nothing_is_held(cluster: Cluster) -> None:
     """No request and no block outlives its answer, on the head nor, which it has them count, on any stage."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             vitals = cluster.controller.head_vitals()
             if vitals and (vitals.requests, vitals.kv_blocks) == (0, 0):
@@ -129,6 +129,7 @@ async def nothing_is_held(cluster: Cluster) -> None:
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.timeout(600)
 async def test_losses_leave_no_trace(tmp_path: Path) -> None:
     """Two stages and a standby: a stage's process, the head's machine, then one that only stands still."""
     async with running_cluster(tmp_path, nodes=3, stages=2, goal="latency") as cluster:
@@ -216,7 +217,7 @@ async def test_a_planned_move_is_hardly_felt(tmp_path: Path) -> None:
 
 
 async def settled_without(cluster: Cluster, node_id: str) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             if ring(cluster) and node_id not in ring(cluster):
                 return

@@ -28,7 +28,7 @@ from cluster.trust.addresses import Target
 from cluster.trust.authority import Authority
 from cluster.trust.identity import Identity, NodeId
 from tests.cluster.test_joining import node_id, until
-from tests.clusters import DEMO_MODEL
+from tests.clusters import DEMO_MODEL, PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -189,7 +189,7 @@ async def test_a_refused_part_ends_the_order_at_once(tmp_path: Path, manifest: M
 
     controller._report = refuse
     with pytest.raises(ModelNotFound, match="the model has been changed"):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S / 2):
             await ours.fetch(manifest, [largest(manifest)], [])
 
 
@@ -229,7 +229,7 @@ async def test_the_door_is_for_nodes_and_for_files(tmp_path: Path, manifest: Man
             try:
                 for question in questions:
                     await channel.send(question)
-                return (await channel.receive(5))[0]
+                return (await channel.receive(PATIENCE_S))[0]
             finally:
                 await channel.close()
                 await asyncio.sleep(0.05)

@@ -22,12 +22,13 @@ from cluster.nodes.local_nodes import LocalNodes
 from cluster.nodes.node import Agent
 from cluster.nodes.node_options import NodeOptions
 from cluster.trust.addresses import Target
-from tests.clusters import DEMO_MODEL, GREEDY, Answer, Cluster, child, running_cluster
+from tests.clusters import DEMO_MODEL, GREEDY, PATIENCE_S, Answer, Cluster, child, running_cluster
 
 pytestmark = pytest.mark.anyio
 
 PROMPT = "Once upon a time"
 LONG = 900
+TO_BE_CUT = 400
 
 
 async def hang_up_after_first_token(cluster: Cluster, number: int = 0) -> None:
@@ -35,7 +36,7 @@ async def hang_up_after_first_token(cluster: Cluster, number: int = 0) -> None:
         id=f"gone-{number}",
         prompt=TextPrompt(PROMPT),
         sampling=GREEDY,
-        limits=Limits(max_tokens=LONG, ignore_eos=True),
+        limits=Limits(max_tokens=TO_BE_CUT, ignore_eos=True),
     )
     events = cluster.controller.generate(request)
     async for event in events:
@@ -45,17 +46,20 @@ async def hang_up_after_first_token(cluster: Cluster, number: int = 0) -> None:
 
 
 async def test_hanging_up_frees_the_slot_at_once(tmp_path: Path) -> None:
-    """With a single slot the next request starts when the first is dropped, not when it would have ended."""
+    """With a single slot the next request starts when the first is dropped, not when it would have ended.
+
+    Five that ran to their ends would take five times as long as one; the bound lies between that and nothing.
+    """
     async with running_cluster(tmp_path, nodes=2, slots=1) as cluster:
         began = time.monotonic()
-        whole = await cluster.ask(PROMPT, max_tokens=LONG)
+        whole = await cluster.ask(PROMPT, max_tokens=TO_BE_CUT)
         whole_s = time.monotonic() - began
-        assert whole.done.completion_tokens == LONG
+        assert whole.done.completion_tokens == TO_BE_CUT
         began = time.monotonic()
         for number in range(5):
             await hang_up_after_first_token(cluster, number)
         after = await cluster.ask(PROMPT, max_tokens=8)
-        assert time.monotonic() - began < whole_s
+        assert time.monotonic() - began < 3 * whole_s
         assert after.token_ids[0] == whole.token_ids[0][:8]
 
 
@@ -113,7 +117,7 @@ async def newcomer(cluster: Cluster, folder: Path, kind: type[Agent] = Agent) ->
     )
     agent = asyncio.create_task(kind(options).run())
     try:
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(2 * PATIENCE_S):
             yield
     finally:
         agent.cancel()
@@ -233,29 +237,30 @@ async def test_a_model_that_comes_after_the_machines_is_deployed(
         (member,) = controller.topology().members
         for _ in range(2):
             controller._roster.answers.put(member, wire.Hello(member.name, member.machine))
-        await controller.wait_ready(30)
+        await controller.wait_ready(PATIENCE_S)
         assert controller.topology().epoch == 1
     finally:
         await controller.stop()
         await local.stop()
 
 
-async def test_without_nodes_the_answer_is_a_reason(tmp_path: Path) -> None:
-    async with running_cluster(tmp_path, nodes=1) as cluster:
-        cluster.node_process(1).kill()
-        async with asyncio.timeout(10):
-            while cluster.controller.is_ready:
-                await asyncio.sleep(0.01)
-        with pytest.raises(ClusterUnavailable, match="is gone"):
-            await cluster.controller.wait_ready(0.5)
-
-
-async def test_nothing_outlives_its_owner(tmp_path: Path) -> None:
-    """kill -9 of an agent takes its stage and head along: they notice that their pipe is closed."""
+async def test_a_lost_node_takes_its_processes_along_and_the_answer_is_a_reason(tmp_path: Path) -> None:
+    """kill -9 of an agent: its stage and head notice that their pipe is closed."""
     async with running_cluster(tmp_path, nodes=1) as cluster:
         agent = cluster.node_process(1)
         children = agent.children()
         assert len(children) == 2
         agent.kill()
-        _, alive = await asyncio.to_thread(psutil.wait_procs, children, 10)
+        async with asyncio.timeout(PATIENCE_S):
+            while cluster.controller.is_ready:
+                await asyncio.sleep(0.01)
+            while "is gone" not in await refusal(cluster):
+                await asyncio.sleep(0.05)
+        _, alive = await asyncio.to_thread(psutil.wait_procs, children, PATIENCE_S)
         assert not alive
+
+
+async def refusal(cluster: Cluster) -> str:
+    with pytest.raises(ClusterUnavailable) as caught:
+        await cluster.controller.wait_ready(0.5)
+    return str(caught.value)

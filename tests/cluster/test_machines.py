@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from cluster import wire
-from cluster.errors import LinkError, LinkLost, MachineUnknown, PeerRejected
+from cluster.errors import LinkError, LinkLost, MachineUnknown, NameTaken, PeerRejected
 from cluster.generation import GenerateRequest, Limits, TextPrompt, TokenEvent
 from cluster.net.channel import dial as dial_channel
 from cluster.net.channel import open_channel
@@ -27,7 +27,7 @@ from cluster.trust.identity import Identity, NodeId
 from cluster.trust.joining import join
 from cluster.trust.machines import CLOCK_MARGIN_S, MachineBook
 from tests.cluster.test_joining import controller, node_id, stage_names, until
-from tests.clusters import DEMO_MODEL, GREEDY, Cluster, running_cluster
+from tests.clusters import DEMO_MODEL, GREEDY, PATIENCE_S, Cluster, running_cluster
 
 pytestmark = pytest.mark.anyio
 
@@ -113,7 +113,7 @@ async def test_certificates_are_renewed_while_links_go_on(tmp_path: Path, monkey
         node, gateway = Identity(tmp_path / "node" / "identity"), Identity(tmp_path / "c" / "gateway")
         try:
             await running.load_model(str(DEMO_MODEL))
-            await running.wait_ready(60)
+            await running.wait_ready(PATIENCE_S)
             epoch, before = running.topology().epoch, certificates(node, gateway)
             shorten(node, signing, "node", 3.0, monkeypatch)
             shorten(gateway, signing, "gateway", 3.0, monkeypatch)
@@ -224,7 +224,7 @@ async def refused_everywhere(cluster: Cluster, outcast: Identity, ports: list[in
     """Its certificate has not ended, but opens no door and no link of the cluster any more."""
     friend = node_id(Identity(cluster_node(cluster, 1)))
     channel = await dial_channel("127.0.0.1", cluster.port, outcast.client_context())
-    answer, _ = await channel.receive(5)
+    answer, _ = await channel.receive(PATIENCE_S)
     assert isinstance(answer, wire.Refused)
     assert "was removed" in answer.reason
     await channel.close()
@@ -301,3 +301,27 @@ def test_who_is_removed_stays_out_though_there_is_no_room_to_write_it_down(tmp_p
     identity.folder.mkdir()
     identity.keep_removed([NodeId("b")])
     assert identity.removed() == {"b"}
+
+
+def test_a_given_name_is_kept_and_means_one_machine(tmp_path: Path) -> None:
+    now = [1000.0]
+    book = MachineBook.open(tmp_path / "machines.json", clock=lambda: now[0])
+    desk, laptop, gone = (NodeId(f"{mark}" * 32) for mark in ("ab", "cd", "ef"))
+    for each, name in ((desk, "desk"), (laptop, "laptop"), (gone, "tower")):
+        book.certified(each, name, until_s=2000.0)
+    book.remove(gone)
+    for taken in ("laptop", "LapTop", "cdcdcd"):
+        with pytest.raises(NameTaken, match="laptop"):
+            book.rename(desk, taken)
+    assert book.find("desk") == desk
+    book.rename(desk, "tower")  # Who is out needs no name.
+    again = MachineBook.open(tmp_path / "machines.json", clock=lambda: now[0])
+    for said in ("desk", "workstation"):
+        # It goes on calling itself otherwise, each time that it comes.
+        again.seen(desk, said, 0.0)
+        assert (again.find("tower"), again.called(desk, said)) == (desk, "tower")
+        assert again.records[desk].own_name == said
+    again.rename(desk, "workstation")
+    assert again.records[desk].own_name == ""
+    again.seen(desk, "bench", 0.0)
+    assert (again.records[desk].name, again.called(desk, "bench")) == ("bench", "bench")

@@ -21,6 +21,7 @@ from cluster.plans.plan import Member
 from cluster.plans.speeds import Pace, Speed
 from cluster.trust.authority import Authority
 from cluster.trust.identity import CERTIFICATE_FILE, Identity, NodeId
+from tests.clusters import PATIENCE_S
 
 GIB = 2**30
 ONE, TWO, THREE = (NodeId(f"{number:032x}") for number in (1, 2, 3))
@@ -111,15 +112,15 @@ async def test_two_nodes_measure_the_link_between_them(tmp_path: Path) -> None:
     try:
         nobody = wire.Address(address.node_id, "127.0.0.1", 1)
         asker.begin(wire.MeasureLinks([address, nobody]), reports.put)
-        report = await asyncio.wait_for(reports.get(), 30)
+        report = await asyncio.wait_for(reports.get(), PATIENCE_S)
     finally:
         echo.close()
         asker.close()
     assert isinstance(report, wire.LinkReport)
     measured, failed = report.links
     assert measured.link
-    assert 0 < measured.link.delay_s < 0.1
-    assert measured.link.bytes_per_s > 1e6
+    assert 0 < measured.link.delay_s < 5
+    assert measured.link.bytes_per_s > 1e5
     assert failed.link is None
     assert "cannot reach" in failed.reason
 

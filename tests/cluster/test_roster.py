@@ -19,6 +19,7 @@ from cluster.trust.authority import Authority
 from cluster.trust.handshake import PROGRAM
 from cluster.trust.identity import NodeId
 from tests.cluster.test_joining import node_id
+from tests.clusters import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -44,7 +45,7 @@ class Hub:
         hello = wire.Hello(name, probe_machine(), program=PROGRAM, protocol=wire.PROTOCOL_VERSION)
         await channel.send(hello)
         for _ in range(2):
-            await channel.receive(5)
+            await channel.receive(PATIENCE_S)
         return node_id(identity), channel
 
 
@@ -64,7 +65,7 @@ async def hub(folder: Path, read_part: ReadPart = read_nothing) -> AsyncIterator
 
 async def last_word(channel: Channel) -> str:
     while True:
-        message, _ = await channel.receive(5)
+        message, _ = await channel.receive(PATIENCE_S)
         if isinstance(message, wire.Refused):
             return message.reason
 
@@ -81,7 +82,7 @@ async def test_who_floods_is_put_out_and_others_are_heard(tmp_path: Path) -> Non
         assert f"flooder has {UNREAD_MAX} unread answers" in await last_word(flood)
         await channel.send(wire.Prepared(7))
         heard: list[tuple[NodeId, wire.Message]] = []
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while (honest, wire.Prepared(7)) not in heard:
                 member, message = await running.roster.answers.get()
                 heard.append((member.node_id, message))
@@ -102,20 +103,20 @@ async def test_every_fetch_is_answered(tmp_path: Path) -> None:
     def read_part(sha256: str, offset: int) -> tuple[bytes, int]:
         if sha256 == LACKING:
             raise ModelNotFound("nobody has it")
-        released.wait(10)
+        released.wait(PATIENCE_S)
         return b"part", offset + 4
 
     async with hub(tmp_path, read_part) as running:
         _, channel = await running.connect("node")
         await channel.send(wire.Fetch(LACKING, 3))
-        assert await channel.receive(5) == (wire.NoPart(LACKING, 3, "nobody has it"), b"")
+        assert await channel.receive(PATIENCE_S) == (wire.NoPart(LACKING, 3, "nobody has it"), b"")
         for offset in range(FETCHES_MAX + 1):
             await channel.send(wire.Fetch(SLOW, offset))
-        surplus, _ = await channel.receive(5)
+        surplus, _ = await channel.receive(PATIENCE_S)
         assert isinstance(surplus, wire.NoPart)
         assert surplus.offset == FETCHES_MAX
         assert "other parts are on their way" in surplus.reason
         released.set()
-        parts = [(await channel.receive(5))[0] for _ in range(FETCHES_MAX)]
+        parts = [(await channel.receive(PATIENCE_S))[0] for _ in range(FETCHES_MAX)]
         assert {part.offset for part in parts if isinstance(part, wire.Part)} == set(range(FETCHES_MAX))
         await channel.close()

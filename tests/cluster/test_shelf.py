@@ -14,6 +14,7 @@ from cluster.models.manifest import Manifest, read_manifest
 from cluster.plans.plan import StageSpec
 from cluster.trust.authority import Authority
 from tests.cluster.test_steps import DEMO_MODEL, load
+from tests.clusters import PATIENCE_S
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,7 @@ def test_a_copy_is_loaded_once_and_dropped_when_nobody_wants_it(
 
     def slowly(_: Stage, spec: StageSpec, *others: object) -> LoadedStage:
         loads.append(spec)
-        assert may_load.acquire(timeout=10)
+        assert may_load.acquire(timeout=PATIENCE_S)
         return copies[spec.index]
 
     monkeypatch.setattr(Stage, "_load", slowly)
@@ -50,14 +51,14 @@ def test_a_copy_is_loaded_once_and_dropped_when_nobody_wants_it(
         shelve(2, second)
         stage.deliver(wire.Tidy(3, manifest.digest, [first]))
         may_load.release(2)
-        answers = [reports.get(timeout=10) for _ in range(2)]
+        answers = [reports.get(timeout=PATIENCE_S) for _ in range(2)]
         assert sorted(loads, key=lambda spec: spec.index) == [first, second]
         assert wire.Shelved(2, first, ok=True) in answers
         assert wire.Shelved(2, second, ok=False) in answers
         shelve(4, first)
-        assert reports.get(timeout=10) == wire.Shelved(4, first, ok=True)
+        assert reports.get(timeout=PATIENCE_S) == wire.Shelved(4, first, ok=True)
         assert len(loads) == 2, "it is there already"
     finally:
         may_load.release(2)
         stage.stop()
-        running.join(10)
+        running.join(PATIENCE_S)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.models.chat_format import ChatFormat, ToolFormat
@@ -169,8 +169,19 @@ def values() -> st.SearchStrategy[Any]:
     )
 
 
-@pytest.mark.parametrize("kind", FORMS)
-@given(
+@dataclass(frozen=True)
+class Written:
+    """What a model wrote, and in pieces of which size it comes."""
+
+    calls: list[tuple[str, dict[str, Any]]]
+    thought: str
+    is_thinking: bool
+    size: int
+    indent: int | None
+
+
+WRITTEN = st.builds(
+    Written,
     calls=st.lists(
         st.tuples(st.sampled_from(sorted(FUNCTIONS)), st.dictionaries(st.text(max_size=5), values(), max_size=3)),
         min_size=1,
@@ -181,26 +192,37 @@ def values() -> st.SearchStrategy[Any]:
     size=st.integers(1, 9),
     indent=st.sampled_from([None, 2]),
 )
-def test_what_is_written_is_what_is_read(
-    kind: ToolFormat,
-    calls: list[tuple[str, dict[str, Any]]],
-    thought: str,
-    is_thinking: bool,
-    size: int,
-    indent: int | None,
-) -> None:
+
+
+def is_read(kind: ToolFormat, said: Written) -> None:
     shape = FORMS[kind]
-    calls = calls if shape.separator is not None else calls[:1]
-    written = [(name, json.dumps(arguments, indent=indent)) for name, arguments in calls]
+    calls = said.calls if shape.separator is not None else said.calls[:1]
+    written = [(name, json.dumps(arguments, indent=said.indent)) for name, arguments in calls]
     bodies = [shape.head_of(name) + arguments + shape.tail for name, arguments in written]
     text = shape.begin + (shape.separator or "").join(bodies) + shape.end
     form = ChatFormat(kind, None if kind == "harmony" else THINK)
     if form.thought:
-        text = ("" if is_thinking else "<think>") + thought + "</think>" + text
-    heard = hear(form, [text[at : at + size] for at in range(0, len(text), size)], is_thinking=is_thinking)
+        text = ("" if said.is_thinking else "<think>") + said.thought + "</think>" + text
+    pieces = [text[at : at + said.size] for at in range(0, len(text), said.size)]
+    heard = hear(form, pieces, is_thinking=said.is_thinking)
     assert heard.calls == written
     assert heard.content == ""
-    assert heard.thought == (thought.strip() if form.thought else "")
+    assert heard.thought == (said.thought.strip() if form.thought else "")
+
+
+@pytest.mark.parametrize("kind", FORMS)
+@settings(max_examples=35)
+@given(said=WRITTEN)
+def test_what_is_written_is_what_is_read(kind: ToolFormat, said: Written) -> None:
+    is_read(kind, said)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", FORMS)
+@settings(max_examples=1000)
+@given(said=WRITTEN)
+def test_what_is_written_is_what_is_read_for_long(kind: ToolFormat, said: Written) -> None:
+    is_read(kind, said)
 
 
 @given(text=st.text('ab{}"<>[]/\n name:', max_size=60), size=st.integers(1, 7))

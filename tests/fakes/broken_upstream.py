@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-STEP_TIMEOUT_S = 10.0
+STEP_TIMEOUT_S = 60.0
 STEPS_MAX = 1_000_000
 
 

@@ -14,7 +14,7 @@ KEY = "sk-fake-counting-77ab"
 PROMPT_TOKENS = 4
 COMPLETION_TOKENS = 6
 TOKENS = PROMPT_TOKENS + COMPLETION_TOKENS
-_HELD_S_MAX = 60.0
+_HELD_S_MAX = 90.0
 
 
 class CountingProvider:

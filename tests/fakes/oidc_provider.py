@@ -25,7 +25,7 @@ from joserfc.jwk import KeySet, RSAKey
 CLIENT_ID = "millrace"
 CLIENT_SECRET = "a secret: with/odd+signs"
 
-_STEP_TIMEOUT_S = 10.0
+_STEP_TIMEOUT_S = 60.0
 
 
 @dataclass

@@ -19,7 +19,7 @@ from aiohttp import web
 Outcome = Literal["open", "answered", "cancelled", "broken"]
 Handler = Callable[[web.Request, "Received"], Awaitable[web.StreamResponse]]
 
-STEP_TIMEOUT_S = 10.0
+STEP_TIMEOUT_S = 60.0
 BODY_BYTES_MAX = 64 * 1024 * 1024
 
 

@@ -80,7 +80,7 @@ async def said_to(client: Client, *parts: bytes) -> bytes:
     reader, writer = client
     for part in parts:
         writer.write(part)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         return await reader.read()
 
 
@@ -102,7 +102,7 @@ async def test_headers_are_bounded(server: uvicorn.Server, parts: list[bytes]) -
 
 
 async def test_headers_after_the_body_are_bounded(server: uvicorn.Server) -> None:
-    async with connected(server) as (_, writer), asyncio.timeout(5):
+    async with connected(server) as (_, writer), asyncio.timeout(30):
         writer.write(CHUNKED + b"0\r\nx: " + b"a" * 200_000)
         while server.server_state.connections:
             await asyncio.sleep(0.05)
@@ -128,7 +128,7 @@ async def test_a_large_body_is_not_taken_for_headers(server: uvicorn.Server) -> 
     ],
 )
 async def test_a_slow_client_is_let_go(server: uvicorn.Server, start: bytes, drip: bytes) -> None:
-    async with connected(server) as (_, writer), asyncio.timeout(5):
+    async with connected(server) as (_, writer), asyncio.timeout(30):
         writer.write(start)
         while server.server_state.connections:
             await asyncio.sleep(0.05)
@@ -136,7 +136,7 @@ async def test_a_slow_client_is_let_go(server: uvicorn.Server, start: bytes, dri
 
 
 async def test_a_client_that_does_not_read_is_let_go(server: uvicorn.Server) -> None:
-    async with connected(server) as (_, writer), asyncio.timeout(5):
+    async with connected(server) as (_, writer), asyncio.timeout(30):
         writer.transport.pause_reading()  # type: ignore[attr-defined]
         writer.write(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
         while server.server_state.connections:

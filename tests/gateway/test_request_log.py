@@ -88,13 +88,13 @@ def test_an_end_does_not_wait_for_a_writer_that_hangs(monkeypatch: pytest.Monkey
     log = RequestLog(session, session)
     log.start()
     log.add_all([entry("0")])
-    assert hanging.wait(10)
+    assert hanging.wait(60)
     for number in range(1, 4):
         log.add_all([entry(str(number))])
     began_s = time.monotonic()
     log.stop(timeout_s=0.5)
     over.set()
-    assert time.monotonic() - began_s < 5
+    assert time.monotonic() - began_s < 30
 
 
 def test_old_requests_and_the_oldest_of_too_many_go(engine: Engine) -> None:

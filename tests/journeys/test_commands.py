@@ -15,7 +15,7 @@ import pytest
 from gateway.api.admin import HEADER
 from gateway.data_folder import DataFolder
 from tests.clusters import DEMO_MODEL
-from tests.gateways import Gateway, running_gateway
+from tests.gateways import PATIENCE_S, Gateway, running_gateway
 
 NOWHERE = "http://127.0.0.1:9"
 
@@ -24,7 +24,7 @@ NOWHERE = "http://127.0.0.1:9"
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     folder = tmp_path_factory.mktemp("open")
     folder.chmod(0o755)
-    with running_gateway(folder, model=None, settings={"SERVER__HOST": "::1"}) as gateway:
+    with running_gateway(folder, model=None, settings={"SERVER__HOST": "::1"}, is_new=True) as gateway:
         yield gateway
 
 
@@ -101,9 +101,11 @@ def test_a_lost_stderr_neither_holds_up_nor_ends_it(tmp_path: Path) -> None:
         assert process.stdout
         try:
             facts = json.loads(process.stdout.readline())
-            ready = httpx.get(facts["base_url"].removesuffix("/v1") + "/readyz", trust_env=False)
+            ready = httpx.get(
+                facts["base_url"].removesuffix("/v1") + "/readyz", trust_env=False, timeout=PATIENCE_S
+            )
             process.send_signal(signal.SIGTERM)
-            status = process.wait(30)
+            status = process.wait(PATIENCE_S)
         finally:
             process.kill()
     assert ready.status_code == 200

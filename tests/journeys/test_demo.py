@@ -9,6 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.gateways import PATIENCE_S
+
 
 @pytest.mark.parametrize(
     ("number", "last_words", "processes"),
@@ -34,8 +36,8 @@ def test_a_signal_leaves_nothing_behind(
         assert len(family) >= processes
         demo.send_signal(number)
         demo.send_signal(number)  # As `timeout` does to a whole group.
-        demo.communicate(timeout=60)
-    _, alive = psutil.wait_procs(family, 10)
+        demo.communicate(timeout=2 * PATIENCE_S)
+    _, alive = psutil.wait_procs(family, PATIENCE_S)
     for process in alive:
         process.kill()
     assert not alive

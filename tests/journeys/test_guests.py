@@ -13,7 +13,7 @@ from gateway.api.admin import HEADER
 from gateway.data_folder import DataFolder
 from tests.clusters import DEMO_MODEL
 from tests.gateway.batches.working import begin, ended, jsonl
-from tests.gateways import Gateway, running_gateway, until
+from tests.gateways import PATIENCE_S, Gateway, running_gateway, until
 
 # Neither of the tokens that end an answer: it goes on for as long as it may.
 ENDLESS = {"max_tokens": 900, "logit_bias": {"0": -100, "2": -100}, "seed": 1}
@@ -22,7 +22,7 @@ MODEL = DEMO_MODEL.name
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with running_gateway(tmp_path_factory.mktemp("guests"), settings={"CLUSTER__SLOTS": "1"}) as running:
+    with running_gateway(tmp_path_factory.mktemp("guests"), nodes=1, settings={"CLUSTER__SLOTS": "1"}) as running:
         yield running
 
 
@@ -31,7 +31,7 @@ def key(gateway: Gateway) -> str:
     running = DataFolder(gateway.folder).read_running()
     assert running
     headers = {HEADER: running["admin_token"]}
-    made = httpx.post(f"{gateway.root}/admin/guest-key", headers=headers, trust_env=False, timeout=20)
+    made = httpx.post(f"{gateway.root}/admin/guest-key", headers=headers, trust_env=False, timeout=PATIENCE_S)
     return str(made.raise_for_status().json()["key"])
 
 
@@ -74,11 +74,11 @@ def test_the_owner_gets_the_only_slot(gateway: Gateway, key: str) -> None:
         for _ in range(3):
             guest = Guest(gateway, key)
             talking = pool.submit(guest.talk)
-            assert guest.has_begun.wait(30)
+            assert guest.has_begun.wait(PATIENCE_S)
             assert gateway.admin("/admin/idle")["guests"] == 1
             own = client.post("/v1/completions", json={"model": MODEL, "prompt": "A mill", "max_tokens": 4})
             assert own.status_code == 200, own.text
-            talking.result(30)
+            talking.result(PATIENCE_S)
             assert (guest.status, guest.code) == (200, "preempted")
             assert len(guest.events) < ENDLESS["max_tokens"]  # type: ignore[operator]
             row = gateway.record(guest.headers["x-request-id"])
@@ -109,7 +109,7 @@ def test_nobody_waits_for_guests_when_the_gateway_stops(gateway: Gateway, key: s
     guest = Guest(gateway, key)
     with ThreadPoolExecutor(1) as pool:
         talking = pool.submit(guest.talk)
-        assert guest.has_begun.wait(30)
+        assert guest.has_begun.wait(PATIENCE_S)
         assert gateway.stop() == 0
-        talking.result(30)
+        talking.result(PATIENCE_S)
     assert guest.code == "preempted"

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from gateway.identity.keys import CACHE_S
 from tests.gateways import Gateway, running_gateway, until
 
 
@@ -72,4 +71,4 @@ def test_a_lab_is_set_up_by_command_and_over_http(gateway: Gateway) -> None:
 
 
 def _seen_soon(look: Any) -> None:
-    until(lambda: look() or None, CACHE_S + 2)
+    until(lambda: look() or None)

@@ -17,6 +17,7 @@ from tests.crowds import (
     Replies,
     ask,
     crowd,
+    crowd_while_held,
     new_key,
     question,
     usd,
@@ -24,7 +25,7 @@ from tests.crowds import (
 from tests.fakes.counting_provider import TOKENS, CountingProvider, counting_provider
 from tests.gateways import Gateway, running_gateway, until
 
-CROWD = 200
+CROWD = 120
 
 
 @pytest.fixture(scope="module")
@@ -90,23 +91,11 @@ def test_tokens_that_are_to_be_gone_on_with_count(gateway: Gateway) -> None:
 
 def test_requests_at_a_time(gateway: Gateway, provider: CountingProvider) -> None:
     key = new_key(gateway, "places", [{"measure": "concurrency", "amount": "7"}])
-    provider.hold()
-    asking = asyncio.run(_while_held(gateway, key, provider))
+    asking = asyncio.run(crowd_while_held(provider, [gateway], key, CROWD, 7))
     assert asking.statuses() == {200: 7, 429: CROWD - 7}
     assert provider.at_once_most == 7
     assert all("7 requests at a time" in reply.message for reply in asking.refused)
     assert ask(gateway, key, FREE).status == 200
-
-
-async def _while_held(gateway: Gateway, key: str, provider: CountingProvider) -> Replies:
-    """Answers leave once everybody else was refused."""
-    asking = asyncio.create_task(crowd([gateway], key, CROWD, FREE))
-    async with asyncio.timeout(30):
-        while not asking.done() and provider.at_once < 7:
-            await asyncio.sleep(0.02)
-        await asyncio.sleep(1.0)
-    provider.release()
-    return await asking
 
 
 def test_a_budget_of_requests_that_cost_what_they_may(gateway: Gateway) -> None:

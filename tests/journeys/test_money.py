@@ -22,9 +22,7 @@ from tests.fakes import openai_provider as provider
 from tests.fakes.stripe import paying
 from tests.fakes.stripe.server import ACCOUNT_SECRET, API_KEY, StripeServer
 from tests.fakes.stripe.webhooks import Endpoint
-from tests.gateways import Gateway, running_gateway, until
-
-_PATIENCE_S = 60.0
+from tests.gateways import PATIENCE_S, Gateway, running_gateway, until
 
 
 @dataclass
@@ -44,7 +42,10 @@ class Market:
         running = DataFolder(self.gateway.folder).read_running()
         assert running
         client = httpx.Client(
-            base_url=self.gateway.root, headers={ADMIN_HEADER: running["admin_token"]}, timeout=60, trust_env=False
+            base_url=self.gateway.root,
+            headers={ADMIN_HEADER: running["admin_token"]},
+            timeout=PATIENCE_S,
+            trust_env=False,
         )
         self.gateway.clients.append(client)
         return client
@@ -73,7 +74,7 @@ class Market:
             f"{self.gateway.root}/accounting/v1/webhooks/{path}", body, {"Stripe-Signature": signature}
         )
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
                 return int(answer.status)
         except urllib.error.HTTPError as error:
             return error.code
@@ -136,7 +137,7 @@ def test_money_goes_in_is_spent_comes_back_and_every_sum_agrees(market: Market) 
         session = next(market.stripe.state.all("checkout.session"))
         paying.pay_session(market.stripe.state, session["id"])
     market.deliver()
-    until(lambda: market.available() == "25.00" or None, _PATIENCE_S)
+    until(lambda: market.available() == "25.00" or None)
 
     client = market.gateway.openai(market.api_key)
     question: Any = [{"role": "user", "content": "What turns all night?"}]
@@ -146,8 +147,8 @@ def test_money_goes_in_is_spent_comes_back_and_every_sum_agrees(market: Market) 
     charge_nano = market.gateway.record(request_id)["charge_nano"]
     assert charge_nano > 0
     left = format_usd(parse_usd("25.00") - charge_nano)
-    until(lambda: market.available() == left or None, _PATIENCE_S)
-    used = until(lambda: market.get(market.ann, "/usage", by="model,lane")["data"] or None, _PATIENCE_S)
+    until(lambda: market.available() == left or None)
+    used = until(lambda: market.get(market.ann, "/usage", by="model,lane")["data"] or None)
     assert [(row["model"], row["lane"], row["charge"]) for row in used] == [
         ("gpt", "cloud", format_usd(charge_nano))
     ]
@@ -161,7 +162,7 @@ def test_money_goes_in_is_spent_comes_back_and_every_sum_agrees(market: Market) 
         made = next(market.stripe.state.all("refund"))
         paying.end_refund(market.stripe.state, made["id"], succeeds=True)
     market.deliver()
-    until(lambda: market.get(market.ann, f"/refunds/{refund['id']}")["status"] == "succeeded" or None, _PATIENCE_S)
+    until(lambda: market.get(market.ann, f"/refunds/{refund['id']}")["status"] == "succeeded" or None)
 
     found = market.post(market.machine, "/payments/reconcile")
     assert (found["unmatched"], found["waiting"], found["difference"]) == ([], [], "0.00")
@@ -211,18 +212,18 @@ def test_a_refund_that_a_kill_9_cut_off_is_made_once(tmp_path: Path) -> None:
             with stripe.lock:
                 paying.pay_session(stripe.state, next(stripe.state.all("checkout.session"))["id"])
             market.deliver()
-            until(lambda: market.available() == "25.00" or None, _PATIENCE_S)
+            until(lambda: market.available() == "25.00" or None)
             stripe.faults.order("slow", "refunds", 1)
             cut = threading.Thread(target=_ask_in_vain, args=(market.machine, wish))
             cut.start()
-            until(lambda: any(call.path == "refunds" for call in stripe.calls) or None, _PATIENCE_S)
+            until(lambda: any(call.path == "refunds" for call in stripe.calls) or None)
             gateway.stop(signal.SIGKILL)
-            cut.join(_PATIENCE_S)
+            cut.join(PATIENCE_S)
             assert not cut.is_alive()
         stripe.released.set()
         with start(tmp_path, settings) as gateway:
             market = Market(gateway, stripe, api_key)
-            answer = until(lambda: _asked_again(market.machine, wish), _PATIENCE_S)
+            answer = until(lambda: _asked_again(market.machine, wish))
             assert (answer["status"], answer["amount"]) == ("sent", "5.00")
             assert len(list(stripe.state.all("refund"))) == 1
             assert market.available() == "20.00"
@@ -230,7 +231,7 @@ def test_a_refund_that_a_kill_9_cut_off_is_made_once(tmp_path: Path) -> None:
                 paying.end_refund(stripe.state, next(stripe.state.all("refund"))["id"], succeeds=True)
             market.deliver()
             path = f"/refunds/{answer['id']}"
-            until(lambda: market.get(market.machine, path)["status"] == "succeeded" or None, _PATIENCE_S)
+            until(lambda: market.get(market.machine, path)["status"] == "succeeded" or None)
             found = market.post(market.machine, "/payments/reconcile")
             assert (found["unmatched_count"], found["difference"]) == (0, "0.00")
 

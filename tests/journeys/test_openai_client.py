@@ -5,14 +5,21 @@ from typing import Any
 
 import openai
 import pytest
+from jsonschema import Draft202012Validator
 from openai.types.chat import ChatCompletionMessageParam
 
 from tests.clusters import DEMO_MODEL
-from tests.gateways import Gateway
+from tests.gateways import Gateway, until
 from tests.openai_schemas import check
 
 MODEL = DEMO_MODEL.name
 QUESTION: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is a river?"}]
+PLACE: dict[str, Any] = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 20}, "depth_m": {"type": "integer", "maximum": 99}},
+    "required": ["name", "depth_m"],
+    "additionalProperties": False,
+}
 
 
 def test_the_validator_can_fail() -> None:
@@ -164,7 +171,7 @@ def test_hanging_up_ends_the_work_and_books_what_came(gateway: Gateway) -> None:
     assert record["outcome"] == "interrupted"
     assert record["prompt_tokens"] > 0
     assert 0 < record["completion_tokens"] < 800
-    assert "millrace_in_flight 0.0" in gateway.http().get("/metrics").text
+    until(lambda: "millrace_in_flight 0.0" in gateway.http().get("/metrics").text or None)
 
 
 def test_health_and_metrics(gateway: Gateway) -> None:
@@ -192,3 +199,43 @@ def test_nodes_hold_half_of_the_model_each(gateway: Gateway) -> None:
     assert second == end + 1
     assert last == layers - 1
     assert abs((end + 1) - layers / 2) <= 0.5
+
+
+def shape(schema: dict[str, Any]) -> Any:
+    return {"type": "json_schema", "json_schema": {"name": "place", "schema": schema, "strict": True}}
+
+
+def test_a_schema_is_kept_to(gateway: Gateway) -> None:
+    client = gateway.openai()
+    whole = client.chat.completions.create(
+        model=MODEL, messages=QUESTION, response_format=shape(PLACE), max_tokens=200, temperature=1.2, seed=4
+    )
+    assert whole.choices[0].finish_reason == "stop"
+    Draft202012Validator(PLACE).validate(json.loads(whole.choices[0].message.content or ""))
+    stream = client.chat.completions.create(
+        model=MODEL,
+        messages=QUESTION,
+        response_format=shape(PLACE),
+        max_tokens=200,
+        temperature=1.2,
+        seed=4,
+        stream=True,
+    )
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
+    assert text == whole.choices[0].message.content
+
+
+def test_what_cannot_be_had_is_refused_by_name(gateway: Gateway) -> None:
+    client = gateway.openai()
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(
+            model=MODEL, messages=QUESTION, response_format=shape({"type": "frob"}), max_tokens=9
+        )
+    assert refused.value.param == "response_format"
+    # The demo model's template has no place for tools.
+    with pytest.raises(openai.APIStatusError) as lacking:
+        client.chat.completions.create(
+            model=MODEL, messages=QUESTION, tools=[{"type": "function", "function": {"name": "f"}}], max_tokens=9
+        )
+    assert 400 <= lacking.value.status_code < 500
+    assert lacking.value.param == "tools"

@@ -13,17 +13,19 @@ from tests.clusters import DEMO_MODEL
 from tests.gateways import Gateway, running_gateway, until
 
 MODEL = DEMO_MODEL.name
+# Forty at a time are more than there are slots.
+WARMING = 80
 
 
 @pytest.mark.parametrize(
-    "requests", [120, pytest.param(5000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
+    ("requests", "nodes"), [(80, 1), pytest.param(5000, 2, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
 )
-def test_callers_come_and_go(tmp_path: Path, requests: int) -> None:
-    with running_gateway(tmp_path, nodes=2) as gateway:
+def test_callers_come_and_go(tmp_path: Path, requests: int, nodes: int) -> None:
+    with running_gateway(tmp_path, nodes=nodes) as gateway:
         # Until every slot is in use: slots are kept for prompts that begin alike.
-        asyncio.run(_crowd(gateway, 160))
+        asyncio.run(_crowd(gateway, WARMING))
         # The admin's pages are loaded when first asked for, and stay.
-        _rows(gateway, 160)
+        until(lambda: _rows(gateway, WARMING))
         idle = _memory_bytes(gateway)
         answered = asyncio.run(_crowd(gateway, requests))
         assert answered > requests // 3
@@ -32,7 +34,7 @@ def test_callers_come_and_go(tmp_path: Path, requests: int) -> None:
         asyncio.run(asyncio.sleep(2))
         assert gateway.openai().completions.create(model=MODEL, prompt="The end", max_tokens=3).usage
         assert gateway.admin("/admin/cluster")["epoch"] == 1
-        rows = until(lambda: _rows(gateway, min(1000, requests + 161)))
+        rows = until(lambda: _rows(gateway, min(1000, requests + WARMING + 1)))
         assert not [row for row in rows if row["outcome"] == "failed"]
         assert _memory_bytes(gateway) - idle < 20e6 + 4e3 * requests
 

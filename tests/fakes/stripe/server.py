@@ -21,7 +21,7 @@ OWN_ACCOUNT = "acct_house"
 API_KEY = "sk_test_millrace"
 ACCOUNT_SECRET = "whsec_account"
 CONNECT_SECRET = "whsec_connect"
-_STEP_TIMEOUT_S = 10.0
+_STEP_TIMEOUT_S = 60.0
 _LOOK_S = 0.01
 
 _Made: TypeAlias = Callable[[State, Object, str | None, str], Object]

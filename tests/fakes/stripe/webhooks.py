@@ -43,7 +43,7 @@ def post_http(endpoint: Endpoint, body: bytes, signature: str) -> int:
     headers = {"Stripe-Signature": signature, "Content-Type": "application/json"}
     request = urllib.request.Request(endpoint.url, body, headers)
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code

@@ -12,10 +12,10 @@ import pytest
 from cluster.trust.addresses import Target
 from gateway.api.admin import HEADER
 from gateway.app import create_app, open_services
-from gateway.data_folder import DataFolder
 from gateway.identity.key_rows import KeyTerms
 from gateway.services import Services
 from gateway.settings import DatabaseSettings, IdentitySettings, PaymentsSettings, Settings
+from tests.databases import prepared
 
 ROOT = "http://gateway.test"
 
@@ -61,9 +61,7 @@ def serve(tmp_path: Path) -> Serve:
             database=DatabaseSettings(dsn=dsn),
             payments=payments or PaymentsSettings(),
         )
-        folder = DataFolder(tmp_path)
-        folder.prepare()
-        async with open_services(settings, folder) as services:
+        async with open_services(settings, prepared(tmp_path)) as services:
             yield Served(services, create_app(services, Target("127.0.0.1", 1)))
 
     return serve

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 import pytest
@@ -288,6 +289,19 @@ async def test_automatic_top_ups_have_a_ceiling_per_day(shop: Shop) -> None:
             assert answer.status_code == status, answer.text
         shown = (await get(ann, "/topups/auto")).json()
         assert (shown["per_day"], shown["paused_until"]) == (2, None)
+        assert (shown["per_month"], shown["spent_this_month"]) == ("500.00", "0.00")
+
+
+async def test_automatic_top_ups_have_a_ceiling_per_month(shop: Shop) -> None:
+    async with shop.of("ann") as ann:
+        await shop.buy(ann, save_method=True)
+        wanted: dict[str, Any] = {"below": "5", "amount": "10", "per_day": 24}
+        for per_month, status in (("10.79", 400), ("1e3", 400), (20, 400), ("-1", 400), ("21.6", 200)):
+            answer = await post(ann, "/topups/auto", verb="PUT", **wanted, per_month=per_month)
+            assert answer.status_code == status, answer.text
+            if status == 400:
+                assert answer.json()["error"]["param"] == "per_month", answer.text
+        assert (await get(ann, "/topups/auto")).json()["per_month"] == "21.60"
 
 
 async def test_without_a_key_of_stripe_s_there_are_no_payments(serve: Serve) -> None:

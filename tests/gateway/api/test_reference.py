@@ -14,11 +14,11 @@ from cluster.trust.addresses import Target
 from gateway.api.edge import BoundedBodies
 from gateway.api.reference import ADMINS, ANYBODY, KEY, OPERATORS, entries, page
 from gateway.app import open_services
-from gateway.data_folder import DataFolder
 from gateway.dialects.routes import ROUTES
 from gateway.services import Services
 from gateway.settings import HouseSettings, Settings
 from gateway.web import make_web
+from tests.databases import prepared
 from tests.gateway.api.conftest import Served
 
 ROOT = Path(__file__).parents[3]
@@ -34,9 +34,7 @@ _HOT = {route.path for route in ROUTES}
 @asynccontextmanager
 async def house_in(tmp_path: Path) -> AsyncIterator[Served]:
     settings = Settings(data_dir=tmp_path, house=HouseSettings(enabled=True))
-    folder = DataFolder(tmp_path)
-    folder.prepare()
-    async with open_services(settings, folder) as services:
+    async with open_services(settings, prepared(tmp_path)) as services:
         yield Served(services, make_web(services, Target("127.0.0.1", 1)))
 
 

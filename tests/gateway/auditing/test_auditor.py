@@ -62,7 +62,7 @@ class Buyer:
 async def buyer_at(path: Path) -> AsyncGenerator[BuyerAsking]:
     server = uvicorn.Server(uvicorn.Config(Buyer(), uds=str(path), log_level="error", lifespan="off"))
     task = asyncio.create_task(server.serve())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not server.started:
             await asyncio.sleep(0.01)
     asking = BuyerAsking(httpx.AsyncHTTPTransport(uds=str(path)))
@@ -106,7 +106,7 @@ async def audited(shelf: Shelf, path: Path, wares: Mapping[str, Ware], requests:
         for _ in range(requests):
             for each in wares.values():
                 await auditor.served(each)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await auditor.idle()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -176,7 +176,7 @@ def test_where_nothing_is_known_owners_are_compared(tmp_path: Path) -> None:
             )
             task = asyncio.create_task(auditor.run())
             await auditor.served(cheat)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await auditor.idle()
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)

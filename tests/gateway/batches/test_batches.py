@@ -187,7 +187,7 @@ def test_people_go_before_batches(gateway: Gateway, mill: Mill) -> None:
             since = max(mill.asked.index(text) for text in people)
             # What was under way goes to its end. While four people are there nothing more of the batch begins.
             assert sum(text.startswith("batch") for text in mill.asked[since:]) <= ABREAST
-            time.sleep(0.3)
+            until(lambda: mill.at_once == len(people) or None)
             settled = len(mill.asked)
             time.sleep(0.8)
             assert len(mill.asked) == settled < 200

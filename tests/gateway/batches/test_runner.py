@@ -48,7 +48,7 @@ async def test_a_batch_that_cannot_end_is_not_tried_over_and_over(tmp_path: Path
         runner = Runner(services)
         runner._place = BATCH.place
         runner.start()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not runner._resting_until_s:
                 await asyncio.sleep(0.01)
         services.batches.is_news = True

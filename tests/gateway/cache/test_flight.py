@@ -81,7 +81,7 @@ async def test_who_reads_what_its_leader_never_sends_is_told() -> None:
     await asyncio.sleep(0)
     await shown.body.close()
     with pytest.raises(LaneBrokeOff):
-        await asyncio.wait_for(reading, 1)
+        await asyncio.wait_for(reading, 60)
 
 
 async def _stopped() -> LaneBrokeOff:

@@ -10,7 +10,7 @@ from tests.fakes import anthropic_provider, behaviours, openai_provider
 from tests.fakes.provider_server import ProviderServer
 from tests.gateway.cloud_worker.running import RunningWorker, running_worker
 
-TIMEOUTS = Timeouts(connect_s=1, first_byte_s=1.5, between_chunks_s=1, total_s=2)
+TIMEOUTS = Timeouts(connect_s=3, first_byte_s=3, between_chunks_s=2.5, total_s=5)
 LIMITS = Limits(body_bytes_max=200_000, body_s=5, requests_in_flight_max=8, drain_s=2)
 NOWHERE = "http://127.0.0.1:1/v1"
 

@@ -39,7 +39,7 @@ def own_worker(configuration: CloudConfiguration) -> Iterator[RunningWorker]:
 def test_bad_orders_end_it_at_once_and_are_not_repeated(orders: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         process = start_process(folder, subprocess.PIPE)
-        said, noted = process.communicate(orders, timeout=20)
+        said, noted = process.communicate(orders, timeout=60)
         assert process.returncode == 2
         assert said == b""
         assert msgspec.json.decode(noted)["event"] == "bad_orders"
@@ -68,15 +68,15 @@ def test_sigterm_lets_answers_finish_but_not_forever(own_worker: RunningWorker) 
     with ThreadPoolExecutor(2) as threads:
         short = threads.submit(_ask, own_worker.socket_path, "claude.many-chunks")
         endless = threads.submit(_ask, own_worker.socket_path, "gpt.slow-chunks")
-        while own_worker.health().in_flight < (1 if short.done() else 2):  # both are on their way
+        while not endless.done() and own_worker.health().in_flight < (1 if short.done() else 2):  # on their way
             time.sleep(0.005)
         own_worker.client.close()
         own_worker.process.send_signal(signal.SIGTERM)
         since = time.monotonic()
-        assert own_worker.process.wait(10) == 0
-        assert time.monotonic() - since < LIMITS.drain_s + 3
-        assert short.result(10).endswith("data: [DONE]\n\n")
-        assert "tick" in endless.result(10)
+        assert own_worker.process.wait(60) == 0
+        assert time.monotonic() - since < LIMITS.drain_s + 15
+        assert short.result(60).endswith("data: [DONE]\n\n")
+        assert "tick" in endless.result(60)
         assert "[DONE]" not in endless.result()
 
 

@@ -14,7 +14,7 @@ from market.coordination.coordinator import (
     Seat,
 )
 
-STEP_S = 30.0
+STEP_S = 60.0
 TTL_S = 2.0
 
 

@@ -86,7 +86,7 @@ def leader_of(etcd: Etcd) -> Member:
     import httpx
 
     for member in etcd.members:
-        status = httpx.post(f"{member.url}/v3/maintenance/status", json={}, timeout=5).json()
+        status = httpx.post(f"{member.url}/v3/maintenance/status", json={}, timeout=60).json()
         if status["leader"] == status["header"]["member_id"]:
             return member
     raise AssertionError("etcd has no leader")

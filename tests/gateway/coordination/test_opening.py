@@ -16,7 +16,7 @@ from market.coordination.fencing import fence
 
 pytestmark = pytest.mark.anyio
 
-STEP_S = 30.0
+STEP_S = 60.0
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ class House:
 
 async def admin(running: Edge, method: str, path: str, **more: Any) -> httpx.Response:
     headers = {HEADER: running.services.admin_token}
-    async with httpx.AsyncClient(trust_env=False, timeout=20, headers=headers) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=60, headers=headers) as client:
         return await client.request(method, f"http://127.0.0.1:{running.port}{path}", **more)
 
 

@@ -16,9 +16,9 @@ from tests.gateway.http.edges import Answered
 from tests.gateways import Gateway, running_gateway, until
 
 SPARES = tuple(f"spare-{number}" for number in range(12))
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 BODY_BYTES_MAX = 4 * 2**20
-PATIENCE_S = 2.0
+PATIENCE_S = 4.0
 TOTAL_S = 5.0
 
 

@@ -124,7 +124,7 @@ def check(target: Range, base: int, wanted: list[tuple[int, int, bytes]]) -> Non
         assert target.upstream.last_body in bodies, (raw, target.upstream.last_body, bodies)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(base=st.integers(0, 4), wanted=changes)
 @example(base=0, wanted=[])
 @example(base=1, wanted=[])
@@ -153,5 +153,5 @@ def test_noise_is_refused(target: Range, raw: bytes, cuts: list[int]) -> None:
 
 def test_all_is_well_after_that(target: Range) -> None:
     target.assert_well()
-    with socket.create_connection(("127.0.0.1", target.port), timeout=5):
+    with socket.create_connection(("127.0.0.1", target.port), timeout=60):
         target.assert_well()

@@ -111,7 +111,7 @@ async def crowd(running: Edge, desk: Backend, count: int) -> None:
         fields = {"user": users[number % 5], "stream": number % 5 in (0, 2), "max_tokens": 5}
         writer.write(running.request(question(model="paid" if number % 2 else "m", **fields)))
         made.append((reader, writer))
-    await until(lambda: desk.open >= count // 5, 10)
+    await until(lambda: desk.open >= count // 5)
     for number, (_, writer) in enumerate(made):
         writer.transport.abort() if number % 3 else writer.close()
     await until(lambda: desk.open == 0, 5)
@@ -131,7 +131,7 @@ async def test_a_crowd_takes_nothing_along(tmp_path: Path, monkeypatch: pytest.M
         assert services.admission.in_flight == 0
         assert all(services.health.of(label).in_flight == 0 for label in services.health.labels())
         # Connections kept for the next request have a task at the backend; they go after some seconds.
-        await until(lambda: len(asyncio.all_tasks()) <= tasks + 3, 10)
+        await until(lambda: len(asyncio.all_tasks()) <= tasks + 3)
         # Each had a place among PLACES: had one in ten kept it, these would not all be served.
         statuses = await asyncio.gather(*(running.ask(user="good") for _ in range(PLACES // 2)))
         assert {answered.status for answered in statuses} == {200}

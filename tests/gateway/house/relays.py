@@ -17,7 +17,7 @@ from gateway.house.relay_desk import Bounds
 from market.identity.lineage import Identities
 from tests.market.parties import id_of
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 HOUSE = id_of("house")
 BOUNDS = Bounds(poll_s=5.0, first_part_s=2.0, gap_s=2.0, slow_reader_s=2.0)
 

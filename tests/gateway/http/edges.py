@@ -14,10 +14,10 @@ import uvicorn
 from cluster.trust.addresses import Target
 from gateway.api.generate import GenerateDesk
 from gateway.app import create_app, open_services
-from gateway.data_folder import DataFolder
 from gateway.http.hot import HotProtocol
 from gateway.services import Services
 from gateway.settings import PoolBackend, PoolSettings, Settings
+from tests.databases import prepared
 
 Reader: TypeAlias = asyncio.StreamReader
 Writer: TypeAlias = asyncio.StreamWriter
@@ -199,9 +199,7 @@ async def edge(
         for name, url in zip(names, base_urls, strict=False)
     )
     settings = Settings(data_dir=tmp_path, pool=PoolSettings(backends=backends, **patience))
-    folder = DataFolder(tmp_path)
-    folder.prepare()
-    async with open_services(settings, folder) as services, served(services) as made:
+    async with open_services(settings, prepared(tmp_path)) as services, served(services) as made:
         yield made
 
 
@@ -230,7 +228,7 @@ async def served(services: Services) -> AsyncIterator[Edge]:
         await serving
 
 
-async def until(look: Callable[[], bool], timeout_s: float = 10.0) -> None:
+async def until(look: Callable[[], bool], timeout_s: float = 60.0) -> None:
     """Raises TimeoutError when it does not come true in time."""
     async with asyncio.timeout(timeout_s):
         while not look():

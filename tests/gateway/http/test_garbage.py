@@ -41,7 +41,7 @@ async def test_connections_that_have_ended_leave_no_garbage(tmp_path: Path) -> N
             answered = await asyncio.gather(*(running.ask(stream=True) for _ in range(5)))
             await hang_up(running)
             assert [each.status for each in answered] == [200] * 5
-            await until(lambda: not [each for each in left() if _is_of_a_request(each)], 20)
+            await until(lambda: not [each for each in left() if _is_of_a_request(each)])
         finally:
             gc.enable()
 

@@ -67,7 +67,7 @@ async def wrong_key(running: Edge, forwarded: str, path: str) -> int:
     head = f"host: x\r\nauthorization: Bearer wrong\r\nx-forwarded-for: {forwarded}\r\nconnection: close\r\n"
     method = "POST" if path.endswith("completions") else "GET"
     writer.write(f"{method} {path} HTTP/1.1\r\n{head}content-length: 0\r\n\r\n".encode())
-    answered = Answered.read_from(await asyncio.wait_for(reader.read(), 10))
+    answered = Answered.read_from(await asyncio.wait_for(reader.read(), 60))
     writer.close()
     return answered.status
 
@@ -103,7 +103,7 @@ async def test_the_scheme_is_the_callers_where_the_proxy_is_trusted(
         head = b"POST /console/login HTTP/1.1\r\nhost: x\r\nx-forwarded-proto: https\r\nconnection: close\r\n"
         kind = b"content-type: application/x-www-form-urlencoded\r\n"
         writer.write(head + kind + b"content-length: %d\r\n\r\n%b" % (len(form), form))
-        answered = Answered.read_from(await asyncio.wait_for(reader.read(), 10))
+        answered = Answered.read_from(await asyncio.wait_for(reader.read(), 60))
         writer.close()
         assert ("secure" in answered.headers["set-cookie"].lower()) is is_https
 

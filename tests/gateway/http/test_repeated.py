@@ -126,7 +126,7 @@ async def test_on_one_connection_repeated_heads_mix_with_others(tmp_path: Path) 
 
 
 async def _status(reader: asyncio.StreamReader) -> int:
-    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
     length = re.search(rb"content-length: (\d+)", head)
     assert length
     await reader.readexactly(int(length[1]))

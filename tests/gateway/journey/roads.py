@@ -11,13 +11,13 @@ from typing import Any
 from accounting.metering.prices import PricedModel
 from accounting.money import Price
 from gateway.app import open_services
-from gateway.data_folder import DataFolder
 from gateway.http.client import Client
 from gateway.lanes.base import Answer, Call, Lane, Offer
 from gateway.lanes.relay import relay
 from gateway.lanes.upstream import Upstream
 from gateway.routing.router import Router
 from gateway.settings import LaneName, PoolBackend, PoolSettings, Settings
+from tests.databases import prepared
 from tests.gateway.http.edges import (
     DONE,
     SSE,
@@ -48,9 +48,7 @@ async def road(
         PoolBackend(name=name, base_url=url, **fields) for name, url in zip(NAMES, base_urls, strict=False)
     )
     settings = Settings(data_dir=tmp_path, pool=PoolSettings(backends=backends, **pool), **sections)
-    folder = DataFolder(tmp_path)
-    folder.prepare()
-    async with open_services(settings, folder) as services, served(services) as running:
+    async with open_services(settings, prepared(tmp_path)) as services, served(services) as running:
         yield running
 
 
@@ -62,7 +60,7 @@ async def send(running: Edge, key: str | None = None, **fields: Any) -> tuple[Re
     return reader, writer
 
 
-async def receive(connection: tuple[Reader, Writer], within_s: float = 10.0) -> Answered:
+async def receive(connection: tuple[Reader, Writer], within_s: float = 60.0) -> Answered:
     reader, writer = connection
     try:
         return Answered.read_from(await asyncio.wait_for(reader.read(), within_s))
@@ -84,7 +82,7 @@ def left(running: Edge) -> int:
     )
 
 
-async def nothing_is_left(running: Edge, within_s: float = 1.0) -> None:
+async def nothing_is_left(running: Edge, within_s: float = 60.0) -> None:
     await until(lambda: left(running) == 0, within_s)
 
 
@@ -105,8 +103,9 @@ class PaidLane:
 
     name: LaneName = "cloud"
 
-    def __init__(self, base_url: str, model: str, price: PricedModel) -> None:
+    def __init__(self, base_url: str, model: str, price: PricedModel, patience_s: float = 60.0) -> None:
         self.client = Client()
+        self._patience_s = patience_s
         self._base_url = base_url
         self._model = model
         self._price = price
@@ -118,16 +117,25 @@ class PaidLane:
         return [Offer("cloud", "acme", model, price=self._price)] if model == self._model else []
 
     async def open(self, call: Call, offer: Offer) -> Answer:
-        upstream = Upstream("acme", self.client, self._base_url, first_byte_s=0.4, silence_s=0.4, is_paid=True)
+        patience_s = self._patience_s
+        upstream = Upstream(
+            "acme", self.client, self._base_url, first_byte_s=patience_s, silence_s=patience_s, is_paid=True
+        )
         return await relay(upstream, call, call.raw)
 
 
 @asynccontextmanager
 async def with_paid_lane(
-    running: Edge, base_url: str, model: str, *, price: PricedModel | None = None, credit_nano: int = 10**9
+    running: Edge,
+    base_url: str,
+    model: str,
+    *,
+    price: PricedModel | None = None,
+    credit_nano: int = 10**9,
+    patience_s: float = 60.0,
 ) -> AsyncIterator[Edge]:
     """The same gateway with a provider beside its pool, and a dollar to pay it."""
-    services, cloud = running.services, PaidLane(base_url, model, price or PRICE)
+    services, cloud = running.services, PaidLane(base_url, model, price or PRICE, patience_s)
     lanes: dict[LaneName, Lane] = {**services.lanes, "cloud": cloud}
     router = Router(lanes, services.health, services.settings.routing)
     await services.books.credit("c1", "owner", credit_nano, "test")

@@ -16,7 +16,7 @@ from tests.gateway.journey.roads import left, road, send, text_of, with_paid_lan
 # A nano-dollar a token, and nothing for the prompt: credits are tokens. A word is a token to whoever counts text.
 PRICE = PricedModel("cloud", "paid", "test", Price(0, 0, 10**6), "acme", max_output_tokens=4000)
 WORD = "word"
-TIME_S = 20.0
+TIME_S = 60.0
 CREDITS = 10**6
 
 

@@ -36,7 +36,7 @@ class Chaos:
         chance, is_stream = self._chance, b'"stream": true' in body
         what = chance.choice(("good", "good", "good", "500", "429", "cut", "reset", "silent", "slow"))
         if what in ("silent", "slow"):
-            await asyncio.sleep(30 if what == "silent" else chance.random() / 5)
+            await asyncio.sleep(90 if what == "silent" else chance.random() / 5)
         if what == "reset":
             writer.transport.abort()
         elif what in ("500", "429"):
@@ -92,7 +92,7 @@ async def chaotic(tmp_path: Path, seed: int) -> AsyncIterator[Edge]:
             pool=patience,
             routing=routing,
         ) as running,
-        with_paid_lane(running, paid.base_url, "paid") as other,
+        with_paid_lane(running, paid.base_url, "paid", patience_s=0.4) as other,
     ):
         _limit(other)
         yield other
@@ -139,7 +139,7 @@ async def test_nothing_stays_behind(tmp_path: Path, seed: int) -> None:
             await asyncio.sleep(chance.random() / 3)
             connection[1].close()
         else:
-            answered = await receive(connection, 15)
+            answered = await receive(connection)
             assert answered.status in (200, 429, 502, 503, 504), answered.content
 
     async with chaotic(tmp_path, seed) as running:
@@ -147,14 +147,14 @@ async def test_nothing_stays_behind(tmp_path: Path, seed: int) -> None:
             healing = asyncio.create_task(_heal(running))
             await asyncio.gather(*(one(running) for _ in range(REQUESTS)))
             healing.cancel()
-            await until(lambda: left(running) == 0, 3)
+            await until(lambda: left(running) == 0)
         placed, settled = counts.pop("holds"), counts.pop("settled")
         assert placed > REQUESTS // 10
         assert settled >= REQUESTS // 2  # who hangs up early enough is never asked what it wanted
         assert not any(counts.values()), +counts
         _check_limits(running)
         # What a lease has free goes back when nobody has asked for a while.
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (await running.services.books.balance("owner")).held_nano:
                 await asyncio.sleep(0.2)
 

@@ -254,6 +254,7 @@ async def test_what_a_tokenizer_is_known_for_is_counted_by_it_however_it_came(tm
         for each in events:
             writer.write(chunk(each))
             await writer.drain()
+        writer.close()
 
     file = make_tokenizer(tmp_path)
     named = {"paid": {"path": file.path, "sha256": file.sha256}}

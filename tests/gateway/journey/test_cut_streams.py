@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 COMPLETION_USD = "1"
 TOKEN_NANO = 1000
 WORD = "tick "
-TIME_S = 30.0
+TIME_S = 60.0
 
 
 @pytest.fixture

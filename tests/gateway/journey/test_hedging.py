@@ -36,7 +36,7 @@ class Moody:
         if self.is_stuck:
             await asyncio.Event().wait()
         if self.fails or self.is_late:
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(1.5)
         if self.fails:
             writer.write(whole(b"{}", b"500 No"))
         else:
@@ -46,10 +46,10 @@ class Moody:
 @asynccontextmanager
 async def two(tmp_path: Path, **sections: Any) -> AsyncIterator[tuple[Edge, Moody, Backend, Backend]]:
     """The first is asked as long as it answers, and it is known how long it mostly takes."""
-    moody = Moody(ANSWER)
+    moody, lonely = Moody(ANSWER), Moody(SECOND)
     async with (
         backend(moody) as one,
-        backend(Moody(SECOND)) as other,
+        backend(lonely) as other,
         road(tmp_path, one.base_url, other.base_url, **sections) as running,
     ):
         # The second one weighs little: it is never asked first.
@@ -57,9 +57,13 @@ async def two(tmp_path: Path, **sections: Any) -> AsyncIterator[tuple[Edge, Mood
         light = pool.pool.find("second")
         light.settings = light.settings.model_copy(update={"weight": 0.01})
         light._renew()
+        # On a slow machine it may be asked beside the first.
+        lonely.is_stuck = True
         for _ in range(24):
             assert (await receive(await send(running))).content == ANSWER
-        assert not other.requests
+        await until(lambda: other.open == 0)
+        lonely.is_stuck = False
+        other.requests.clear()
         yield running, moody, one, other
 
 
@@ -77,7 +81,7 @@ async def test_who_begins_first_answers_and_the_other_is_stopped(tmp_path: Path)
 
 
 async def test_no_more_than_a_few_in_a_hundred_are_asked_of_a_second_one(tmp_path: Path) -> None:
-    async with two(tmp_path, pool={"first_byte_s": 0.6}) as (running, moody, _, _):
+    async with two(tmp_path, pool={"first_byte_s": 2.0}) as (running, moody, _, _):
         moody.is_stuck = True
         asking = [await send(running) for _ in range(12)]
         assert {(await receive(connection)).content for connection in asking} == {SECOND}
@@ -141,7 +145,7 @@ async def test_nobody_waits_for_the_one_that_is_stopped_and_nothing_of_it_stays(
             connection[1].close()
             await asyncio.sleep(0.1)
         else:
-            assert (await receive(connection, 1)).content == ANSWER
+            assert (await receive(connection)).content == ANSWER
         go_on.set()
         await nothing_is_left(running)
         assert body.is_closed

@@ -82,7 +82,7 @@ async def test_the_organization_s_pool_pays_before_its_people_do(tmp_path: Path)
         await books.credit_pool("p1", HOME, 10**6, "test")
         before = await books.balance("owner")
         assert (await ask(running, "paid")).status == 200
-        await until(lambda: not running.services.bookkeeper.waiting, 10)
+        await until(lambda: not running.services.bookkeeper.waiting)
         pool = await books.look(lambda session: balance(session, pool_paid(HOME)))
         assert pool.posted_nano < 10**6
         assert (await books.balance("owner")).posted_nano == before.posted_nano

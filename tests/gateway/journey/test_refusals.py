@@ -16,7 +16,7 @@ from gateway.identity.caller import Caller
 from gateway.limits.quotas import Measure, Quota
 from gateway.request_ids import new_request_id
 from gateway.services import Services
-from gateway.settings import RoutingSettings
+from gateway.settings import PoolBackend, RoutingSettings
 from tests.gateway.http.edges import Writer, backend, until, whole
 from tests.gateway.journey import roads
 from tests.gateway.journey.roads import ANSWER, nothing_is_left, receive, road, send, with_paid_lane
@@ -110,6 +110,49 @@ async def test_limits_on_a_fallback_hold_for_who_asked_for_another(tmp_path: Pat
         assert [json.loads(body)["model"] for body in desk.requests] == ["b", "c"]
         assert counter.held == 0
         assert (counter.left == 1) == (measure == "concurrency")
+        await nothing_is_left(running)
+
+
+@pytest.mark.parametrize("measure", ["requests", "concurrency", "tokens"])
+async def test_limits_on_a_model_hold_for_who_asks_by_an_alias(tmp_path: Path, measure: Measure) -> None:
+    amount = 20 if measure == "tokens" else 1
+    limit = Quota("key:key-1", measure, amount, None if measure == "concurrency" else "minute", "b")
+    caller = replace(ANN, quotas=(limit,))
+    mill = Mill()
+    pool, models = {"aliases": {"m": ("b",)}}, {"models": ("b",), "slots": 3}
+    async with backend(mill) as desk, road(tmp_path, desk.base_url, backend=models, pool=pool) as running:
+        services = running.services
+        plan = services.limits.plans.of(caller, "b")
+        (counter,) = plan.counted or plan.tokens
+        first = asyncio.create_task(asked(services, caller))
+        await until(lambda: mill.busy == 1)
+        assert counter.left < amount
+        assert (await asked(services, caller)).status == 429
+        assert (await asked(services, caller, model="b")).status == 429
+        mill.go_on.set()
+        assert (await first).status == 200
+        assert counter.held == 0
+        assert (counter.left == 1) == (measure == "concurrency")
+        assert len(desk.requests) == 1
+        await nothing_is_left(running)
+
+
+async def test_behind_the_same_alias_another_model_answers(tmp_path: Path) -> None:
+    """The limit on one of them is reached: a backend that gives the other one for the alias is asked."""
+    caller = replace(ANN, quotas=(Quota("key:key-1", "requests", 1, "minute", "b"),))
+    mill = Mill()
+    mill.go_on.set()
+    pool = {"aliases": {"m": ("b", "c")}}
+    async with (
+        backend(mill) as desk,
+        road(tmp_path, desk.base_url, backend={"models": ("b",)}, pool=pool) as running,
+    ):
+        other = PoolBackend(name="other", base_url=desk.base_url, kind="openai", models=("c",))
+        await running.services.lanes["pool"].pool.add(other)  # type: ignore[attr-defined]
+        answers = [(await asked(running.services, caller)).status for _ in range(4)]
+        assert answers == [200] * 4
+        models = [json.loads(body)["model"] for body in desk.requests]
+        assert models.count("b") <= 1
         await nothing_is_left(running)
 
 

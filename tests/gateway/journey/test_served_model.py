@@ -26,7 +26,7 @@ async def test_behind_an_alias_and_in_anothers_place(tmp_path: Path) -> None:
         for asked in SERVED:
             assert (await receive(await send(running, model=asked))).status == 200
         log = running.services.request_log
-        await until(lambda: len(log.newest()) == len(SERVED), 10)
+        await until(lambda: len(log.newest()) == len(SERVED))
         assert {entry.model: entry.served_model for entry in log.newest()} == SERVED
         columns = usage_table.c
         with running.services.directory.read() as session:

@@ -25,7 +25,7 @@ from tests.market.parties import NOW_MS, key_of
 
 pytestmark = pytest.mark.anyio
 
-STEP_S = 30.0
+STEP_S = 60.0
 
 
 def now_ms() -> int:

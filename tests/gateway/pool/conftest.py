@@ -9,7 +9,7 @@ import pytest
 from gateway.lanes.pool import PoolLane
 from gateway.settings.pool import PoolBackend, PoolSettings
 
-PATIENCE_S = 5.0
+PATIENCE_S = 60.0
 
 Opens = Callable[[PoolSettings], AbstractAsyncContextManager[PoolLane]]
 
@@ -38,7 +38,7 @@ def one(base_url: str, **given: object) -> PoolSettings:
     """A pool of one backend called desk, asked often."""
     pool = {name: given.pop(name) for name in tuple(given) if name in PoolSettings.model_fields}
     backend = PoolBackend.model_validate({"name": "desk", "base_url": base_url, **given})
-    return PoolSettings.model_validate({"backends": (backend,), "probe_s": 0.2, "probe_timeout_s": 1.0, **pool})
+    return PoolSettings.model_validate({"backends": (backend,), "probe_s": 0.2, "probe_timeout_s": 3.0, **pool})
 
 
 async def until(said: Callable[[], object], timeout_s: float = PATIENCE_S) -> None:

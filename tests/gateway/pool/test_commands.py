@@ -29,7 +29,7 @@ def answer_of(folder: Path, root: str, path: str, body: object) -> tuple[int, st
     running = DataFolder(folder).read_running()
     assert running
     headers = {HEADER: running["admin_token"]}
-    answer = httpx.post(root + path, json=body, headers=headers, timeout=10, trust_env=False)
+    answer = httpx.post(root + path, json=body, headers=headers, timeout=60, trust_env=False)
     return answer.status_code, answer.text
 
 
@@ -84,5 +84,5 @@ async def test_what_cannot_be_is_a_400_that_names_the_field(
 
 
 def test_nobody_else_may(gateway: Gateway) -> None:
-    answer = httpx.get(gateway.root + "/admin/pool", timeout=10, trust_env=False)
+    answer = httpx.get(gateway.root + "/admin/pool", timeout=60, trust_env=False)
     assert answer.status_code == 401

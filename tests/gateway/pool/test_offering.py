@@ -21,6 +21,19 @@ def test_an_alias_stands_for_the_first_of_its_list_that_is_there() -> None:
     assert "nobody" not in found.offers
 
 
+def test_an_alias_knows_by_which_names_its_model_may_be_asked_for() -> None:
+    offers = offered({"gpt-4o-mini": ("llama3.2",), "gpt-4o": ("qwen3:8b",)}).offers
+    assert {name: offers[name].stands_for for name in sorted(offers)} == {
+        "gpt-4o": ("qwen3:8b",),
+        "gpt-4o-mini": ("llama3.2", "llama3.2:latest"),
+        "llama3.2": ("llama3.2:latest",),
+        "llama3.2:latest": (),
+        "qwen3:8b": (),
+    }
+    # Callers know nothing of the backend's own name here.
+    assert offered({"tiny": ("small",)}, models={"small": "qwen3:8b"}).offers["tiny"].stands_for == ("small",)
+
+
 def test_an_alias_hides_no_model_of_its_name_and_says_so() -> None:
     found = offered({"qwen3:8b": ("llama3.2",)})
     assert found.offers["qwen3:8b"].served_as is None

@@ -11,11 +11,11 @@ import pytest
 from cluster.trust.addresses import Target
 from gateway.api.authority import HEADER
 from gateway.app import create_app, open_services
-from gateway.data_folder import DataFolder
 from gateway.lanes.base import Lane
 from gateway.routing.router import Router
 from gateway.services import Services
 from gateway.settings import LaneName, Settings
+from tests.databases import prepared
 from tests.gateway.routing.offers import CLOUD, POOL, Bench, call
 
 pytestmark = pytest.mark.anyio
@@ -26,8 +26,7 @@ REQUEST = {"model": "m", "messages": [{"role": "user", "content": "Why does the 
 @pytest.fixture
 async def services(tmp_path: Path) -> AsyncIterator[Services]:
     """A gateway over a machine of the house and a provider, neither of which is asked."""
-    settings, folder = Settings(data_dir=tmp_path), DataFolder(tmp_path)
-    folder.prepare()
+    settings, folder = Settings(data_dir=tmp_path), prepared(tmp_path)
     lanes: dict[LaneName, Lane] = dict(Bench(POOL, CLOUD).lanes)
     async with open_services(settings, folder) as opened:
         router = Router(lanes, opened.health, settings.routing, settings.policy)

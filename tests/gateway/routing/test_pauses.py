@@ -8,13 +8,13 @@ import pytest
 
 from cluster.trust.addresses import Target
 from gateway.app import create_app, open_services
-from gateway.data_folder import DataFolder
 from gateway.errors import GuestsNotNow
 from gateway.identity.audit import MACHINE, Filter
 from gateway.journey.nobody import why_nobody
 from gateway.routing import pauses
 from gateway.routing.pauses import Pausable, Pauses
 from gateway.settings import CloudModel, CloudSettings, Settings
+from tests.databases import prepared
 from tests.gateway.api.conftest import Served
 from tests.gateway.routing.offers import POOL, call
 
@@ -39,8 +39,7 @@ async def told(served: Served, method: str, name: str) -> tuple[int, Any]:
 
 
 async def test_a_paused_lane_gets_nothing_until_it_is_resumed_over_a_restart(tmp_path: Path) -> None:
-    settings, folder = Settings(data_dir=tmp_path, cloud=CloudSettings(models={"m": MODEL})), DataFolder(tmp_path)
-    folder.prepare()
+    settings, folder = Settings(data_dir=tmp_path, cloud=CloudSettings(models={"m": MODEL})), prepared(tmp_path)
     async with open_services(settings, folder) as services:
         served = Served(services, create_app(services, Target("127.0.0.1", 1)))
         token = services.keys.create("k", ("cloud",))
@@ -72,14 +71,13 @@ async def test_another_gateway_of_the_database_learns_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pauses, "LOOK_EVERY_S", 0.02)
-    folder = DataFolder(tmp_path)
-    folder.prepare()
+    folder = prepared(tmp_path)
     async with open_services(Settings(data_dir=tmp_path), folder) as services:
         heard: asyncio.Queue[frozenset[Pausable]] = asyncio.Queue()
         directory = services.directory
         other = Pauses(directory.audit._read, directory.write, heard.put_nowait)
         other.start()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await services.pauses.pause("selling", MACHINE)
             assert await heard.get() == {"selling"}
             with pytest.raises(GuestsNotNow, match="paused selling"):

@@ -37,7 +37,7 @@ Json = dict[str, Any]
 
 def plain_http() -> httpx.AsyncClient:
     """A client that reads nobody's certificates, which would take longer than the test."""
-    return httpx.AsyncClient(trust_env=False, timeout=20, verify=_NOBODY)
+    return httpx.AsyncClient(trust_env=False, timeout=60, verify=_NOBODY)
 
 
 def demo_counting() -> Counting:

@@ -27,7 +27,7 @@ SOLD = {"model": MODEL, "id": "test/demo", "prompt_usd_per_mtok": "50.00", "comp
 T = TypeVar("T")
 
 
-async def until(look: Callable[[], T | None], timeout_s: float = 15.0) -> T:
+async def until(look: Callable[[], T | None], timeout_s: float = 60.0) -> T:
     async with asyncio.timeout(timeout_s):
         while not (found := look()):
             await asyncio.sleep(0.01)
@@ -47,7 +47,7 @@ class Shop:
 
     async def is_empty(self) -> None:
         """Returns when no job runs any more."""
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             await self.agent.desk.place.is_empty.wait()
 
     @property

@@ -50,7 +50,7 @@ async def test_buyer_that_leaves_at_any_event_owes_what_was_delivered(tmp_path: 
             purchase = buyer.order()
             await leave_after(buyer, purchase, shop, events)
             # The owner's machine works for nobody any more.
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await shop.stage.stopped.wait()
             await shop.is_empty()
             claim = (await shop.known(buyer.terms)).lanes[0].claim
@@ -103,7 +103,7 @@ async def test_silence_is_bridged_by_events(tmp_path: Path) -> None:
             async for _ in stream:
                 if purchase.waits >= 3:
                     break
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await shop.stage.stopped.wait()
 
 
@@ -193,6 +193,6 @@ async def test_request_that_the_gateway_cannot_be_asked_ends_at_once(tmp_path: P
     """Threat 26: it does not hold its slot until somebody loses patience."""
     async with open_shop(tmp_path) as shop:
         order = Order("chat", {"messages": object()}, 1, Asked("0" * 64, 1))
-        async with Upstream.asking(shop.agent.watch.gateway, order) as upstream, asyncio.timeout(10):
+        async with Upstream.asking(shop.agent.watch.gateway, order) as upstream, asyncio.timeout(60):
             with pytest.raises(GatewayAway):
-                await upstream.next(patience_s=20)
+                await upstream.next(patience_s=300)

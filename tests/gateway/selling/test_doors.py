@@ -65,7 +65,7 @@ async def said_to(shop: Shop, raw: bytes) -> bytes:
     writer.write(raw)
     writer.write_eof()
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await reader.read()
     except ConnectionResetError:
         return b""
@@ -145,7 +145,7 @@ async def test_buyer_that_does_not_read_is_cut_off(tmp_path: Path, monkeypatch: 
             loop = asyncio.get_running_loop()
             await loop.sock_connect(slow, ("127.0.0.1", int(shop.endpoint.rpartition(":")[2])))
             await loop.sock_sendall(slow, JOBS + b"Content-Length: %d\r\n\r\n" % len(body) + body)
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(60):
                 await shop.stage.stopped.wait()
             await shop.is_empty()
         claim = (await shop.known(buyer.terms)).lanes[0].claim

@@ -55,7 +55,7 @@ async def selling(stage: Stage, folder: Path) -> AsyncIterator[asyncio.subproces
 
 async def listing_at(endpoint: str) -> Record:
     """What the seller tells whoever asks."""
-    async with asyncio.timeout(20), plain_http() as http:
+    async with asyncio.timeout(60), plain_http() as http:
         while True:
             told = await http.post(f"{endpoint}/market/v1/gossip/digest", json={"summary": ["0" * 64] * 64})
             for raw in told.json()["records"]:
@@ -88,7 +88,7 @@ async def test_sells_until_it_is_told_to_stop(tmp_path: Path) -> None:
                 pass
         assert purchase.cut
         assert purchase.has_ended
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert await process.wait() == 0
         # Both sales are in the owner's books and at the house before the process is gone.
         assert [sale["seq"] for sale in stage.sales] == [1, 2]
