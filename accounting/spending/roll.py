@@ -46,6 +46,11 @@ class Roll:
     shares: tuple[Share, ...]
     expires_ns: int
 
+    @property
+    def accounts(self) -> set[str]:
+        """Those that it puts aside of."""
+        return {share.account for share in self.shares}
+
     def fail(self, error: LedgerError) -> None:
         """Tell all who wait for it; some may have been told before."""
         fail_draws(self.draws, error)

@@ -203,6 +203,8 @@ class Roller:
             if again is None:
                 return True
             roll, answer = again, self._answer(self._submit(again))
+        if not _is_denial(answer):
+            return self._settle(lease, roll, answer)
         # Who ended them brings them again.
         with self._lock:
             lease.denied()
@@ -271,7 +273,7 @@ class Roller:
                 fail_captures(roll.captures + lease.captures, HoldExpired("the lease was given back by others"))
                 lease.captures.clear()
                 lease.draws[:0] = roll.draws
-            elif isinstance(denial, InsufficientCredit) and denial.account not in lease.accounts:
+            elif isinstance(denial, InsufficientCredit) and denial.account not in roll.accounts:
                 # More has ended than was put aside for it: what was delivered is charged beside the lease.
                 for capture in roll.captures:
                     lease.forget(capture.usage.request_id)

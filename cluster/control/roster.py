@@ -93,13 +93,14 @@ class Roster:
         self._connections[node_id] = connection
         with contextlib.suppress(OSError):  # A full disk: it is noted at the next change of the book.
             self._authority.note(node_id, hello.name)
-        called = self.machines.called(node_id, hello.name)
-        member = Member(node_id, called, hello.machine)
         reason = "it was dropped"
         try:
             # The node waits longer for us than we for it: it is we who say who is in the cluster.
             await channel.send(wire.Welcome(HEARTBEAT_MS, NODE_PATIENCE_MS))
             await channel.send(wire.Removed(sorted(self._authority.machines.removed)))
+            # Behind the last wait: it may have been renamed meanwhile.
+            called = self.machines.called(node_id, hello.name)
+            member = Member(node_id, called, hello.machine)
             self.membership.admit(member)
             log.info("node present", node=called, node_id=node_id, peer=channel.address)
             self.chronicle.note("joined", f"{called} is here")

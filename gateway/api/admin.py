@@ -39,7 +39,9 @@ class PlanQuestion(BaseModel):
     including: list[str] = Field(default=[], max_length=256)
 
 
-_NAME = r"^[^\s/\x00-\x1f\x7f]([^/\x00-\x1f\x7f]*[^\s/\x00-\x1f\x7f])?$"
+# Addresses lose `.` and `..`, commands take `-x` for an option, and what nobody sees makes two names look alike.
+_UNSEEN = r"\x00-\x1f\x7f-\x9f\xad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+_NAME = rf"^[^\s/.\-{_UNSEEN}]([^/{_UNSEEN}]*[^\s/{_UNSEEN}])?$"
 MachineName = Annotated[str, Field(min_length=1, max_length=64, pattern=_NAME)]
 
 
@@ -133,17 +135,18 @@ async def rename_machine(authority: Operator, name: Named, wanted: NewName) -> d
         node_id = controller.machine(name)
         before = controller.name_of(node_id)
         controller.check_name(node_id, wanted.name)
+        if named := {before, wanted.name} & set(owners):
+            # By its name it may hold what only owners may.
+            text = f"name: cluster.owners in the settings has {named.pop()}: put the machine's id there first"
+            raise Conflict(text, param="name")
+        change = {"from": before, "to": wanted.name}
+        await _write_down(authority, "machine.rename", f"machine:{node_id}", change)
+        controller.rename_machine(node_id, wanted.name)
     except MachineUnknown as error:
         raise NotFound(str(error)) from None
     except NameTaken as error:
+        # Of two who want a name at the same moment, the second is only refused when it is written down.
         raise Conflict(f"name: {error}", param="name") from None
-    if named := {before, wanted.name} & set(owners):
-        # By its name it may hold what only owners may.
-        text = f"name: cluster.owners in the settings has {named.pop()}: put the machine's id there first"
-        raise Conflict(text, param="name")
-    change = {"from": before, "to": wanted.name}
-    await _write_down(authority, "machine.rename", f"machine:{node_id}", change)
-    controller.rename_machine(node_id, wanted.name)
     return {"renamed": node_id} | change
 
 

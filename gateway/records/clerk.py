@@ -100,9 +100,10 @@ class Clerk:
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
         self._abandoned.set()
+        # In this order: what the thread still takes from the queue is noted before it leaves that.
+        self._keep_waiting()
         # Booked or not, nobody knows: booking it again under its key finds out.
         self._keep([ended.settlement for ended in self._busy_with])
-        self._keep_waiting()
 
     def _run(self) -> None:
         replay_at_s = 0.0

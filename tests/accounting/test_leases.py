@@ -14,6 +14,7 @@ from accounting.errors import DatabaseFailing, HoldExpired, InsufficientCredit
 from accounting.ledger.journal import Failpoint
 from accounting.ledger.postings import Posted, Posting
 from accounting.rules.held import CloudBill, Hold, Payer
+from accounting.spending import roller
 from accounting.spending.lease import LEASE_NS
 from accounting.spending.leases import Leases
 from gateway.records.settler import Settler
@@ -236,6 +237,43 @@ def test_a_lease_that_gives_back_for_another_and_is_not_answered_keeps_what_its_
     leases.turn(is_closing=True)
     assert books.balance("user:ann:paid").held_nano == 10 + 10 + 10 + 900
     assert books.findings() == []
+
+
+class Moody(Interrupted):
+    """A writer that denies so many events, whatever they are."""
+
+    denials = 0
+
+    def submit(self, posting: Posting, *, urgent: bool = True) -> "Future[Posted]":
+        if self.denials:
+            self.denials -= 1
+            raise InsufficientCredit("user:ann:paid", 100, 0)
+        return super().submit(posting, urgent=urgent)
+
+
+def test_what_is_booked_at_the_last_try_is_the_lease_s(books: Books) -> None:
+    writer = Moody(books.poster)
+    leases = Leases(writer, books.read, clock_ns=lambda: books.now_ns)
+    books.credit("ann", 1000)
+    writer.denials = roller._TRIES_MAX
+    asked = leases.hold("r1", Payer("ann"), 100)
+    assert leases.turn()
+    leases.end(result(asked), 0)
+    leases.turn(is_closing=True)
+    assert (books.balance("user:ann:paid").held_nano, books.findings()) == (0, [])
+
+
+def test_where_the_books_deny_too_often_who_waits_is_told_so(books: Books) -> None:
+    writer = Moody(books.poster)
+    leases = Leases(writer, books.read, clock_ns=lambda: books.now_ns)
+    books.credit("ann", 1000)
+    writer.denials = roller._TRIES_MAX + 1
+    asked = leases.hold("r1", Payer("ann"), 100)
+    assert isinstance(asked, Future)
+    assert not leases.turn()
+    assert isinstance(asked.exception(ANSWER_S), DatabaseFailing)
+    assert leases.turn()
+    assert books.balance("user:ann:paid").held_nano == 0
 
 
 def test_a_lease_that_was_reaped_is_nothing_to_its_requests(books: Books) -> None:

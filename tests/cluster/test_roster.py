@@ -97,6 +97,27 @@ async def test_who_floods_is_put_out_and_others_are_heard(tmp_path: Path) -> Non
         await flood.close()
 
 
+async def test_who_is_renamed_while_it_is_welcomed_has_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with hub(tmp_path) as running:
+        send = Channel.send
+
+        async def send_and_rename(channel: Channel, message: wire.Message) -> None:
+            await send(channel, message)
+            if isinstance(message, wire.Welcome):
+                [node] = running.authority.machines.records
+                running.roster.rename(node, "mill")
+
+        monkeypatch.setattr(Channel, "send", send_and_rename)
+        _, channel = await running.connect("laptop")
+        async with asyncio.timeout(PATIENCE_S):
+            while not (present := running.roster.membership.present()):
+                await asyncio.sleep(0.01)
+        assert [member.name for member in present] == ["mill"]
+        await channel.close()
+
+
 async def test_every_fetch_is_answered(tmp_path: Path) -> None:
     released = threading.Event()
 

@@ -100,3 +100,21 @@ def test_what_ends_in_the_moment_in_which_the_clerk_stops_is_on_disk(tmp_path: P
     clerk.add(ended("two"))
     clerk.add(ended("three"))
     assert [entry.settlement.usage.request_id for entry in spool.read()] == ["one", "two", "three"]
+
+
+def test_what_the_clerk_takes_in_the_moment_in_which_it_stops_is_on_disk(tmp_path: Path) -> None:
+    spool, metrics = Spool(tmp_path / "unbooked.jsonl"), Metrics.create()
+    clerk = Clerk(Settling(), spool, metrics, lambda _: None, Recounter(Known({}), metrics))  # type: ignore[arg-type]
+    taken: list[Ended] = []
+
+    class Overtaken(deque[Ended]):
+        def popleft(self) -> Ended:
+            clerk._waiting = deque(self)
+            self.clear()
+            taken.extend(clerk._next_batch(0.0))
+            return super().popleft()
+
+    clerk._waiting = Overtaken([ended("one"), ended("two")])
+    clerk.stop(30)
+    assert len(taken) == 2
+    assert [entry.settlement.usage.request_id for entry in spool.read()] == ["one", "two"]

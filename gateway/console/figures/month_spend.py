@@ -54,7 +54,8 @@ class MonthSpend:
         used = usage_table.c
         since = (used.event_seq > self._as_of, used.event_seq <= last, used.started_ns >= begin_ns)
         query = select(used.key_id, func.sum(used.charge_nano)).where(*since).group_by(used.key_id)
-        for key_id, nano in session.execute(query):
+        # All are read before the first is added: a look that fails half way must not add some of them twice.
+        for key_id, nano in session.execute(query).all():
             if key_id in self._by_key:
                 self._by_key[key_id] += int(nano)
         self._as_of = last

@@ -1,13 +1,15 @@
 """What keys were charged this month: the same as a sum of all of it, for the work of what is new."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, event
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
 
 from accounting.rules import local
 from gateway.console.figures import month_spend
@@ -112,6 +114,35 @@ def test_who_looks_from_an_earlier_moment_spoils_nothing(asked: Asked) -> None:
         assert asked.spent("k1") == {"k1": 100}
         assert asked.month.of(earlier, ["k2"]) == {"k2": 1}
     assert asked.spent("k2") == {"k2": 11}
+
+
+def test_a_look_that_fails_half_way_adds_nothing_twice(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    class HalfRead:
+        """What a database gives that fails behind its first row."""
+
+        def __init__(self, rows: Sequence[Any]) -> None:
+            self._rows = rows
+
+        def __iter__(self) -> Iterator[Any]:
+            yield self._rows[0]
+            raise OperationalError("", {}, OSError("disk I/O error"))
+
+        def all(self) -> list[Any]:
+            return list(self)
+
+    assert asked.spent("k1", "k2") == {"k1": 0, "k2": 0}
+    asked.ask("k1", 100)
+    asked.ask("k2", 7)
+    execute = Session.execute
+
+    def fail(session: Session, query: Any) -> Any:
+        found = execute(session, query)
+        return HalfRead(found.all()) if "event_seq >" in str(query) else found
+
+    with monkeypatch.context() as failing, pytest.raises(OperationalError):
+        failing.setattr(Session, "execute", fail)
+        asked.spent("k1")
+    assert asked.spent("k1", "k2") == {"k1": 100, "k2": 7}
 
 
 def test_many_looks_at_once_come_to_the_same(asked: Asked) -> None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from cluster.trust.addresses import Target
 from cluster.trust.handshake import PROGRAM
 from cluster.trust.identity import Identity, NodeId
 from cluster.trust.joining import join
+from gateway.api import admin
 from gateway.identity.audit import Filter
 from tests.cluster.test_joining import node_id, until
 from tests.console.browsing import Visit, visiting
@@ -157,7 +159,7 @@ async def test_a_machine_is_called_what_people_call_it(served: Served, port: int
                 ("LAPTOP", "is called so"),
                 (other[:8], "is called so"),
                 ("", "Fill this in"),
-                ("a/b", "pattern"),
+                *((name, "pattern") for name in ("a/b", "..", "-x", "lap\u200btop", "\u202epotpal")),
                 ("x" * 65, "64"),
             ):
                 refused = await owner.post(f"{at}/rename", name=name)
@@ -189,6 +191,28 @@ async def test_a_machine_is_called_what_people_call_it(served: Served, port: int
         {"from": "Ann's <desk>", "to": "laptop2"},
         {"from": "laptop", "to": "Ann's <desk>"},
     ]
+
+
+async def test_of_two_who_want_a_name_at_once_one_has_it(
+    served: Served, port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller, write_down = served.services.controller, admin._write_down
+    tokens = [controller.new_token() for _ in range(2)]
+    async with (
+        newcomer(tokens[0], tmp_path / "a", port) as node,
+        newcomer(tokens[1], tmp_path / "b", port) as other,
+    ):
+        await until(lambda: len(controller.topology().members) == 2)
+
+        async def faster(*given: Any) -> None:
+            await write_down(*given)
+            controller.rename_machine(other, "mill")
+
+        monkeypatch.setattr(admin, "_write_down", faster)
+        async with served.machine as machine:
+            refused = await machine.post(f"/admin/machines/{node}/rename", json={"name": "mill"})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (409, "name")
+        assert {member.name for member in controller.topology().members} == {"laptop", "mill"}
 
 
 async def test_a_name_that_owners_have_in_the_settings_is_left_alone(

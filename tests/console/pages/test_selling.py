@@ -541,10 +541,11 @@ async def test_a_seller_is_told_of_the_first_sale_and_nobody_else(
 def test_only_rows_that_are_new_are_read_for_first_sales(tmp_path: Path) -> None:
     columns = "channel, lane, seq, model, amount_nano, made_ms, is_booked"
 
-    def sell(path: Path, *rows: tuple[str, int]) -> None:
+    def sell(path: Path, *rows: tuple[str, int], amount_nano: int = 5) -> None:
         with closing(sqlite3.connect(path)) as db, db:
             db.execute(f"CREATE TABLE IF NOT EXISTS sales ({columns})")
-            db.executemany("INSERT INTO sales VALUES ('c', 0, 1, ?, 5, ?, 1)", rows)
+            of_amount = f"INSERT INTO sales VALUES ('c', 0, 1, ?, {amount_nano}, ?, 1)"
+            db.executemany(of_amount, rows)
 
     files = AgentFiles(tmp_path)
     assert files.sold_first(0) is None, "nobody sells here"
@@ -555,5 +556,7 @@ def test_only_rows_that_are_new_are_read_for_first_sales(tmp_path: Path) -> None
     assert files.sold_first(3) == (3, ())
     sell(tmp_path / "selling.db", ("c", 40))
     assert [each.model for each in (files.sold_first(3) or (0, ()))[1]] == ["c"]
+    sell(tmp_path / "selling.db", ("d", 50), amount_nano=0)
+    assert files.sold_first(4) == (5, ()), "what came to nothing is no sale"
     # A file that was begun anew has fewer rows than were known.
     assert [each.model for each in (files.sold_first(9) or (0, ()))[1]] == ["a", "b", "c"]

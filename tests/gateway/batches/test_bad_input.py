@@ -150,7 +150,7 @@ def test_an_upload_that_breaks_off_leaves_nothing(gateway: Gateway) -> None:
     with socket.create_connection((host, int(port))) as connection:
         connection.sendall(head.encode() + b"x" * 50_000)
     gateway.openai().files.list()
-    until(lambda: sorted(gateway.folder.glob("files/*/*")) == before or None, 5)
+    until(lambda: sorted(gateway.folder.glob("files/*/*")) == before or None, 60)
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ async def test_the_books_owe_what_the_channels_say(tmp_path: Path) -> None:
         ann.manners = Manners()
         assert (await market.ask(stream=False)).status == 200
         await nothing_is_left(market.running, 5)
-        await until(lambda: len(market.rows()) == 15, 5)
+        await until(lambda: len(market.rows()) == 15, 60)
         lacking_nano = accounts.due_nano() - market.accrued_nano()
         assert lacking_nano >= due_nano(ann, ANSWER, ASKED), "one whose gateway died"
         # What the buyer has to tell is told by the next one, too; it signs for what the dead one had written down.

@@ -80,7 +80,7 @@ class Fair:
 
     async def row(self, number: int) -> Row[Any]:
         """What was written down of the request with this number."""
-        await until(lambda: len(self.rows()) > number, 5)
+        await until(lambda: len(self.rows()) > number, 60)
         return self.rows()[number]
 
     def accrued_nano(self) -> int:

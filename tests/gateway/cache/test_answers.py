@@ -181,7 +181,7 @@ async def test_a_hit_costs_nothing_and_is_said_to_be_one(tmp_path: Path) -> None
         assert [one.headers["x-millrace-lane"] for one in (refused, private)] == ["pool", "pool"]
         await nothing_is_left(running)
         log = running.services.request_log
-        await until(lambda: log.find(asked[1].headers["x-request-id"]) is not None, 5)
+        await until(lambda: log.find(asked[1].headers["x-request-id"]) is not None, 60)
         hit = log.find(asked[1].headers["x-request-id"])
         assert hit
         assert (hit.lane, hit.backend, hit.outcome, hit.charge_nano) == ("cache", "cache", "complete", 0)

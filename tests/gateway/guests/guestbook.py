@@ -50,7 +50,7 @@ class House:
         messages = [{"role": "user", "content": text}]
         asked = await send(self.running, self.key, stream=True, **({"messages": messages} | fields))
         task = asyncio.create_task(receive(asked))
-        await until(lambda: task.done() or len(self.running.services.guests.stays) > guests, 5.0)
+        await until(lambda: task.done() or len(self.running.services.guests.stays) > guests, 60)
         return task
 
     async def own(self) -> Answered:

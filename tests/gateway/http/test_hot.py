@@ -145,7 +145,7 @@ async def test_who_hangs_up_frees_everything(tmp_path: Path, stream: bool) -> No
             writer.write(running.request(question(stream=stream)))
             if stream:
                 await reader.readuntil(b"\n\n")
-        await until(lambda: len(desk.requests) == 100, 5)
+        await until(lambda: len(desk.requests) == 100, 60)
         for _, writer in clients:
             writer.close()
         await until(lambda: in_flight(running) == 0)

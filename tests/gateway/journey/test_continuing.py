@@ -53,7 +53,7 @@ async def asked(tmp_path: Path, one: Any, two: Any, **fields: Any) -> tuple[Answ
         answered = await receive(await send(running, **fields))
         await nothing_is_left(running)
         log = running.services.request_log
-        await until(lambda: log.find(answered.headers["x-request-id"]) is not None, 5)
+        await until(lambda: log.find(answered.headers["x-request-id"]) is not None, 60)
         return answered, first, second, log.find(answered.headers["x-request-id"])
 
 

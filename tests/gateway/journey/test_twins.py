@@ -105,7 +105,7 @@ async def entry_of(running: Edge, answered: Answered) -> Any:
     """The request log's, when everything is given back."""
     await nothing_is_left(running)
     log, id_ = running.services.request_log, answered.headers["x-request-id"]
-    await until(lambda: log.find(id_) is not None, 5)
+    await until(lambda: log.find(id_) is not None, 60)
     return log.find(id_)
 
 
@@ -130,7 +130,7 @@ async def test_the_rest_comes_from_the_twin(tmp_path: Path, breaks: Answers) -> 
         assert isinstance(rest["seed"], int)
         await nothing_is_left(running)
         log = running.services.request_log
-        await until(lambda: log.find(answered.headers["x-request-id"]) is not None, 5)
+        await until(lambda: log.find(answered.headers["x-request-id"]) is not None, 60)
         entry = log.find(answered.headers["x-request-id"])
         assert entry
         assert (entry.outcome, entry.backend, entry.completion_tokens) == ("complete", "second", 4)
@@ -167,7 +167,7 @@ async def test_where_nobody_can_go_on_it_ends_with_an_error(tmp_path: Path, rest
         assert b"The wheel." not in answered.content
         await nothing_is_left(running)
         log = running.services.request_log
-        await until(lambda: log.find(answered.headers["x-request-id"]) is not None, 5)
+        await until(lambda: log.find(answered.headers["x-request-id"]) is not None, 60)
         entry = log.find(answered.headers["x-request-id"])
         assert entry
         assert (entry.outcome, entry.completion_tokens) == ("failed", 2)

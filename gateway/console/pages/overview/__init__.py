@@ -46,7 +46,7 @@ class Switch(BaseModel):
 async def show(visitor: Viewer, span: Span = "quarter", whose: Whose = "") -> Response:
     values = await overview(visitor, _usage(visitor), whose)
     values["people"] = await people(visitor, values["scope"])
-    if values["scope"].is_house:
+    if values["scope"].has_machines:
         values |= charts(visitor.services, span) | {"switches": can_pause(visitor.services)}
     return page("overview/page.html", visitor, **values)
 
@@ -71,7 +71,9 @@ async def live(request: Request, visitor: Viewer, span: Span = "quarter", whose:
         key = f"overview {scope.name} {part}"
         values, regions = await shared.get(key, every_s * _SHARED, draw)
         drawn = (
-            await shared.get(f"overview charts {span}", every_s * _SHARED, draw_points) if scope.is_house else []
+            await shared.get(f"overview charts {span}", every_s * _SHARED, draw_points)
+            if scope.has_machines
+            else []
         )
         name = f"credits of {visitor.caller.user_id}"
         credit = await shared.get(name, _CREDIT_S, lambda: credit_of(visitor, usage))

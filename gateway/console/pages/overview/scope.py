@@ -9,7 +9,10 @@ from gateway.records.request_filter import RequestFilter
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """`name` is the scope as limits have it, None for all; `has_machines` where the machines' state is in it."""
+    """`name` is the scope as limits have it, None for all.
+
+    `has_machines` where the machines' state and load are in it: of nobody's requests, and no money.
+    """
 
     kind: Literal["house", "organization", "person"]
     name: str | None
@@ -25,7 +28,7 @@ def scope_of(visitor: Visitor) -> Scope:
     """An operator sees the house, an admin their organization, everybody else themselves.
 
     A session that a key has opened sees what that key asked, and no more; an admin's, too, where the key may not
-    administer. Such a session of the house's sees the machines besides, as it does on their own pages.
+    administer. Such a session of the house's sees the machines and their load besides.
     """
     caller = visitor.caller
     if visitor.is_operator and visitor.may_administer:

@@ -38,10 +38,10 @@ _SALES = (
 )
 _TOTALS = "SELECT model, COUNT(*), SUM(amount_nano) FROM sales WHERE made_ms >= ? GROUP BY model ORDER BY 3 DESC"
 _LAST_ROW = "SELECT COALESCE(MAX(rowid), 0) FROM sales"
-# SQLite takes the other columns from the row that has the least.
+# SQLite takes the other columns from the row that has the least. What came to nothing was no sale.
 _FIRST_OF_EACH = """
     SELECT model, amount_nano, MIN(made_ms), is_booked, channel, lane, seq FROM sales
-    WHERE rowid > ? AND rowid <= ? GROUP BY model
+    WHERE rowid > ? AND rowid <= ? AND amount_nano > 0 GROUP BY model
 """
 _OPEN = "SELECT COUNT(*) FROM lanes WHERE NOT is_final"
 _UNTOLD = """
