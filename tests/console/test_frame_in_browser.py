@@ -174,10 +174,11 @@ def test_a_phone_has_a_menu(browser: Browser, shown: Shown) -> None:
 
 def test_a_session_that_ends_leads_to_the_sign_in_and_back(desktop: Page, shown: Shown) -> None:
     shown.sign_in(desktop, f"{MODELS}?lane=cloud")
-    shown.services.directory.sessions.close_all("owner", MACHINE)
     desktop.get_by_label("Name").fill("llama")
     desktop.get_by_label("Price").fill("1.00")
-    desktop.get_by_role("button", name="Create").click()
+    shown.services.directory.sessions.close_all("owner", MACHINE)
+    # Its stream may find out before the form does, and goes there, too.
+    desktop.get_by_role("button", name="Create").or_(desktop.get_by_role("button", name="Sign in")).click()
     desktop.get_by_label("API key").fill("mr-wrong")
     desktop.keyboard.press("Enter")
     expect(desktop.get_by_role("alert")).to_have_text("This key is not valid here.")
