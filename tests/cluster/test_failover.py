@@ -22,9 +22,9 @@ log = structlog.get_logger(__name__)
 
 PROMPTS = ("Once upon a time", "The river", "In the morning the old man", "A stone")
 LONG = 250
-# The longest silence in an answer, on a machine that is very busy with other things.
-STANDBY_PAUSE_S = 20.0
-REPLAN_PAUSE_S = 40.0
+# The longest silence in an answer, on a machine that is busy with other things.
+STANDBY_PAUSE_S = 5.0
+REPLAN_PAUSE_S = 15.0
 
 
 @dataclass(slots=True)

@@ -36,7 +36,7 @@ THINGS = ("charge", "refund", "dispute", "transfer", "transfer_reversal", "payou
 
 @pytest.mark.timeout(600)
 def test_webhooks_in_a_storm(house: House) -> None:
-    happened = _storm(house, deliveries=120, seed=5)
+    happened = _storm(house, deliveries=200, seed=5)
     assert [thing for thing in THINGS if not happened[thing]] == [], "not tested"
 
 
