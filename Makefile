@@ -11,7 +11,7 @@ BIN := .venv/bin
 WORKERS ?= 4
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help setup demo demo-market dev check fix test test-slow test-browser screenshots clients-npm bench bench-gateway lock clean
+.PHONY: help setup demo demo-market dev check fix test test-slow test-browser screenshots clients-npm clients-agents bench bench-gateway lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,6 +81,10 @@ screenshots: .venv/dev ## pictures of every console page into docs/images
 
 clients-npm: ## install the npm clients that `make test` then tries too (needs node 20)
 	@cd tests/clients/npm && npm ci --no-audit --no-fund --ignore-scripts
+
+# Not `npm ci`, which fails if a registry lacks the packages of some other platform. Versions and hashes are the lock's.
+clients-agents: ## install the coding agents that `make test` then tries too (needs node 20, 1.3 GB)
+	@cd tests/clients/agents && npm install --no-save --no-audit --no-fund --ignore-scripts
 
 bench: .venv/dev ## tokens per second of the cluster, events per second of the books
 	@$(BIN)/python -m bench $(ARGS)

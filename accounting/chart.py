@@ -49,7 +49,7 @@ _CHART: tuple[tuple[str, Terms], ...] = (
     ("suspense", Terms("liability", _OPEN)),
     ("income:(market_fee|market_sales|burst_margin|topup_fee|breakage)", Terms("income", _OPEN)),
     (
-        "expense:(stripe_fee|promo|dispute_fee|bad_debt|goodwill|audit|burst_variance)",
+        "expense:(stripe_fee|promo|dispute_fee|bad_debt|goodwill|audit|burst_variance|own_use)",
         Terms("expense", _OPEN),
     ),
     ("cu:dept:<id>", Terms("expense", _OPEN, "cu-9")),
@@ -76,6 +76,8 @@ EXPENSE_GOODWILL = "expense:goodwill"
 EXPENSE_AUDIT = "expense:audit"
 INCOME_BURST_MARGIN = "income:burst_margin"
 EXPENSE_BURST_VARIANCE = "expense:burst_variance"
+EXPENSE_OWN_USE = "expense:own_use"
+"""What requests of the operators themselves came to at providers that they pay with their own key."""
 INCOME_TOPUP_FEE = "income:topup_fee"
 EXPENSE_STRIPE_FEE = "expense:stripe_fee"
 EXPENSE_DISPUTE_FEE = "expense:dispute_fee"

@@ -10,6 +10,7 @@ from accounting.money import NANO_PER_USD, charge
 from bench.routing_policies import CacheAware, Formula, LeastBusy, Maker, PowerOfTwo, RoundRobin, price_of
 from bench.routing_traces import Trace
 from bench.simulator import Clock, Machine, Query, Ride, Server
+from gateway.settings import RoutingSettings
 
 TARGET_S = 2.0
 LASTS_S = 600.0
@@ -51,17 +52,31 @@ POLICIES: dict[str, Maker] = {
     "least busy": LeastBusy,
     "power of two": PowerOfTwo,
     "cache aware": CacheAware,
-    "formula": partial(Formula, target_s=TARGET_S),
-    "formula, slots known": partial(Formula, target_s=TARGET_S, says_slots=True),
+    "formula": partial(Formula, weights=RoutingSettings()),
+    "formula, slots known": partial(Formula, weights=RoutingSettings(), says_slots=True),
 }
+
+
+# An own machine that is asked for more than it can take, and a provider for the rest.
+_CHEAP, _DEAR = (0.15, 0.6), (3.0, 15.0)
+BURSTS = (
+    Fleet("laptop + cheap cloud", (LAPTOP, replace(CLOUD, usd_per_mtok=_CHEAP)), 0.12),
+    Fleet("laptop + dear cloud", (LAPTOP, replace(CLOUD, usd_per_mtok=_DEAR)), 0.12),
+    Fleet("box + cheap cloud", (BOX, replace(CLOUD, usd_per_mtok=_CHEAP)), 0.9),
+    Fleet("box + dear cloud", (BOX, replace(CLOUD, usd_per_mtok=_DEAR)), 0.9),
+)
+# Of `target_s` in seconds, and of `time_nano_per_s` in nano-USD.
+DEFAULTS = tuple((target_s, worth) for worth in (1_000_000, 10_000_000) for target_s in (1.0, 2.0, 5.0, 30.0))
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
     first_mean_s: float
     first_p95_s: float
+    first_worst_s: float
     time_mean_s: float
     goodput_per_s: float
+    paid_share: float
     usd: float
 
 
@@ -93,16 +108,18 @@ def figures(rides: Sequence[Ride], lasts_s: float) -> Figures:
     return Figures(
         statistics.fmean(firsts),
         firsts[int(0.95 * (len(firsts) - 1))],
+        firsts[-1],
         statistics.fmean(ride.ended_s - ride.began_s for ride in rides),
         sum(first <= TARGET_S for first in firsts) / lasts_s,
+        sum(price_of(ride.server) is not None for ride in rides) / len(rides),
         nano / NANO_PER_USD,
     )
 
 
-def measure(fleet: Fleet, policy: str, *, is_bursty: bool, lasts_s: float, seeds: Sequence[int]) -> Figures:
+def measure(fleet: Fleet, policy: Maker, *, is_bursty: bool, lasts_s: float, seeds: Sequence[int]) -> Figures:
     """The mean over the seeds."""
     trace = Trace(fleet.conversations_per_s, lasts_s, is_bursty)
-    runs = [figures(simulate(fleet.machines, trace.queries(seed), POLICIES[policy]), lasts_s) for seed in seeds]
+    runs = [figures(simulate(fleet.machines, trace.queries(seed), policy), lasts_s) for seed in seeds]
     return Figures(*(statistics.fmean(getattr(run, name) for run in runs) for name in Figures.__slots__))
 
 
@@ -111,17 +128,40 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     parser.add_argument("--seconds", type=float, default=LASTS_S, help="simulated time of each run")
     parser.add_argument("--policies", nargs="+", choices=POLICIES, default=list(POLICIES))
+    parser.add_argument("--defaults", action="store_true", help="what the settings' defaults are chosen by")
     given = parser.parse_args(arguments)
+    if given.defaults:
+        compare_defaults(given.seconds, given.seeds)
+        return
     print("| fleet | arrivals | policy | TTFT mean s | TTFT p95 s | time mean s | in time /s | USD |")
     print("|---|---|---|---|---|---|---|---|")
     for fleet in FLEETS:
         for is_bursty in (False, True):
-            for policy in given.policies:
-                found = measure(fleet, policy, is_bursty=is_bursty, lasts_s=given.seconds, seeds=given.seeds)
+            for name in given.policies:
+                found = measure(
+                    fleet, POLICIES[name], is_bursty=is_bursty, lasts_s=given.seconds, seeds=given.seeds
+                )
                 arrivals = "rushes" if is_bursty else "Poisson"
                 print(
-                    f"| {fleet.name} | {arrivals} | {policy} | {found.first_mean_s:.2f} "
+                    f"| {fleet.name} | {arrivals} | {name} | {found.first_mean_s:.2f} "
                     f"| {found.first_p95_s:.2f} | {found.time_mean_s:.1f} | {found.goodput_per_s:.2f} "
                     f"| {found.usd:.3f} |",
                     flush=True,
                 )
+
+
+def compare_defaults(lasts_s: float, seeds: Sequence[int]) -> None:
+    """Each target and worth of a late second, where an own machine has too much to do."""
+    print("| fleet | target s | USD a late second | TTFT mean s | p95 s | worst s | paid | USD |")
+    print("|---|---|---|---|---|---|---|---|")
+    for fleet in BURSTS:
+        for target_s, worth in DEFAULTS:
+            weights = RoutingSettings(target_s=target_s, time_nano_per_s=worth)
+            make = partial(Formula, weights=weights, says_slots=True)
+            found = measure(fleet, make, is_bursty=True, lasts_s=lasts_s, seeds=seeds)
+            print(
+                f"| {fleet.name} | {target_s:g} | {worth / NANO_PER_USD:g} | {found.first_mean_s:.2f} "
+                f"| {found.first_p95_s:.2f} | {found.first_worst_s:.1f} | {found.paid_share:.0%} "
+                f"| {found.usd:.3f} |",
+                flush=True,
+            )

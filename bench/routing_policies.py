@@ -151,7 +151,7 @@ class Formula:
     """The gateway's own router. `says_slots` tells whether servers publish how many they answer at once."""
 
     def __init__(
-        self, servers: Sequence[Server], clock: Clock, *, target_s: float, says_slots: bool = False
+        self, servers: Sequence[Server], clock: Clock, *, weights: RoutingSettings, says_slots: bool = False
     ) -> None:
         self._servers = {server.machine.name: at for at, server in enumerate(servers)}
         own = [server for server in servers if server.machine.usd_per_mtok is None]
@@ -160,7 +160,6 @@ class Formula:
             "pool": _SimulatedLane("pool", own, says_slots),
             "cloud": _SimulatedLane("cloud", paid, says_slots),
         }
-        weights = RoutingSettings(target_s=target_s, time_nano_per_s=WORTH_NANO_PER_S)
         self.router = Router(lanes, LaneHealth(lambda: clock.now_s), weights, seed=1)  # type: ignore[arg-type]
         self._dispatched: dict[Query, Dispatch] = {}
 
@@ -175,10 +174,6 @@ class Formula:
 
     def ended(self, ride: Ride) -> None:
         self._dispatched.pop(ride.query).succeeded(ride.query.answer_tokens)
-
-
-# What a second of lateness is worth to whoever pays, in nano-USD: a cent.
-WORTH_NANO_PER_S = 10_000_000
 
 
 def _call(query: Query) -> Call:

@@ -12,6 +12,7 @@ import structlog
 
 from cluster import wire
 from cluster.client import HeadClient
+from cluster.control.absences import Absences
 from cluster.control.chronicle import ClusterEvent
 from cluster.control.deployment import Deployment, Model
 from cluster.control.embedder_place import Held, held_by
@@ -227,6 +228,11 @@ class Controller:
         return self._authority.new_token(aside=aside)
 
     @property
+    def absences(self) -> Absences:
+        """Local nodes that do not run, to be told by the process that runs them."""
+        return self._roster.absences
+
+    @property
     def fingerprint(self) -> str:
         """What machines that join know this cluster by: it is part of every join token."""
         return self._authority.fingerprint
@@ -315,6 +321,7 @@ class Controller:
             network=self._roster.links.network(),
             conditions={member.node_id: self._roster.links.condition(member) for member in members},
             draining=self._roster.draining,
+            absences=dict(self.absences.by_name),
         )
 
     def events(self) -> list[ClusterEvent]:

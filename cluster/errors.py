@@ -10,7 +10,8 @@ ClusterError
 ├── LinkError
 │   ├── PeerRejected         wrong certificate, role, token or protocol version
 │   │   ├── WrongPeer        somebody else answers there; the right one may be elsewhere
-│   │   └── MachineRemoved   this machine, or the one at the other end, was put out of the cluster
+│   │   ├── MachineRemoved   this machine, or the one at the other end, was put out of the cluster
+│   │   └── OwnRemoval       the controller says that this machine was removed
 │   ├── FrameInvalid         bytes that are no frame of ours, or a frame beyond its bound
 │   └── LinkLost             the other end is gone
 ├── NodeFailed               one machine could not do its part of a rollout
@@ -109,6 +110,10 @@ class WrongPeer(PeerRejected):
 class MachineRemoved(PeerRejected):
     def __init__(self, node_id: str) -> None:
         super().__init__(f"machine {node_id} was removed from this cluster; a new join token lets it in anew")
+
+
+class OwnRemoval(PeerRejected):
+    pass
 
 
 class FrameInvalid(LinkError):

@@ -148,7 +148,7 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
             batches=batches,
             bookkeeper=bookkeeper,
             admission=admission,
-            limits=await stack.enter_async_context(open_limits(settings.redis, read)),
+            limits=await stack.enter_async_context(open_limits(settings.redis, read, bookkeeper.caught_up)),
             answers=await stack.enter_async_context(
                 open_answers(settings.cache, settings.redis, embed, model_terms.aliases)
             ),

@@ -15,6 +15,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from accounting import errors as books
 from accounting.payments import errors as payments
 from cluster import errors as cluster
+from gateway.redaction import without_internals
 
 
 class GatewayError(Exception):
@@ -37,6 +38,10 @@ class GatewayError(Exception):
 
 class RequestInvalid(GatewayError):
     """The body is not what the API asks for."""
+
+
+class MessagesRefused(RequestInvalid):
+    """A backend's chat template raised an error on these messages; it may take them in another shape."""
 
 
 class PaymentRefused(RequestInvalid):
@@ -212,6 +217,19 @@ class _Row:
     """Said instead of the error's own words, where those are for us alone."""
 
 
+# What the ledger says names accounts, amounts and files: that is for the log.
+_NO_CREDIT = (
+    "There are not enough credits for this. Lower max_tokens, or have an admin add credits. "
+    "An admin of this gateway needs no credits, only a spending limit (millrace budget set)."
+)
+_FROZEN = "The payments of this account are being looked into, and nothing is spent meanwhile. Ask an admin."
+_BROKEN = "Paid requests are stopped until an admin has checked the ledger. Own machines answer as before."
+_LEDGER_BUSY = "The ledger has too much to do. Try again shortly."
+_LEDGER_AWAY = "The ledger does not answer, so nothing is spent. Try again shortly."
+_KEY_REUSED = "This key was used before, for another request. Use a new key for a new request."
+_NO_ACCOUNT = "The ledger cannot have an account for this user. Ask an admin."
+_NOT_COUNTED = "This gateway cannot count the text of this model. Ask an admin."
+
 # The first class that an error is an instance of decides; its own code and param go before the row's.
 _TABLE: dict[type[Exception], _Row] = {
     RequestInvalid: _Row(400, "invalid_request_error"),
@@ -238,19 +256,19 @@ _TABLE: dict[type[Exception], _Row] = {
     LaneLimited: _Row(429, "rate_limit_error", "upstream_rate_limited"),
     LaneBusy: _Row(503, "overloaded_error", "upstream_busy"),
     LaneFailed: _Row(502, "upstream_error", "upstream_failed"),
-    books.InsufficientCredit: _Row(402, "insufficient_credit", "insufficient_credit"),
-    payments.PayerFrozen: _Row(403, "permission_error", "payments_frozen"),
-    books.BooksBroken: _Row(503, "server_error", "ledger_broken"),
-    books.LedgerBusy: _Row(503, "overloaded_error", "ledger_busy"),
-    books.IdempotencyConflict: _Row(409, "invalid_request_error", "idempotency_key_reused"),
+    books.InsufficientCredit: _Row(402, "insufficient_credit", "insufficient_credit", message=_NO_CREDIT),
+    payments.PayerFrozen: _Row(403, "permission_error", "payments_frozen", message=_FROZEN),
+    books.BooksBroken: _Row(503, "server_error", "ledger_broken", message=_BROKEN),
+    books.LedgerBusy: _Row(503, "overloaded_error", "ledger_busy", message=_LEDGER_BUSY),
+    books.IdempotencyConflict: _Row(409, "invalid_request_error", "idempotency_key_reused", message=_KEY_REUSED),
     books.PostingInvalid: _Row(400, "invalid_request_error"),
-    books.BooksUnavailable: _Row(503, "server_error", "ledger_unavailable"),
+    books.BooksUnavailable: _Row(503, "server_error", "ledger_unavailable", message=_LEDGER_AWAY),
     # Of all that a hold is sized with, only the caller's limit can be too much for any request.
     books.AmountInvalid: _Row(400, "invalid_request_error", "invalid_value", "max_tokens"),
-    books.AccountUnknown: _Row(403, "permission_error", "account_unknown"),
+    books.AccountUnknown: _Row(403, "permission_error", "account_unknown", message=_NO_ACCOUNT),
     books.PriceUnknown: _Row(503, "server_error", "price_unknown"),
-    books.TokenizerMismatch: _Row(503, "server_error", "tokenizer_unusable"),
-    books.TextNotCounted: _Row(503, "server_error", "tokenizer_unusable"),
+    books.TokenizerMismatch: _Row(503, "server_error", "tokenizer_unusable", message=_NOT_COUNTED),
+    books.TextNotCounted: _Row(503, "server_error", "tokenizer_unusable", message=_NOT_COUNTED),
     books.HoldNotFound: _Row(404, "invalid_request_error", "hold_not_found"),
     books.HoldExpired: _Row(409, "invalid_request_error", "hold_expired"),
     books.AlreadyResolved: _Row(409, "invalid_request_error", "hold_resolved"),
@@ -279,6 +297,8 @@ _TABLE: dict[type[Exception], _Row] = {
     cluster.StageLost: _Row(502, "upstream_error"),
     cluster.GenerationError: _Row(500, "server_error"),
 }
+# From this status on an error may repeat what a backend, a machine or a provider has said.
+_MACHINES_WORDS = 429
 EXPECTED = tuple(_TABLE)
 """What a request may end with on purpose; anything else is a defect."""
 
@@ -289,6 +309,8 @@ def to_api_error(error: Exception) -> ApiError:
         if isinstance(error, kind):
             code = getattr(error, "code", None) or row.code
             message = row.message or getattr(error, "message", None) or str(error)
+            if row.status >= _MACHINES_WORDS:
+                message = without_internals(message)
             param = getattr(error, "param", None) or row.param
             retry_after_s = getattr(error, "retry_after_s", None) or (1 if row.status == 503 else 0)
             headers = ((b"retry-after", b"%d" % retry_after_s),) if retry_after_s else ()

@@ -25,6 +25,7 @@ from gateway.api.generate import GenerateDesk
 from gateway.app import create_app, dsn_of, open_services
 from gateway.data_folder import DataFolder
 from gateway.http.hot import HotProtocol
+from gateway.lanes.cloud import CloudLane
 from gateway.services import Services
 from gateway.settings import ServerSettings, Settings, SettingsInvalid
 from gateway.upgrading import upgrade_aside
@@ -103,6 +104,7 @@ async def run(
                     if starting.done():
                         starting.result()
                         on_ready(running)
+                        _warm(services)
                         await stopped
                 finally:
                     starting.cancel()
@@ -111,6 +113,13 @@ async def run(
                     log.info("stopping", in_flight=services.admission.in_flight)
                     # The nodes go next: nobody starts another one.
                     await asyncio.wait((starting,), timeout=_CANCEL_S)
+
+
+def _warm(services: Services) -> None:
+    """Start what takes seconds to start, once nothing else does: a request that bursts finds it ready."""
+    cloud = services.lanes.get("cloud")
+    if isinstance(cloud, CloudLane):
+        cloud.warm()
 
 
 def _listen(server: ServerSettings) -> socket.socket:
@@ -259,6 +268,7 @@ async def _start_cluster(settings: Settings, running: Running, nodes: LocalNodes
     async with _beside(reading) as models:
         target = _for_local_nodes(running.cluster)
         await nodes.start(target, [controller.new_token() for _ in range(cluster.nodes)])
+        nodes.keep_running(controller.new_token, controller.absences)
         await models
     if not cluster.nodes:
         return

@@ -3,6 +3,7 @@
 import gateway.batches.tables
 import gateway.identity.tables
 import gateway.lanes.tables
+import gateway.limits.tables
 import gateway.market.tables
 import gateway.records.tables
 import gateway.responses.tables

@@ -22,7 +22,7 @@ BODY_MAX = 256 * 1024
 """The longest webhook, in bytes; Stripe's are a few thousand."""
 
 Source = Literal["account", "connect"]
-_Id = Annotated[str, msgspec.Meta(min_length=1, max_length=255, pattern="^[A-Za-z0-9_]+$")]
+_Id = Annotated[str, msgspec.Meta(min_length=1, max_length=255, pattern=r"^[A-Za-z0-9_]+\Z")]
 
 
 class _Subject(msgspec.Struct):

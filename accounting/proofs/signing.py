@@ -13,6 +13,13 @@ from pathlib import Path
 
 _OTHERS = 0o077
 
+_FIELD = 2**255 - 19
+_ORDER_8_Y = int.from_bytes(
+    bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"), "little"
+)
+# The y of all eight points of small order: under such a key anyone can sign anything.
+_SMALL_ORDER_YS = frozenset({0, 1, _FIELD - 1, _ORDER_8_Y, _FIELD - _ORDER_8_Y})
+
 
 class SigningKeyUnusable(RuntimeError):
     """The file of the signing key cannot be read, written or understood."""
@@ -109,11 +116,26 @@ def fingerprint_of(public_key: bytes) -> str:
     return hashlib.sha256(public_key).hexdigest()
 
 
+def is_key(public_key: bytes) -> bool:
+    """Whether these 32 bytes can be somebody's public key: the one encoding of a point that is not of small order.
+
+    A point whose x is 0 has a second encoding, and is of small order as well.
+    """
+    y = int.from_bytes(public_key, "little") & (2**255 - 1)
+    return len(public_key) == 32 and y < _FIELD and y not in _SMALL_ORDER_YS
+
+
 def is_signed(public_key: bytes, signature: bytes, message: bytes) -> bool:
-    """Whether the holder of a key signed this."""
+    """Whether the holder of a key signed this; never under a key for which `is_key` says no.
+
+    The library refuses a signature whose second half is not below the group's order, so that nobody can make a
+    second signature out of one.
+    """
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+    if not is_key(public_key):
+        return False
     try:
         Ed25519PublicKey.from_public_bytes(public_key).verify(signature, message)
     except (InvalidSignature, ValueError):

@@ -11,11 +11,13 @@ class Payer(NamedTuple):
     """Whose credits pay for a request: a user's own, and those of a pool that the user may draw from.
 
     `takes_lots`: credits that were given for a time pay first. They buy nothing from sellers.
+    `is_own_use`: an operator asks, within a spending limit. What credits do not cover is this gateway's expense.
     """
 
     user_id: str
     pool_id: str = ""
     takes_lots: bool = True
+    is_own_use: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +36,11 @@ class Hold:
     lease: str = ""
     pool_id: str = ""
     takes_lots: bool = True
+    is_own_use: bool = False
 
     @property
     def payer(self) -> Payer:
-        return Payer(self.user_id, self.pool_id, self.takes_lots)
+        return Payer(self.user_id, self.pool_id, self.takes_lots, self.is_own_use)
 
     @property
     def account(self) -> str:

@@ -113,9 +113,9 @@ class Lease:
         self.reserved_nano += more_nano
         self.reserved[request_id] = amount_nano
         self.used_ns = now_ns
-        user_id, pool_id, takes_lots = self.payer
-        first_seq, lease = aside.parts[0].pending_seq, self.identity
-        return Hold(request_id, user_id, amount_nano, first_seq, aside.expires_ns, lease, pool_id, takes_lots)
+        user_id, pool_id, takes_lots, is_own_use = self.payer
+        seq, lease, expires_ns = aside.parts[0].pending_seq, self.identity, aside.expires_ns
+        return Hold(request_id, user_id, amount_nano, seq, expires_ns, lease, pool_id, takes_lots, is_own_use)
 
     def end(self, request_id: str, charge_nano: int) -> None:
         """A request came to so much: the rest of its part is free again. Only the first word counts."""

@@ -43,8 +43,7 @@ class Leases:
         self, poster: Writer, open_session: Callable[[], Session], *, clock_ns: Callable[[], int] = time.time_ns
     ) -> None:
         self._clock_ns = clock_ns
-        # By payer; a plain tuple finds it, too, and costs requests less.
-        self._leases: dict[tuple[str, str, bool], Lease] = {}
+        self._leases: dict[Payer, Lease] = {}
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._work = False
@@ -91,7 +90,7 @@ class Leases:
         """
         checked_nano(amount_nano)
         with self._changed:
-            lease = self._leases.get((held.user_id, held.pool_id, held.takes_lots))
+            lease = self._leases.get(held.payer)
             if lease is None or lease.identity != held.lease or held.request_id not in lease.reserved:
                 raise BooksUnavailable(f"{held.request_id!r} has ended, or its lease is gone")
             return self._reserve(lease, held.request_id, amount_nano)
@@ -115,7 +114,7 @@ class Leases:
     def end(self, held: Hold, charge_nano: int) -> None:
         """A request ended and came to so much; the rest is free again at once."""
         with self._lock:
-            lease = self._leases.get((held.user_id, held.pool_id, held.takes_lots))
+            lease = self._leases.get(held.payer)
             if lease is not None and lease.identity == held.lease:
                 lease.end(held.request_id, charge_nano)
 
@@ -129,7 +128,7 @@ class Leases:
         capture = Capture(bill, usage, Future())
         capture.future.set_running_or_notify_cancel()
         with self._changed:
-            lease = self._leases.get((held.user_id, held.pool_id, held.takes_lots))
+            lease = self._leases.get(held.payer)
             if lease is None or lease.identity != held.lease:
                 capture.future.set_exception(HoldExpired(f"the lease of {held.request_id!r} is gone"))
             else:
@@ -141,7 +140,7 @@ class Leases:
     def has(self, held: Hold) -> bool:
         """Whether what the hold is a part of is still this process's."""
         with self._lock:
-            lease = self._leases.get((held.user_id, held.pool_id, held.takes_lots))
+            lease = self._leases.get(held.payer)
             return lease is not None and lease.identity == held.lease
 
     def _lease_of(self, payer: Payer) -> Lease:

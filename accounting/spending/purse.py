@@ -17,7 +17,7 @@ class Source:
 
 Purse: TypeAlias = tuple[Source, ...]
 """In the order in which they pay: the user's promo lots, those that end first before the others, then the pool's
-credits, then the user's own."""
+credits, then the user's own, then the expense of an operator's own use."""
 
 
 def left_of(parts: Sequence[Part], charge_nano: int) -> dict[str, int]:

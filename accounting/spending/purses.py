@@ -7,9 +7,10 @@ from sqlalchemy import Select, literal, null, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from accounting.chart import pool_paid, user_paid
+from accounting.chart import EXPENSE_OWN_USE, pool_paid, terms_of, user_paid
 from accounting.errors import DatabaseFailing
 from accounting.ledger.balances import Reader, available
+from accounting.money import MAX_EVENT_NANO
 from accounting.rules.held import Payer
 from accounting.rules.parts import Share
 from accounting.spending.purse import Purse, Source
@@ -32,7 +33,7 @@ def purse_of(reader: Reader, payer: Payer, now_ns: int) -> Purse:
     rows = reader.execute(_lots(lots_of, now_ns).union_all(_pool(payer.pool_id))).all()
     lots = sorted((row for row in rows if row.expires_ns is not None), key=lambda row: (row.expires_ns, row.id))
     pools = [row for row in rows if row.expires_ns is None]
-    return (*(Source(row.code, row.expires_ns) for row in (*lots, *pools)), Source(user_paid(payer.user_id)))
+    return (*(Source(row.code, row.expires_ns) for row in (*lots, *pools)), *_last(payer))
 
 
 def purses_of(reader: Reader, payers: Collection[Payer], now_ns: int) -> dict[Payer, Purse]:
@@ -47,7 +48,7 @@ def purses_of(reader: Reader, payers: Collection[Payer], now_ns: int) -> dict[Pa
         payer: (
             *(lots.get(payer.user_id, ())[:LOTS_MAX] if payer.takes_lots else ()),
             *((Source(pool_paid(payer.pool_id)),) if payer.pool_id and pool_paid(payer.pool_id) in pools else ()),
-            Source(user_paid(payer.user_id)),
+            *_last(payer),
         )
         for payer in payers
     }
@@ -56,7 +57,7 @@ def purses_of(reader: Reader, payers: Collection[Payer], now_ns: int) -> dict[Pa
 def credits_of(reader: Reader, payer: Payer, now_ns: int) -> list[Share]:
     """Return what a caller may spend now: what is available of each account of the purse, in their order."""
     purse = purse_of(reader, payer, now_ns)
-    found = available(reader, [source.account for source in purse])
+    found = _spendable(reader, [source.account for source in purse])
     return [Share(source.account, max(0, found[source.account])) for source in purse]
 
 
@@ -105,7 +106,7 @@ class Purses:
                     purses |= purses_of(session, asked[start : start + _SURVEYED_MAX], now_ns)
                 codes = sorted({source.account for purse in purses.values() for source in purse} | set(accounts))
                 for start in range(0, len(codes), _SURVEYED_MAX):
-                    found |= available(session, codes[start : start + _SURVEYED_MAX])
+                    found |= _spendable(session, codes[start : start + _SURVEYED_MAX])
         except SQLAlchemyError as error:
             raise DatabaseFailing(f"credits cannot be read: {type(error).__name__}") from error
         return purses, found
@@ -114,13 +115,24 @@ class Purses:
         """Return what may be spent of each account, leases and holds counted. Raises DatabaseFailing."""
         try:
             with self._open_session() as session:
-                return available(session, list(accounts))
+                return _spendable(session, list(accounts))
         except SQLAlchemyError as error:
             raise DatabaseFailing(f"credits cannot be read: {type(error).__name__}") from error
 
     def forget_all(self) -> None:
         """Something was given to somebody; on any thread."""
         self._remembered = {}
+
+
+def _spendable(reader: Reader, codes: Collection[str]) -> dict[str, int]:
+    """Return what may be spent of each account. One that is not guarded is bounded by the spending limit alone."""
+    unbounded = {code: MAX_EVENT_NANO for code in codes if not terms_of(code).guarded}
+    return available(reader, codes) | unbounded
+
+
+def _last(payer: Payer) -> Purse:
+    own = Source(user_paid(payer.user_id))
+    return (own, Source(EXPENSE_OWN_USE)) if payer.is_own_use else (own,)
 
 
 def _lots_of_many(user_ids: Collection[str], now_ns: int) -> Select[str, str, int]:

@@ -16,7 +16,7 @@ import structlog
 
 from cluster import wire
 from cluster.control.holdings import Holdings
-from cluster.errors import LinkLost, NodeFailed, PeerRejected
+from cluster.errors import ClusterError, LinkLost, NodeFailed, PeerRejected
 from cluster.models.manifest import Manifest
 from cluster.models.model_card import ModelCard
 from cluster.plans.plan import Plan, PlannedStage, StageSpec
@@ -29,6 +29,8 @@ log = structlog.get_logger(__name__)
 PREPARE_TIMEOUT_S = 24 * 3600.0
 LOAD_TIMEOUT_S = 900.0
 CONNECT_TIMEOUT_S = 30.0
+# Neighbours notice a broken link a moment before anybody says what has become of the machine behind it.
+CAUSE_PATIENCE_S = 0.3
 _REASON_CHARACTERS_MAX = 300
 
 Answer = TypeVar("Answer", wire.Prepared, wire.Shelved, wire.Ready, wire.Connected, wire.RingClosed)
@@ -239,16 +241,43 @@ class Rollout:
             if node_id not in self.ring:
                 continue
             match answer:
-                case wire.Failed(epoch, role, reason, peer_id) if epoch in (self.epoch, wire.ANY_EPOCH):
-                    if role == "node":  # It is gone, and planned with again when it is back.
-                        raise LinkLost(reason)
-                    raise NodeFailed(node_id, reason, (peer_id,) if peer_id else ())
+                case wire.Failed() if self._concerns(answer):
+                    raise await self._cause(node_id, answer)
                 case wire.Failed(role="stage", cause="ended", reason=reason) if node_id in loading:
                     raise NodeFailed(node_id, reason)
                 case kind(epoch=self.epoch):
                     return node_id, answer
                 case _:
                     continue
+
+    def _concerns(self, failure: wire.Failed) -> bool:
+        return failure.epoch in (self.epoch, wire.ANY_EPOCH)
+
+    async def _cause(self, node_id: NodeId, failure: wire.Failed) -> ClusterError:
+        """What a failure comes to, by the first clear word on it. Raises ClusterError as `answer` does."""
+        until_s = _now_s() + CAUSE_PATIENCE_S
+        with contextlib.suppress(TimeoutError):
+            while not is_clear(failure):
+                other_id, answer = await self.answer(until_s)
+                if other_id in self.ring and isinstance(answer, wire.Failed) and self._concerns(answer):
+                    node_id, failure = (other_id, answer) if is_clear(answer) else (node_id, failure)
+        if failure.role == "node":  # It is gone, and planned with again when it is back.
+            return LinkLost(failure.reason)
+        return suspicion(node_id, failure)
+
+
+def is_clear(failure: wire.Failed) -> bool:
+    """Whether a machine says what happened, not only that a link is broken."""
+    return failure.role == "node" or failure.cause != "error" or not failure.peer_id
+
+
+def suspicion(node_id: NodeId, failure: wire.Failed) -> NodeFailed:
+    """Who may be to blame for what a machine reports: for a wrong frame first its sender, otherwise itself."""
+    if not failure.peer_id:
+        return NodeFailed(node_id, failure.reason)
+    if failure.cause == "invalid":
+        return NodeFailed(failure.peer_id, failure.reason, (node_id,))
+    return NodeFailed(node_id, failure.reason, (failure.peer_id,))
 
 
 def _now_s() -> float:

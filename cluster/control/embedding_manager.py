@@ -75,7 +75,7 @@ class EmbeddingManager:
         self._serving: _Serving | None = None
         self._loading: NodeId | None = None
         self._asked_for: str | None = None
-        self.readiness = Readiness()
+        self.readiness = Readiness(roster.absences)
         self.model: EmbeddingModel | None = None
 
     @property

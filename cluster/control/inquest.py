@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 import structlog
 
 from cluster import wire
-from cluster.control.deployment import Deployment
+from cluster.control.chronicle import Chronicle
+from cluster.control.deployment import CAUSE_PATIENCE_S, Deployment, is_clear, suspicion
 from cluster.control.membership import Membership
 from cluster.control.recovery import stuck_at
 from cluster.control.rests import Rests
@@ -16,8 +17,6 @@ from cluster.trust.identity import NodeId
 
 log = structlog.get_logger(__name__)
 
-# Neighbours notice a broken link a moment before anybody says what has become of the machine behind it.
-CAUSE_PATIENCE_S = 0.3
 # A ring that has served so long was a good one: what breaks it then is no machine's habit.
 SETTLED_S = 60.0
 
@@ -32,6 +31,7 @@ class Inquest:
     membership: Membership
     clock: Callable[[], float] = time.monotonic
     rests: Rests = field(default_factory=Rests)
+    chronicle: Chronicle = field(default_factory=Chronicle)
     # Whose stage process has ended: it comes back in seconds.
     restarting: frozenset[NodeId] = frozenset()
     # Whether a stage's own error, or the end of its process, broke the last ring: no machine's loss, no link's.
@@ -93,13 +93,16 @@ class Inquest:
         suspects = [NodeId(node_id) for node_id in (failure.node_id, *failure.peer_ids)]
         culprit = next((node_id for node_id in suspects if node_id not in self._proven), suspects[0])
         pause_s = self.rests.add(culprit)
-        log.warning("node left out", node_id=culprit, reason=str(failure), seconds=pause_s)
+        member = self.membership.find(culprit)
+        name = member.name if member else culprit
+        log.warning("node left out", node=name, node_id=culprit, reason=str(failure), seconds=pause_s)
+        self.chronicle.note("failed", f"{name} is left out for {pause_s:.0f} s: {failure}")
         return culprit
 
     def _tells(self, broken: Deployment, failure: wire.Failed) -> bool:
         if failure.cause == "stuck":
             return bool(stuck_at(broken.plan, self.membership.vitals))
-        return failure.role == "node" or failure.cause != "error" or not failure.peer_id
+        return is_clear(failure)
 
     def _judge(
         self, broken: Deployment, node_id: NodeId, failure: wire.Failed, *, is_settled: bool
@@ -117,9 +120,9 @@ class Inquest:
                 before_s, self._ended_s[node_id] = self._ended_s.get(node_id), self.clock()
                 if before_s is None or self.clock() - before_s >= SETTLED_S:
                     return None
-        if is_settled:
+        if is_settled and failure.cause != "invalid":
             return None
-        return self.leave_out(NodeFailed(node_id, failure.reason, (failure.peer_id,) if failure.peer_id else ()))
+        return self.leave_out(suspicion(node_id, failure))
 
 
 def _is_own_error(failure: wire.Failed) -> bool:

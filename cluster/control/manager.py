@@ -53,14 +53,14 @@ class DeploymentManager:
         self._model: Model | None = None
         self._considered: frozenset[NodeId] = frozenset()
         self._is_preparing = False
-        self._inquest = Inquest(roster.membership)
+        self._inquest = Inquest(roster.membership, chronicle=roster.chronicle)
         self._holdings = Holdings()
         self._planning = Planning(roster, options, self._inquest, self._holdings)
         self.standbys = Standbys(self._holdings, roster.send)
         # The last ring that served: the next one is to be like it, as far as its machines are there.
         self._last: Deployment | None = None
         self._epochs = Epochs(folder)
-        self.readiness = Readiness()
+        self.readiness = Readiness(roster.absences)
         self.deployment: Deployment | None = None
 
     @property
@@ -282,14 +282,18 @@ class DeploymentManager:
         await self.readiness.tell("planning", reason)
 
     async def _fail(self, error: Exception, again_in_s: float) -> None:
-        """A model that fits nowhere will not fit in a moment; anything else is tried again while callers wait."""
+        """A model that fits nowhere will not fit in a moment, unless a local node is about to come back.
+
+        Anything else is tried again while callers wait.
+        """
         foreseen = isinstance(error, ClusterError | TimeoutError | OSError)
         reason = str(error) or "machines did not answer in time"
         trace = not foreseen
         log.error("deployment failed", epoch=self.epoch, reason=reason, again_in_s=again_in_s, exc_info=trace)
         self._roster.chronicle.note("failed", reason, self.epoch)
         if self.deployment is None:
-            await self.readiness.tell("failed" if isinstance(error, ModelError) else "planning", reason)
+            is_final = isinstance(error, ModelError) and not self._roster.absences.by_name
+            await self.readiness.tell("failed" if is_final else "planning", reason)
 
 
 def _now_s() -> float:

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Literal
 
+from cluster.control.absences import Absences
 from cluster.errors import ClusterUnavailable
 
 Status = Literal["no_model", "waiting", "planning", "ready", "failed"]
@@ -11,13 +12,22 @@ Status = Literal["no_model", "waiting", "planning", "ready", "failed"]
 class Readiness:
     """One status with its reason; whoever waits for it looks again at every change."""
 
-    def __init__(self) -> None:
+    def __init__(self, absences: Absences) -> None:
         self._changed = asyncio.Condition()
-        self.status: tuple[Status, str] = ("no_model", "no model was given")
+        self._absences = absences
+        self._told: tuple[Status, str] = ("no_model", "no model was given")
+
+    @property
+    def status(self) -> tuple[Status, str]:
+        """The status and its reason, which names the local nodes that do not run while they are missed."""
+        status, reason = self._told
+        if status in ("ready", "no_model") or not self._absences.by_name:
+            return self._told
+        return status, f"{reason}; {self._absences.words}"
 
     async def tell(self, status: Status, reason: str) -> None:
         async with self._changed:
-            self.status = (status, reason)
+            self._told = (status, reason)
             self._changed.notify_all()
 
     async def wait(self, timeout_s: float) -> None:

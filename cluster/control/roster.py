@@ -9,6 +9,7 @@ import structlog
 from msgspec.structs import replace
 
 from cluster import wire
+from cluster.control.absences import Absences
 from cluster.control.answers import Answers
 from cluster.control.chronicle import Chronicle
 from cluster.control.links import LinkSurvey
@@ -71,6 +72,7 @@ class Roster:
         self.answers = Answers()
         self.embedder_answers = Answers()
         self.chronicle = Chronicle()
+        self.absences = Absences(self.chronicle)
 
     async def serve(self, channel: Channel) -> None:
         """One connection to the controller's port, from a newcomer or a node, until it ends."""
@@ -102,6 +104,7 @@ class Roster:
             called = self.machines.called(node_id, hello.name)
             member = Member(node_id, called, hello.machine)
             self.membership.admit(member)
+            self.absences.end(hello.name)
             log.info("node present", node=called, node_id=node_id, peer=channel.address)
             self.chronicle.note("joined", f"{called} is here")
             self._tell(member, hello)

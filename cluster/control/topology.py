@@ -35,6 +35,8 @@ class Topology:
     conditions: Mapping[NodeId, Condition] = field(default_factory=dict)
     # Machines whose work is to move elsewhere.
     draining: frozenset[NodeId] = frozenset()
+    # Local nodes that do not run, by their own names, and why.
+    absences: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

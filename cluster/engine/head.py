@@ -115,8 +115,8 @@ class Head:
                 self._take(item)
             case Cancelled(request_id):
                 self._desk.cancel(request_id)
-            case RingBroken(epoch, reason, peer_id):
-                self._fail(epoch, reason, peer_id)
+            case RingBroken(epoch, reason, peer_id, cause):
+                self._fail(epoch, reason, peer_id, cause)
             case wire.AssignHead():
                 self._assign(item)
             case wire.Connect():
@@ -187,8 +187,9 @@ class Head:
         if self._order and self._order.epoch == epoch != self._broken_epoch:
             self._broken_epoch = epoch
             log.warning("ring broken", epoch=epoch, reason=reason, requests=len(self._desk.tickets))
-            self._leave_ring()
+            # Before the neighbours find their links to this process closed.
             self._report(wire.Failed(epoch, "head", reason, peer_id, cause))
+            self._leave_ring()
 
     def _leave_ring(self) -> None:
         """Requests keep their tokens, and a later ring of the same cut what the stages hold of them."""

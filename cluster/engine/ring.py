@@ -13,11 +13,12 @@ from cluster.trust.identity import Identity, NodeId
 
 @dataclass(frozen=True, slots=True)
 class RingBroken:
-    """A link of this epoch's ring is gone, or brought something that does not belong there."""
+    """A link of this epoch's ring is gone, or, with the cause "invalid", brought what does not belong there."""
 
     epoch: int
     reason: str
     peer_id: NodeId
+    cause: wire.Cause = "error"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class RingEnd:
         self,
         identity: Identity,
         host: str,
-        kind: type[wire.Message],
+        kind: type[wire.Step | wire.Sampled],
         deliver: Callable[[Frame | RingBroken], None],
     ) -> None:
         self._identity = identity
@@ -105,24 +106,43 @@ class RingEnd:
 
     def _receive(self, link: Link) -> None:
         """One link from upstream, on its own thread, until it ends."""
-        hello = link.receive_hello()
-        with self._changing:
-            place = self._place
-            if place is None or not isinstance(hello, wire.RingHello) or hello.epoch != place.epoch:
-                raise PeerRejected("link does not belong to the present epoch")
-            if link.peer.node_id != place.upstream or link.peer.role != "node":
-                raise PeerRejected(f"{link.peer.role} {link.peer.node_id} is not upstream of here")
-            if self._inlet:
-                raise PeerRejected("upstream has a link already")
-            check_terms(place.terms, hello.terms)
-            self._inlet = link
+        place = self._admit(link)
         link.settle()
         try:
             while True:
                 frame = link.receive(place.payload_bytes_max)
                 if not isinstance(frame.message, self._kind):
                     raise FrameInvalid(f"{type(frame.message).__name__} does not belong here")
+                if frame.message.epoch != place.epoch:
+                    raise FrameInvalid(_wrong_epoch(frame.message.epoch, place))
                 self.received += 1
                 self._deliver(frame)
-        except (LinkLost, FrameInvalid) as error:
+        except LinkLost as error:
             self._deliver(RingBroken(place.epoch, str(error), place.upstream))
+        except FrameInvalid as error:
+            self._deliver(RingBroken(place.epoch, str(error), place.upstream, "invalid"))
+            raise
+
+    def _admit(self, link: Link) -> _Place:
+        """The place that the link belongs to. Raises LinkLost, FrameInvalid, PeerRejected."""
+        hello = link.receive_hello()
+        with self._changing:
+            place = self._place
+            if place is None or not isinstance(hello, wire.RingHello):
+                raise PeerRejected("link does not belong to the present epoch")
+            if link.peer.node_id != place.upstream or link.peer.role != "node":
+                raise PeerRejected(f"{link.peer.role} {link.peer.node_id} is not upstream of here")
+            if hello.epoch == place.epoch:
+                if self._inlet:
+                    raise PeerRejected("upstream has a link already")
+                check_terms(place.terms, hello.terms)
+                self._inlet = link
+                return place
+        if hello.epoch > place.epoch:
+            # The link of an epoch that is over may come late. One of an epoch that was not ordered yet is a lie.
+            self._deliver(RingBroken(place.epoch, _wrong_epoch(hello.epoch, place), place.upstream, "invalid"))
+        raise PeerRejected("link does not belong to the present epoch")
+
+
+def _wrong_epoch(epoch: int, place: _Place) -> str:
+    return f"the machine before it speaks of epoch {epoch} in the ring of epoch {place.epoch}"

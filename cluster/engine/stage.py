@@ -115,8 +115,8 @@ class Stage:
             case wire.Dismiss(epoch) if self._epoch < epoch:
                 # What is loaded stays: the next assignment may be for the same layers.
                 self._ring_end.leave()
-            case RingBroken(epoch, reason, peer_id) if self._epoch == epoch:
-                self._report(wire.Failed(epoch, "stage", reason, peer_id))
+            case RingBroken(epoch, reason, peer_id, cause) if self._epoch == epoch:
+                self._report(wire.Failed(epoch, "stage", reason, peer_id, cause))
             case _:
                 pass
 

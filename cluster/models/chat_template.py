@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,6 +16,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from cluster.errors import ModelInvalid, RequestInvalid
 from cluster.generation import ChatPrompt
 from cluster.models.chat_format import ChatFormat, read_format
+from cluster.models.folding import folds
 
 # Mistral's templates refuse ids of calls that have another length.
 _SHORT_ID = 9
@@ -46,11 +48,15 @@ class ChatTemplate:
         self.format: ChatFormat = read_format(tools_source or source, takes_tools=takes_tools)
 
     def render(self, prompt: ChatPrompt) -> str:
-        """The conversation in the model's own format, ready for the assistant's turn. Raises RequestInvalid."""
+        """The conversation in the model's own format, ready for the assistant's turn.
+
+        The template gets the messages folded only if it refuses them as they are. Raises RequestInvalid.
+        """
         if prompt.tools and self.format.tools is None:
             raise RequestInvalid("this model's chat template has no place for tools", "tools")
         refused: RequestInvalid | None = None
-        for messages in self._shapes(prompt.messages):
+        conversations = chain([prompt.messages], folds(prompt.messages))
+        for messages in chain.from_iterable(map(self._shapes, conversations)):
             try:
                 return self._render(messages, prompt)
             except RequestInvalid as error:

@@ -43,8 +43,10 @@ _KEEPS_STATE = re.compile(
     r"mamba|rwkv|ssm|lru_width|linear_(num|key|value|conv)|conv_(kernel|L_cache)|xlstm|time_step"
 )
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|layer)\.(\d+)\.")
-_EMBEDDING = re.compile(r"(?:^|\.)(?:embed_tokens|wte|word_embeddings|embed_in|tok_embeddings|embedding)\.weight$")
-_HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out|output_layer|output)\.(?:weight|bias)$")
+_EMBEDDING = re.compile(
+    r"(?:^|\.)(?:embed_tokens|wte|word_embeddings|embed_in|tok_embeddings|embedding)\.weight\Z"
+)
+_HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out|output_layer|output)\.(?:weight|bias)\Z")
 BLOCK_SCALE = "_scale_inv"
 """What FP8 checkpoints call the scales of a weight's blocks."""
 _PLAIN = frozenset(("gate", "router", "kv_b_proj", "shared_expert_gate"))

@@ -24,7 +24,10 @@ from cluster.trust.identity import Identity
 log = structlog.get_logger(__name__)
 
 START_TIMEOUT_S = 120.0
-RESTART_PAUSE_S = 0.2
+# How long a stage process that has ended waits for its next start, by how often it has ended before it was ready.
+RESTART_PAUSES_S = (0.2, 1.0, 5.0, 15.0, 60.0)
+# After so many such ends a machine that is to join says why it does not.
+STARTS_MAX = 3
 # How long a child that shows no sign of life has for one before another takes its place.
 REPLACE_PATIENCE_S = 3.0
 
@@ -45,6 +48,7 @@ class Crew:
         self._children: dict[Role, Child] = {}
         self._machine: asyncio.Future[Machine] = asyncio.get_running_loop().create_future()
         self._empty_stage_bytes = 0
+        self._failed_starts = 0
         self._epoch = 0
         self._embedder_epoch = 0
         # By kind of work: the epoch that it is for, and its task.
@@ -243,6 +247,7 @@ class Crew:
         if isinstance(message, wire.Hello):
             stage = self._children.get("stage")
             self._empty_stage_bytes = stage.memory_bytes if stage else 0
+            self._failed_starts = 0
             self.torch = message.torch
             if not self._machine.done():
                 self._machine.set_result(message.machine)
@@ -269,9 +274,17 @@ class Crew:
         self._children.pop(role, None)
         await self._report(wire.Failed(self._epoch_of(role), role, reason, cause="ended"))
         if role == "stage":
-            await asyncio.sleep(RESTART_PAUSE_S)
+            await asyncio.sleep(self._restart_pause_s(reason))
             with contextlib.suppress(ClusterError):  # We are stopping.
                 await self._ensure_child("stage")
+
+    def _restart_pause_s(self, reason: str) -> float:
+        """How long a stage process that has just ended waits for the next one."""
+        self._failed_starts = 0 if self._machine.done() else self._failed_starts + 1
+        if self._failed_starts == STARTS_MAX:
+            self._machine.set_exception(ClusterError(f"{reason}, {STARTS_MAX} times before it was ready"))
+            self._machine.exception()  # It may be that none waits for it.
+        return RESTART_PAUSES_S[min(self._failed_starts, len(RESTART_PAUSES_S) - 1)]
 
     async def _replace(self, role: Role, child: Child) -> None:
         async with self._starting:

@@ -1,20 +1,43 @@
-"""Nodes on this very machine, started and stopped with the gateway."""
+"""Nodes on this very machine: started with the gateway, started again when they end, stopped with it."""
 
 import asyncio
 import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 import structlog
 
+from cluster.control.absences import Absences
+from cluster.errors import PeerRejected
 from cluster.nodes.interpreter import command_of, environment
-from cluster.nodes.node_options import NodeOptions
+from cluster.nodes.node_options import REMOVED_STATUS, NodeOptions
 from cluster.nodes.probe import compute_threads
+from cluster.trust import renewal
 from cluster.trust.addresses import Target
+from cluster.trust.identity import Identity
 
 log = structlog.get_logger(__name__)
 
 STOP_TIMEOUT_S = 10.0
+# How long a node that has ended waits for its next start, by how often it has ended in a row.
+PAUSES_S = (0.5, 2.0, 5.0, 15.0, 60.0)
+# A node that has run for so long was well: how often it ended before that no longer counts.
+SETTLED_S = 300.0
+# What a node says of its end: a reason, not a log.
+_LAST_WORDS_BYTES = 500
+
+
+@dataclass(slots=True)
+class _LocalNode:
+    """`ends` counts how often its process has ended in a row."""
+
+    options: NodeOptions
+    process: asyncio.subprocess.Process
+    started_s: float = field(default_factory=time.monotonic)
+    ends: int = 0
 
 
 class LocalNodes:
@@ -25,8 +48,8 @@ class LocalNodes:
         self._memory_share = memory_share
         self._folder = folder
         self._log_style = log_style
-        self._options: list[NodeOptions] = []
-        self._processes: list[asyncio.subprocess.Process] = []
+        self._nodes: list[_LocalNode] = []
+        self._keepers: list[asyncio.Task[None]] = []
 
     async def start(self, controller: Target, tokens: list[str]) -> None:
         """One token a node; a node that has joined before does not use its token."""
@@ -41,19 +64,82 @@ class LocalNodes:
                 shares_files=True,
                 log_style=self._log_style,
             )
-            self._options.append(options)
-            self._processes.append(await _launch(options))
+            self._nodes.append(_LocalNode(options, await _launch(options)))
+
+    def keep_running(self, new_token: Callable[[], str], absences: Absences) -> None:
+        """From now until `stop`, start every node again that ends, after a pause.
+
+        `new_token` makes a join token for a node that ended before it had joined.
+        """
+        self._keepers = [
+            asyncio.create_task(_keep(node, new_token, absences), name=f"keeper of {node.options.name}")
+            for node in self._nodes
+        ]
 
     async def restart(self, number: int) -> None:
-        """Start node `number`, counted from 1, anew: its process has ended."""
-        self._processes[number - 1] = await _launch(self._options[number - 1])
+        """Start node `number`, counted from 1, again: its process has ended."""
+        node = self._nodes[number - 1]
+        node.process = await _launch(node.options)
 
     @property
     def pids(self) -> list[int]:
-        return [process.pid for process in self._processes]
+        return [node.process.pid for node in self._nodes]
 
     async def stop(self) -> None:
-        await asyncio.gather(*(_stop(process) for process in self._processes))
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+        await asyncio.gather(*(_stop(node.process) for node in self._nodes))
+
+
+async def _keep(node: _LocalNode, new_token: Callable[[], str], absences: Absences) -> None:
+    """Start a node again whenever it ends, unless the cluster has removed it."""
+    name = node.options.name
+    while (reason := await _end_of(node.process)) is not None:
+        if time.monotonic() - node.started_s >= SETTLED_S:
+            node.ends = 0
+        is_down = True
+        while is_down:
+            await _pause(node, reason, absences)
+            try:
+                node.process = await _launch(_with_token(node.options, new_token))
+                node.started_s, is_down = time.monotonic(), False
+            except (OSError, ValueError, PeerRejected) as error:
+                reason = f"it cannot be started: {error}"
+    log.warning("local node removed", node=name)
+    absences.end(name)
+
+
+async def _pause(node: _LocalNode, reason: str, absences: Absences) -> None:
+    """Say why a node does not run, and wait until it is to be started again."""
+    pause_s = PAUSES_S[min(node.ends, len(PAUSES_S) - 1)]
+    node.ends += 1
+    times = f", {node.ends} times in a row" if node.ends > 1 else ""
+    log.warning("local node ended", node=node.options.name, reason=reason, again_in_s=pause_s, times=node.ends)
+    absences.note(node.options.name, f"ended ({reason}){times}; it is started again after {pause_s:g} s")
+    await asyncio.sleep(pause_s)
+
+
+async def _end_of(process: asyncio.subprocess.Process) -> str | None:
+    """Why the process has ended, once it has; None for a machine that was removed from the cluster."""
+    assert process.stdout
+    said = await process.stdout.read(_LAST_WORDS_BYTES)
+    status = await process.wait()
+    if status == REMOVED_STATUS:
+        return None
+    if status < 0:
+        return f"killed by signal {-status}"
+    return said.decode(errors="replace").strip() or f"exit status {status}, see the log"
+
+
+def _with_token(options: NodeOptions, new_token: Callable[[], str]) -> NodeOptions:
+    """What a node needs to come back: a token only where no certificate speaks for it.
+
+    Raises PeerRejected, OSError. With a token a machine that was removed would join again.
+    """
+    identity = Identity(Path(options.folder) / "identity")
+    is_known = identity.exists and not renewal.has_ended(identity)
+    return msgspec.structs.replace(options, token="" if is_known else new_token())
 
 
 async def _launch(options: NodeOptions) -> asyncio.subprocess.Process:
@@ -61,13 +147,13 @@ async def _launch(options: NodeOptions) -> asyncio.subprocess.Process:
     process = await asyncio.create_subprocess_exec(
         *command_of("cluster.nodes.node_process"),
         stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
         env=environment(),
         start_new_session=True,
     )
     assert process.stdin
     # Not on the command line: a token is a secret.
     process.stdin.write(msgspec.json.encode(options) + b"\n")
-    await process.stdin.drain()
     log.info("local node started", node=options.name, pid=process.pid)
     return process
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import structlog
 
 from cluster import wire
-from cluster.errors import FrameInvalid, LinkLost, PeerRejected, WrongPeer
+from cluster.errors import FrameInvalid, LinkLost, OwnRemoval, PeerRejected, WrongPeer
 from cluster.models.store import PART_BYTES
 from cluster.net.channel import Channel, dial
 from cluster.nodes.crew import Crew
@@ -141,7 +141,7 @@ class Agent:
                 if welcome.removed and self._options.token:
                     await self._join()
                     raise LinkLost("this machine was removed, and has joined anew")
-                raise PeerRejected(welcome.reason)
+                raise _refusal(welcome)
             if not isinstance(welcome, wire.Welcome):
                 raise FrameInvalid("expected a welcome from the controller")
             welcomed()
@@ -180,8 +180,8 @@ class Agent:
                 self._keep_certificate(certificate_pem)
             case wire.Removed():
                 await self._keep_out(message)
-            case wire.Refused(reason):
-                raise PeerRejected(reason)
+            case wire.Refused():
+                raise _refusal(message)
             case wire.MeasureLinks():
                 self._link_probe.begin(message, self._report)
             case _:
@@ -218,3 +218,7 @@ class Agent:
         if self._channel:
             with contextlib.suppress(LinkLost):
                 await self._channel.send(message)
+
+
+def _refusal(refused: wire.Refused) -> PeerRejected:
+    return OwnRemoval(refused.reason) if refused.removed else PeerRejected(refused.reason)

@@ -4,6 +4,9 @@ from msgspec import Struct
 
 from cluster.trust.addresses import Target
 
+# The exit status of a node whose machine was removed from the cluster: it is not to be started again.
+REMOVED_STATUS = 3
+
 
 class NodeOptions(Struct, frozen=True, kw_only=True):
     """`token` is needed once; afterwards the certificate in `folder` speaks for the node.

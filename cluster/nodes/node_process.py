@@ -1,10 +1,12 @@
 """A node that another process owns: `python -m cluster.nodes.node_process`, its options as one JSON line on stdin.
 
-It ends when its stdin closes, so that no node outlives whoever started it.
+It ends when its stdin closes, so that no node outlives the process that started it. The one thing that it writes
+to stdout is why it ended.
 """
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 import threading
@@ -12,9 +14,9 @@ import threading
 import msgspec
 import structlog
 
-from cluster.errors import ClusterError
+from cluster.errors import ClusterError, OwnRemoval
 from cluster.nodes.node import Agent
-from cluster.nodes.node_options import NodeOptions
+from cluster.nodes.node_options import REMOVED_STATUS, NodeOptions
 from cluster.nodes.process import configure_logs
 
 log = structlog.get_logger(__name__)
@@ -23,11 +25,16 @@ log = structlog.get_logger(__name__)
 def main() -> int:
     options = msgspec.json.decode(sys.stdin.readline(), type=NodeOptions)
     configure_logs(options.log_style)
+    # Everything else that prints goes to the log.
+    stdout = os.dup(1)
+    os.dup2(2, 1)
     try:
         asyncio.run(_run(options))
-    except ClusterError as error:
+    except (ClusterError, OSError) as error:
         log.error("node ended", node=options.name, reason=str(error))
-        return 1
+        with contextlib.suppress(OSError):
+            os.write(stdout, str(error).encode())
+        return REMOVED_STATUS if isinstance(error, OwnRemoval) else 1
     return 0
 
 

@@ -13,7 +13,7 @@ from cluster.wire.addresses import Address
 ANY_EPOCH = 0
 SEAL_KEY_BYTES = 32
 
-Cause = Literal["error", "ended", "silent", "stuck"]
+Cause = Literal["error", "ended", "silent", "stuck", "invalid"]
 """Why a process cannot go on: it says so, it is gone, it says nothing, or the whole ring gets no further."""
 
 
@@ -168,7 +168,10 @@ class RingClosed(Struct, frozen=True, tag=True):
 
 
 class Failed(Struct, frozen=True, tag=True):
-    """The process with this role cannot go on in this epoch; `peer_id` is the machine that it could not reach."""
+    """The process with this role cannot go on in this epoch; `peer_id` is the machine that it could not reach.
+
+    With the cause "invalid" that machine has sent what does not belong in this epoch's ring.
+    """
 
     epoch: int
     role: str

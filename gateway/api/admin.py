@@ -208,6 +208,7 @@ def describe(topology: Topology) -> dict[str, Any]:
         "embedder": topology.embedder,
         "embedder_status": list(topology.embedder_status),
         "links": _links(topology),
+        "absent": dict(topology.absences),
     }
 
 

@@ -35,7 +35,7 @@ class _ExpiresAfter(Struct, frozen=True):
 
 
 class _Order(Struct, frozen=True, forbid_unknown_fields=True):
-    input_file_id: Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00]*$")]
+    input_file_id: Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00]*\Z")]
     endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"]
     completion_window: Literal["24h"]
     metadata: (

@@ -14,6 +14,7 @@ from gateway.http.exchange import Exchange, Headers
 from gateway.http.proxies import TrustedProxies
 from gateway.identity.caller import Caller
 from gateway.journey.client import Client
+from gateway.journey.heads import printable
 from gateway.journey.serve import serve
 from gateway.journey.upkeep import look_after
 from gateway.lanes.base import Call
@@ -66,7 +67,7 @@ class GenerateDesk:
             )
             client: Client = exchange
             if route.writer:
-                client = _Translated(exchange, partial(route.writer_for, question, exchange.id))
+                client = _Translated(exchange, partial(route.writer_for, question, exchange.id), question.warning)
             await serve(self._services, caller, call, client)
         except Exception as error:
             if to_api_error(error).status == _DEFECT:
@@ -92,11 +93,12 @@ class GenerateDesk:
 
 
 class _Translated:
-    """An exchange whose answer is written in another API's words."""
+    """An exchange whose answer is written in another API's words; `warning` is what its caller should know."""
 
-    def __init__(self, exchange: Exchange, writer_for: Callable[[int], Writer | None]) -> None:
+    def __init__(self, exchange: Exchange, writer_for: Callable[[int], Writer | None], warning: str = "") -> None:
         self._exchange = exchange
         self._writer_for = writer_for
+        self._warning = warning
         self._writer: Writer | None = None
 
     def begin(self, status: int, headers: Headers, *, is_stream: bool) -> None:
@@ -104,6 +106,8 @@ class _Translated:
         if writer:
             kept = [(name, value) for name, value in headers if name != b"content-type"]
             headers = [(b"content-type", writer.content_type.encode()), *kept]
+        if self._warning:
+            headers = [*headers, (b"x-millrace-warning", printable(self._warning))]
         self._exchange.begin(status, headers, is_stream=is_stream)
 
     def write(self, data: bytes) -> None:

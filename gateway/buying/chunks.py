@@ -18,7 +18,7 @@ Json = dict[str, Any]
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
 
 _Index = Annotated[int, Meta(ge=0, lt=CALLS_MAX)]
-_CallId = Annotated[str, Meta(max_length=128, pattern="^[A-Za-z0-9_.:-]*$")]
+_CallId = Annotated[str, Meta(max_length=128, pattern=r"^[A-Za-z0-9_.:-]*\Z")]
 
 
 class _Function(Struct, frozen=True):

@@ -40,7 +40,7 @@ def create_token(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     if as_json:
         output.data(made)
         return
-    output.say("Run this on the new machine:")
+    output.say("The new machine is trusted with every answer that it takes part in. Run this on it:")
     from cluster.trust.addresses import Target, is_reachable
     from gateway.api.joining import join_command
 
@@ -251,6 +251,8 @@ def nodes(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     for node in cluster["nodes"]:
         for warning in node["warnings"]:
             output.say(f"{node['node']}: {warning['what']}; {warning['remedy']}")
+    for name, why in cluster["absent"].items():
+        output.say(f"{name} {why}")
 
 
 def _from_stdin() -> str:

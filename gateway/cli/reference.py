@@ -27,7 +27,7 @@ folder of everything kept. `millrace --install-completion` has the shell complet
 """
 
 _EVERYWHERE = ("help", "data_dir", "as_json")
-_EXAMPLE = re.compile(r"\s*Example: (?P<example>millrace .+)$")
+_EXAMPLE = re.compile(r"\s*Example: (?P<example>millrace .+)\Z")
 
 
 def commands(command: Any, path: tuple[str, ...] = ("millrace",)) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -22,8 +22,13 @@ logging.disable(logging.CRITICAL)  # its log lines hold prompts
 warnings.simplefilter("ignore")
 
 import httpx  # noqa: E402  # after the environment, like litellm
+
+from gateway.cloud_worker.answer_bounds import ERROR_BYTES_MAX, bound_answers, streams  # noqa: E402
+
+bound_answers()  # before litellm makes its clients
 import litellm  # noqa: E402
 import openai  # noqa: E402
+from litellm.litellm_core_utils import secret_redaction  # noqa: E402
 from litellm.llms.openai.common_utils import BaseOpenAILLM  # noqa: E402
 
 from gateway.cloud_worker.errors import BrokenOff, Refusal  # noqa: E402
@@ -48,6 +53,15 @@ litellm.callbacks = []
 litellm.input_callback = []
 litellm.success_callback = []
 litellm.failure_callback = []
+
+
+def _bound_redaction() -> None:
+    """An answer that an adapter cannot read becomes the text of an error, which litellm searches for secrets."""
+    redact = secret_redaction.python_redact_string
+    secret_redaction.python_redact_string = lambda value: redact(value[:ERROR_BYTES_MAX])
+
+
+_bound_redaction()
 
 
 @lru_cache(maxsize=1024)
@@ -85,6 +99,7 @@ async def warm_up(models: Iterable[CloudModel]) -> None:
 
 async def ask(request: Request, model: CloudModel, secrets: dict[str, str], timeouts: Timeouts) -> Any:
     """litellm's answer: a ModelResponse or TextCompletionResponse, or a CustomStreamWrapper for `pieces`."""
+    streams.set(bool(request.stream))
     arguments: Json = {
         **request.arguments(),
         **model.parameters,

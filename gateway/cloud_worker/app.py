@@ -114,7 +114,9 @@ class CloudApp:
         try:
             return {argument: self._keys.value_of(name) for argument, name in names.items()}
         except KeyUnavailable as error:
-            raise Refusal(401, "provider_key_missing", str(error)) from None
+            note("no_key", reason=str(error))
+            message = f"This gateway has no usable key for {provider}. Ask an admin: the log says why."
+            raise Refusal(401, "provider_key_missing", message) from None
 
 
 def _usual_key_name(model: CloudModel, provider: str) -> str | None:

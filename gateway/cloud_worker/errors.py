@@ -59,6 +59,8 @@ _BY_CLASS = {
     "ReadError": (502, "provider_broke_off"),
     "RemoteProtocolError": (502, "provider_broke_off"),
     "JSONDecodeError": (502, "provider_garbled"),
+    "AnswerTooLarge": (502, "provider_too_large"),
+    "AnswerCompressed": (502, "provider_compressed"),
 }
 """Meanings that the status alone does not tell; the first match along the chain of causes wins."""
 
@@ -81,6 +83,8 @@ _OWN_WORDS = {
     "provider_timeout": "{provider} did not answer in time.",
     "provider_broke_off": "The answer of {provider} broke off in the middle.",
     "provider_garbled": "{provider} sent something that is not an answer of its API.",
+    "provider_too_large": "{provider} sent more than an answer can be.",
+    "provider_compressed": "{provider} sent a compressed answer, although it was asked not to.",
 }
 """Said by us alone: the provider's sentence may repeat a part of the key, or litellm's the address."""
 

@@ -38,7 +38,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
     body_bytes_max: Annotated[int, Meta(gt=0)] = 32 * 1024 * 1024
     body_s: Seconds = 30.0
     requests_in_flight_max: Annotated[int, Meta(gt=0)] = 512
-    memory_bytes_max: Annotated[int, Meta(gt=0)] = 8 * 1024 * 1024 * 1024
+    memory_bytes_max: Annotated[int, Meta(gt=0)] = 4 * 1024 * 1024 * 1024
     """Of address space, most of which a worker maps and never uses."""
     drain_s: Seconds = 30.0
     """How long running answers may go on after SIGTERM."""

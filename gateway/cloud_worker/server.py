@@ -7,6 +7,7 @@ from gateway.cloud_worker import adapters
 from gateway.cloud_worker.app import CloudApp
 from gateway.cloud_worker.living import WorkerServer
 from gateway.cloud_worker.providers import Orders
+from gateway.memory import settle
 
 ADAPTER_THREADS = 8
 
@@ -20,5 +21,6 @@ async def _serve(orders: Orders) -> None:
     loop = asyncio.get_running_loop()
     loop.set_default_executor(ThreadPoolExecutor(ADAPTER_THREADS, thread_name_prefix="adapter"))
     await adapters.warm_up(orders.configuration.models.values())
+    settle()
     app = CloudApp(orders.configuration)
     await WorkerServer(app, app.health, orders.configuration.limits.drain_s).serve_at(orders.socket_path)

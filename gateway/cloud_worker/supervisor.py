@@ -1,4 +1,4 @@
-"""The gateway's hold on the cloud worker: start it on first use, watch it, replace it without losing an answer."""
+"""The gateway's hold on the cloud worker: start it, watch it, replace it without losing an answer."""
 
 import asyncio
 import time
@@ -107,6 +107,12 @@ class Worker:
         workers = [self._current, *self._retiring.values()]
         return [worker.pid for worker in workers if worker is not None and worker.alive]
 
+    def warm(self) -> None:
+        """Have a worker started, if none runs; returns at once."""
+        self._wanted.set()
+        if (self._keeper is None or self._keeper.done()) and not self._stopped:
+            self._keeper = asyncio.create_task(self._keep(), name="cloud-worker-keeper")
+
     async def start(self) -> None:
         """Return when a worker is ready; raises CloudWorkerUnavailable."""
         await self._serving()
@@ -151,9 +157,7 @@ class Worker:
 
     async def _serving(self) -> WorkerProcess:
         """The current worker, once there is one."""
-        self._wanted.set()
-        if (self._keeper is None or self._keeper.done()) and not self._stopped:
-            self._keeper = asyncio.create_task(self._keep(), name="cloud-worker-keeper")
+        self.warm()
         try:
             async with asyncio.timeout(self._upkeep.start_s), self._changed:
                 await self._changed.wait_for(lambda: self.ready or self._stopped or self._resume_at is not None)

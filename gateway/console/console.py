@@ -9,7 +9,6 @@ from starlette.routing import Match
 from gateway.console import password_sign_in, sign_in, static_files
 from gateway.console.access import find_visitor
 from gateway.console.browser import PATH
-from gateway.console.figures.month_spend import MonthSpend
 from gateway.console.figures.usage import UsageFigures
 from gateway.console.live import Feeds
 from gateway.console.navigation import PAGES, Page
@@ -26,7 +25,7 @@ _last = APIRouter()
 @dataclass(frozen=True, slots=True)
 class Console:
     """What lives as long as the gateway: the pages that somebody has built, who looks at which live, and what they
-    share: what was used, as the books said it a moment ago, what was first sold, what keys spent.
+    share: what was used, as the books said it a moment ago, and what was first sold.
     """
 
     pages: tuple[Page, ...]
@@ -34,7 +33,6 @@ class Console:
     usage: UsageFigures
     shared: Shared
     first_sales: FirstSales
-    month_spend: MonthSpend
 
 
 def add_console(app: FastAPI, services: Services) -> None:
@@ -46,7 +44,6 @@ def add_console(app: FastAPI, services: Services) -> None:
         UsageFigures(services.books.look),
         Shared(),
         FirstSales(DataFolder(services.settings.data_dir).market),
-        MonthSpend(),
     )
     for router in (static_files.router, sign_in.router, password_sign_in.router, *ROUTERS, _last):
         app.include_router(router, include_in_schema=False)

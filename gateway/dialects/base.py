@@ -16,13 +16,15 @@ from gateway.responses.store import ResponseStore
 class Question(Struct, frozen=True):
     """A request in our own shape: what lanes read, and the OpenAI-shaped bytes that go to backends.
 
-    `content_type` is that of `raw`: JSON, or a multipart form whose files pass as they came.
+    `content_type` is that of `raw`: JSON, or a multipart form whose files pass as they came. `warning` says what
+    part of the request is not used.
     """
 
     kind: Kind
     request: Request
     raw: bytes
     content_type: str = "application/json"
+    warning: str = ""
 
 
 class Writer(Protocol):

@@ -21,7 +21,7 @@ _BYTES_MAX = 2**20
 _STATEMENTS_MAX = 128
 
 RawRecord = Annotated[str, Meta(max_length=RECORD_BYTES_MAX)]
-Url = Annotated[str, Meta(max_length=300, pattern=r"^(https?://[A-Za-z0-9._\[\]:-]+)?$")]
+Url = Annotated[str, Meta(max_length=300, pattern=r"^(https?://[A-Za-z0-9._\[\]:-]+)?\Z")]
 
 
 class Telling(Struct, frozen=True):
@@ -47,7 +47,7 @@ def is_address(url: str) -> bool:
 def written(telling: Telling) -> str:
     """One line of text."""
     packed = zlib.compress(msgspec.json.encode(telling), 9)
-    return PREFIX + base64.urlsafe_b64encode(packed).decode().rstrip("=")
+    return PREFIX + _encoded(packed)
 
 
 def read(text: str) -> Telling:
@@ -60,8 +60,13 @@ def read(text: str) -> Telling:
         compressed = base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4))
         unpacking = zlib.decompressobj()
         plain = unpacking.decompress(compressed, _BYTES_MAX)
-        if not unpacking.eof:
-            raise StatementInvalid("the friend's text is cut short, or too long")
+        # The decoder passes over characters that are not of its alphabet, and over spare bits at the end.
+        if not unpacking.eof or unpacking.unused_data or _encoded(compressed) != encoded:
+            raise StatementInvalid("the friend's text is cut short, too long, or was changed")
         return msgspec.json.decode(plain, type=Telling)
     except (binascii.Error, ValueError, zlib.error, msgspec.MsgspecError, RecursionError) as error:
         raise StatementInvalid(f"the friend's text cannot be read: {error}") from None
+
+
+def _encoded(packed: bytes) -> str:
+    return base64.urlsafe_b64encode(packed).decode().rstrip("=")

@@ -4,8 +4,11 @@ from typing import Annotated, Any, TypeAlias
 
 from fastapi import Depends, Request
 
+from gateway.errors import RequestInvalid
 from gateway.house.house import House
 from gateway.services import Services
+from market.errors import RecordInvalid
+from market.records.envelope import Record, open_record
 
 Facts: TypeAlias = dict[str, Any]
 
@@ -19,6 +22,14 @@ def _house(request: Request) -> House:
     house = _services(request).house
     assert house is not None, "the routes are there where a house is"
     return house
+
+
+def read_record(raw: str, param: str) -> Record:
+    """A record as it was signed. Raises RequestInvalid."""
+    try:
+        return open_record(raw.encode())
+    except RecordInvalid as error:
+        raise RequestInvalid(f"{param}: {error}", param=param, code="record_invalid") from None
 
 
 Open = Annotated[House, Depends(_house)]

@@ -1,14 +1,13 @@
 """/market/v1/disputes: both sides bring the text that was delivered, or show what was asked, and it is counted."""
 
 import base64
-import hashlib
 
 from fastapi import APIRouter
 
 from accounting.money import format_usd
 from gateway.api.accounting.asking import Person
 from gateway.errors import RequestInvalid
-from gateway.house.asking import Facts, Open
+from gateway.house.asking import Facts, Open, read_record
 from gateway.house.forms import Id, NewDispute, ShownPrompt
 from gateway.times import at
 from market.auditing.prompts import Shown
@@ -18,7 +17,7 @@ from market.house.quarrels import LaneStanding
 from market.house.tables import DisputeRow
 from market.house.texts import Text
 from market.listings.listing import Listing
-from market.records.envelope import Record, open_record
+from market.records.envelope import Record
 from market.sealing.agreement import Keys
 
 router = APIRouter(prefix="/market/v1/disputes")
@@ -27,9 +26,9 @@ router = APIRouter(prefix="/market/v1/disputes")
 @router.post("")
 async def bring(house: Open, person: Person, wanted: NewDispute) -> Facts:
     """Bring a text, the prompt or receipts; the first one opens the dispute, at a fee that is kept if it loses."""
-    listing = _read(wanted.listing, "listing") if wanted.listing else None
-    receipts = tuple(_read(raw, "receipts") for raw in wanted.receipts)
-    digest = hashlib.sha256(wanted.allocation.encode()).hexdigest()
+    listing = read_record(wanted.listing, "listing") if wanted.listing else None
+    receipts = tuple(read_record(raw, "receipts") for raw in wanted.receipts)
+    digest = read_record(wanted.allocation, "allocation").digest
     texts = {n: Text(text.content, text.reasoning, text.calls) for n, text in wanted.texts.items()}
     prompt = _shown(wanted.prompt) if wanted.prompt else None
     brought = Brought(digest, wanted.lane, listing, texts, prompt, receipts)
@@ -45,7 +44,7 @@ async def bring(house: Open, person: Person, wanted: NewDispute) -> Facts:
 
 @router.get("/{allocation}")
 async def show_lanes(house: Open, person: Person, allocation: Id) -> Facts:
-    """How each lane of an allocation stands, for its buyer and its seller; `allocation` is its record's SHA-256.
+    """How each lane of an allocation stands, for its buyer and its seller; `allocation` is its record's digest.
 
     Of what is not settled there are the records that say so, and what the buyer has said of its keys: nobody has
     to take the house's word for it.
@@ -72,14 +71,6 @@ def _lane(standing: LaneStanding) -> Facts:
 def _shown(prompt: ShownPrompt) -> Shown:
     keys = Keys(bytes.fromhex(prompt.key), bytes.fromhex(prompt.nonce))
     return Shown(base64.b64decode(prompt.sealed), keys)
-
-
-def _read(raw: str, param: str) -> Record:
-    """A record as it was signed. Raises RequestInvalid."""
-    try:
-        return open_record(raw.encode())
-    except RecordInvalid as error:
-        raise RequestInvalid(f"{param}: {error}", param=param, code="record_invalid") from None
 
 
 def _offer(record: Record) -> Listing:

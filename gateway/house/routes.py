@@ -1,7 +1,5 @@
 """/market/v1 at a house: its terms, allocations, settlements. Amounts are decimal strings in USD."""
 
-import hashlib
-
 from fastapi import APIRouter, Request
 
 from accounting.money import format_usd
@@ -10,7 +8,7 @@ from gateway.api.accounting.asking import Key, Person
 from gateway.api.accounting.keyed import KeyedRoute, id_of
 from gateway.errors import PolicyForbids, RateLimited, RequestInvalid
 from gateway.house import disputes, sellers
-from gateway.house.asking import Facts, Open, Shared
+from gateway.house.asking import Facts, Open, Shared, read_record
 from gateway.house.forms import NewAllocation, NewSettlement
 from gateway.house.house import SETTLEMENT_RECORDS, House
 from gateway.identity.caller import Caller
@@ -87,7 +85,7 @@ async def settle(house: Open, wanted: NewSettlement, request: Request) -> Facts:
     network = network_of(request.client.host if request.client else "")
     if not house.records.takes(network, SETTLEMENT_RECORDS + len(wanted.records) + len(wanted.statements)):
         raise RateLimited("Too many records came from this network. Hand them in again in a minute.", 60)
-    digest = hashlib.sha256(wanted.allocation.encode()).hexdigest()
+    digest = read_record(wanted.allocation, "allocation").digest
     records, statements = ([raw.encode() for raw in raws] for raws in (wanted.records, wanted.statements))
     return _settled(await house.ask(house.settlements.submit, digest, records, statements))
 

@@ -23,12 +23,12 @@ def headers_of(trip: Trip, answer: Answer) -> list[tuple[bytes, bytes]]:
         (b"content-type", answer.content_type.encode("ascii", "replace")),
         (HEADER, trip.call.id.encode()),
         (b"x-millrace-lane", trip.lane.encode()),
-        (b"x-millrace-reason", _printable(_reason(trip))),
+        (b"x-millrace-reason", printable(_reason(trip))),
     ]
     if trip.found:
         headers.append((b"x-millrace-cache", trip.found.encode()))
     elif trip.offer and trip.offer.model != trip.call.request.model:
-        headers.append((b"x-millrace-model", _printable(trip.offer.model)))
+        headers.append((b"x-millrace-model", printable(trip.offer.model)))
     if trip.ticket:
         headers += trip.ticket.headers()
     if trip.tally:
@@ -47,6 +47,6 @@ def _reason(trip: Trip) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _printable(text: str) -> bytes:
-    """Most answers give the same few reasons."""
+def printable(text: str) -> bytes:
+    """Text as a header's value. Most answers give the same few reasons."""
     return text[:_REASON_CHARS].translate(_UNPRINTABLE).encode("ascii", "replace")

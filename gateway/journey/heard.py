@@ -1,6 +1,5 @@
 """What of an answer has reached its caller: the text that is charged for, wherever the answer breaks off."""
 
-import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -9,6 +8,7 @@ from accounting.metering.delivered import Delivered, count_all
 from gateway.errors import ApiError
 from gateway.journey.client import Client
 from gateway.lanes.base import Call, Meter, Offer
+from gateway.lanes.events import events_of
 from gateway.lanes.transcript import Transcript
 from gateway.openai import GENERATES, CompletionRequest
 from gateway.records.recount import Recounter
@@ -16,7 +16,6 @@ from gateway.records.recount import Recounter
 # What is written in one piece. Of a piece that the socket had no room for as a whole nothing is charged: while a
 # caller reads as fast as the answer comes, pieces are what came; one who lags gets event by event.
 PIECE_BYTES_MAX = 2**10
-_BETWEEN_EVENTS = re.compile(rb"(?<=\n\n)|(?<=\n\r\n)")
 
 
 def heard(client: Client, call: Call, offer: Offer | None, recounter: Recounter) -> "Heard | None":
@@ -211,7 +210,7 @@ def _without(said: Delivered, prompt: str | int | list[int]) -> Delivered:
 def _pieces(data: bytes, bytes_max: int) -> Iterator[bytes]:
     """Whole events, so many together that they are no more bytes than that, or one."""
     piece = b""
-    for event in _BETWEEN_EVENTS.split(data):
+    for event in events_of(data):
         if piece and len(piece) + len(event) > bytes_max:
             yield piece
             piece = b""

@@ -11,11 +11,9 @@ from gateway.errors import (
 from gateway.lanes.base import Call
 from gateway.openai import ChatRequest, CompletionRequest
 from gateway.routing.decision import Decision, Rejection
-from gateway.routing.policy import Check
+from gateway.routing.policy import Check, lack_of
 
-# What passes by itself. Whatever else stands against an offer stays until the request is another one.
-_PASSING: frozenset[Check] = frozenset(("down", "draining", "breaker"))
-# The further down the list, the nearer an offer was to serving the request.
+# What stays until the request is another one; the further down the list, the nearer an offer was to serving it.
 _NEARNESS: tuple[Check, ...] = ("lane", "kind", "features", "context", "provider", "price")
 
 
@@ -25,36 +23,60 @@ def why_nobody(call: Call, decision: Decision, wait_s: int = 0) -> GatewayError:
     if not rejections:
         message = f"The model '{model}' does not exist here. GET /v1/models lists what does."
         return ModelUnknown(message, param="model")
-    for rejection in rejections:
+    # What the request itself leaves out says nothing, unless there is nothing else.
+    considered = [r for r in rejections if r.objection.check != "lane"] or list(rejections)
+    able, lacking = _by_ability(call, considered)
+    if not able:
+        # No other key would help.
+        return _unsupported(call, lacking)
+    for rejection in able:
         if rejection.rule:
             message = f"'{model}' cannot be served by a lane that this key may use: {decision.reason}."
             return PolicyForbids(
                 _with_remedy(message, rejection), param="model", code=f"policy_{rejection.rule.name}"
             )
-    lasting = [rejection for rejection in rejections if rejection.objection.check in _NEARNESS]
-    if len(lasting) == len(rejections) or all(r.objection.check == "lane" for r in rejections):
-        return _for_good(call, decision, max(lasting, key=lambda r: _NEARNESS.index(r.objection.check)))
+    if all(rejection.objection.check in _NEARNESS for rejection in considered):
+        return _for_good(call, decision, max(able, key=_nearness))
     error = Overloaded(f"'{model}' cannot be served just now: {decision.reason}.")
     error.retry_after_s = max(1, wait_s)
     return error
+
+
+def _by_ability(call: Call, rejections: list[Rejection]) -> tuple[list[Rejection], list[Rejection]]:
+    """Those whose offers could do it, and the others, each with what its offer lacks."""
+    able: list[Rejection] = []
+    lacking: list[Rejection] = []
+    for rejection in rejections:
+        if lack := lack_of(rejection.offer, call.kind, call.features.keys()):
+            lacking.append(Rejection(rejection.offer, lack))
+        else:
+            able.append(rejection)
+    return able, lacking
+
+
+def _unsupported(call: Call, lacking: list[Rejection]) -> FeatureUnsupported:
+    """`lacking` says what each offer lacks."""
+    nearest = max(lacking, key=_nearness)
+    reason = Decision((), tuple(lacking)).reason
+    missing = call.features.keys() - nearest.offer.features if nearest.objection.check == "features" else ()
+    message = _with_remedy(f"'{call.request.model}' cannot do this here: {reason}.", nearest)
+    return FeatureUnsupported(message, param=call.features[min(missing)] if missing else "model")
 
 
 def _for_good(call: Call, decision: Decision, nearest: Rejection) -> GatewayError:
     """The request as it is will never be answered here: what of it is to blame."""
     message = _with_remedy(f"'{call.request.model}' cannot do this here: {decision.reason}.", nearest)
     match nearest.objection.check:
-        case "features":
-            return FeatureUnsupported(
-                message, param=call.features[min(call.features.keys() - nearest.offer.features)]
-            )
         case "context":
             return RequestInvalid(message, param=_prompt_field(call), code="context_length_exceeded")
         case "provider" | "price":
             return RequestInvalid(message, param="provider", code="no_such_provider")
-        case "lane":
-            return RequestInvalid(message, param="millrace.lane", code="not_in_lane")
         case _:
-            return FeatureUnsupported(message, param="model")
+            return RequestInvalid(message, param="millrace.lane", code="not_in_lane")
+
+
+def _nearness(rejection: Rejection) -> int:
+    return _NEARNESS.index(rejection.objection.check)
 
 
 def _with_remedy(message: str, rejection: Rejection) -> str:

@@ -36,6 +36,7 @@ class Offer:
     `place`: where its lane has drawn lots among its offers, in which order, from 1; the first is asked first.
     `is_gateway`: another Millrace, with requests of its own.
     `first_token_s` (after a prompt of 512 tokens) and `token_s` are what its plan foretells, where it has one.
+    `size_bytes` of the model's weights, if the backend says it.
     """
 
     lane: LaneName
@@ -61,6 +62,7 @@ class Offer:
     running: int | None = None
     first_token_s: float | None = None
     token_s: float | None = None
+    size_bytes: int | None = None
     continues: bool = False
     weights: str = ""
     place: int = 0

@@ -42,6 +42,10 @@ class CloudLane:
         self._listed = self._prices = prices
         self._client = Client()
 
+    def warm(self) -> None:
+        """Have the worker ready before the first request; returns at once."""
+        self._worker.warm()
+
     async def stop(self) -> None:
         await self._client.close()
         await self._worker.stop()

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from cluster.controller import Controller
 from cluster.errors import ClusterBusy, ClusterUnavailable, RequestInvalid
 from cluster.generation import Accepted, Done, GenerateRequest, GenerationEvent, TokenEvent
-from gateway.errors import LaneFailed
+from gateway.errors import LaneBusy
 from gateway.lanes.base import Answer, Call, GeneratorBody, Meter, Offer, begun
 from gateway.lanes.cluster_answers import AnswerWriter
 from gateway.lanes.cluster_requests import echo_of, requests_of, tools_of
@@ -86,7 +86,7 @@ class ClusterLane:
         try:
             first = await anext(body)
         except (ClusterBusy, ClusterUnavailable) as error:
-            raise LaneFailed(error.message, code=error.code) from error
+            raise LaneBusy(error.message, code=error.code) from error
         except RequestInvalid as error:
             if error.param != "resume":
                 raise

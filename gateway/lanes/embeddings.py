@@ -11,7 +11,7 @@ from cluster.control.embedding_manager import EmbeddingManager
 from cluster.control.readiness import Status
 from cluster.embedding import Embeddings, EmbedRequest
 from cluster.errors import ClusterBusy, ClusterUnavailable, EmbedderLost
-from gateway.errors import LaneFailed
+from gateway.errors import LaneBusy, LaneFailed
 from gateway.lanes.base import Answer, GeneratorBody, Meter, Offer, State, begun
 from gateway.openai import EmbeddingRequest, Kind
 
@@ -40,7 +40,9 @@ async def open_embeddings(manager: EmbeddingManager, call_id: str, request: Embe
     )
     try:
         done = await manager.embed(asked)
-    except (ClusterBusy, ClusterUnavailable, EmbedderLost) as error:
+    except (ClusterBusy, ClusterUnavailable) as error:
+        raise LaneBusy(error.message, code=error.code) from error
+    except EmbedderLost as error:
         raise LaneFailed(error.message, code=error.code) from error
     meter = Meter(prompt_tokens=sum(done.token_counts), source="tokenizer", compute_ns=done.compute_ns)
     return Answer(200, "application/json", GeneratorBody(await begun(_write(request, done, meter))), meter)

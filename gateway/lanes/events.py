@@ -4,7 +4,6 @@ Nearly every event of a stream is text alone. Such events are passed on after a 
 matter, and are parsed only if the backend turns out not to have counted them.
 """
 
-import re
 from typing import Any, Protocol
 
 import orjson
@@ -18,8 +17,9 @@ from gateway.lanes.tokens import read_usage
 _CHOICES_MAX = 10_000
 _REASON_CHARS = 64
 _REASONS_MAX = 128
-_ENDS = (b"\n\n", b"\n\r\n")
-_BETWEEN_EVENTS = re.compile(rb"(?<=\n\n)|(?<=\n\r\n)")
+_END = b"\n\n"
+# An empty line, as servers end their lines; each may come in two pieces.
+_ENDS = (_END, b"\n\r\n", b"\r\r")
 _USED = (b'"usage":{', b'"usage": {')
 
 
@@ -47,6 +47,9 @@ class Reader(Protocol):
 class StreamReader:
     """Passes a stream on in whole events, without the usage event unless the caller asked for one.
 
+    An event that never came to its end does not pass. A whole stream ends with [DONE]. Lines that a server ends
+    with CR or CRLF end with LF.
+
     A backend's own count of tokens is believed. Without one every event with text in it is about one token; with
     `is_paid` nothing is said here: what is charged for is the text that has left for the caller.
     """
@@ -58,7 +61,7 @@ class StreamReader:
         self._passes_usage = request.wants_usage
         # Several choices end one by one, which only a look at every event can follow.
         self._reads_all = (request.n or 1) > 1 or not isinstance(getattr(request, "prompt", ""), str)
-        self._held = b""
+        self._held = bytearray()
         self._kept = None if is_paid else Kept()
         self._usage = Meter()
         self._unfinished: set[int] = set()
@@ -68,7 +71,7 @@ class StreamReader:
         self._has_ended = False
 
     def feed(self, chunk: bytes) -> bytes:
-        if self._held or not chunk.endswith(_ENDS):
+        if self._held or not chunk.endswith(_END):
             chunk = self._whole_events(chunk)
             if not chunk:
                 return chunk
@@ -92,10 +95,14 @@ class StreamReader:
         return chunk
 
     def end(self) -> bytes:
-        """Servers that stop without the last empty line meant it."""
+        """Servers that stop without the last empty line meant it; what was cut off in mid-event is dropped."""
+        last, self._held = _closed(bytes(self._held)), bytearray()
+        passed = self.feed(last) if last else b""
         self._has_ended = True
-        last, self._held = self._held, b""
-        return self._read(last) if last else b""
+        if self._is_complete and not self._is_done:
+            self._is_done = True
+            passed += b"data: %b\n\n" % DONE
+        return passed
 
     @property
     def is_whole(self) -> bool:
@@ -118,12 +125,17 @@ class StreamReader:
 
     def _whole_events(self, chunk: bytes) -> bytes:
         """What is complete of what was held and what came; the rest is held."""
-        chunk = self._held + chunk
-        cut = max(chunk.rfind(end) + len(end) if end in chunk else 0 for end in _ENDS)
-        self._held = chunk[cut:]
-        if len(self._held) > EVENT_BYTES_MAX:
+        held = self._held
+        if not held and chunk.endswith(_ENDS):
+            return _with_plain_lines(chunk)
+        begin = max(0, len(held) - len(_ENDS[1]))
+        held += chunk
+        cut = max(at + len(end) if (at := held.rfind(end, begin)) >= 0 else 0 for end in _ENDS)
+        if len(held) - cut > EVENT_BYTES_MAX:
             raise LaneFailed(f"sent an event longer than {EVENT_BYTES_MAX} bytes")
-        return chunk[:cut]
+        whole = bytes(held[:cut])
+        del held[:cut]
+        return _with_plain_lines(whole)
 
     def _read(self, chunk: bytes) -> bytes:
         """Look at each event; returns the chunk, less what is not for the caller."""
@@ -180,7 +192,24 @@ class StreamReader:
 
 def events_of(chunk: bytes) -> list[bytes]:
     """The chunk cut between its events, each with the empty line behind it."""
-    if b"\r" in chunk:
-        return _BETWEEN_EVENTS.split(chunk)
-    *events, rest = chunk.split(b"\n\n")
-    return [*(event + b"\n\n" for event in events), rest]
+    *events, rest = chunk.split(_END)
+    return [*(event + _END for event in events), rest]
+
+
+def _with_plain_lines(events: bytes) -> bytes:
+    """JSON has no line breaks of its own."""
+    return events.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in events else events
+
+
+def _closed(event: bytes) -> bytes:
+    """The stream's last event with its empty line; nothing of one that was cut off before its end."""
+    event = _with_plain_lines(event).strip(b"\n") + _END
+    return event if any(map(_is_readable, data_of(event))) else b""
+
+
+def _is_readable(data: bytes) -> bool:
+    try:
+        orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return data == DONE
+    return True

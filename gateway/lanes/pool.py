@@ -1,11 +1,13 @@
 """The pool lane: whole copies of models behind any OpenAI-compatible server; bytes pass as they are."""
 
+import contextlib
 import time
 from pathlib import Path
 
-from gateway.errors import LaneBusy, LaneFailed, LaneUnreachable
+from gateway.errors import LaneBusy, LaneFailed, LaneUnreachable, MessagesRefused
 from gateway.http.client import Client
 from gateway.lanes.base import Answer, Call, Offer
+from gateway.lanes.folding import folded_calls
 from gateway.lanes.relay import relay
 from gateway.lanes.rewriting import for_backend, for_twin
 from gateway.lanes.upstream import Upstream
@@ -52,7 +54,7 @@ class PoolLane:
     async def open(self, call: Call, offer: Offer) -> Answer:
         began_s = 0.0 if offer.is_resident else time.monotonic()
         try:
-            answer = await relay(self._upstream(offer), call, self._body(call, offer))
+            answer = await self._ask(call, offer)
         except LaneFailed as failure:
             if not isinstance(failure, LaneBusy):
                 self.pool.doubt(offer.backend)
@@ -60,6 +62,17 @@ class PoolLane:
         if not offer.is_resident:
             self.pool.loaded(offer, time.monotonic() - began_s)
         return answer
+
+    async def _ask(self, call: Call, offer: Offer) -> Answer:
+        """The messages go there as they came, and folded only if its chat template refuses them."""
+        upstream = self._upstream(offer)
+        try:
+            return await relay(upstream, call, self._body(call, offer))
+        except MessagesRefused:
+            for folded in folded_calls(call):
+                with contextlib.suppress(MessagesRefused):
+                    return await relay(upstream, folded, self._body(folded, offer))
+            raise
 
     def _body(self, call: Call, offer: Offer) -> bytes:
         if call.is_guest:

@@ -8,20 +8,47 @@ from typing import Any, NoReturn
 
 import orjson
 
-from gateway.errors import LaneBrokeOff, LaneBusy, LaneFailed, LaneLimited, LaneTimeout, RequestInvalid
+from gateway.errors import (
+    LaneBrokeOff,
+    LaneBusy,
+    LaneFailed,
+    LaneLimited,
+    LaneTimeout,
+    MessagesRefused,
+    RequestInvalid,
+)
 
 _RETRY_AFTER_S_MAX = 86_400
 _SAID_CHARS = 500
 _CODE = re.compile("[A-Za-z0-9_.-]{1,64}")
 # Statuses that say something of the backend, not of the request: another candidate may do better.
 _BACKEND_TO_BLAME = frozenset((401, 403, 404, 405, 408, 429))
+# What servers say if a chat template raises an error: llama-server (500 or 400), vLLM (400), mlx-lm (404).
+_TEMPLATE_RAISED = re.compile(
+    rb"(?i)jinja exception|jinja template|templateerror|applying chat template|roles must alternate"
+    rb"|system message must be|system role (is )?not supported|roles are supported|unexpected (message )?role"
+)
+_TEMPLATE_BYTES_MAX = 16 * 2**10
 # The cloud worker's words for a provider that had the request and did not answer it properly.
-_PERHAPS_WORKED_ON = frozenset(("provider_broke_off", "provider_garbled"))
+_PERHAPS_WORKED_ON = frozenset(
+    ("provider_broke_off", "provider_garbled", "provider_too_large", "provider_compressed")
+)
 
 
 def is_failure(status: int) -> bool:
     """Whether a status is the backend's failure: all that neither answer nor blame the request. 0 is none yet."""
     return status not in (0, 200) and (not 400 <= status < 500 or status in _BACKEND_TO_BLAME)
+
+
+def check_messages(name: str, content: bytes) -> None:
+    """Raises MessagesRefused if an error answer to a chat says that the chat template refused the messages."""
+    if not _TEMPLATE_RAISED.search(content[:_TEMPLATE_BYTES_MAX]):
+        return
+    said, _ = _words(content)
+    refused = MessagesRefused(
+        f"the chat template of {name} refuses these messages", param="messages", code="invalid_value"
+    )
+    raise refused.quoting(f"{refused.message}: {said}" if said else refused.message)
 
 
 def failure_of(name: str, status: int, content: bytes, retry_after: bytes | None) -> LaneFailed:
@@ -61,12 +88,12 @@ def _in_log(code: str | None) -> str:
 
 
 def _words(content: bytes) -> tuple[str | None, str | None]:
-    """The message and the code of an error body in OpenAI's shape."""
+    """The message and the code of an error body in OpenAI's shape; some servers write a message alone."""
     try:
         error = orjson.loads(content).get("error")
     except (orjson.JSONDecodeError, AttributeError):
         return None, None
-    said, code = (error.get("message"), error.get("code")) if isinstance(error, dict) else (None, None)
+    said, code = (error.get("message"), error.get("code")) if isinstance(error, dict) else (error, None)
     return (
         said[:_SAID_CHARS] if isinstance(said, str) else None,
         code if isinstance(code, str) else None,

@@ -9,7 +9,7 @@ from gateway.http.origin import Origin
 from gateway.http.upstream import Broken, Connection
 from gateway.lanes.base import Answer, Call, Meter, Out
 from gateway.lanes.events import Reader, StreamReader
-from gateway.lanes.refusals import failure_of, is_failure, raise_error
+from gateway.lanes.refusals import check_messages, failure_of, is_failure, raise_error
 from gateway.lanes.upstream import Upstream
 from gateway.lanes.whole import WholeReader
 from gateway.openai import GENERATES, Kind
@@ -26,7 +26,7 @@ async def relay(upstream: Upstream, call: Call, body: bytes, owned: AsyncExitSta
 
     Raises LaneFailed and its kinds: LaneUnreachable when nothing was sent, LaneBrokeOff when it may have been
     worked on. The journey decides what that means for the next candidate. Raises RequestInvalid for an answer
-    that blames the request.
+    that blames the request, MessagesRefused if a chat template does so.
     """
     try:
         origin, parts = upstream.request(call, body)
@@ -144,8 +144,8 @@ class RelayBody:
             reader = self._reader = WholeReader(self._call, status)  # an error, or a server that does not stream
         if isinstance(reader, WholeReader):
             reader.status = status
-            is_json = b"json" in content_type or self._call.kind in _ANSWERED_IN_JSON
-            self._holds_whole = status != 200 or is_json
+            reader.is_json = b"json" in content_type or self._call.kind in _ANSWERED_IN_JSON
+            self._holds_whole = status != 200 or reader.is_json
         if headers.get(b"content-encoding", b"identity").lower() != b"identity":
             # Encoded bytes cannot be read on their way, and the caller has not said which encodings it knows.
             self._break(LaneFailed(f"{self._upstream.name} answers in an encoding that it was not asked for"))
@@ -174,6 +174,8 @@ class RelayBody:
                 self._pass(last)
             if not self._reader.is_whole:
                 self._problem = LaneBrokeOff(f"{name} ended in the middle of its answer")
+        elif self._reader.is_whole:
+            pass  # it has said [DONE], or an error: nothing can follow either
         elif self._has_begun:
             self._problem = LaneBrokeOff(f"{name} broke off: {broken.reason}")
         else:
@@ -218,6 +220,8 @@ class RelayBody:
 
     def _check_beginning(self) -> None:
         """Whether this is an answer at all. Raises what it is instead."""
+        if self.status >= 400 and self._call.kind == "chat" and not self._upstream.is_paid:
+            check_messages(self._upstream.name, b"".join(self._held))
         if is_failure(self.status):
             raise failure_of(self._upstream.name, self.status, b"".join(self._held), self._retry_after)
         if self.status == 200 and (error := self._reader.refusal):

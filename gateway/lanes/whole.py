@@ -68,6 +68,8 @@ class WholeReader:
 
     def __init__(self, call: Call, status: int) -> None:
         self.status = status
+        self.is_json = False
+        """Whether a part of it can be told from the whole."""
         self._call = call
         self._chunks: list[bytes] = []
         self._size_bytes = 0
@@ -125,7 +127,9 @@ class WholeReader:
             return True
         if self._call.kind in GENERATES:
             return self._has_choices
-        return self._call.kind != "embedding" or _is_list(self._parts.data)
+        if self._call.kind == "embedding":
+            return _is_list(self._parts.data)
+        return self._parts is not _NOTHING or not self.is_json
 
 
 def _parts_of(content: bytes) -> _Usual | _Unusual:

@@ -4,6 +4,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import aclosing
+from typing import NamedTuple
 
 import msgspec
 from redis.asyncio import Redis
@@ -11,9 +12,10 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from gateway.limits.central_script import REPLY_FIELDS, SCRIPT
+from gateway.limits.central_script import REPLY_FIELDS, REPLY_HEAD, SCRIPT
 from gateway.limits.counters import CounterKey
-from gateway.limits.leased import Grant, LeasedCounter, Order, begins
+from gateway.limits.leased import LeasedCounter, begins
+from gateway.limits.orders import Grant, Order
 
 # A message that was missed costs a second, no more: slices that nobody uses come back by themselves.
 _LISTEN_S = 5.0
@@ -21,6 +23,27 @@ _LISTEN_S = 5.0
 
 class CentralUnavailable(Exception):
     """Redis did not answer, or not in time."""
+
+
+class Standing(NamedTuple):
+    """What a process knows of the others, as it says with every exchange.
+
+    `generation` is that of the counters that it has seen, empty before the first. `has_told_again` is whether it
+    has told all its requests under way since it learned that the generation before has vanished.
+    """
+
+    generation: str = ""
+    processes: int = 1
+    has_told_again: bool = False
+
+
+class Round(NamedTuple):
+    """The answer to an exchange. Of counters of another generation than one's own there are no grants."""
+
+    processes: int
+    generation: str
+    is_open: bool
+    grants: list[Grant]
 
 
 class Central:
@@ -47,20 +70,22 @@ class Central:
         return f"{{{self._prefix}}}:limit:{key.measure}:{key.span or 'now'}:{key.scope}:{key.model or ''}"
 
     async def exchange(
-        self, orders: Sequence[tuple[LeasedCounter, Order]], wall_s: float
-    ) -> tuple[int, list[Grant]]:
-        """How many processes there are, and the answer to each order. Raises CentralUnavailable."""
-        names = [f"{{{self._prefix}}}:processes", *(counter.name for counter, _ in orders)]
-        arguments: list[str | int] = [self.process, self._lease_ms]
+        self, orders: Sequence[tuple[LeasedCounter, Order]], wall_s: float, standing: Standing
+    ) -> Round:
+        """The answer to each order, in order. Raises CentralUnavailable."""
+        names = [f"{{{self._prefix}}}:processes", f"{{{self._prefix}}}:generation"]
+        names += [counter.name for counter, _ in orders]
+        arguments: list[str | int] = [self.process, self._lease_ms, *standing[:2], int(standing.has_told_again)]
         for counter, order in orders:
             arguments += _arguments(counter, order, wall_s)
         try:
             async with asyncio.timeout(self._timeout_s):
-                reply = [int(number) for number in await self._script(names, arguments)]
+                head, fields = _parsed(await self._script(names, arguments))
         except (RedisError, OSError, TimeoutError) as error:
             raise CentralUnavailable(type(error).__name__) from error
-        starts = range(1, len(reply), REPLY_FIELDS)
-        return reply[0], [_grant(reply[start : start + REPLY_FIELDS]) for start in starts]
+        starts = range(0, len(fields), REPLY_FIELDS)
+        grants = [_grant(fields[start : start + REPLY_FIELDS]) for start in starts]
+        return Round(int(head[0]), head[1].decode(), head[2] == b"1", grants)
 
     async def recall(self, names: Sequence[str]) -> None:
         """Ask the other processes for what they do not use of these counters. Raises CentralUnavailable."""
@@ -127,7 +152,12 @@ def _arguments(counter: LeasedCounter, order: Order, wall_s: float) -> list[str 
         order.least,
         order.ahead,
         order.books,
+        int(order.is_again),
     ]
+
+
+def _parsed(reply: list[bytes]) -> tuple[list[bytes], list[int]]:
+    return reply[:REPLY_HEAD], [int(number) for number in reply[REPLY_HEAD:]]
 
 
 def _grant(fields: list[int]) -> Grant:

@@ -12,13 +12,23 @@ dies, at any moment
 
     used + leases <= limit
 
-For each counter the process says: limit; kind (s: places, m: minutes, c: calendar); four begins of windows; taken
-and untaken, as they are, then as they were acknowledged; held; idle; need, least, ahead; books. It is told:
-whether the counter is known; granted (below 0: taken back); available; idle elsewhere; whether its lease was lost;
-ms until the lease ends; ms since the window began; ms until there may be room; ms since the oldest ended lease
-ended. The first number of all is how many processes there are.
+All counters belong to a generation, a hash of its own. A process that knew another generation than the one it
+finds has learned that everything vanished: by FLUSHALL, a restart without persistence, an empty replica. Then
+nothing is granted until every process that lived through it has told its requests under way again (`s:PROCESS`),
+or the lease of those that do not answer has ended. A counter of days or months is known once it has `u`; before,
+`x` is what processes have told again, and the books say the rest. For a minute after a loss that holds for
+minutes, too: `k`.
+
+Each process says first: who it is; how long leases last; the generation that it knows; how many processes it knew;
+whether it has told all again. It is told first: how many processes there are; the generation; whether anything is
+granted. For each counter it says: limit; kind (s: places, m: minutes, c: calendar); four begins of windows; taken
+and untaken, as they are, then as they were acknowledged; held; idle; need, least, ahead; books; whether this tells
+again what an unknown counter lacks. It is told: whether the counter is known; granted (below 0: taken back);
+available; idle elsewhere; whether its lease was lost; ms until the lease ends; ms since the window began; ms until
+there may be room; ms since the oldest ended lease ended. Of counters of another generation it is told nothing.
 """
 
+REPLY_HEAD = 3
 REPLY_FIELDS = 9
 
 SCRIPT = """
@@ -35,13 +45,43 @@ redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - 10000)
 redis.call('EXPIRE', KEYS[1], 60)
 local processes = redis.call('ZCARD', KEYS[1])
 
+local generation, lost, opened, peers = unpack(redis.call('HMGET', KEYS[2], 'id', 'lost', 'open', 'peers'))
+if not generation then
+  generation = owner .. '-' .. clock[1] .. '-' .. clock[2]
+  redis.call('HSET', KEYS[2], 'id', generation)
+end
+if ARGV[3] ~= generation then
+  if ARGV[3] ~= '' then
+    redis.call('HSETNX', KEYS[2], 'lost', text(now))
+    redis.call('HSET', KEYS[2], 'peers', text(math.max(tonumber(peers or 0), tonumber(ARGV[4]))))
+  end
+  return {text(processes), generation, '0'}
+end
+lost = lost and tonumber(lost)
+
+local function is_whole()
+  if not lost or opened then return true end
+  if ARGV[5] == '1' then redis.call('HSET', KEYS[2], 's:' .. owner, '1') end
+  local survivors = 0
+  for _, field in ipairs(redis.call('HKEYS', KEYS[2])) do
+    if string.sub(field, 1, 2) == 's:' then survivors = survivors + 1 end
+  end
+  if survivors < tonumber(peers) and now < lost + lease_ms then return false end
+  redis.call('HSET', KEYS[2], 'open', '1')
+  return true
+end
+
+local is_open = is_whole()
+
 local function read(key)
   local raw = redis.call('HGETALL', key)
-  local have = {used = 0, buckets = {}, leases = {}, known = #raw > 0}
+  local have = {used = 0, buckets = {}, leases = {}, counted = false}
   for i = 1, #raw, 2 do
     local field, value = raw[i], raw[i + 1]
     local head = string.sub(field, 1, 2)
-    if field == 'u' then have.used = tonumber(value)
+    if field == 'u' then have.used, have.counted = tonumber(value), true
+    elseif field == 'x' then have.used = tonumber(value)
+    elseif field == 'k' then have.counted = true
     elseif field == 'w' then have.window = tonumber(value)
     elseif head == 'b:' then have.buckets[tonumber(string.sub(field, 3))] = tonumber(value)
     else
@@ -61,6 +101,7 @@ local function enter_window(key, have, begins)
   end
   if have.window and have.window ~= from then
     redis.call('DEL', key)
+    if have.counted then redis.call('HSET', key, 'u', '0') end
     have.used, have.leases = 0, {}
   end
   redis.call('HSET', key, 'w', text(from))
@@ -94,6 +135,20 @@ local function others(key, have, grace)
   return leased, idle, ended
 end
 
+-- The books know what was used before; what was told again is in addition to it.
+local function count(key, have, kind, books)
+  if kind == 'c' then
+    have.used = have.used + books
+    redis.call('HDEL', key, 'x')
+    redis.call('HSET', key, 'u', text(have.used))
+  else
+    have.used = have.used + books
+    have.buckets[second] = (have.buckets[second] or 0) + books
+    redis.call('HSET', key, 'k', '1', 'b:' .. text(second), text(have.buckets[second]))
+  end
+  have.counted = true
+end
+
 -- The books know what was really used; whoever has not been heard of since has nothing any more.
 local function trust(key, have, books)
   have.used = math.max(have.used, books)
@@ -122,7 +177,7 @@ local function use(key, have, kind, amount)
   if amount == 0 or kind == 's' then return end
   if kind == 'm' and amount < 0 then return give_back(key, have, -amount) end
   have.used = math.max(0, have.used + amount)
-  if kind == 'c' then redis.call('HSET', key, 'u', text(have.used))
+  if kind == 'c' then redis.call('HSET', key, have.counted and 'u' or 'x', text(have.used))
   else
     have.buckets[second] = (have.buckets[second] or 0) + amount
     redis.call('HSET', key, 'b:' .. text(second), text(have.buckets[second]))
@@ -146,7 +201,9 @@ local function serve(key, base)
   local taken, untaken, taken_before, untaken_before = given(7), given(8), given(9), given(10)
   local held, idle, need, least, ahead, books = given(11), given(12), given(13), given(14), given(15), given(16)
   local have = read(key)
-  if kind == 'c' and not have.known and books < 0 then return {0, 0, 0, 0, 1, lease_ms, 0, 0, 0} end
+  if kind == 's' or (kind == 'm' and not (lost and now < lost + (SPAN + 1) * 1000)) then have.counted = true end
+  if not is_open then books = -1 end
+  if not have.counted and books < 0 and given(17) == 0 then return {0, 0, 0, 0, 1, lease_ms, 0, 0, 0} end
   local grace, till, age = 0, FOREVER, FOREVER
   if kind == 'm' then
     grace = (SPAN + 1) * 1000
@@ -155,8 +212,9 @@ local function serve(key, base)
     grace = FOREVER
     till = enter_window(key, have, {given(3), given(4), given(5), given(6)})
     age = now - have.window * 1000
-    if books >= 0 then trust(key, have, books) end
+    if books >= 0 and have.counted then trust(key, have, books) end
   end
+  if books >= 0 and not have.counted then count(key, have, kind, books) end
   local mine = have.leases[owner]
   if mine and mine.ends + (mine.amount > 0 and grace or SPAN * 1000) <= now then mine = nil end
   -- The sums only grow: a smaller one is an old report that comes late.
@@ -171,6 +229,8 @@ local function serve(key, base)
   local cut = math.max(0, -available)
   idle, available = math.max(0, idle - cut), math.max(0, available)
   local granted, wait = 0, 0
+  local may_grant = is_open and have.counted
+  if not may_grant then cut, available, need, ahead = 0, 0, 0, 0 end
   if need > 0 then
     if available >= least then granted = math.min(need, available)
     else wait = room_ms(have, kind, till, least - available) end
@@ -188,13 +248,14 @@ local function serve(key, base)
   if kind == 'c' then keep = till * 1000 - now + 86400000 end
   redis.call('PEXPIRE', key, text(keep + 1000))
   local is_lost = mine and 0 or 1
-  return {1, granted - cut, available - granted, elsewhere, is_lost, ends - now, age, wait, ended}
+  local is_known = have.counted and 1 or 0
+  return {is_known, granted - cut, available - granted, elsewhere, is_lost, ends - now, age, wait, ended}
 end
 
-local replies = {processes}
-for i = 2, #KEYS do
-  for _, number in ipairs(serve(KEYS[i], 2 + (i - 2) * 16)) do
-    replies[#replies + 1] = string.format('%.0f', number)
+local replies = {text(processes), generation, is_open and '1' or '0'}
+for i = 3, #KEYS do
+  for _, number in ipairs(serve(KEYS[i], 5 + (i - 3) * 17)) do
+    replies[#replies + 1] = text(number)
   end
 end
 return replies

@@ -47,7 +47,7 @@ class Counter(ABC):
         self.held = 0
         self.taken = 0
         self.tickets = 0
-        """Requests under way that may yet take of it: it is not forgotten."""
+        """Requests under way that have taken of it or may yet do so: it is not forgotten."""
         self.ends_s = ends_s
 
     @property

@@ -1,9 +1,9 @@
 """A counter whose limit several processes share: what this one holds of it, and what it asks for next. No I/O."""
 
 import math
-from dataclasses import dataclass
 
 from gateway.limits.counters import SOON_S, Counter, CounterKey
+from gateway.limits.orders import Grant, Order
 from gateway.limits.quotas import Quota
 from gateway.limits.windows import DAY_S, MINUTE_S, boundaries, window
 
@@ -19,43 +19,7 @@ MODEST_S = 1.0
 _AHEAD_PART = 20
 # A process whose lease on a day's or month's limit ended so long ago is asked for no more: the books know better.
 MISSING_S = 5.0
-# Books that do not answer are left alone for so long.
-UNREADABLE_S = 1.0
 _AT_LEAST_S = {"minute": MINUTE_S, "day": DAY_S, "month": 28 * DAY_S}
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What a process reports of one counter, and wants. `left` is its own note of what it had then."""
-
-    amount: int
-    taken: int
-    untaken: int
-    taken_before: int
-    untaken_before: int
-    held: int
-    idle: int
-    need: int
-    least: int
-    ahead: int
-    books: int
-    left: int
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """The answer. `elsewhere` is what others hold and do not use; `ended_s` how long ago the oldest lease ended of
-    which nothing was heard since."""
-
-    is_known: bool
-    granted: int
-    available: int
-    elsewhere: int
-    is_lost: bool
-    lease_s: float
-    age_s: float
-    room_s: float
-    ended_s: float
 
 
 class LeasedCounter(Counter):
@@ -82,13 +46,13 @@ class LeasedCounter(Counter):
         "_room_s",
         "_since_s",
         "_taken_before",
-        "_unreadable_s",
         "_untaken",
         "_untaken_before",
         "_wall_ahead_s",
         "books",
         "is_alone",
         "is_recalled",
+        "is_unreadable",
         "name",
         "recalling_s",
         "wants_books",
@@ -100,6 +64,8 @@ class LeasedCounter(Counter):
         self.left = 0
         self.is_alone = False
         self.is_recalled = False
+        self.is_unreadable = False
+        """Whether the books owe an answer for longer than anybody waits."""
         self.wants_books = False
         self.books = -1
         self.recalling_s: float | None = None
@@ -113,7 +79,7 @@ class LeasedCounter(Counter):
         self._need = self._least = 0
         self._pace = self._before = self._held_before = 0
         self._active_s = self._renew_s = self._refused_s = -math.inf
-        self._since_s = self._unreadable_s = self._modest_s = -math.inf
+        self._since_s = self._modest_s = -math.inf
         self._room_s = SOON_S
 
     @property
@@ -156,14 +122,33 @@ class LeasedCounter(Counter):
         """Whether those who know said a moment ago that there is nothing."""
         return now_s < self._refused_s
 
-    def is_unreadable(self, now_s: float) -> bool:
-        """Whether nobody could say a moment ago what was used of it before."""
-        return now_s < self._unreadable_s
+    @property
+    def is_unknown(self) -> bool:
+        """Whether those who know wait for what the books have of it."""
+        return self._is_unknown
 
-    def miss_books(self, now_s: float) -> None:
-        """The books were asked for what they know, and did not answer."""
+    def forget(self) -> None:
+        """Those who know have nothing of it any more: nothing is taken before the books are read."""
+        self.books = -1
+        self._taken_before, self._untaken_before = self.taken - self._under_way, self._untaken
+        self.is_alone = self._is_lent = False
+        self.left, self.ends_s = min(0, self.left), -math.inf
+        self._is_unknown = self.wants_books = self.key.span is not None
+
+    def leave_to_books(self) -> None:
+        """What was not told and has ended is in the books by the time they are read."""
+        self._taken_before = max(self._taken_before, self.taken - self._under_way)
+        self._untaken_before = self._untaken
+
+    def miss_books(self) -> None:
+        """The books were asked for what they know, and did not answer in time."""
         self._is_unknown = False
-        self._unreadable_s = now_s + UNREADABLE_S
+        self.is_unreadable = True
+
+    def know_books(self, used: int) -> None:
+        """The books have answered."""
+        self.books = used
+        self.is_unreadable = self.wants_books = False
 
     def go_alone(self, now_s: float, wall_s: float, processes: int) -> None:
         """Nobody answers: go on with the last known share of what was left, and of each window after this one."""
@@ -181,9 +166,11 @@ class LeasedCounter(Counter):
         if now_s >= self.ends_s and not self.is_alone:
             self.roll(now_s)
         self._keep_pace(now_s)
-        if now_s < self._unreadable_s or (self._is_unknown and self.books < 0):
+        if self.is_unreadable:
             self._need = self._least = 0
             return None
+        if self._is_unknown and self.books < 0:
+            self._need = self._least = 0
         if self.is_recalled or self.recalling_s is not None:
             self._modest_s = now_s + MODEST_S
         ahead = 0
@@ -209,6 +196,7 @@ class LeasedCounter(Counter):
             ahead=0 if returns else max(0, ahead - idle),
             books=self.books,
             left=self.left,
+            is_again=self._is_unknown,
         )
         self._need = self._least = 0
         self.is_recalled = False
@@ -216,15 +204,16 @@ class LeasedCounter(Counter):
         self._is_lent = True
         return order
 
-    def accept(self, order: Order, grant: Grant, sent_s: float, now_s: float) -> None:
-        """The answer to an order that was sent at `sent_s`."""
-        self.books = -1
+    def accept(self, order: Order, grant: Grant, sent_s: float, now_s: float, *, is_open: bool = True) -> None:
+        """The answer to an order that was sent at `sent_s`; it refuses nothing while counters are rebuilt."""
+        if not grant.is_known and not order.is_again:
+            self.forget()
+            return
+        if order.books >= 0:
+            self.books = -1
         self._is_unknown = not grant.is_known
         is_missing = self.key.span != "minute" and grant.ended_s >= MISSING_S
         self.wants_books = self._is_unknown or is_missing
-        if self._is_unknown:
-            self._is_lent = False
-            return
         # A slice whose lease was lost, or that this process gave itself, is no part of the limit any more.
         kept = 0 if self.is_alone or grant.is_lost else order.idle
         self.left += grant.granted + kept - order.left
@@ -237,7 +226,7 @@ class LeasedCounter(Counter):
         self.ends_s = sent_s + grant.lease_s
         self._renew_s = sent_s
         self._since_s = now_s - grant.age_s
-        if order.need:
+        if order.need and is_open and grant.is_known:
             self._answer(order, grant, now_s)
 
     def _answer(self, order: Order, grant: Grant, now_s: float) -> None:
@@ -261,6 +250,7 @@ class LeasedCounter(Counter):
             or self.is_alone
             or not self.is_told
             or (self._is_lent and not has_lease)
+            or (self.held and not self._is_lent)
             # What came back from requests that ended is worth knowing elsewhere.
             or self.held < self._held_before
             or (returns and self.left > 0)
@@ -279,6 +269,11 @@ class LeasedCounter(Counter):
     @property
     def is_told(self) -> bool:
         return self.taken == self._taken_before and self._untaken == self._untaken_before
+
+    @property
+    def _under_way(self) -> int:
+        """What requests have taken that have not ended."""
+        return self.tickets if self.key.measure == "requests" else 0
 
     @property
     def _share(self) -> int:

@@ -2,16 +2,18 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 
 import structlog
 
-from gateway.limits.central import Central, CentralUnavailable
+from gateway.limits.central import Central, CentralUnavailable, Standing
 from gateway.limits.clock import SteadyClock
-from gateway.limits.counters import CounterKey
-from gateway.limits.leased import LeasedCounter, Order
-from gateway.limits.local import Reader, begin_of, longest, read_books
+from gateway.limits.counters import Counter, CounterKey
+from gateway.limits.leased import LeasedCounter
+from gateway.limits.local import Reader, begin_of, longest
+from gateway.limits.lookups import Lookups
+from gateway.limits.orders import Order
 from gateway.limits.plans import Shortage
 from gateway.limits.quotas import Quota
 from gateway.limits.refusals import Refused, unknown_budget
@@ -33,10 +35,19 @@ _REMEMBERED_S = 61.0
 _CANCELLATIONS_MAX = 20
 
 
-class LeaseSource:
-    """Owns the shared counters of this process and the two tasks that keep them filled."""
+async def _all_is_booked() -> None:
+    return None
 
-    def __init__(self, central: Central, read: Reader | None) -> None:
+
+class LeaseSource:
+    """Owns the shared counters of this process and the tasks that keep them filled.
+
+    `settled` returns when all requests are booked that had ended when it was called, or cannot be.
+    """
+
+    def __init__(
+        self, central: Central, read: Reader | None, settled: Callable[[], Awaitable[None]] = _all_is_booked
+    ) -> None:
         self.clock: Callable[[], float] = time.monotonic
         self.is_down = False
         self._is_stopping = False
@@ -46,11 +57,14 @@ class LeaseSource:
         self._counters: dict[CounterKey, LeasedCounter] = {}
         self._by_name: dict[str, LeasedCounter] = {}
         self._active: dict[CounterKey, LeasedCounter] = {}
-        self._processes = 1
+        self._settled = settled
+        self._standing = Standing()
+        self._is_open = True
+        self._telling: asyncio.Task[None] | None = None
+        self._lookups = Lookups(self._look_up, self._know)
         self._look_round_s = 0.0
         self._wake = asyncio.Event()
         self._round: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._reading: dict[CounterKey, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -61,7 +75,8 @@ class LeaseSource:
         """What was used is reported, and what was not is given back, where somebody still listens."""
         self._is_stopping = True
         self._wake.set()
-        await _end_all({*self._tasks[1:], *self._reading.values()})
+        await self._lookups.stop()
+        await _end_all({*self._tasks[1:], *([self._telling] if self._telling else [])})
         # A call that is cut off may leave its connection open; a round ends by itself.
         if self._tasks:
             await asyncio.wait(self._tasks[:1], timeout=_ROUND_PATIENCE_S)
@@ -86,9 +101,15 @@ class LeaseSource:
         """Draw once, together with everybody who waits; refuse what those who know have refused."""
         now_s = self.clock()
         counters = [(counter, need) for counter, need in short if isinstance(counter, LeasedCounter)]
-        absent = [have for have in counters if self.is_down or have[0].is_unreadable(now_s)]
+        absent = [have for have in counters if self.is_down or have[0].is_unreadable]
         if absent:
             return self._go_alone(absent, now_s)
+        if not self._is_open:
+            await asyncio.wait([self._round], timeout=_ROUND_PATIENCE_S)
+            return None
+        if unknown := [counter for counter, _ in counters if counter.is_unknown and counter.wants_books]:
+            await self._read_up(unknown)
+            return None
         refused: list[Shortage] = [(counter, need) for counter, need in counters if counter.is_refused(now_s)]
         if refused:
             return longest(refused, now_s)
@@ -98,13 +119,16 @@ class LeaseSource:
         if any(counter.recalling_s is not None for counter, _ in counters):
             await asyncio.sleep(_RECALL_PAUSE_S)
         self._wake.set()
-        await self._wait(counters)
+        await asyncio.wait([self._round], timeout=_ROUND_PATIENCE_S)
         return None
 
-    async def _wait(self, counters: list[tuple[LeasedCounter, int]]) -> None:
-        """For the books where they must be read first, else for the next round."""
-        reading = [task for counter, _ in counters if (task := self._reading.get(counter.key))]
-        await asyncio.wait(reading or [self._round], timeout=_ROUND_PATIENCE_S)
+    async def _read_up(self, counters: list[LeasedCounter]) -> None:
+        """Have the books read; those of which they have not told in time go on without."""
+        late = {counter.key for counter in await self._lookups.wait(counters)}
+        for counter in counters:
+            self._active[counter.key] = counter
+            if counter.key in late:
+                counter.miss_books()
 
     def _go_alone(self, counters: list[tuple[LeasedCounter, int]], now_s: float) -> Refused | None:
         for counter, _ in counters:
@@ -112,7 +136,7 @@ class LeaseSource:
                 return unknown_budget(counter)
         short: list[Shortage] = []
         for counter, need in counters:
-            counter.go_alone(now_s, self._wall(), self._processes)
+            counter.go_alone(now_s, self._wall(), self._standing.processes)
             self._active[counter.key] = counter
             if counter.left < need:
                 short.append((counter, need))
@@ -136,7 +160,8 @@ class LeaseSource:
         if self.is_down:
             await asyncio.sleep(_DOWN_PAUSE_S)
         try:
-            async with asyncio.timeout(_ROUND_EVERY_S if self._active else _QUIET_ROUND_EVERY_S):
+            is_quiet = self._is_open and not self._active
+            async with asyncio.timeout(_QUIET_ROUND_EVERY_S if is_quiet else _ROUND_EVERY_S):
                 await self._wake.wait()
         except TimeoutError:
             pass
@@ -148,8 +173,7 @@ class LeaseSource:
         orders = self._orders(began_s)
         try:
             # Said even when there is nothing to say: that is how the others know of this process.
-            for start in range(0, max(1, len(orders)), _ORDERS_MAX):
-                await self._exchange_some(orders[start : start + _ORDERS_MAX])
+            await self._exchange_all(orders)
             recalled = [counter.name for counter, _ in orders if (counter.recalling_s or 0.0) >= began_s]
             if recalled:
                 await self._central.recall(recalled)
@@ -159,6 +183,15 @@ class LeaseSource:
         if self.is_down:
             log.info("limits are shared again")
         self.is_down = False
+
+    async def _exchange_all(self, orders: list[tuple[LeasedCounter, Order]]) -> None:
+        standing, last = self._standing, max(0, len(orders) - 1) // _ORDERS_MAX
+        for number in range(last + 1):
+            some = orders[number * _ORDERS_MAX : (number + 1) * _ORDERS_MAX]
+            told = standing.has_told_again and number == last
+            await self._exchange_some(some, standing._replace(has_told_again=told))
+            if self._standing.generation != standing.generation:
+                return
 
     def _is_down_now(self, reason: str) -> None:
         if not self.is_down:
@@ -178,31 +211,66 @@ class LeaseSource:
                 del self._active[counter.key]
         return orders
 
-    async def _exchange_some(self, orders: list[tuple[LeasedCounter, Order]]) -> None:
+    async def _exchange_some(self, orders: list[tuple[LeasedCounter, Order]], standing: Standing) -> None:
         sent_s = self.clock()
-        self._processes, grants = await self._central.exchange(orders, self._wall())
+        answer = await self._central.exchange(orders, self._wall(), standing)
+        self._is_open = answer.is_open
+        if answer.generation != self._standing.generation:
+            self._lose(answer.generation)
+            return
+        self._standing = self._standing._replace(processes=answer.processes)
         now_s = self.clock()
-        for (counter, order), grant in zip(orders, grants, strict=True):
-            counter.accept(order, grant, sent_s, now_s)
-            if counter.wants_books and counter.key not in self._reading:
-                self._reading[counter.key] = asyncio.create_task(self._look_up(counter), name=counter.name)
+        for (counter, order), grant in zip(orders, answer.grants, strict=True):
+            counter.accept(order, grant, sent_s, now_s, is_open=answer.is_open)
+            # One that nobody knows is read up when a request needs it.
+            if counter.wants_books and not counter.is_unknown:
+                self._lookups.begin(counter)
 
-    async def _look_up(self, counter: LeasedCounter) -> None:
-        """What the books know of a counter that Redis does not, or of which a process died that had a part."""
-        used = None if self._read else 0
-        try:
-            if self._read:
-                used = await read_books(self._read, counter.key, begin_of(counter.key, self._wall()))
-        except Exception:
-            # The task's edge: whatever it met, those who wait are told, and the next may look again.
-            log.exception("use before the start not read")
-        finally:
-            del self._reading[counter.key]
-            if used is None:
-                counter.miss_books(self.clock())
-            else:
-                counter.books, counter.wants_books = used, False
-            self._wake.set()
+    def _lose(self, generation: str) -> None:
+        """Redis has none of the counters that it had: tell it again what is under way, behind what has ended."""
+        before, self._standing = self._standing, Standing(generation, self._standing.processes)
+        self._wake.set()
+        if not before.generation:
+            return
+        log.warning("limits vanished from Redis: they are rebuilt from the books", counters=len(self._counters))
+        for counter in self._counters.values():
+            counter.forget()
+        self._active.update(self._counters)
+        if self._telling:
+            self._telling.cancel()
+        self._telling = asyncio.create_task(self._tell_again(), name="limits told again")
+
+    async def _tell_again(self) -> None:
+        """What had ended when it was learned is in the books from now on, and all else is told."""
+        await self._settled()
+        self._standing = self._standing._replace(has_told_again=True)
+        self._wake.set()
+
+    async def _look_up(self, counter: Counter) -> int:
+        """What the books know of a counter that Redis does not, or of which a process died that had a part.
+
+        Raises what the reader raises.
+        """
+        assert isinstance(counter, LeasedCounter)
+        if not self._read:
+            return 0
+        while True:
+            generation = self._standing.generation
+            if counter.is_unknown or counter.is_unreadable:
+                counter.leave_to_books()
+                if counter.taken:
+                    await self._settled()
+            used = await asyncio.to_thread(self._read, counter.key, begin_of(counter.key, self._wall()), None)
+            if generation == self._standing.generation:
+                return used
+            # Everything vanished meanwhile: what other processes had to tell again is booked once they have.
+            while not self._is_open:
+                await asyncio.wait([self._round])
+
+    def _know(self, counter: Counter, used: int) -> None:
+        assert isinstance(counter, LeasedCounter)
+        counter.know_books(used)
+        self._wake.set()
 
     async def _listen(self) -> None:
         while True:

@@ -5,15 +5,17 @@ import time
 from collections.abc import Callable, Iterable
 from typing import NoReturn, Protocol
 
+from gateway.errors import Overloaded
 from gateway.identity.caller import Caller
 from gateway.limits.counters import Counter
 from gateway.limits.plans import Plan, Plans, Shortage, shortages
 from gateway.limits.quotas import Measure, Quota
-from gateway.limits.refusals import Refused, refusal
+from gateway.limits.refusals import Refused, in_words, refusal
 from gateway.limits.ticket import Ticket
 
-# Draws are short and bounded; this is for a crowd that keeps taking what one waiter drew.
-_PATIENCE_S = 3.0
+# Draws are short and bounded; this is for a crowd that keeps taking what one waiter drew, and for shared counters
+# that are rebuilt, which takes as long as a lease.
+_PATIENCE_S = 6.0
 _SWEEP_EVERY_S = 600.0
 
 
@@ -50,6 +52,7 @@ class Limits:
 
         Raises:
             RateLimited: a limit is reached.
+            Overloaded: nobody could say in time whether one is.
         """
         return self.enter_at_once(caller, model, tokens) or await self._enter(
             self.plans.of(caller, model), tokens, model
@@ -110,12 +113,19 @@ class Limits:
                 self._refuse(refusal(*hopeless, 0.0))
             if lacking:
                 refused = await self._source.refill(lacking)
-                if refused or time.monotonic() > gives_up_s:
-                    counter, need = lacking[0]
-                    self._refuse(refused or refusal(counter, need, counter.room_s(need, now_s)))
+                if refused:
+                    self._refuse(refused)
+                if time.monotonic() > gives_up_s:
+                    raise Overloaded(_unknown(lacking[0][0]))
             if take():
                 return
 
     def _refuse(self, refused: Refused) -> NoReturn:
         self.refusals[refused.counter.key.measure] += 1
         raise refused.error
+
+
+def _unknown(counter: Counter) -> str:
+    """Nobody has said that the limit is reached."""
+    limit = in_words(counter.key, counter.amount)
+    return f"What is left of the limit of {limit} cannot be looked up just now. Try again shortly."

@@ -2,33 +2,36 @@
 
 import asyncio
 import math
+import time
 from collections.abc import Callable
-
-import structlog
-from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.limits.clock import SteadyClock
 from gateway.limits.counters import Counter, CounterKey, counter_for
+from gateway.limits.lookups import Lookups
 from gateway.limits.plans import Shortage
 from gateway.limits.quotas import Quota
 from gateway.limits.refusals import Refused, refusal, unknown_budget
 from gateway.limits.windows import MINUTE_S, window
 
-log = structlog.get_logger(__name__)
+Reader = Callable[[CounterKey, int, int | None], int]
+"""What the books have of this since that second (blocking), without requests that began since the nanosecond.
 
-Reader = Callable[[CounterKey, int], int]
-"""What the books have of this since that second (blocking). Raises OSError, SQLAlchemyError, TimeoutError."""
+Raises OSError, SQLAlchemyError, TimeoutError.
+"""
 
-READ_TIMEOUT_S = 5.0
-# Books that do not answer are left alone for so long.
-UNREADABLE_S = 1.0
 # What a counter has that waits for the books: no change of its limit makes it something to take.
 _UNREAD = -(1 << 62)
+# The request that has a counter made began this much earlier at most.
+_BEGAN_NS = 10**7
 
 
 class LocalSource:
     """Every counter of this process. One of which the books may know something begins without anything left,
-    and is filled when the first request asks."""
+    and is filled when the first request asks.
+
+    Where the books do not answer in time requests and tokens count from nothing, and what was used before is added
+    when they do; money waits.
+    """
 
     def __init__(self, read: Reader | None, clock: Callable[[], float] | None = None) -> None:
         self._steady = SteadyClock()
@@ -36,16 +39,15 @@ class LocalSource:
         self._read = read
         self._began_s = self.clock()
         self._counters: dict[CounterKey, Counter] = {}
-        self._unread: dict[CounterKey, float] = {}
-        """Since when the books may be asked for them."""
-        self._reading: dict[CounterKey, asyncio.Task[None]] = {}
+        self._closed: dict[CounterKey, int] = {}
+        """Counters that wait for the books, and since when this process counts them."""
+        self._open: dict[CounterKey, int] = {}
+        """The same of those that the books owe an answer, and that are counted without it."""
+        self._lookups = Lookups(self._look_up, self._begin)
 
     async def stop(self) -> None:
         """Whoever waits for the books is told that they do not answer."""
-        tasks = list(self._reading.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._lookups.stop()
 
     def counter(self, quota: Quota) -> Counter:
         key = CounterKey.of(quota)
@@ -53,7 +55,7 @@ class LocalSource:
         if counter is None:
             counter = self._counters[key] = counter_for(quota, self.clock())
             if self._read and self._may_be_in_the_books(key):
-                self._unread[key] = -math.inf
+                self._closed[key] = time.time_ns() - _BEGAN_NS
                 counter.ends_s, counter.left = math.inf, _UNREAD
         if counter.amount != quota.amount:
             counter.set_amount(quota.amount)
@@ -61,52 +63,46 @@ class LocalSource:
 
     async def refill(self, short: list[Shortage]) -> Refused | None:
         """Read what the books know, once for all who wait; what was read already is short because it was used."""
-        unread = [counter for counter, _ in short if counter.key in self._unread]
-        if not unread:
+        closed = [counter for counter, _ in short if counter.key in self._closed]
+        if not closed:
             return longest(short, self.clock())
-        now_s = self.clock()
-        if all(now_s >= self._unread[counter.key] for counter in unread):
-            await asyncio.wait([self._reading_of(counter) for counter in unread])
-        missing = next((counter for counter in unread if counter.key in self._unread), None)
-        return unknown_budget(missing) if missing else None
+        for counter in await self._lookups.wait(closed):
+            if counter.key.measure == "spend":
+                return unknown_budget(counter)
+            if counter.key in self._closed:
+                self._open[counter.key] = self._closed.pop(counter.key)
+                counter.roll(self.clock())
+        return None
 
     def sweep(self) -> bool:
         """Forget counters that say nothing; whether there were any."""
         self._steady.correct()
         now_s = self.clock()
-        needless = [have for key, have in self._counters.items() if key not in self._reading and not have.tickets]
+        needless = [have for key, have in self._counters.items() if key not in self._lookups and not have.tickets]
         blank = [have.key for have in needless if have.is_blank(now_s)]
         for key in blank:
             del self._counters[key]
-            self._unread.pop(key, None)
+            self._closed.pop(key, None)
         return bool(blank)
 
-    def _reading_of(self, counter: Counter) -> asyncio.Task[None]:
-        reading = self._reading.get(counter.key)
-        if reading is None:
-            reading = asyncio.create_task(self._look_up(counter), name="limit begins")
-            self._reading[counter.key] = reading
-        return reading
-
-    async def _look_up(self, counter: Counter) -> None:
-        """Begin with what the books have. Without them requests go on from nothing, and money does not."""
+    async def _look_up(self, counter: Counter) -> int:
+        """What was used before this process began to count. Raises what the reader raises."""
         assert self._read
-        used: int | None = None
-        try:
-            used = await read_books(self._read, counter.key, begin_of(counter.key, self.clock()))
-        except Exception:
-            # The task's edge: whatever it met, those who wait are told, and the next may look again.
-            log.exception("use before the start not read")
-        finally:
-            del self._reading[counter.key]
-            if used is None and counter.key.measure == "spend":
-                self._unread[counter.key] = self.clock() + UNREADABLE_S
-            else:
-                self._begin(counter, used or 0)
+        key = counter.key
+        while True:
+            # While it is closed nothing of it is in the books that this process has counted.
+            counted_ns = self._open.get(key)
+            used = await asyncio.to_thread(self._read, key, begin_of(key, self.clock()), counted_ns)
+            if counted_ns is not None or key in self._closed:
+                return used
 
     def _begin(self, counter: Counter, used: int) -> None:
-        del self._unread[counter.key]
-        counter.roll(self.clock())
+        """The books have answered."""
+        is_new = self._closed.pop(counter.key, None) is not None
+        self._open.pop(counter.key, None)
+        now_s = self.clock()
+        if is_new or now_s >= counter.ends_s:
+            counter.roll(now_s)
         counter.taken += used
         counter.left -= used
 
@@ -128,13 +124,3 @@ def begin_of(key: CounterKey, now_s: float) -> int:
     """Since when use counts."""
     assert key.span
     return int(now_s) - MINUTE_S if key.span == "minute" else window(key.span, now_s)[0]
-
-
-async def read_books(read: Reader, key: CounterKey, since_s: int) -> int | None:
-    """None where the books do not answer in time."""
-    try:
-        async with asyncio.timeout(READ_TIMEOUT_S):
-            return await asyncio.to_thread(read, key, since_s)
-    except (OSError, TimeoutError, SQLAlchemyError) as error:
-        log.warning("use before the start unknown", counter=key, reason=type(error).__name__)
-        return None

@@ -17,7 +17,7 @@ Shortage = tuple[Counter, int]
 class Plan:
     """The counters of one key's requests for one model, by what a request takes of them."""
 
-    __slots__ = ("_shown", "counted", "requests", "slots", "spend", "tokens", "trued_up")
+    __slots__ = ("_shown", "counted", "lasting", "requests", "slots", "spend", "tokens")
 
     def __init__(self, counters: Iterable[Counter]) -> None:
         by_measure: dict[str, list[Counter]] = {"requests": [], "tokens": [], "concurrency": [], "spend": []}
@@ -29,8 +29,8 @@ class Plan:
         self.spend = tuple(by_measure["spend"])
         self.counted = self.requests + self.slots
         """Those of which each request takes one."""
-        self.trued_up = self.tokens + self.spend
-        """Those of which a request takes what it came to in the end."""
+        self.lasting = self.requests + self.tokens + self.spend
+        """Those that count the requests under way."""
         self._shown = [tuple(map(Shown, some)) for some in (self.requests, self.tokens) if some]
 
     def take(self, tokens: int, now_s: float) -> bool:
@@ -49,7 +49,7 @@ class Plan:
         for counter in self.tokens:
             counter.left -= tokens
             counter.held += tokens
-        for counter in self.trued_up:
+        for counter in self.lasting:
             counter.tickets += 1
         return True
 

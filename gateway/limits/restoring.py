@@ -11,26 +11,46 @@ from gateway.identity.key_queries import usage_of
 from gateway.identity.tables import person_table
 from gateway.limits.counters import CounterKey
 from gateway.limits.local import Reader
+from gateway.limits.tables import usage_sum_table
+from gateway.limits.windows import DAY_S
 
 _NS_PER_S = 10**9
 
 
 def used_since(sessions: Callable[[], Session]) -> Reader:
-    """Sum up usage rows in sessions of one's own."""
+    """Read in sessions of one's own."""
 
-    def read(key: CounterKey, since_s: int) -> int:
+    def read(key: CounterKey, since_s: int, counted_ns: int | None) -> int:
         with sessions() as session:
-            return used_in(session, key, since_s)
+            used = used_in(session, key, since_s)
+            if counted_ns is not None:
+                used -= _rows_used(session, key, max(counted_ns, since_s * _NS_PER_S))
+            return used
 
     return read
 
 
 def used_in(session: Session, key: CounterKey, since_s: int) -> int:
-    """What was used of a limit since a second, by requests that came to anything: others gave back."""
-    usage = usage_table.c
-    query = select(_sum(key)).where(usage.started_ns >= since_s * _NS_PER_S, used_by(key.scope))
+    """What was used of a limit since a second, by requests that came to anything: others gave back.
+
+    Days and months begin with a day, and are read from the sums of days: as fast however much was used.
+    """
+    if key.span == "minute":
+        return _rows_used(session, key, since_s * _NS_PER_S)
+    sums = usage_sum_table.c
+    measured = {"requests": sums.requests, "tokens": sums.tokens, "spend": sums.spend_nano}[key.measure]
+    query = select(func.sum(measured)).where(sums.scope == key.scope, sums.day >= since_s // DAY_S)
     if key.model is not None:
         # Behind an alias or in another's place it answered by its own name, and counted by that, too.
+        query = query.where(or_(sums.model == key.model, sums.served_model == key.model))
+    return int(session.execute(query).scalar_one() or 0)
+
+
+def _rows_used(session: Session, key: CounterKey, since_ns: int) -> int:
+    """The same out of the usage rows themselves, for the last moments: no day begins with them."""
+    usage = usage_table.c
+    query = select(_measured(key)).where(usage.started_ns >= since_ns, used_by(key.scope))
+    if key.model is not None:
         query = query.where(or_(usage.model == key.model, usage.served_model == key.model))
     if key.measure == "tokens":
         # What was found needed nobody's work.
@@ -40,13 +60,11 @@ def used_in(session: Session, key: CounterKey, since_s: int) -> int:
     return int(session.execute(query).scalar_one() or 0)
 
 
-def _sum(key: CounterKey) -> ColumnElement[int]:
+def _measured(key: CounterKey) -> ColumnElement[int]:
     usage = usage_table.c
     if key.measure == "requests":
         return func.count()
-    if key.measure == "tokens":
-        return func.sum(usage.prompt_tokens + usage.completion_tokens)
-    return func.sum(usage.charge_nano)
+    return func.sum(usage.charge_nano if key.measure == "spend" else usage.prompt_tokens + usage.completion_tokens)
 
 
 def used_by(scope: str) -> ColumnElement[bool]:

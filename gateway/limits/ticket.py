@@ -88,7 +88,7 @@ class Ticket(Struct, eq=False):
         for counter in plan.slots:
             counter.left += 1
             counter.held -= 1
-        for counter in plan.trued_up:
+        for counter in plan.lasting:
             counter.tickets -= 1
         if plan.tokens:
             _settle(plan.tokens, self.tokens, tokens, now_s)

@@ -1,6 +1,5 @@
 """The signed records that a gateway keeps, of others and its own: in memory, and in a table for the next start."""
 
-import hashlib
 import itertools
 import random
 import threading
@@ -169,7 +168,7 @@ class BookKeeper:
             for source in sorted(by_source, key=self._keeping.sources.rank, reverse=True):
                 self._known.take(by_source[source], source, now_ms)
             self._look_anew(bool(by_source))
-            return [digest for _, digest, *_ in kept if not self._known.has(digest)]
+            return [digest for _, digest, _, raw in kept if not self._known.has(bytes(raw))]
 
     def _look_anew(self, has_changed: bool) -> None:
         if has_changed:
@@ -177,7 +176,7 @@ class BookKeeper:
 
     def _open(self, raw: bytes, now_ms: int) -> Record | None:
         """None for what is known already, and for what nobody should believe."""
-        if len(raw) > RECORD_BYTES_MAX or self._known.has(hashlib.sha256(raw).hexdigest()):
+        if len(raw) > RECORD_BYTES_MAX or self._known.has(raw):
             return None
         try:
             record = open_record(raw)

@@ -25,7 +25,7 @@ _GET = re.compile(r"/market/v1/(challenge|tokenizers)/[0-9a-f]{64}")
 _POST = {"/market/v1/jobs": JOB_BYTES_MAX, "/market/v1/receipts": RECEIPTS_BYTES_MAX}
 
 Method: TypeAlias = Literal["GET", "POST"]
-Id = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+Id = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
 
 
 class Errand(Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,7 +44,7 @@ class Part(Struct, frozen=True, forbid_unknown_fields=True):
     data: Annotated[bytes, Meta(max_length=PART_BYTES_MAX)] = b""
     is_last: bool = False
     status: Annotated[int, Meta(ge=200, le=599)] = 200
-    content_type: Annotated[str, Meta(max_length=100, pattern=r"^[a-z/\-;=. 0-9]*$")] = ""
+    content_type: Annotated[str, Meta(max_length=100, pattern=r"^[a-z/\-;=. 0-9]*\Z")] = ""
     retry_after_s: Annotated[int, Meta(ge=0, le=86_400)] = 0
 
 

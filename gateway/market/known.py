@@ -67,7 +67,7 @@ class KnownRecords:
         self._books: dict[str, Book] = {}
         self._held: dict[str, Held] = {}
         self._identities: dict[str, Identities] = {}
-        self._digests: set[str] = set()
+        self._raws: set[bytes] = set()
         # What each source has of its bounded room, and what of it is which issuer's.
         self._shares: Counter[str] = Counter()
         self._counted: dict[str, tuple[str, int]] = {}
@@ -76,8 +76,9 @@ class KnownRecords:
     def book(self) -> Book:
         return Book({slot: record for book in self._books.values() for slot, record in book.slots.items()})
 
-    def has(self, digest: str) -> bool:
-        return digest in self._digests
+    def has(self, raw: bytes) -> bool:
+        """Whether this very record is known; of bytes that differ nothing is believed before they are read."""
+        return raw in self._raws
 
     def standing(self, identity: str, key: str) -> Standing:
         return self._identities.get(identity, _NOTHING_SAID).standing(identity, key)
@@ -169,8 +170,8 @@ class KnownRecords:
             self._identities[issuer] = Identities(statements)
         elif issuer in self._books:
             del self._books[issuer], self._held[issuer], self._identities[issuer]
-        self._digests -= old.keys() - new.keys()
-        self._digests |= new.keys()
+        self._raws -= {each.raw for each in old.values()}
+        self._raws |= {each.raw for each in new.values()}
         came, went = new.keys() - old.keys(), old.keys() - new.keys()
         return Change(tuple(new[each] for each in came), tuple(old[each] for each in went))
 

@@ -19,7 +19,7 @@ HAD_BYTES_MAX = 2**21
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 PositiveTokens = Annotated[int, Meta(ge=1, le=TOKENS_MAX)]
 StopString = Annotated[str, Meta(min_length=1, max_length=1000)]
-ModelName = Annotated[str, Meta(min_length=1, max_length=256, pattern="^[^\\x00-\\x1f\\x7f]+$")]
+ModelName = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]+\Z")]
 
 
 class Had(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

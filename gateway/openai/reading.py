@@ -26,7 +26,7 @@ Request = GenerationRequest | TaskRequest
 
 T = TypeVar("T")
 
-_PATH = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
+_PATH = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`\Z")
 _MISSING = re.compile(r"missing required field `(\w+)`")
 
 _decoders: dict[Kind, msgspec.json.Decoder[Request]] = {

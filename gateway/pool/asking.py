@@ -18,9 +18,9 @@ CONNECTIONS_MAX = 32
 
 _CONNECT_S_MAX = 2.0
 _UNREACHABLE = {
-    "ConnectionRefusedError": "connection refused; is it running there?",
-    "TimeoutError": "no answer; is the machine on?",
-    "gaierror": "no such host; is the name right?",
+    "ConnectionRefusedError": ("connection refused", "; is it running there?"),
+    "TimeoutError": ("no answer", "; is the machine on?"),
+    "gaierror": ("no such host", "; is the name right?"),
 }
 
 Shape = TypeVar("Shape")
@@ -139,7 +139,8 @@ class Asker:
                 collector.connection = await self.client.ask(origin, parts, collector, is_fresh=is_fresh)
         except (Unreachable, TimeoutError) as error:
             name = str(error) if isinstance(error, Unreachable) else "TimeoutError"
-            raise ProbeFailed("unreachable", f"cannot be reached ({_UNREACHABLE.get(name, name)})") from None
+            what, remedy = _UNREACHABLE.get(name, (name, ""))
+            raise ProbeFailed("unreachable", f"cannot be reached ({what}){remedy}") from None
         except NoRoom as error:
             raise ProbeFailed("timeout", str(error)) from None
         try:

@@ -103,6 +103,7 @@ def _offer(
         load_s=loads.expected_s(model),
         queued=report.queued,
         running=report.running,
+        size_bytes=model.load_bytes,
         is_gateway=report.is_gateway,
         weights=model.weights,
     )

@@ -16,7 +16,7 @@ EMBEDS: frozenset[Kind] = frozenset(("embedding", "rerank"))
 LANGUAGE: frozenset[Kind] = GENERATES | EMBEDS
 
 # Also those that turn the writing around or hide: U+202E and its like are not printable.
-_PARENT = re.compile(r"(^|[/\\])\.\.([/\\]|$)")
+_PARENT = re.compile(r"(^|[/\\])\.\.([/\\]|\Z)")
 
 Problem = Literal["unreachable", "timeout", "refused", "loading", "strange"]
 

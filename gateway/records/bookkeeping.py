@@ -95,6 +95,12 @@ class Bookkeeper:
         # In this order: what leaves the one for the other is seen in one of them.
         return bool(self._clerk.waiting) or not self._spool.is_empty
 
+    async def caught_up(self) -> None:
+        """Return when all requests are booked that have ended by now, or on disk because the books are away."""
+        loop, caught_up = asyncio.get_running_loop(), asyncio.Event()
+        self._clerk.tell_when_caught_up(lambda: loop.call_soon_threadsafe(caught_up.set))
+        await caught_up.wait()
+
     async def stop(self) -> None:
         """What has ended is booked or on disk afterwards; so is what ends from now on."""
         await asyncio.to_thread(self._clerk.stop, _STOP_S)

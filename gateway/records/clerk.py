@@ -63,6 +63,9 @@ class Clerk:
         self._waiting: deque[Ended] = deque()
         self._busy_with: list[Ended] = []
         self._is_urgent = False
+        self._taken = 0
+        self._settled = 0
+        self._awaited: list[tuple[int, Callable[[], object]]] = []
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._abandoned = threading.Event()
@@ -77,6 +80,7 @@ class Clerk:
             self._keep([ended.settlement])
             return
         self._waiting.append(ended)
+        self._taken += 1
         if self._abandoned.is_set():
             self._keep_waiting()  # Stopped in this moment: nobody else looks there any more.
             return
@@ -92,6 +96,16 @@ class Clerk:
     def waiting(self) -> int:
         return len(self._waiting) + len(self._busy_with)
 
+    def tell_when_caught_up(self, tell: Callable[[], object]) -> None:
+        """Call `tell`, on any thread, once all that was taken by now is booked, or on disk where it cannot be."""
+        with self._changed:
+            if self._settled < self._taken and not self._abandoned.is_set():
+                self._awaited.append((self._taken, tell))
+                self._is_urgent = True
+                self._changed.notify()
+                return
+        tell()
+
     def stop(self, timeout_s: float) -> None:
         """Book what waits. What is not booked in time is on disk afterwards, and so is all that comes later."""
         self._stopping.set()
@@ -104,6 +118,7 @@ class Clerk:
         self._keep_waiting()
         # Booked or not, nobody knows: booking it again under its key finds out.
         self._keep([ended.settlement for ended in self._busy_with])
+        self._tell_settled(0)
 
     def _run(self) -> None:
         replay_at_s = 0.0
@@ -111,11 +126,21 @@ class Clerk:
             batch = self._next_batch(replay_at_s)
             if batch:
                 self._guarded(self._book, batch)
+                self._tell_settled(len(batch))
             elif self._stopping.is_set():
                 return
             if time.monotonic() >= replay_at_s and not self._stopping.is_set():
                 self._guarded(self._replay)
                 replay_at_s = time.monotonic() + _REPLAY_EVERY_S
+
+    def _tell_settled(self, count: int) -> None:
+        with self._changed:
+            self._settled += count
+            is_over = self._abandoned.is_set()
+            due = [tell for mark, tell in self._awaited if is_over or mark <= self._settled]
+            self._awaited = [(mark, tell) for mark, tell in self._awaited if not is_over and mark > self._settled]
+        for tell in due:
+            tell()
 
     def _guarded(self, work: Callable[..., None], *arguments: list[Ended]) -> None:
         """The thread's edge: it outlives whatever one batch or a broken disk does to it.

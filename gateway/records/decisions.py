@@ -82,11 +82,12 @@ def _pack_candidate(candidate: Candidate) -> tuple[str | int, ...]:
         load.prompt_tokens,
         load.matched_tokens,
         load.beside,
+        int(predicted.is_untried),
     )
 
 
 def _unpack_candidate(lane: Any, backend: str, model: str, *numbers: int) -> Candidate:
-    first_token, wait, loading, token, failure, tokens, nano, cost_nano, prompt, matched, beside = numbers
+    first_token, wait, loading, token, failure, tokens, nano, cost_nano, prompt, matched, beside, *more = numbers
     return Candidate(
         Offer(lane, backend, model),
         Prediction(
@@ -99,5 +100,6 @@ def _unpack_candidate(lane: Any, backend: str, model: str, *numbers: int) -> Can
             failure / _PER_S,
             cost_nano,
             Load(prompt, matched, 0, beside, None, is_resident=True, is_stream=True),
+            bool(more and more[0]),
         ),
     )

@@ -16,12 +16,15 @@ from msgspec import Struct
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Offer
 from gateway.routing import reasons
+from gateway.routing.health import USUAL_FAILURE_SHARE
 from gateway.routing.need import NO_PREFERENCES, Need
 from gateway.routing.policy import Ceiling, Objection, Rule, objection_to, place_in
 from gateway.routing.prediction import Known, Prediction, predict
 from gateway.routing.prefixes import Chain
 from gateway.settings import LaneName, RoutingSettings
 
+# From here on a predicted wait is a queue, where a backend does not say how many requests it takes at once.
+_LONG_WAIT_S = 1.0
 # Where costs are equal: a whole copy answers faster than the same layers split, and both belong to us.
 _ORDER: dict[LaneName, int] = {"pool": 0, "cluster": 1, "cloud": 2, "market": 3}
 
@@ -53,7 +56,8 @@ class Rejection(Struct, frozen=True):
 
     @property
     def reason(self) -> str:
-        return self.objection.sentence
+        """In words for callers."""
+        return self.objection.told
 
     @property
     def rule(self) -> Rule | None:
@@ -75,7 +79,7 @@ class Decision(Struct, frozen=True):
 
     @property
     def reason(self) -> str:
-        """In a sentence why the first leads, or why there is none."""
+        """In a sentence for callers why the first leads, or why there is none."""
         if self.said:
             return self.said
         if len(self.candidates) == 1 and not self.rejections:
@@ -123,9 +127,17 @@ def rank(need: Need, candidates: list[Candidate]) -> list[Candidate]:
     """Best first, as many as the request's preferences want."""
     if len(candidates) > 1:
         _sort(candidates, need)
+        ready_first(candidates)
+        if need.preferences is NO_PREFERENCES:
+            _explore(candidates)
     if not need.preferences.allows_fallbacks and not need.preferences.order:
         return candidates[:1]
     return candidates
+
+
+def ready_first(candidates: list[Candidate]) -> None:
+    """A cluster whose ring has yet to close comes last: it is asked if nothing else answers."""
+    candidates.sort(key=lambda each: each.offer.lane == "cluster" and each.offer.state == "starting")
 
 
 def _sort(candidates: list[Candidate], need: Need) -> None:
@@ -156,6 +168,32 @@ def _sort_by_cost(candidates: list[Candidate]) -> None:
     candidates.sort(key=lambda each: (by_label.get(each.offer.label) or _by_cost(each), each.offer.place))
 
 
-def _by_cost(candidate: Candidate) -> tuple[int, float, int]:
+def _explore(candidates: list[Candidate]) -> None:
+    """An idle own backend that was never tried goes first where the best has a queue: it may well be faster."""
+    if not _has_queue(candidates[0]):
+        return
+    weight = candidates[0].offer.weight
+    for at in range(1, len(candidates)):
+        # A backend of less weight is one that its owner wants to be asked seldom.
+        if candidates[at].offer.weight >= weight and _may_be_explored(candidates[at]):
+            candidates.insert(0, candidates.pop(at))
+            return
+
+
+def _has_queue(candidate: Candidate) -> bool:
+    """Whether all its slots are taken; without known slots, whether the wait is a long one."""
+    slots, predicted = candidate.offer.slots, candidate.predicted
+    return predicted.load.beside >= slots if slots else predicted.wait_s >= _LONG_WAIT_S
+
+
+def _may_be_explored(candidate: Candidate) -> bool:
+    """One request at a time finds out, where the model is loaded; after a failure the costs alone decide."""
+    predicted, offer = candidate.predicted, candidate.offer
+    if offer.price is not None or not predicted.is_untried or not predicted.load.is_resident:
+        return False
+    return not predicted.load.beside and predicted.failure_share <= USUAL_FAILURE_SHARE
+
+
+def _by_cost(candidate: Candidate) -> tuple[int, bool, float, int]:
     predicted = candidate.predicted
-    return predicted.cost_nano, predicted.time_s, _ORDER[candidate.offer.lane]
+    return predicted.cost_nano, predicted.is_untried, predicted.time_s, _ORDER[candidate.offer.lane]

@@ -47,7 +47,7 @@ class Dispatch(Struct):
         if load and load.is_stream:
             # An answer that comes as a whole does not show when its prompt is through, and is not counted.
             self.pending_tokens = max(1, load.prompt_tokens - load.matched_tokens)
-            self.record.pending_tokens += self.pending_tokens
+            self.record.owes(self.pending_tokens, now_s)
 
     def first_byte(self, seconds: float | None = None) -> None:
         """The answer has begun, by our own clock or after `seconds` at this backend."""
@@ -56,6 +56,7 @@ class Dispatch(Struct):
         now_s = self.clock()
         self.first_s = first_s = now_s - self.began_s if seconds is None else seconds
         record, chosen = self.record, self.chosen
+        record.answered_s = now_s
         if self.pending_tokens:
             self._is_through()
         record.breaker.succeeded()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from gateway.lanes.base import Offer
 from gateway.routing.breaker import Breaker
+from gateway.routing.priors import Speed
 from gateway.routing.rates import Rates
 
 # A backend of many models keeps the rates of those it was asked for lately.
@@ -27,7 +28,8 @@ class Health:
     """One backend's record. `pending_tokens` are of prompts sent there whose answers have not begun.
 
     `speaking` streams have, and `spoke_most` is how many of them there have been at once. `waiting` requests stand
-    in our own line for it.
+    in our own line for it. `freed_s` is when a request last ended there or found it idle, `answered_s` when an
+    answer last began there or one was first waited for.
     """
 
     in_flight: int = 0
@@ -35,6 +37,8 @@ class Health:
     pending_tokens: int = 0
     speaking: int = 0
     spoke_most: int = 0
+    freed_s: float = 0.0
+    answered_s: float = 0.0
     breaker: Breaker = field(default_factory=Breaker)
     _failed: float = 0.0
     _ended: float = 0.0
@@ -50,6 +54,24 @@ class Health:
                 self._rates.popitem(last=False)
         return rates
 
+    def siblings_of(self, offer: Offer) -> list[tuple[Speed, int]]:
+        """The speeds and sizes of the backend's other models, as far as both are known."""
+        others = [rates for model, rates in self._rates.items() if model != offer.model]
+        return [(speed, rates.size_bytes) for rates in others if rates.size_bytes and (speed := rates.speed)]
+
+    def stalled_s(self, beside: int, slots: int | None, now_s: float) -> float:
+        """How long no slot has come free, where all are taken, or no stream has begun that is owed."""
+        if not self.in_flight:
+            return 0.0
+        stalled_s = now_s - self.freed_s if slots and beside >= slots else 0.0
+        return max(stalled_s, now_s - self.answered_s) if self.pending_tokens else stalled_s
+
+    def owes(self, tokens: int, now_s: float) -> None:
+        """A stream is waited for whose prompt has so many new tokens."""
+        if not self.pending_tokens:
+            self.answered_s = now_s
+        self.pending_tokens += tokens
+
     def failure_share(self, now_s: float) -> float:
         """How likely the next request fails: what was seen, fading by half in two minutes, drawn to the usual."""
         if not self._failed:
@@ -60,27 +82,30 @@ class Health:
 
     def began(self, now_s: float) -> None:
         """A request was sent there; one of the three below follows."""
+        if not self.in_flight:
+            self.freed_s = now_s
         self.in_flight += 1
         if self.breaker.failures_in_row:
             self.breaker.began(now_s)
 
     def succeeded(self, now_s: float) -> None:
-        self._end()
+        self._end(now_s)
         self.breaker.succeeded()
         self._count(now_s, has_failed=False)
 
     def failed(self, now_s: float, retry_after_s: float | None = None) -> None:
-        self._end()
+        self._end(now_s)
         self.breaker.failed(now_s, retry_after_s)
         self._count(now_s, has_failed=True)
 
     def left(self, now_s: float, retry_after_s: float | None = None) -> None:
         """The caller hung up, or the backend was only busy, perhaps for a time it named: no verdict on it."""
-        self._end()
+        self._end(now_s)
         self.breaker.left()
         self.breaker.paused(now_s, retry_after_s)
 
-    def _end(self) -> None:
+    def _end(self, now_s: float) -> None:
+        self.freed_s = now_s
         if self.in_flight:
             self.in_flight -= 1
 

@@ -4,7 +4,7 @@ Every check has a name, says what stands against an offer, and what would help. 
 privacy label) are told apart from what a backend cannot do, since they end in different errors.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,7 +13,9 @@ from msgspec import Struct
 from accounting.money import charge, format_usd
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Offer
+from gateway.lanes.features import Feature
 from gateway.openai import DOES, GENERATES, Kind
+from gateway.redaction import without_internals
 from gateway.routing.need import NO_PREFERENCES, PRIVACY_RANK, Need, Preferences
 from gateway.settings.base import FOREIGN, Privacy
 
@@ -84,6 +86,13 @@ class Objection(Struct, frozen=True):
         return _WORDS[self.check][0].format(*self.values)
 
     @property
+    def told(self) -> str:
+        """The sentence for callers: of a backend that is down they get the reason, not the operator's remedy."""
+        if self.check != "down":
+            return self.sentence
+        return without_internals(self.sentence.partition("; ")[0])
+
+    @property
     def remedy(self) -> str:
         return _WORDS[self.check][1]
 
@@ -145,11 +154,19 @@ def _forbidden(offer: Offer, need: Need, caller: Caller) -> Objection | None:
     return None
 
 
+def lack_of(offer: Offer, kind: Kind, features: Set[Feature]) -> Objection | None:
+    """What the model at this backend cannot do, whoever asks."""
+    if kind not in offer.kinds:
+        is_embedding = kind in GENERATES and "embedding" in offer.kinds
+        return Objection("kind", ("is an embedding model" if is_embedding else f"does not {DOES[kind]}",))
+    if not features <= offer.features:
+        return Objection("features", (", ".join(sorted(features - offer.features)),))
+    return None
+
+
 def _unable(offer: Offer, need: Need) -> Objection | None:
-    if need.kind not in offer.kinds:
-        return Objection("kind", (_lacking_kind(need.kind),))
-    if not need.features <= offer.features:
-        return Objection("features", (", ".join(sorted(need.features - offer.features)),))
+    if lack := lack_of(offer, need.kind, need.features):
+        return lack
     if offer.state == "down":
         return Objection("down", (offer.note or "is down",))
     if offer.state == "draining":
@@ -162,12 +179,6 @@ def _unable(offer: Offer, need: Need) -> Objection | None:
 def context_needed(need: Need) -> float:
     """Tokens of context without which an answer is out of the question."""
     return _CONTEXT_CERTAIN * need.prompt_tokens + (need.output_tokens or 0)
-
-
-def _lacking_kind(kind: Kind) -> str:
-    if kind == "embedding":
-        return "does not embed"
-    return "is an embedding model" if kind in GENERATES else f"does not {DOES[kind]}"
 
 
 def _unwanted(offer: Offer, wished: Preferences) -> Objection | None:

@@ -33,7 +33,10 @@ class Known(Struct, frozen=True):
 
 
 class Prediction(Struct, frozen=True, gc=False):
-    """The formula's terms. `nano` is what the caller would be charged, `cost_nano` what is compared."""
+    """The formula's terms. `nano` is what the caller would be charged, `cost_nano` what is compared.
+
+    `is_untried`: the model has not answered at this backend yet.
+    """
 
     first_token_s: float
     wait_s: float
@@ -44,6 +47,7 @@ class Prediction(Struct, frozen=True, gc=False):
     failure_share: float
     cost_nano: int
     load: Load
+    is_untried: bool = False
 
     @property
     def time_s(self) -> float:
@@ -53,7 +57,7 @@ class Prediction(Struct, frozen=True, gc=False):
 def predict(need: Need, known: Known, matched_tokens: int, now_s: float, weights: RoutingSettings) -> Prediction:
     """Never fails, and never less for a busier backend. `matched_tokens` of the prompt it was sent before."""
     offer, rates = known.offer, known.rates
-    load = load_on(need, known, matched_tokens)
+    load = load_on(need, known, matched_tokens, now_s)
     first_token_s, wait_s, token_s = rates.predict(load)
     load_s, begin_s = 0.0, first_token_s
     if not load.is_resident:
@@ -72,10 +76,21 @@ def predict(need: Need, known: Known, matched_tokens: int, now_s: float, weights
     if failure_share > _USUAL_RISK:
         cost += weights.failure_nano * (failure_share - _USUAL_RISK)
     cost_nano = nano + int(cost)
-    return Prediction(first_token_s, wait_s, load_s, token_s, tokens, nano, failure_share, cost_nano, load)
+    return Prediction(
+        first_token_s,
+        wait_s,
+        load_s,
+        token_s,
+        tokens,
+        nano,
+        failure_share,
+        cost_nano,
+        load,
+        not rates.has_answered,
+    )
 
 
-def load_on(need: Need, known: Known, matched_tokens: int) -> Load:
+def load_on(need: Need, known: Known, matched_tokens: int, now_s: float) -> Load:
     """What would stand before the request: by our own count, or by the backend's where that is more."""
     offer, health = known.offer, known.health
     beside = health.in_flight
@@ -93,6 +108,7 @@ def load_on(need: Need, known: Known, matched_tokens: int) -> Load:
         offer.slots or health.spoke_most or None,
         offer.is_resident and offer.state == "ready",
         need.is_stream,
+        health.stalled_s(beside, offer.slots, now_s),
     )
 
 

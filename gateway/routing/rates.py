@@ -9,21 +9,14 @@ from msgspec import Struct
 
 from gateway.lanes.base import Offer
 from gateway.routing.fit import SETTLED, Fit
+from gateway.routing.priors import Speed, prior_of
 from gateway.settings import LaneName
 
 _ALPHA = 0.1
 # A backend that is still being started, where nobody says how long that takes.
 STARTING_S = 10.0
-_TOLD_PROMPT_TOKENS = 512
 _USUAL_ANSWER_TOKENS = 256
 
-# Until seen at work: overhead in seconds, seconds per prompt token, seconds per token of the answer.
-_ASSUMED: dict[LaneName, tuple[float, float, float]] = {
-    "cluster": (0.15, 1 / 400, 0.06),
-    "pool": (0.1, 1 / 1500, 0.03),
-    "cloud": (0.6, 1 / 20_000, 0.015),
-    "market": (1.0, 1 / 1000, 0.04),
-}
 _ASSUMED_BATCH_SHARE = 0.05
 # Where a backend does not say how many requests it answers at once: how much of the wait is believed that there
 # would be with as many slots as were seen in use. Providers have room for everybody.
@@ -45,7 +38,7 @@ class Load(Struct, frozen=True, gc=False):
 
     `slots` are the requests that the backend answers at once: by its own word, or as many as were seen to be; None
     where nothing is known. `beside` are all other requests there, `pending_tokens` those prompts' that have no
-    answer yet.
+    answer yet. `stalled_s` is how long nobody there has got what this request would wait for.
     """
 
     prompt_tokens: int
@@ -55,6 +48,7 @@ class Load(Struct, frozen=True, gc=False):
     slots: int | None
     is_resident: bool
     is_stream: bool
+    stalled_s: float = 0.0
 
 
 class Rates:
@@ -66,6 +60,8 @@ class Rates:
     __slots__ = (
         "_looked_s",
         "_passed",
+        "_prior",
+        "_serial",
         "_stride",
         "each",
         "first",
@@ -73,6 +69,7 @@ class Rates:
         "passed_over",
         "regret_s",
         "service_s",
+        "size_bytes",
         "slots",
         "spread",
         "told",
@@ -81,11 +78,9 @@ class Rates:
     def __init__(self, offer: Offer) -> None:
         self.slots = offer.slots
         self.told = (offer.first_token_s, offer.token_s)
-        overhead_s, prompt_s, token_s = _assumed(offer)
-        serial = 1.0 if offer.slots else _ASSUMED_SERIAL[offer.lane]
-        self.first = Fit((overhead_s, prompt_s, _ASSUMED_KNOWN_SHARE * prompt_s, serial))
-        self.each = Fit((token_s * (1 - _ASSUMED_BATCH_SHARE), token_s * _ASSUMED_BATCH_SHARE))
-        self.service_s = overhead_s + _USUAL_ANSWER_TOKENS * token_s
+        self.size_bytes = offer.size_bytes
+        self._serial = 1.0 if offer.slots else _ASSUMED_SERIAL[offer.lane]
+        self._assume(prior_of(offer))
         self.spread = _ASSUMED_SPREAD
         self.passed_over = 0
         self.regret_s = 0.0
@@ -93,6 +88,31 @@ class Rates:
         self._passed = 0
         self._stride = 1
         self._looked_s = 0.0
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether anything was learned from answers."""
+        return self.first.seen > 0
+
+    @property
+    def speed(self) -> Speed | None:
+        """Of one request alone, by its answers or the backend's plan; None if there are neither."""
+        if not self.has_answered and not any(self.told):
+            return None
+        overhead_s, prompt_s, _, _ = self.first.rates
+        return Speed(overhead_s, prompt_s, sum(self.each.rates))
+
+    def expect(self, prior: Speed) -> None:
+        """Use this prior until the first answer."""
+        if not self.has_answered and prior != self._prior:
+            self._assume(prior)
+
+    def _assume(self, prior: Speed) -> None:
+        self._prior = prior
+        overhead_s, prompt_s, token_s = prior
+        self.first = Fit((overhead_s, prompt_s, _ASSUMED_KNOWN_SHARE * prompt_s, self._serial))
+        self.each = Fit((token_s * (1 - _ASSUMED_BATCH_SHARE), token_s * _ASSUMED_BATCH_SHARE))
+        self.service_s = overhead_s + _USUAL_ANSWER_TOKENS * token_s
 
     def is_due(self, now_s: float) -> bool:
         """Whether to learn from one more answer: from each until rates have settled, and where they are few.
@@ -138,6 +158,9 @@ class Rates:
         wait_s = prompt_s * load.pending_tokens
         if serial * queue_s > wait_s:
             wait_s = serial * queue_s
+        if load.stalled_s > wait_s:
+            # What has lasted so long will last as long again, whatever was usual before.
+            wait_s = load.stalled_s
         own_s = overhead_s + prompt_s * (load.prompt_tokens - known) + known_s * known
         base_s, each_s = self.each.rates
         return own_s + wait_s, wait_s, base_s + each_s * together
@@ -187,11 +210,3 @@ class Rates:
 
 def _together(beside: float, slots: int | None) -> float:
     return beside + 1 if slots is None else min(beside + 1, slots)
-
-
-def _assumed(offer: Offer) -> tuple[float, float, float]:
-    """What the backend's plan foretells, or what its lane is taken for."""
-    overhead_s, prompt_s, token_s = _ASSUMED[offer.lane]
-    if offer.first_token_s:
-        overhead_s, prompt_s = 0.1 * offer.first_token_s, 0.9 * offer.first_token_s / _TOLD_PROMPT_TOKENS
-    return overhead_s, prompt_s, offer.token_s or token_s

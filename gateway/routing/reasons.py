@@ -26,11 +26,14 @@ def of_candidate(predicted: Prediction) -> str:
         round(load_s) if load_s >= _WORTH_SAYING_S else 0,
         100 * load.matched_tokens // load.prompt_tokens if load.matched_tokens else 0,
         round(100 * predicted.failure_share) if predicted.failure_share > _RISK else 0,
+        predicted.is_untried,
     )
 
 
 @lru_cache(maxsize=1024)
-def _in_words(time_s: float, nano: int, wait_s: int, load_s: int, cached: int, failing: int) -> str:
+def _in_words(
+    time_s: float, nano: int, wait_s: int, load_s: int, cached: int, failing: int, is_untried: bool
+) -> str:
     """Every answer's header says it, and most say the same: to write it takes longer than to decide. Percents."""
     text = f"about {time_s:.1f} s and ${format_usd(nano)}"
     if wait_s:
@@ -41,6 +44,8 @@ def _in_words(time_s: float, nano: int, wait_s: int, load_s: int, cached: int, f
         text += f", {cached} % of the prompt cached"
     if failing:
         text += f", fails {failing} % of the time"
+    if is_untried:
+        text += ", not tried yet"
     return text
 
 
@@ -60,7 +65,10 @@ def of_decision(first: Sequence[tuple[Offer, Prediction]], rejected: Sequence[tu
     if own:
         return text + "; " + "; ".join(f"{other.label} {reason}" for other, reason in own)
     if len(first) > 1:
-        return text + f"; next {first[1][0].label}: {of_candidate(first[1][1])}"
+        second, foretold = first[1]
+        if second.lane == "cluster" and second.state == "starting":
+            return text + f"; {second.label} is not ready: {second.note}"
+        return text + f"; next {second.label}: {of_candidate(foretold)}"
     return text + "; the only one allowed and able"
 
 
@@ -82,6 +90,7 @@ def candidate_data(offer: Offer, predicted: Prediction) -> dict[str, Any]:
         "beside": predicted.load.beside,
         "failure_share": round(predicted.failure_share, 4),
         "cost_nano": predicted.cost_nano,
+        "is_tried": not predicted.is_untried,
     }
 
 

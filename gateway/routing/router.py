@@ -10,7 +10,7 @@ from gateway.identity.caller import Caller
 from gateway.lanes.base import Call, Lane, Offer
 from gateway.routing.accuracy import Accuracy, Report
 from gateway.routing.breaker import Breaker
-from gateway.routing.decision import Candidate, Decision, Rejection, rank, weigh
+from gateway.routing.decision import Candidate, Decision, Rejection, rank, ready_first, weigh
 from gateway.routing.dispatch import Dispatch, Memory
 from gateway.routing.health import LaneHealth
 from gateway.routing.lengths import OutputLengths
@@ -89,6 +89,7 @@ class Router:
                 more, unfit = self._weigh(instead, caller, call, chain)
                 candidates += more
                 rejections += unfit
+            ready_first(candidates)
         if not candidates:
             candidates = self._last_resort(need, rejections)
         return Decision(tuple(candidates), tuple(rejections), "", chain, caller.key_id, model)

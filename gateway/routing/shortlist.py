@@ -15,6 +15,7 @@ from gateway.routing.health import LaneHealth
 from gateway.routing.need import NO_PREFERENCES, Need
 from gateway.routing.policy import Ceiling, context_needed
 from gateway.routing.prediction import Known
+from gateway.routing.priors import prior_of
 
 # Records of backends and models that were not used for long are forgotten; nobody holds on to them for longer.
 _LASTS_S = 1.0
@@ -60,7 +61,14 @@ class Shortlists:
     def known(self, offers: Sequence[Offer]) -> list[Known]:
         """Offers with what is known of them."""
         records = [(offer, self._health.of(offer.label)) for offer in offers]
-        return [Known(offer, record, record.rates_of(offer)) for offer, record in records]
+        found = [Known(offer, record, record.rates_of(offer)) for offer, record in records]
+        untried = [known for known in found if known.offer.price is None and not known.rates.has_answered]
+        if untried:
+            twins = [speed for known in found if known.offer.price is None and (speed := known.rates.speed)]
+            for known in untried:
+                siblings = known.health.siblings_of(known.offer)
+                known.rates.expect(prior_of(known.offer, siblings, twins))
+        return found
 
     def _make(self, need: Need, caller: Caller, offers: Sequence[Offer], now_s: float) -> Shortlist:
         passed, rejections = sift(need, caller, offers)

@@ -73,7 +73,7 @@ class _Nonce(msgspec.Struct):
 
 
 class _Opened(msgspec.Struct):
-    session: Annotated[str, Meta(pattern="^[A-Za-z0-9_.~+/=-]{1,200}$")]
+    session: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.~+/=-]{1,200}\Z")]
     session_s: Annotated[int, Meta(ge=60, le=86_400)]
 
 

@@ -1,11 +1,12 @@
 """The one reader of environment and settings file; everything else receives plain values."""
 
 import difflib
+import json
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import Field, ValidationError
 from pydantic.fields import FieldInfo
@@ -85,7 +86,8 @@ class Settings(BaseSettings):
     )
 
     data_dir: WholePath = Field(
-        default_factory=lambda: default_data_dir(), description="Folder of everything kept."
+        default_factory=lambda: default_data_dir(),
+        description="Folder of everything kept; ~/.local/share/millrace by default.",
     )
     server: ServerSettings = ServerSettings()
     database: DatabaseSettings = DatabaseSettings()
@@ -182,7 +184,7 @@ def read_settings(**given: Any) -> Settings:
 
 def refuse_unknown(environment: Mapping[str, str]) -> None:
     """Raises SettingsInvalid for a MILLRACE_* variable that sets nothing, with the nearest that does."""
-    known = dict(variables())
+    known = [variable.name for variable in variables()]
     for name in sorted(environment):
         if not name.startswith(ENV_PREFIX):
             continue
@@ -193,16 +195,35 @@ def refuse_unknown(environment: Mapping[str, str]) -> None:
         raise SettingsInvalid(f"{name} is no setting" + (f"; did you mean {near[0]}?" if near else ""))
 
 
-def variables() -> Iterator[tuple[str, str]]:
-    """Every setting's variable with its description, for checks and documentation."""
+class Variable(NamedTuple):
+    """A setting as people read of it. `default` is what they would write themselves; empty if that is nothing."""
+
+    name: str
+    default: str
+    description: str
+
+
+def variables() -> Iterator[Variable]:
+    """Every setting's variable, for checks and documentation."""
     for name, field in Settings.model_fields.items():
         variable = ENV_PREFIX + name.upper()
         section = field.annotation
         if isinstance(section, type) and issubclass(section, Section):
             for inner, inner_field in section.model_fields.items():
-                yield variable + _DELIMITER + inner.upper(), inner_field.description or ""
+                yield _variable(variable + _DELIMITER + inner.upper(), inner_field)
         else:
-            yield variable, field.description or ""
+            yield _variable(variable, field)
+
+
+def _variable(name: str, field: FieldInfo) -> Variable:
+    default = None if field.default_factory else field.default
+    if default is None or default in ("", (), {}):
+        text = ""
+    elif isinstance(default, float):
+        text = f"{default:.12g}"
+    else:
+        text = default if isinstance(default, str) else json.dumps(default)
+    return Variable(name, text, field.description or "")
 
 
 def default_data_dir() -> Path:

@@ -21,9 +21,9 @@ class PolicySettings(Section):
 
 class RoutingSettings(Section):
     target_s: float = Field(
-        30.0, gt=0, description="Predicted seconds to the first token from which waiting costs."
+        2.0, gt=0, description="Predicted seconds to the first token from which waiting costs."
     )
-    time_nano_per_s: int = Field(1_000_000, ge=0, description="Worth of a second past the target, in nano-USD.")
+    time_nano_per_s: int = Field(10_000_000, ge=0, description="Worth of a second past the target, in nano-USD.")
     speed_nano_per_s: int = Field(
         1000,
         ge=0,

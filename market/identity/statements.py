@@ -5,7 +5,7 @@ Each is a signed record for good. A book takes them only after `check_statement`
 
 from msgspec import Struct
 
-from accounting.proofs.signing import Signer, is_signed
+from accounting.proofs.signing import Signer, is_key, is_signed
 from market.errors import IdentityInvalid
 from market.identity.keys import identity_of
 from market.records.canonical import canonical
@@ -72,6 +72,8 @@ def check_statement(record: Record) -> None:
         keys = bytes.fromhex(founding.root_key), bytes.fromhex(founding.recovery_key)
         if identity_of(*keys) != record.issuer or founding.root_key != record.key or keys[0] == keys[1]:
             raise IdentityInvalid("a founding is by its root key, has another for recovery, and hashes to the id")
+        if not is_key(keys[1]):
+            raise IdentityInvalid("the recovery key is no Ed25519 key that a signature can be believed of")
     elif record.kind == "rotation":
         _check_rotation(record, record.read("rotation", Rotation))
     elif record.kind == "revocation" and record.name != record.read("revocation", Revocation).key:

@@ -5,8 +5,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-TimeOfDay = Annotated[str, Meta(pattern="^([01][0-9]|2[0-3]):[0-5][0-9]$")]
-UtcOffset = Annotated[str, Meta(pattern="^[+-](0[0-9]|1[0-4]):[0-5][0-9]$")]
+TimeOfDay = Annotated[str, Meta(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]\Z")]
+UtcOffset = Annotated[str, Meta(pattern=r"^[+-](0[0-9]|1[0-4]):[0-5][0-9]\Z")]
 Weekday = Annotated[int, Meta(ge=0, le=6)]
 
 _MINUTE_MS = 60_000

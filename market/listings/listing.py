@@ -27,7 +27,7 @@ TIERS: tuple[Tier, ...] = ("declared", "canary", "logprob", "redundancy", "toplo
 """What was looked at, from nothing upwards; the last two are reserved. None says that a model is the one."""
 
 Id = Annotated[str, Meta(min_length=1, max_length=200)]
-CountryCode = Annotated[str, Meta(pattern="^[A-Z]{2}$")]
+CountryCode = Annotated[str, Meta(pattern=r"^[A-Z]{2}\Z")]
 Length = Annotated[int, Meta(ge=1, le=2**30)]
 Share = Annotated[int, Meta(ge=0, le=10**6)]
 

@@ -77,9 +77,10 @@ def slot_of(record: Record) -> Slot:
     return Slot(record.kind, record.issuer, record.key, record.name)
 
 
-def _order(record: Record) -> tuple[int, str]:
-    # Two records of one revision are the issuer's fault; everybody must still keep the same one.
-    return record.revision, record.digest
+def _order(record: Record) -> tuple[int, str, bytes]:
+    # Two records of one revision are the issuer's fault; everybody must still keep the same one. So are two
+    # signatures over the same members, which have one digest.
+    return record.revision, record.digest, record.raw
 
 
 def _with_room(slots: Iterable[Slot]) -> list[Slot]:

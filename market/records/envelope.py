@@ -2,7 +2,8 @@
 
 A record is a JSON object in canonical form, of which there is exactly one; anything else is refused, so that a
 record cannot be changed into another one that means the same. The signature is Ed25519 over `DOMAIN` and the
-canonical form of all other members. Members that are not known here are signed and kept like the others.
+canonical form of all other members; the record's digest is the SHA-256 of the same bytes. Members that are not
+known here are signed and kept like the others.
 """
 
 import hashlib
@@ -13,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from accounting.proofs.signing import Signer, is_signed
+from accounting.proofs.signing import Signer, is_key, is_signed
 from market.errors import RecordInvalid
 from market.records.amounts import read_amount, write_amount
 from market.records.canonical import INTEGER_MAX, canonical
@@ -52,10 +53,10 @@ LIFETIME_MAX_MS: dict[Kind, int | None] = {
 }
 """How long after it was made a record of each kind may expire; None for what stays true for good."""
 
-Hex32 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+Hex32 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 """32 bytes: a SHA-256, an identity or a public key."""
-Hex64 = Annotated[str, Meta(pattern="^[0-9a-f]{128}$")]
-Name = Annotated[str, Meta(pattern="^[A-Za-z0-9._@:-]{1,96}$")]
+Hex64 = Annotated[str, Meta(pattern=r"^[0-9a-f]{128}\Z")]
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._@:-]{1,96}\Z")]
 Count = Annotated[int, Meta(ge=0, le=INTEGER_MAX)]
 
 B = TypeVar("B", bound=Struct)
@@ -80,6 +81,7 @@ class Record:
 
     Whether that key may speak for that identity is the identity's history to say. `name` tells records of one
     kind and issuer apart, `revision` which of those with the same name is the newest. Times are the issuer's.
+    `digest` is of what is signed: a second signature over the same members makes no second record.
     """
 
     kind: Kind
@@ -153,8 +155,11 @@ def open_record(raw: bytes) -> Record:
     except msgspec.ValidationError as error:
         raise _invalid(error, "") from None
     _check_lifetime(envelope)
-    signature = bytes.fromhex(members.pop("signature"))
-    if not is_signed(bytes.fromhex(envelope.key), signature, DOMAIN + canonical(members)):
+    key, signature = bytes.fromhex(envelope.key), bytes.fromhex(members.pop("signature"))
+    if not is_key(key):
+        raise RecordInvalid("key", "is no Ed25519 key that a signature can be believed of")
+    signed = DOMAIN + canonical(members)
+    if not is_signed(key, signature, signed):
         raise RecordInvalid("signature", "is not that of this key over this record")
     return Record(
         envelope.kind,
@@ -166,7 +171,7 @@ def open_record(raw: bytes) -> Record:
         envelope.expires_ms,
         canonical(envelope.body),
         raw,
-        hashlib.sha256(raw).hexdigest(),
+        hashlib.sha256(signed).hexdigest(),
     )
 
 

@@ -223,6 +223,7 @@ def test_the_newest_migration_is_taken_back_and_done_again(empty_dsn: str) -> No
             move(config_of(session.connection()), revision)
             columns = {column["name"] for column in inspect(session.connection()).get_columns("payer")}
         assert ("auto_month_nano" in columns) is (revision == "0025")
+    upgrade(engine)
     with read_sessions(engine)() as session:
         payer = session.get_one(Payer, "ann")
         assert (payer.customer_id, payer.auto_day_max, payer.auto_month_nano) == ("cus_1", 4, AUTO_MONTH_NANO)

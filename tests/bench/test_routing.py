@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.routing import BOX, FLEETS, measure, simulate
+from bench.routing import BOX, FLEETS, POLICIES, measure, simulate
 from bench.routing_policies import LeastBusy
 from bench.simulator import BLOCK_TOKENS, Query
 
@@ -22,7 +22,7 @@ def test_a_server_takes_the_time_that_its_figures_say() -> None:
 def test_the_formula_is_ahead_on_a_mixed_fleet() -> None:
     fleet = FLEETS[1]
     formula, *others = (
-        measure(fleet, policy, is_bursty=True, lasts_s=90.0, seeds=(1,))
+        measure(fleet, POLICIES[policy], is_bursty=True, lasts_s=90.0, seeds=(1,))
         for policy in ("formula", "round robin", "least busy", "cache aware")
     )
     for other in others:

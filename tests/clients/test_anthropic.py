@@ -60,6 +60,23 @@ def test_tools_are_called_and_answered(client: anthropic.Anthropic, served: Serv
     assert [message["role"] for message in sent] == ["user", "assistant", "tool", "tool"]
 
 
+def test_tools_that_the_client_has_found_are_named(client: anthropic.Anthropic, served: Served) -> None:
+    """Claude Code looks for tools by itself, and sends those it has found with the next request."""
+    found: anthropic.types.ToolResultBlockParam = {
+        "type": "tool_result",
+        "tool_use_id": "call_1",
+        "content": [{"type": "tool_reference", "tool_name": "weather"}],
+    }
+    history: list[anthropic.types.MessageParam] = [
+        USER,
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "call_1", "name": "search", "input": {}}]},
+        {"role": "user", "content": [found]},
+    ]
+    client.messages.create(model=MODEL, max_tokens=64, messages=history, tools=[TOOL])
+    sent = served.backend.last(MODEL).body["messages"][-1]
+    assert (sent["role"], sent["content"]) == ("tool", "The tool weather can be called now.")
+
+
 def test_pictures_are_seen(client: anthropic.Anthropic) -> None:
     picture: anthropic.types.ImageBlockParam = {
         "type": "image",

@@ -92,10 +92,62 @@ def test_a_response_goes_on_from_the_one_before(client: OpenAI, served: Served) 
         client.responses.create(model=MODEL, input="Hi", previous_response_id=first.id)
 
 
-def test_what_runs_at_openai_is_refused(client: OpenAI) -> None:
-    with pytest.raises(BadRequestError) as refused:
-        client.responses.create(model=MODEL, input="Hi", tools=[{"type": "web_search"}])
-    assert refused.value.param == "tools[0].type"
+GROUPED: Any = [
+    FUNCTIONS[0],
+    {"type": "namespace", "name": "home", "description": "At home.", "tools": FUNCTIONS},
+    {"type": "namespace", "name": "mcp__away__", "description": "", "tools": [FUNCTIONS[0]]},
+    {"type": "custom", "name": "patch", "format": {"type": "grammar", "syntax": "lark", "definition": "start: A"}},
+]
+CALLED = [
+    ("weather", None, "weather"),
+    ("patch", None, "patch"),
+    ("weather", "home", "home__weather"),
+    ("time", "home", "home__time"),
+    ("weather", "mcp__away__", "mcp__away__weather"),
+]
+
+
+def test_grouped_and_custom_tools_are_functions_and_come_back_as_they_were_sent(
+    client: OpenAI, served: Served
+) -> None:
+    """As Codex sends its own tools and those of MCP servers; two groups may have a function of the same name."""
+    first = client.responses.create(model=MODEL, input="Hi", tools=GROUPED)
+    sent = served.backend.last(MODEL).body["tools"]
+    assert [tool["function"]["name"] for tool in sent] == [flat for _, _, flat in CALLED]
+    assert sent[2]["function"]["description"] == "At home."
+    assert "start: A" in sent[1]["function"]["description"]
+    calls = [item for item in first.output if item.type in ("function_call", "custom_tool_call")]
+    assert [(call.name, call.namespace) for call in calls] == [(name, group) for name, group, _ in CALLED]
+    with client.responses.stream(model=MODEL, input="Hi", tools=GROUPED) as stream:
+        done = [event.item for event in stream if event.type == "response.output_item.done"]
+    assert [getattr(item, "namespace", "none") for item in done[-5:]] == [group for _, group, _ in CALLED]
+    outputs: Any = [{"type": f"{call.type}_output", "call_id": call.call_id, "output": "sunny"} for call in calls]
+    # What was called is in the conversation by the names that the model knows, whether it is sent or stored.
+    for history in ({"input": outputs, "previous_response_id": first.id}, {"input": [*calls, *outputs]}):
+        answer = client.responses.create(model=MODEL, tools=GROUPED, **history)
+        assert answer.output_text.startswith("It is sunny and sunny")
+        asked = served.backend.last(MODEL).body["messages"]
+        assistant = next(message for message in asked if message["role"] == "assistant")
+        assert [call["function"]["name"] for call in assistant["tool_calls"]] == [flat for _, _, flat in CALLED]
+        assert json.loads(assistant["tool_calls"][1]["function"]["arguments"]) == {"input": json.dumps(FILLED)}
+
+
+def test_tools_that_cannot_be_called_here_are_left_out_with_a_warning(client: OpenAI, served: Served) -> None:
+    hosted: Any = [{"type": "web_search"}, {"type": "code_interpreter", "container": {"type": "auto"}}]
+    answered = client.responses.with_raw_response.create(model=MODEL, input="Hi", tools=[*hosted, FUNCTIONS[0]])
+    warned = "tools left out, as they cannot be called here: web_search, code_interpreter"
+    assert answered.headers["x-millrace-warning"] == warned
+    assert [tool["function"]["name"] for tool in served.backend.last(MODEL).body["tools"]] == ["weather"]
+    assert [tool.type for tool in answered.parse().tools] == ["function"]
+    alone = client.responses.with_raw_response.create(model=MODEL, input="Hi", tools=hosted)
+    assert (alone.parse().output_text, alone.headers["x-millrace-warning"]) == (TEXT, warned)
+    assert "x-millrace-warning" not in client.responses.with_raw_response.create(model=MODEL, input="Hi").headers
+    # A request that insists on one of them cannot be answered as it wants.
+    forced: Any = ({"tool_choice": "required"}, {"tool_choice": hosted[0], "tools": [*hosted, FUNCTIONS[0]]})
+    for asked in forced:
+        with pytest.raises(BadRequestError) as refused:
+            client.responses.create(**{"model": MODEL, "input": "Hi", "tools": hosted} | asked)
+        assert (refused.value.param, refused.value.code) == ("tool_choice", "unsupported_feature")
 
 
 def test_embeddings_moderations_and_pictures(client: OpenAI) -> None:

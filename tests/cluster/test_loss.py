@@ -18,6 +18,7 @@ from cluster.errors import ClusterUnavailable
 from cluster.generation import GenerateRequest, Limits, TextPrompt, TokenEvent
 from cluster.models.manifest import Manifest
 from cluster.models.store import read_part
+from cluster.nodes.crew import Role
 from cluster.nodes.local_nodes import LocalNodes
 from cluster.nodes.node import Agent
 from cluster.nodes.node_options import NodeOptions
@@ -169,6 +170,47 @@ async def test_a_machine_that_nobody_reaches_is_the_one_that_is_left_out(tmp_pat
                 await until_left_out(logs)
                 assert (await cluster.ask(PROMPT)).token_ids == expected.token_ids
                 assert stages(cluster) == ["node-1"]
+
+
+class Liar(Agent):
+    """After so many frames of a ring, what its stage sends names a wrong epoch."""
+
+    honest_frames = 0
+
+    def __init__(self, options: NodeOptions) -> None:
+        super().__init__(options)
+        self._true_program = self._crew._program
+        self._crew._program = self._program  # type: ignore[method-assign]
+
+    def _program(self, role: Role) -> tuple[str, list[str]]:
+        module, arguments = self._true_program(role)
+        if role != "stage":
+            return module, arguments
+        return "tests.fakes.lying_stage", [*arguments, str(self.honest_frames)]
+
+
+class LateLiar(Liar):
+    honest_frames = 3
+
+
+@pytest.mark.parametrize("kind", [Liar, pytest.param(LateLiar, marks=pytest.mark.slow)])
+async def test_a_stage_that_names_a_wrong_epoch_is_left_out_at_once(tmp_path: Path, kind: type[Agent]) -> None:
+    """Its link ends with the first such frame, and the blame is its own; answers do not change."""
+    async with running_cluster(tmp_path, nodes=1, stages=2) as cluster:
+        expected = await cluster.ask(PROMPT)
+        with capture_logs() as logs:
+            async with newcomer(cluster, tmp_path / "liar", kind):
+                left_out = asyncio.create_task(until_left_out(logs))
+                while not left_out.done():
+                    assert (await cluster.ask(PROMPT)).token_ids == expected.token_ids
+                    await asyncio.wait((left_out,), timeout=0.5)
+                assert (await cluster.ask(PROMPT)).token_ids == expected.token_ids
+                assert stages(cluster) == ["node-1"]
+                [liar] = [m.node_id for m in cluster.controller.topology().members if m.name == "newcomer"]
+        told = [(line["node_id"], str(line["reason"])) for line in logs if line["event"] == "node left out"]
+        assert {node_id for node_id, _ in told} == {liar}, told
+        assert any("newcomer is left out for 30 s" in event.text for event in cluster.controller.events())
+        assert any("the machine before it speaks of epoch" in reason for _, reason in told), told
 
 
 @pytest.mark.slow

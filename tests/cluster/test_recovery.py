@@ -219,6 +219,18 @@ def test_who_says_what_happened_is_believed() -> None:
     assert found.close(broken) == {"c"}
 
 
+def test_who_sends_wrong_frames_is_to_blame_however_long_the_ring_has_served() -> None:
+    clock = Clock()
+    for served_s in (1.0, SETTLED_S):
+        found, broken = inquest(clock)
+        clock.now_s += served_s
+        found.hear(NodeId("b"), wire.Failed(5, "stage", "link broke", "c"))
+        found.hear(NodeId("c"), wire.Failed(5, "stage", "a wrong epoch", "b", cause="invalid"))
+        assert found.is_clear(broken)
+        assert found.close(broken) == {"b"}
+        assert not found.is_own_error
+
+
 def test_only_what_a_stage_itself_got_wrong_may_be_a_requests_doing() -> None:
     for failure, expected in (
         (wire.Failed(5, "stage", "exit status -9", cause="ended"), True),

@@ -63,6 +63,16 @@ async def test_nobody_is_told_to_dial_a_port_that_is_none(culprit: NodeId, answe
     assert not any(isinstance(message, wire.Connect) for _, message in machines.told)
 
 
+async def test_the_clear_word_on_a_broken_ring_counts_though_a_neighbour_speaks_first() -> None:
+    closed = wire.Failed(5, "stage", "closed the link", A)
+    lie = wire.Failed(5, "head", "a wrong epoch", C, "invalid")
+    with pytest.raises(NodeFailed, match="a wrong epoch") as failed:
+        await Machines().rollout((A, closed), (B, ready("stage", 9)), (A, lie)).run()
+    assert (failed.value.node_id, failed.value.peer_ids) == (C, (A,))
+    with pytest.raises(NodeFailed, match="closed the link"):
+        await Machines().rollout((A, closed)).run()
+
+
 @pytest.mark.parametrize(("lacking", "said"), [(A, "a: no llguidance"), (C, "c: no llguidance"), (None, "")])
 async def test_who_cannot_keep_to_schemas_is_named(lacking: NodeId | None, said: str) -> None:
     """Head and last stage both have to."""

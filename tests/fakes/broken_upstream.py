@@ -1,7 +1,7 @@
 """A backend that answers whatever bytes it was told to, over real sockets: wrong, late, endless or torn off.
 
-A request names its script in its `user` field, the one field that everybody passes on. Without a script, and to
-questions about models, the answers are good ones.
+A request names its script in its `user` field, or in its model's name where a dialect has no such field. Without a
+script, and to questions about models, the answers are good ones.
 """
 
 import asyncio
@@ -50,6 +50,8 @@ def said(text: str, finish: str | None = None) -> bytes:
 END = b"\n\n"
 SSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 EVENTS = (said("one"), said("two", "stop"), b"data: [DONE]" + END)
+UNFRAMED = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+"""Of a stream that ends with its connection, so that a lost server and a finished one look alike."""
 STREAM = SSE + b"".join(map(chunk, EVENTS)) + b"0\r\n\r\n"
 MESSAGE = {"index": 0, "message": {"role": "assistant", "content": "ok"}, "finish_reason": "stop"}
 CHAT = json.dumps(
@@ -127,7 +129,7 @@ class BrokenUpstream:
         good: tuple[Step, ...] = (STREAM if asked.get("stream") else whole(CHAT),)
         if b"/embeddings " in head:
             good = (whole(_VECTORS),)
-        return self.scripts.get(str(asked.get("user")), good)
+        return self.scripts.get(str(asked.get("user") or asked.get("model")), good)
 
     async def _answer(self, steps: tuple[Step, ...], writer: asyncio.StreamWriter) -> None:
         for step in steps:

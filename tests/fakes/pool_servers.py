@@ -141,6 +141,26 @@ sglang:token_usage{model_name="m",tp_rank="0"} 0.5
     )
 
 
+def llama_server(*flags: str, is_sleeping: bool | None = None) -> FakeServer:
+    """One model `m`. What it was not started for it answers with 501, before it reads the request."""
+
+    def refusing(status: int, message: str) -> Callable[[Json], web.Response]:
+        return lambda _: web.json_response({"error": {"code": status, "message": message}}, status=status)
+
+    embeds, reranks = "--embeddings" in flags or "--reranking" in flags, "--reranking" in flags
+    missing = refusing(400, '"input" must be provided')
+    return FakeServer(
+        {
+            "/v1/models": listed("m", owner="llamacpp", meta={"n_ctx": 4096}),
+            "/props": {"total_slots": 1, "is_sleeping": is_sleeping},
+            "/v1/completions": refusing(501, "This server does not support completions.") if embeds else missing,
+            "/v1/embeddings": missing if embeds else refusing(501, "This server does not support embeddings."),
+            "/v1/rerank": missing if reranks else refusing(501, "This server does not support reranking."),
+        },
+        "llama.cpp",
+    )
+
+
 def llama_router() -> FakeServer:
     def entry(name: str, **status: Json) -> Json:
         modalities = {"input_modalities": ["text", "image"], "output_modalities": ["text"]}
@@ -154,7 +174,7 @@ def llama_router() -> FakeServer:
         "data": [
             entry("a", value="loaded", args=["llama-server"])
             | {"meta": {"n_ctx": 8192, "ftype": "Q8_0", "size": 9}},
-            entry("b", value="unloaded"),
+            entry("b", value="unloaded", args=["llama-server", "--reranking"]),
             entry("c", value="unloaded", failed=True, exit_code=1),
         ],
     }

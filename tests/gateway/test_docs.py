@@ -5,6 +5,8 @@ Nothing that is gone still is, and what pages point to is there.
 
 import ast
 import re
+import textwrap
+import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,8 @@ _MADE = ("Refusal", "LineInvalid", "_Row")
 # What an identity signs for its house.
 _NO_COMMANDS = ("millrace seller",)
 _CODE = re.compile(r"[a-z]+(_[a-z]+)*")
+# Names of files look like settings.
+_FILES = (".db", ".json", ".key", ".keys", ".py", ".toml")
 
 
 def commands(group: Any, prefix: str = "millrace") -> Iterator[tuple[str, str]]:
@@ -50,8 +54,31 @@ def commands(group: Any, prefix: str = "millrace") -> Iterator[tuple[str, str]]:
 
 
 def test_every_setting_is_documented_as_it_is() -> None:
-    written = dict(re.findall(r"^\| `(MILLRACE_\w+)` \| (.*) \|$", OPERATIONS, re.MULTILINE))
-    assert written == dict(variables())
+    rows = re.findall(r"^\| `(MILLRACE_\w+)` \| (?:`(.*?)`)? ?\| (.*) \|$", OPERATIONS, re.MULTILINE)
+    assert set(rows) == {tuple(variable) for variable in variables()}
+
+
+def test_every_setting_that_a_page_names_is_one() -> None:
+    """In backticks as `section.name`, as a variable, and in examples of millrace.toml."""
+    names = {name.removeprefix("MILLRACE_").lower().replace("__", ".") for name, _, _ in variables()}
+    sections = {name.partition(".")[0] for name in names}
+    named = {(page.name, name) for page in WRITTEN_PAGES for name in settings_in(page.read_text())}
+    assert len(named) > 150
+    wrong = {(page, name) for page, name in named if name not in names and name.partition(".")[0] in sections}
+    assert wrong == set()
+
+
+def settings_in(text: str) -> Iterator[str]:
+    """Whatever looks like one; of nested ones `section.name`."""
+    for code in re.findall(r"`([^`\n]+)`", text):
+        dotted = re.findall(r"(?<![\w./:-])([a-z_]+\.[a-z_]+)(?![\w/(])", code)
+        yield from (name for name in dotted if not name.endswith(_FILES))
+    for name in re.findall(r"\bMILLRACE_([A-Z_]*[A-Z])(?!_?\w)", text):
+        yield name.lower().replace("__", ".")
+    for block in re.findall(r"(?:^ {4}.*\n|^ *\n)+", text, re.MULTILINE):
+        if re.search(r"^ {4}\[+[a-z_.]+\]+", block, re.MULTILINE):
+            for section, values in tomllib.loads(textwrap.dedent(block)).items():
+                yield from (f"{section}.{name}" for name in values)
 
 
 def test_every_command_is_documented_with_an_example() -> None:

@@ -39,7 +39,9 @@ from gateway.errors import PaymentRefused, to_api_error
 )
 def test_the_books_refusals_are_no_mistakes_of_ours(error: LedgerError, status: int, code: str) -> None:
     answer = to_api_error(error)
-    assert (answer.status, answer.code, answer.message) == (status, code, str(error))
+    assert (answer.status, answer.code) == (status, code)
+    # Accounts, amounts and rules are for operators.
+    assert str(error) not in answer.message
 
 
 def test_no_refusal_of_the_books_is_a_mistake_of_the_gateway() -> None:

@@ -94,10 +94,18 @@ def test_a_path_means_what_a_shell_would_make_of_it(monkeypatch: pytest.MonkeyPa
 
 
 def test_every_setting_has_a_variable_and_a_description() -> None:
-    listed = dict(variables())
+    listed = {variable.name: variable for variable in variables()}
     assert "MILLRACE_CLUSTER__MODEL" in listed
-    assert all(description for description in listed.values())
+    assert all(variable.description for variable in listed.values())
     refuse_unknown(dict.fromkeys(listed, "x"))
+
+
+def test_a_default_is_written_as_one_sets_it() -> None:
+    defaults = {variable.name: variable.default for variable in variables()}
+    assert defaults["MILLRACE_POLICY__LANES"] == '["cluster", "pool"]'
+    assert defaults["MILLRACE_ROUTING__HEDGING"] == "true"
+    assert defaults["MILLRACE_CLUSTER__MEMORY_SHARE"] == "1"
+    assert defaults["MILLRACE_CLUSTER__MODEL"] == defaults["MILLRACE_POOL__BACKENDS"] == ""
 
 
 def test_secrets_do_not_print(monkeypatch: pytest.MonkeyPatch) -> None:

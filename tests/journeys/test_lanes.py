@@ -174,6 +174,12 @@ def test_a_key_without_the_cloud_is_told_the_rule(lanes: Lanes) -> None:
     assert denied.value.code == "policy_lanes"
 
 
+def test_what_no_model_can_do_is_not_blamed_on_the_key(lanes: Lanes) -> None:
+    with pytest.raises(openai.BadRequestError, match="does not embed") as refused:
+        lanes.gateway.openai().embeddings.create(model="gpt-fake", input="A mill")
+    assert (refused.value.code, refused.value.param) == ("unsupported_feature", "model")
+
+
 def test_what_fits_nowhere_goes_to_the_cloud_or_names_the_rule(lanes: Lanes) -> None:
     raw = lanes.client().chat.completions.with_raw_response.create(model=DEMO_MODEL.name, messages=QUESTION)
     assert raw.headers["x-millrace-lane"] == "cloud"

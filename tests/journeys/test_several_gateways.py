@@ -16,13 +16,15 @@ from functools import partial
 from pathlib import Path
 
 import openai
+import psycopg
 import pytest
 from openai.types import Batch
 
 from accounting.ledger.health import findings
+from accounting.rules import local
 from gateway.database import open_engine, read_sessions
 from tests import crowds
-from tests.accounting.books import Books
+from tests.accounting.books import Books, usage
 from tests.crowds import (
     DEAR,
     DEAR_HELD_NANO,
@@ -82,6 +84,15 @@ class House:
             found = [finding.rule for finding in findings(session, time.time_ns())]
         engine.dispose()
         return found
+
+    def use(self, key_id: str, requests: int) -> None:
+        """Have the books know of requests of a key that ended a moment ago."""
+        engine = open_engine(self.dsn)
+        with Books(engine) as books:
+            for number in range(requests):
+                row = usage(f"{key_id}-{number}", key_id=key_id, user_id="ann", started_ns=time.time_ns() - 10**9)
+                books.post(local.local_use(row))
+        engine.dispose()
 
     def credit(self, user: str, amount_nano: int) -> None:
         engine = open_engine(self.dsn)
@@ -162,6 +173,71 @@ def test_places_are_those_of_both(house: House) -> None:
     assert house.provider.at_once_most == 9
     assert replies.served == 9
     assert {reply.status for reply in replies.refused} == {429}
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_slow_books_refuse_nobody_and_no_limit_is_forgotten(house: House, is_shared: bool) -> None:
+    """A key's first request comes while nobody can say what it used before."""
+    limit, used = 5, 2
+    with ExitStack() as stack:
+        gateway = house.gateways[0]
+        if not is_shared:
+            settings = {name: value for name, value in house.settings().items() if name != "REDIS__URL"}
+            alone = running_gateway(house.folder / "alone", model=None, settings=settings)
+            gateway = stack.enter_context(alone)
+            until(lambda: ask(gateway, gateway.api_key, FREE).status == 200 or None)
+        key = new_key(gateway, "ann", [{"measure": "requests", "amount": str(limit), "span": "day"}])
+        house.use(_key_id(gateway, key), used)
+        with _locked(house.dsn, "usage", "usage_sum"):
+            assert ask(gateway, key, FREE).status == 200
+        until(lambda: _is_idle(house.dsn) or None)
+        replies = [ask(gateway, key, FREE) for _ in range(limit)]
+    assert [reply.status for reply in replies] == [200] * (limit - used - 1) + [429] * (used + 1)
+
+
+@contextmanager
+def _locked(dsn: str, *tables: str) -> Iterator[None]:
+    """Inside the block nobody can read or write these."""
+    with psycopg.connect(dsn) as connection:
+        connection.execute(f"LOCK TABLE {', '.join(tables)} IN ACCESS EXCLUSIVE MODE")
+        yield
+        connection.rollback()
+
+
+def _is_idle(dsn: str) -> bool:
+    busy = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'millrace' AND state <> 'idle'"
+    with psycopg.connect(dsn) as connection:
+        (count,) = connection.execute(busy).fetchone() or (1,)
+    return bool(count == 0)
+
+
+@pytest.mark.parametrize("span", ["minute", "day"])
+def test_a_limit_holds_while_redis_forgets_all_again_and_again(house: House, span: str) -> None:
+    """With requests under way each time, and others that ended a moment before."""
+    limit, wave = 60, 16
+    key = new_key(house.gateways[0], "ann", [{"measure": "requests", "amount": str(limit), "span": span}])
+    waves: list[crowds.Replies] = []
+    while not waves or waves[-1].served:
+        waves.append(asyncio.run(_crowd_over_a_loss(house, key, wave)))
+        assert len(waves) <= 2 * limit // wave, "nobody was refused"
+    assert {reply.status for replies in waves for reply in replies.refused} == {429}
+    assert sum(replies.served for replies in waves) == limit
+
+
+async def _crowd_over_a_loss(house: House, key: str, size: int) -> crowds.Replies:
+    """Redis is emptied once all of the crowd are under way, or some were refused."""
+    replies = crowds.Replies()
+    house.provider.hold()
+    asking = asyncio.create_task(crowd(house.gateways, key, size, FREE, replies))
+    try:
+        async with asyncio.timeout(LONG_S):
+            while house.provider.at_once + len(replies.all) < size:
+                await asyncio.sleep(0.02)
+        with house.redis.client() as client:
+            client.flushall()
+    finally:
+        house.provider.release()
+    return await asking
 
 
 def _ended(client: openai.OpenAI, batch_id: str) -> Batch | None:
@@ -272,9 +348,14 @@ def test_credits_that_a_killed_gateway_had_put_aside_come_back(house: House) -> 
     until(lambda: house.findings() == [] or None)
 
 
+def _key_id(gateway: Gateway, key: str) -> str:
+    (key_id,) = (row["key_id"] for row in gateway.admin("/admin/keys") if key.startswith(row["prefix"]))
+    return str(key_id)
+
+
 def _booked(gateway: Gateway, key: str) -> int:
     """How many of a key's requests are in the books with what they cost."""
-    (key_id,) = (row["key_id"] for row in gateway.admin("/admin/keys") if key.startswith(row["prefix"]))
+    key_id = _key_id(gateway, key)
     rows = gateway.admin("/admin/requests")
     return sum(row["key_id"] == key_id and row["charge_nano"] > 0 and row["event_seq"] > 0 for row in rows)
 
@@ -344,9 +425,6 @@ def _lose_redis(house: House, key: str, n: int) -> None:
     """Kill it and start it again, empty; n paid requests are served in all."""
     served = sum(ask(gateway, key, PAID).status == 200 for gateway in house.gateways for _ in range(2))
     assert served == 4
-    # What was not reported counts twice, since this Redis comes back empty: as what the books know, and as what is
-    # reported late. So does what is spent from slices that were drawn before.
-    until(lambda: _is_reported(house.redis, served * PAID_NANO) or None)
     house.redis.kill()
     until_s = time.monotonic() + 4
     codes, from_slices = set(), 0
@@ -365,15 +443,9 @@ def _lose_redis(house: House, key: str, n: int) -> None:
     house.redis.start()
     for gateway in house.gateways:
         served += until(partial(_served_or_waiting, gateway, key))
-    served += _take_the_rest(house, key, PAID, "budget_exceeded", n - 2 * from_slices - served, quiet_s=3)
-    assert n - from_slices <= served + from_slices <= n
-
-
-def _is_reported(server: RedisServer, spent_nano: int) -> bool:
-    """Whether some budget has come to just this sum, of which a counter of Redis tells in `u`."""
-    with server.client() as client:
-        counters = [client.hget(name, "u") for name in client.scan_iter(_type="hash")]
-    return str(spent_nano).encode() in counters
+    # What was spent from slices that were drawn before is in the books, and counts once.
+    served += from_slices
+    assert served + _take_the_rest(house, key, PAID, "budget_exceeded", n - served, quiet_s=3) == n
 
 
 def _served_or_waiting(gateway: Gateway, key: str) -> int | None:

@@ -1,21 +1,25 @@
 """Signed records: one form only, nothing believed that was changed, books that agree whoever tells whom what."""
 
+import hashlib
 import json
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
 from accounting.money import MAX_EVENT_NANO
-from market.errors import RecordInvalid
+from accounting.proofs.signing import is_signed
+from market.errors import IdentityInvalid, RecordInvalid
+from market.identity.statements import check_statement, found
 from market.records.amounts import Amount
 from market.records.book import NAMES_MAX, Book, alive, book_of, forget, merge
 from market.records.canonical import INTEGER_MAX, canonical
 from market.records.envelope import DOMAIN, RECORD_BYTES_MAX, Record, open_record
 from market.records.exchange import differing, summary
 from market.records.standing import Standing
+from tests.market.curves import ANYONES_KEYS, FIELD, GROUP_ORDER, forged, signed_again
 from tests.market.parties import NOW_MS, id_of, key_of, said
 
 MINUTE_MS = 60_000
@@ -111,6 +115,90 @@ def test_there_are_no_other_bytes_that_say_the_same() -> None:
         assert other != raw
         with pytest.raises(RecordInvalid):
             open_record(other)
+
+
+def of_the_group(half: str, order: int) -> str:
+    """The next number that stands for the same."""
+    number = int.from_bytes(bytes.fromhex(half), "little") + order
+    return number.to_bytes(32, "little").hex()
+
+
+SIGNATURES: list[Callable[[str], str]] = [
+    lambda text: text + "\n",
+    lambda text: text + " ",
+    lambda text: " " + text,
+    lambda text: text[:64] + " " + text[64:],
+    lambda text: text.upper(),
+    lambda text: text[:64] + text[64:].upper(),
+    lambda text: text + "00",
+    lambda text: text[:-2],
+    lambda text: "0x" + text,
+    lambda text: text[:64] + of_the_group(text[64:], GROUP_ORDER),
+    lambda text: of_the_group(text[:64], FIELD) + text[64:],
+    lambda text: text.replace("a", "\uff41"),
+]
+"""Other ways to write one signature, and the other numbers that stand for it in the group."""
+TEXTS: list[Callable[[bytes], bytes]] = [
+    lambda raw: raw,
+    lambda raw: raw + b"\n",
+    lambda raw: b"\xef\xbb\xbf" + raw,
+    lambda raw: raw.replace(b":", b": ", 1),
+    lambda raw: raw.replace(b'"kind"', b'"\\u006bind"'),
+    lambda raw: json.dumps(dict(reversed(json.loads(raw).items())), separators=(",", ":")).encode(),
+    lambda raw: raw[:-1] + b',"signature":' + json.dumps(json.loads(raw)["signature"]).encode() + b"}",
+    lambda raw: canonical(json.loads(raw) | {"zone": "unsigned"}),
+    lambda raw: canonical({name: value for name, value in json.loads(raw).items() if value is not None}),
+    lambda raw: raw.replace(b'"v":1', b'"v":1.0'),
+    lambda raw: raw.replace(b'"revision":3', b'"revision":03'),
+]
+"""Other ways to write the object around it."""
+
+
+@given(st.sampled_from("abcdefgh"), st.sampled_from([lambda text: text, *SIGNATURES]), st.sampled_from(TEXTS))
+@settings(max_examples=200)
+def test_no_other_bytes_carry_what_was_signed(
+    name: str, spell: Callable[[str], str], write: Callable[[bytes], bytes]
+) -> None:
+    record = said("ann", "listing", Note(), name, 3, lasts_ms=MINUTE_MS)
+    members = json.loads(record.raw)
+    try:
+        other = write(canonical(members | {"signature": spell(members["signature"])}))
+    except (OverflowError, RecordInvalid):
+        assume(False)
+    assert open_record(record.raw) == record
+    if other != record.raw:
+        with pytest.raises(RecordInvalid):
+            open_record(other)
+
+
+def test_a_second_signature_over_the_same_members_makes_no_second_record() -> None:
+    """Only whoever has the key can make one: what others have named by its digest stays named."""
+    record = said("ann", "listing", Note(), lasts_ms=MINUTE_MS)
+    members = json.loads(record.raw)
+    del members["signature"]
+    signature = signed_again(hashlib.sha256(b"ann").digest(), DOMAIN + canonical(members))
+    again = open_record(canonical(members | {"signature": signature.hex()}))
+    assert again.raw != record.raw
+    assert again.digest == record.digest
+    assert book_of([again, record]) == book_of([record, again])
+    assert summary(book_of([again])) == summary(book_of([record]))
+
+
+@pytest.mark.parametrize("key", ANYONES_KEYS, ids=bytes.hex)
+def test_a_key_under_which_anyone_can_sign_is_none(key: bytes) -> None:
+    members = json.loads(said("ann", "listing", Note(), lasts_ms=MINUTE_MS).raw) | {"key": key.hex()}
+    del members["signature"]
+    for revision in range(200):
+        message = DOMAIN + canonical(members | {"revision": revision})
+        if signature := forged(key, message):
+            break
+    assert signature, "the library alone believes one of these"
+    assert not is_signed(key, signature, message)
+    with pytest.raises(RecordInvalid) as refused:
+        open_record(canonical(members | {"revision": revision, "signature": signature.hex()}))
+    assert refused.value.field == "key"
+    with pytest.raises(IdentityInvalid, match="recovery key"):
+        check_statement(found(key_of("ann"), key, NOW_MS))
 
 
 def resigned(**changed: object) -> bytes:

@@ -1,6 +1,6 @@
 """What a person should look at, each with what helps: machines, lanes, books, credits. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,13 +37,17 @@ class Alert:
     href: str = ""
 
 
-def of_cluster(status: str, reason: str, picture: Picture) -> list[Alert]:
-    """A ring that failed; what machines and the links between stages are warned of."""
+def of_cluster(status: str, reason: str, picture: Picture, absent: Mapping[str, str]) -> list[Alert]:
+    """A ring that failed; `absent` local nodes, with why; what machines and the links are warned of."""
     found = []
     if status == "failed":
         found.append(
             Alert("bad", f"The cluster does not serve: {reason}", "Its page says why", "/console/cluster")
         )
+    found += [
+        Alert("bad", f"{name} {why}", "The gateway's log has the node's last lines", "/console/cluster#events")
+        for name, why in absent.items()
+    ]
     for tank in picture.tanks:
         path = f"/console/cluster/machines/{tank.node_id}"
         found += [

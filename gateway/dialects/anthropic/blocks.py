@@ -8,7 +8,7 @@ from gateway.openai import STOPS_MAX, Extras, ModelName, PositiveTokens, Provide
 
 
 class Base64Source(Struct, frozen=True, tag="base64"):
-    media_type: Annotated[str, Meta(pattern=r"^[\w.+-]+/[\w.+-]+$")]
+    media_type: Annotated[str, Meta(pattern=r"^[\w.+-]+/[\w.+-]+\Z")]
     data: str
 
 
@@ -54,9 +54,15 @@ class ToolUse(Struct, frozen=True, tag="tool_use"):
     input: dict[str, Any] = {}
 
 
+class ToolReference(Struct, frozen=True, tag="tool_reference"):
+    """A tool that the client's own search for tools has found; the request has it among its tools."""
+
+    tool_name: str
+
+
 class ToolResult(Struct, frozen=True, tag="tool_result"):
     tool_use_id: Annotated[str, Meta(min_length=1, max_length=256)]
-    content: str | list[Text | Image | Document | SearchResult] = ""
+    content: str | list[Text | Image | Document | SearchResult | ToolReference] = ""
     is_error: bool | None = None
 
 

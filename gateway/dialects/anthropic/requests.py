@@ -19,6 +19,7 @@ from gateway.dialects.anthropic.blocks import (
     Thinking,
     Tool,
     ToolChoice,
+    ToolReference,
     ToolResult,
     ToolUse,
     Turn,
@@ -191,6 +192,8 @@ def _text_of(block: Any) -> str:
         return "\n".join([block.title, block.source, *(text.text for text in block.content)])
     if isinstance(block, Document):
         return block.source.data if isinstance(block.source, TextSource) else block.title or ""
+    if isinstance(block, ToolReference):
+        return f"The tool {block.tool_name} can be called now."
     return block.text if isinstance(block, Text) else ""
 
 

@@ -7,6 +7,7 @@ import msgspec
 
 from gateway.dialects.pieces import Said, Usage
 from gateway.dialects.responses.shapes import ResponsesRequest, TextFormat, Tool
+from gateway.dialects.responses.tools import ToolName
 from gateway.errors import ApiError
 
 Json = dict[str, Any]
@@ -27,7 +28,7 @@ def response_of_item(item: str) -> str | None:
     """The id of the response that an item belongs to; None for an item that is not ours."""
     kind, _, rest = item.partition("_")
     request_id, _, place = rest.rpartition("_")
-    return response_id(request_id) if kind in ("msg", "fc", "rs") and request_id and place else None
+    return response_id(request_id) if kind in ("msg", "fc", "ctc", "rs") and request_id and place else None
 
 
 def begun(asked: ResponsesRequest, request_id: str, *, is_stored: bool) -> Json:
@@ -56,7 +57,7 @@ def begun(asked: ResponsesRequest, request_id: str, *, is_stored: bool) -> Json:
         "temperature": 1.0 if asked.temperature is None else asked.temperature,
         "text": {"format": _format(chosen)},
         "tool_choice": asked.tool_choice or "auto",
-        "tools": [_tool(tool) for tool in asked.tools or ()],
+        "tools": [_tool(tool) for tool in asked.tools or () if tool.type in ("function", "custom", "namespace")],
         "top_logprobs": asked.top_logprobs or 0,
         "top_p": 1.0 if asked.top_p is None else asked.top_p,
         # What does not fit is refused, whatever was wished.
@@ -107,9 +108,21 @@ def _usage(usage: Usage) -> Json:
     }
 
 
+def call_item(call_id: str, tool: ToolName) -> Json:
+    """A call of a tool of the client's, before its arguments or its input."""
+    named: Json = {"call_id": call_id, "name": tool.name}
+    if tool.namespace is not None:
+        named["namespace"] = tool.namespace
+    if tool.is_custom:
+        return {"type": "custom_tool_call", **named, "input": ""}
+    return {"type": "function_call", "status": "in_progress", **named, "arguments": ""}
+
+
 def _tool(tool: Tool) -> Json:
     described = {name: value for name, value in msgspec.structs.asdict(tool).items() if value is not None}
-    return {"parameters": None, "strict": tool.strict is not False} | described
+    return (
+        {"parameters": None, "strict": tool.strict is not False} if tool.type == "function" else {}
+    ) | described
 
 
 def _format(chosen: TextFormat) -> Json:

@@ -1,10 +1,21 @@
 """Input items become the messages of a chat."""
 
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import msgspec
 
-from gateway.dialects.responses.shapes import CallItem, Item, MessageItem, OutputItem, Part
+from gateway.dialects.responses.shapes import (
+    CallItem,
+    CustomCallItem,
+    Item,
+    MessageItem,
+    OutputItem,
+    Part,
+    Tool,
+    ToolsItem,
+)
+from gateway.dialects.responses.tools import Toolbox, ToolName, arguments_of
 from gateway.errors import FeatureUnsupported, RequestInvalid
 from gateway.openai.reading import refusal
 
@@ -14,6 +25,7 @@ T = TypeVar("T")
 # What the model thought is the model's; backends would not know what to do with it.
 _THOUGHT = "reasoning"
 REFERENCE = "item_reference"
+_TOOLS = "additional_tools"
 
 
 def type_of(item: Item) -> str:
@@ -24,15 +36,23 @@ def type_of(item: Item) -> str:
     return "message" if "role" in item else REFERENCE
 
 
-def messages_of(items: list[Item], field: str = "input") -> list[Json]:
-    """Raises RequestInvalid and FeatureUnsupported by the item's place."""
+def tools_within(items: list[Item]) -> Iterator[tuple[str, Tool]]:
+    """Tools that items add to the request's own, each with its place. Raises RequestInvalid."""
+    for at, item in enumerate(items):
+        if type_of(item) == _TOOLS:
+            for number, tool in enumerate(convert(item, ToolsItem, f"input[{at}]").tools):
+                yield f"input[{at}].tools[{number}]", tool
+
+
+def messages_of(items: list[Item], tools: Toolbox, field: str = "input") -> list[Json]:
+    """Calls have the names of the functions in `tools`. Raises RequestInvalid and FeatureUnsupported by place."""
     messages: list[Json] = []
     for at, item in enumerate(items):
-        _add(messages, item, f"{field}[{at}]")
+        _add(messages, item, tools, f"{field}[{at}]")
     return messages
 
 
-def _add(messages: list[Json], item: Item, field: str) -> None:
+def _add(messages: list[Json], item: Item, tools: Toolbox, field: str) -> None:
     kind = type_of(item)
     if kind == "message":
         message = convert(item, MessageItem, field)
@@ -41,11 +61,14 @@ def _add(messages: list[Json], item: Item, field: str) -> None:
         messages.append({"role": role, "content": _content(message.content, f"{field}.content")})
     elif kind == "function_call":
         call = convert(item, CallItem, field)
-        function = {"name": call.name, "arguments": call.arguments}
-        _calling(messages).append({"id": call.call_id, "type": "function", "function": function})
-    elif kind == "function_call_output":
+        _call(messages, call.call_id, tools.function_name(ToolName(call.name, call.namespace)), call.arguments)
+    elif kind == "custom_tool_call":
+        custom = convert(item, CustomCallItem, field)
+        name = tools.function_name(ToolName(custom.name, custom.namespace, is_custom=True))
+        _call(messages, custom.call_id, name, arguments_of(custom.input))
+    elif kind in ("function_call_output", "custom_tool_call_output"):
         messages += _results(convert(item, OutputItem, field), field)
-    elif kind not in (_THOUGHT, REFERENCE):
+    elif kind not in (_THOUGHT, REFERENCE, _TOOLS):
         text = f"{field}: items of type {kind[:80]} belong to tools that run at OpenAI, and cannot be used here"
         raise FeatureUnsupported(text, param=f"{field}.type")
 
@@ -58,12 +81,12 @@ def convert(item: Item, shape: type[T], field: str) -> T:
         raise refusal(error, field) from None
 
 
-def _calling(messages: list[Json]) -> list[Json]:
-    """The calls of the assistant's message that stands last; what it says and calls in one turn is one message."""
+def _call(messages: list[Json], call_id: str, name: str, arguments: str) -> None:
+    """Into the assistant's message that stands last: what it says and calls in one turn is one message."""
     if not messages or messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": None})
-    calls: list[Json] = messages[-1].setdefault("tool_calls", [])
-    return calls
+    function = {"name": name, "arguments": arguments}
+    messages[-1].setdefault("tool_calls", []).append({"id": call_id, "type": "function", "function": function})
 
 
 def _results(result: OutputItem, field: str) -> list[Json]:

@@ -1,12 +1,14 @@
 """A Responses request becomes a chat request."""
 
 from collections.abc import Callable
+from itertools import chain
 
 import msgspec
 
 from gateway.dialects.base import Question
-from gateway.dialects.responses.items import Json, messages_of
-from gateway.dialects.responses.shapes import Item, ResponsesRequest, TextFormat, Tool
+from gateway.dialects.responses.items import Json, messages_of, tools_within
+from gateway.dialects.responses.shapes import Item, ResponsesRequest, TextFormat
+from gateway.dialects.responses.tools import Toolbox, ToolName, read_tools
 from gateway.errors import FeatureUnsupported, RequestInvalid
 from gateway.openai import Extras, read_request
 from gateway.openai.reading import decode
@@ -24,11 +26,13 @@ _ELSEWHERE = {
 class ResponsesQuestion(Question, frozen=True, kw_only=True):
     """`own_items` is the request's own input; with what is stored before it, it became the chat.
 
-    `keep` takes the finished response, where it is to be stored, of the given `owner` under the label `privacy`.
+    `tools` are the functions that the model may call. `keep` takes the finished response if it is to be stored,
+    of the given `owner` under the label `privacy`.
     """
 
     asked: ResponsesRequest
     own_items: tuple[Item, ...] = ()
+    tools: Toolbox = msgspec.field(default_factory=Toolbox)
     owner: str = ""
     privacy: Privacy = "public"
     keep: Callable[[StoredResponse], None] | None = None
@@ -79,19 +83,23 @@ def _said_by_user(text: str) -> Item:
 
 
 def _question(asked: ResponsesRequest, items: list[Item], own_items: list[Item]) -> ResponsesQuestion:
-    messages = _instructions(asked) + messages_of(items)
+    own_tools = ((f"tools[{at}]", tool) for at, tool in enumerate(asked.tools or ()))
+    tools = read_tools(chain(own_tools, tools_within(items)))
+    messages = _instructions(asked, tools) + messages_of(items, tools)
     chat: Json = {"model": asked.model, "messages": messages or [{"role": "user", "content": ""}]}
-    chat |= _tools(asked) | _sampling(asked) | _format(asked)
+    chat |= _tools(asked, tools) | _sampling(asked) | _format(asked)
     if asked.stream:
         chat |= {"stream": True, "stream_options": {"include_usage": True}}
     body = msgspec.json.encode(chat)
     request = read_request("chat", body)
-    return ResponsesQuestion("chat", request, body, asked=asked, own_items=tuple(own_items))
+    return ResponsesQuestion(
+        "chat", request, body, warning=tools.warning, asked=asked, own_items=tuple(own_items), tools=tools
+    )
 
 
-def _instructions(asked: ResponsesRequest) -> list[Json]:
+def _instructions(asked: ResponsesRequest, tools: Toolbox) -> list[Json]:
     if isinstance(asked.instructions, list):
-        return messages_of(asked.instructions, "instructions")
+        return messages_of(asked.instructions, tools, "instructions")
     return [{"role": "system", "content": asked.instructions}] if asked.instructions else []
 
 
@@ -114,44 +122,43 @@ def _sampling(asked: ResponsesRequest) -> Json:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _tools(asked: ResponsesRequest) -> Json:
-    if not asked.tools:
+def _tools(asked: ResponsesRequest, tools: Toolbox) -> Json:
+    choice = asked.tool_choice
+    if not tools.functions:
+        if tools.left_out and choice not in (None, "auto", "none"):
+            raise FeatureUnsupported(f"tool_choice: {tools.warning}", param="tool_choice")
         return {}
-    tools = [_tool(tool, f"tools[{at}]") for at, tool in enumerate(asked.tools)]
-    chosen: Json = {"tools": tools}
-    if asked.tool_choice is not None:
-        chosen |= _choice(asked.tool_choice, tools)
+    chosen: Json = {"tools": tools.functions}
+    if choice is not None:
+        chosen |= _choice(choice, tools)
     if asked.parallel_tool_calls is not None:
         chosen["parallel_tool_calls"] = asked.parallel_tool_calls
     return chosen
 
 
-def _tool(tool: Tool, field: str) -> Json:
-    if tool.type != "function":
-        text = f"{field}: {tool.type[:80]} runs at OpenAI; only tools of type function can be called here"
-        raise FeatureUnsupported(text, param=f"{field}.type")
-    if tool.name is None:
-        raise RequestInvalid(f"{field}.name: missing", param=f"{field}.name", code="missing_required_parameter")
-    function: Json = {"name": tool.name, "parameters": tool.parameters or {"type": "object", "properties": {}}}
-    more = {"description": tool.description, "strict": tool.strict}
-    return {"type": "function", "function": function | {k: v for k, v in more.items() if v is not None}}
-
-
-def _choice(choice: str | Json, tools: list[Json]) -> Json:
-    """How tools are chosen; some of them alone where only these are allowed."""
+def _choice(choice: str | Json, tools: Toolbox) -> Json:
+    """How tools are chosen; some of them alone if only these are allowed."""
     if isinstance(choice, str):
         return {"tool_choice": choice}
-    if choice.get("type") == "function":
-        return {"tool_choice": {"type": "function", "function": {"name": choice.get("name")}}}
+    if choice.get("type") in ("function", "custom"):
+        return {"tool_choice": {"type": "function", "function": {"name": _chosen(choice, tools)}}}
     if choice.get("type") != "allowed_tools":
-        text = "tool_choice: a mode, a function or allowed_tools is expected; other tools run at OpenAI"
+        text = "tool_choice: a mode, a function, a custom tool or allowed_tools is expected; others run at OpenAI"
         raise FeatureUnsupported(text, param="tool_choice")
     listed = choice.get("tools")
-    names = {one.get("name") for one in listed if isinstance(one, dict)} if isinstance(listed, list) else set()
-    allowed = [tool for tool in tools if tool["function"]["name"] in names]
+    names = {_chosen(one, tools) for one in listed if isinstance(one, dict)} if isinstance(listed, list) else set()
+    allowed = [tool for tool in tools.functions if tool["function"]["name"] in names]
     if not allowed:
         raise RequestInvalid("tool_choice.tools: names none of the tools", param="tool_choice.tools")
     return {"tools": allowed, "tool_choice": choice.get("mode", "auto")}
+
+
+def _chosen(choice: Json, tools: Toolbox) -> str:
+    """The name of the function that an entry of the choice means."""
+    name, namespace = choice.get("name"), choice.get("namespace")
+    if not isinstance(name, str) or not isinstance(namespace, str | None):
+        return ""
+    return tools.function_name(ToolName(name, namespace, is_custom=choice.get("type") == "custom"))
 
 
 def _format(asked: ResponsesRequest) -> Json:

@@ -34,6 +34,16 @@ class CallItem(Struct, frozen=True):
     call_id: Name
     name: Name
     arguments: str
+    namespace: Name | None = None
+
+
+class CustomCallItem(Struct, frozen=True):
+    """A call of a tool whose input is free text."""
+
+    call_id: Name
+    name: Name
+    input: str
+    namespace: Name | None = None
 
 
 class OutputItem(Struct, frozen=True):
@@ -47,12 +57,22 @@ class ReferenceItem(Struct, frozen=True):
     id: Name
 
 
-class Tool(Struct, frozen=True):
+class Tool(Struct, frozen=True, omit_defaults=True):
+    """`tools` are those of a group, `format` is that of a custom tool's input."""
+
     type: str
     name: Name | None = None
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
+    format: dict[str, Any] | None = None
+    tools: "Annotated[list[Tool], Meta(max_length=TOOLS_MAX)] | None" = None
+
+
+class ToolsItem(Struct, frozen=True):
+    """Tools that the client adds within its input."""
+
+    tools: Annotated[list[Tool], Meta(max_length=TOOLS_MAX)]
 
 
 class TextFormat(Struct, frozen=True):

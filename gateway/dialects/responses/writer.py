@@ -8,8 +8,9 @@ import msgspec
 from gateway.dialects.base import Question
 from gateway.dialects.chat_writer import MIXED_CALLS, ChatWriter
 from gateway.dialects.pieces import CallPart, Piece
-from gateway.dialects.responses.answer import begun, ended, failed, item_id, logprobs_of, response_id
+from gateway.dialects.responses.answer import begun, call_item, ended, failed, item_id, logprobs_of, response_id
 from gateway.dialects.responses.requests import ResponsesQuestion
+from gateway.dialects.responses.tools import input_of
 from gateway.errors import ApiError
 from gateway.responses.store import StoredResponse
 
@@ -101,11 +102,13 @@ class ResponseWriter(ChatWriter):
         if self._open != name:
             if not self._begins(part):
                 return [self.fail(MIXED_CALLS)]
-            call: Json = {"type": "function_call", "status": "in_progress", "call_id": part.id, "name": part.name}
-            events = self._add_item("fc", call | {"arguments": ""}, name)
+            tool = self._question.tools.known(part.name)
+            events = self._add_item("ctc" if tool.is_custom else "fc", call_item(part.id, tool), name)
         if part.arguments:
             self._words.append(part.arguments)
-            events.append(self._item_event("response.function_call_arguments.delta", delta=part.arguments))
+            # A custom tool's input is within its function's arguments, and told when these are whole.
+            if "arguments" in self._output[-1]:
+                events.append(self._item_event("response.function_call_arguments.delta", delta=part.arguments))
         return events
 
     def _add_item(self, kind: str, item: Json, name: str) -> list[bytes]:
@@ -123,7 +126,7 @@ class ResponseWriter(ChatWriter):
         item, kind = self._output[-1], self._open
         self._open = None
         item["status"] = "completed"
-        events = self._part_done(kind, item["content"][0]) if "content" in item else [self._call_done(item)]
+        events = self._part_done(kind, item["content"][0]) if "content" in item else self._call_done(item)
         done = self._event("response.output_item.done", output_index=len(self._output) - 1, item=item)
         return [*events, done]
 
@@ -133,8 +136,10 @@ class ResponseWriter(ChatWriter):
             return
         words, self._words = "".join(self._words), []
         item = self._output[-1]
-        if "content" not in item:
+        if "arguments" in item:
             item["arguments"] += words
+        elif "input" in item:
+            item["input"] = input_of(words)
         else:
             item["content"][0]["refusal" if self._open == "refusal" else "text"] += words
 
@@ -143,9 +148,13 @@ class ResponseWriter(ChatWriter):
         done = self._part_event(f"response.{kind}.done", **said)
         return [done, self._part_event("response.content_part.done", part=part)]
 
-    def _call_done(self, item: Json) -> bytes:
+    def _call_done(self, item: Json) -> list[bytes]:
+        if "input" in item:
+            kind = "response.custom_tool_call_input"
+            delta = self._item_event(f"{kind}.delta", delta=item["input"])
+            return [delta, self._item_event(f"{kind}.done", input=item["input"])]
         kind = "response.function_call_arguments.done"
-        return self._item_event(kind, name=item["name"], arguments=item["arguments"])
+        return [self._item_event(kind, name=item["name"], arguments=item["arguments"])]
 
     def _ended(self) -> Json:
         response = ended(self._response, self.said, self._output)

@@ -24,8 +24,11 @@ class ModelMeta(Struct, frozen=True):
 
 
 class LoadStatus(Struct, frozen=True):
+    """`args` are the words that a model's server is started with."""
+
     value: str = ""
     failed: bool = False
+    args: list[str] | None = None
 
 
 class Architecture(Struct, frozen=True):

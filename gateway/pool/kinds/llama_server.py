@@ -5,20 +5,30 @@ every endpoint answers 503. /metrics is written only with --metrics.
 
 Newer ones may be set to sleep when idle. /props, /models and /metrics leave them asleep; /slots wakes them and is
 therefore asked of older ones alone, which have no `is_sleeping`.
+
+It embeds only with --embeddings and reranks only with --reranking, which none of these endpoints tell. Without the
+flag it answers any such request with 501, before it reads what is in it. So it is asked once with empty requests.
 """
 
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath, PureWindowsPath
 
 from msgspec import Struct
 
 from gateway.lanes.features import Feature
-from gateway.pool.asking import Asker
+from gateway.openai import GENERATES, Kind
+from gateway.pool.asking import Asker, Reply
 from gateway.pool.gauges import count, read_gauges
 from gateway.pool.kinds.base import ListedModel, positive, read_list
 from gateway.pool.report import LANGUAGE, BackendReport, Listing, ModelReport, abilities
 
 _RUNNING = "llamacpp:requests_processing"
 _WAITING = "llamacpp:requests_deferred"
+_NOT_SUPPORTED = 501
+# Embeddings for each token instead of one for the text, which OpenAI's API does not have.
+_NO_POOLING = b"Pooling type 'none'"
+_EMBEDDING_FLAGS = frozenset(("--embedding", "--embeddings"))
+_RERANKING_FLAGS = frozenset(("--rerank", "--reranking"))
 
 
 class _Generation(Struct, frozen=True):
@@ -54,17 +64,53 @@ class _Slot(Struct, frozen=True):
     is_processing: bool = False
 
 
+@dataclass(slots=True)
 class LlamaServerReader:
+    """Asks once what the server does: that does not change as long as it runs."""
+
+    _kinds: frozenset[Kind] | None = field(default=None, init=False)
+
     async def read(self, asker: Asker) -> BackendReport:
         listed = read_list(await asker.models())
         props = (await asker.get("/props")).read(_Props) or _Props()
         running, queued = await _load(asker, may_sleep=props.is_sleeping is not None)
+        is_router = any(entry.status for entry in listed)
+        if self._kinds is None and not props.is_sleeping and not is_router:
+            self._kinds = await _ask_kinds(asker)
         listing = Listing()
         for entry in listed:
-            listing.take(_report(entry, props))
+            listing.take(_report(entry, props, self._kinds))
         return BackendReport(
             tuple(listing.models.values()), positive(props.total_slots), running, queued, warnings=listing.warnings
         )
+
+
+async def _ask_kinds(asker: Asker) -> frozenset[Kind] | None:
+    """None where the server cannot tell just now."""
+    replies = [await asker.post(path, {}) for path in ("/v1/completions", "/v1/embeddings", "/v1/rerank")]
+    if any(reply.status in (401, 403, 503) for reply in replies):
+        return None
+    generates, embeds, reranks = map(_supports, replies)
+    return _kinds(generates=generates, embeds=embeds, reranks=reranks)
+
+
+def _supports(reply: Reply) -> bool:
+    return reply.status != _NOT_SUPPORTED and _NO_POOLING not in reply.body
+
+
+def _kinds(*, generates: bool, embeds: bool, reranks: bool) -> frozenset[Kind]:
+    """A server that reranks takes texts to embed, too; a relevance is no embedding."""
+    found: set[Kind] = set(GENERATES) if generates else set()
+    if reranks:
+        found.add("rerank")
+    elif embeds:
+        found.add("embedding")
+    return frozenset(found)
+
+
+def _kinds_by_args(args: list[str]) -> frozenset[Kind]:
+    embeds, reranks = not _EMBEDDING_FLAGS.isdisjoint(args), not _RERANKING_FLAGS.isdisjoint(args)
+    return _kinds(generates=not (embeds or reranks), embeds=embeds, reranks=reranks)
 
 
 async def _load(asker: Asker, *, may_sleep: bool) -> tuple[int | None, int | None]:
@@ -77,15 +123,18 @@ async def _load(asker: Asker, *, may_sleep: bool) -> tuple[int | None, int | Non
     return running, count(gauges, _WAITING)
 
 
-def _report(entry: ListedModel, props: _Props) -> ModelReport:
+def _report(entry: ListedModel, props: _Props, kinds: frozenset[Kind] | None) -> ModelReport:
+    """`kinds` are those of the only model; of a router's models their own arguments tell."""
     meta, status = entry.meta, entry.status
+    if status is not None and status.args is not None:
+        kinds = _kinds_by_args(status.args)
     context = positive(meta.n_ctx) if meta else None
     if context is None and props.default_generation_settings:
         context = positive(props.default_generation_settings.n_ctx)
     failed = status is not None and status.failed
     return ModelReport(
         name=entry.id,
-        kinds=LANGUAGE,
+        kinds=LANGUAGE if kinds is None else kinds,
         features=_features(entry, props),
         context_tokens=context,
         quantization=(meta.ftype if meta else None) or props.model_ftype,

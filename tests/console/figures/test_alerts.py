@@ -19,14 +19,16 @@ USD = 10**9
 
 def test_each_warning_of_the_cluster_comes_once_with_its_remedy() -> None:
     picture = sketch(household(), CARD).picture
-    found = alerts.of_cluster("ready", "", picture)
+    found = alerts.of_cluster("ready", "", picture, {})
     warned = [warning for tank in picture.tanks for warning in tank.warnings]
     assert warned
     for warning in warned:
         assert [alert.remedy.lower() for alert in found if warning.what in alert.what] == [warning.remedy.lower()]
     assert len({alert.what for alert in found}) == len(found)
     assert all(alert.href for alert in found)
-    failed = alerts.of_cluster("failed", "no room", picture)
+    (absent, *others) = alerts.of_cluster("ready", "", picture, {"node-1": "ended (killed by signal 9)"})
+    assert (absent.tone, absent.what, others) == ("bad", "node-1 ended (killed by signal 9)", found)
+    failed = alerts.of_cluster("failed", "no room", picture, {})
     assert failed[0].tone == "bad"
     assert "no room" in failed[0].what
 

@@ -1,6 +1,5 @@
 """Selling in a real browser: the wizard in every look, a real agent that its last page waits for, all pages."""
 
-import hashlib
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from gateway.data_folder import ADMIN_HEADER, DataFolder
 from gateway.selling.tables import metadata, sales
 from market.channels.terms import Terms
 from market.house.sellers import proof_message
+from market.records.envelope import open_record
 from tests.clusters import DEMO_MODEL
 from tests.console.browsing import admin_key, assert_accessible, sign_in
 from tests.gateways import Gateway, running_gateway
@@ -105,7 +105,7 @@ def trade(gateway: Gateway) -> Trade:
     ask("/market/v1/sellers", sam, **named, proof=proof)
     wanted = {"buyer": id_of("buyer"), "seller": id_of("seller"), "limit": "2.00"}
     raw = ask("/market/v1/allocations", ann, **wanted)["allocation"]
-    digest = hashlib.sha256(raw.encode()).hexdigest()
+    digest = open_record(raw.encode()).digest
     dealing = Dealing(Terms(id_of("buyer"), id_of("seller"), digest))
     dealing.serve(0, 10_000_000, 5_000)
     dealing.serve(1, 0, 1_000, tells=5_000)

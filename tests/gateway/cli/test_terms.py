@@ -10,7 +10,7 @@ import pytest
 from gateway.cli import output
 from tests.gateway.cli import beside
 from tests.gateway.cli.beside import MODEL, Outside, data, millrace
-from tests.gateways import Gateway, running_gateway
+from tests.gateways import Gateway, running_gateway, until
 
 BIG = {"model": "openai/m", "prompt_usd_per_mtok": "1.00", "completion_usd_per_mtok": "2.00"}
 
@@ -35,6 +35,10 @@ def priced(gateway: Gateway) -> tuple[str, str]:
     rows: list[dict[str, Any]] = data(millrace(gateway.folder, "prices", "list", "--json"))
     [row] = [row for row in rows if (row["lane"], row["model"]) == ("cloud", "big")]
     return row["prompt_usd_per_mtok"], row["completion_usd_per_mtok"]
+
+
+def test_the_cloud_worker_is_ready_before_anybody_asks(gateway: Gateway) -> None:
+    until(lambda: any("worker.ready" in line for line in gateway.log) or None)
 
 
 def test_a_price_is_set_and_taken_back(gateway: Gateway) -> None:

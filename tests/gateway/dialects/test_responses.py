@@ -143,7 +143,14 @@ def test_tools_and_formats_become_the_chats() -> None:
 @pytest.mark.parametrize(
     ("asked", "param", "kind"),
     [
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type", FeatureUnsupported),
+        ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice", FeatureUnsupported),
+        ({"tools": [{"type": "namespace", "tools": [TOOL]}]}, "tools[0].name", RequestInvalid),
+        (
+            {"tools": [{"type": "namespace", "name": "n", "tools": [{"type": "function"}]}]},
+            "tools[0].tools[0].name",
+            RequestInvalid,
+        ),
+        ({"input": [{"type": "additional_tools", "tools": [{}]}]}, "input[0].tools[0].type", RequestInvalid),
         ({"background": True}, "background", FeatureUnsupported),
         ({"conversation": "conv_1"}, "conversation", FeatureUnsupported),
         ({"input": [{"type": "computer_call"}]}, "input[0].type", FeatureUnsupported),

@@ -99,6 +99,11 @@ def changed(pair: Pair) -> str:
     return written(Telling((telling.records[0].replace("2000000000", "9000000000"),)))
 
 
+def with_more_behind(text: str) -> str:
+    packed = base64.urlsafe_b64decode(text.removeprefix(PREFIX) + "==")
+    return PREFIX + base64.urlsafe_b64encode(packed + b"more").decode().rstrip("=")
+
+
 TEXTS: list[Callable[[Pair], str]] = [
     of_other_people,
     in_anns_name,
@@ -107,6 +112,10 @@ TEXTS: list[Callable[[Pair], str]] = [
     of_a_revoked_key,
     changed,
     lambda pair: pair.invitation[:-40],
+    # What a lenient decoder passes over.
+    lambda pair: pair.invitation[:-9] + "!" + pair.invitation[-9:],
+    lambda pair: with_more_behind(pair.invitation),
+    lambda pair: written(msgspec.structs.replace(read(pair.invitation), url="http://192.0.2.1\n")),
     lambda _: "",
     lambda _: PREFIX + "AAAA",
     lambda _: PREFIX + "é",

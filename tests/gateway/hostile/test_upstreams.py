@@ -2,10 +2,12 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from typing import Any
 
 import pytest
 
-from tests.fakes.broken_upstream import CHAT, EVENTS, SSE, STREAM, Endless, Step, chunk, said, whole
+from tests.fakes.broken_upstream import CHAT, EVENTS, SSE, STREAM, UNFRAMED, Endless, Step, chunk, said, whole
 from tests.gateway.hostile.range import SPARES, Range, question
 from tests.gateways import until
 
@@ -139,8 +141,9 @@ def test_a_flood_ends_and_stays_out_of_memory(target: Range) -> None:
 
 
 def test_an_answer_that_is_torn_off_anywhere_is_no_whole_one(target: Range) -> None:
-    """At every byte of it; nobody is told that it was all."""
-    for stream, answer in ((False, whole(CHAT)), (True, STREAM)):
+    """At every byte of it; nobody is told that it was all. A stream is all there with its [DONE]."""
+    done_ends = STREAM.index(EVENTS[2]) + len(EVENTS[2])
+    for stream, answer in ((False, whole(CHAT)), (True, STREAM[:done_ends])):
         for cut in range(len(answer)):
             target.upstream.scripts["cut"] = (answer[:cut], "close" if cut % 2 else "reset")
             answered = target.ask(user="cut", stream=stream)
@@ -152,7 +155,86 @@ def test_an_answer_that_is_torn_off_anywhere_is_no_whole_one(target: Range) -> N
                 assert answered.status == 502, cut
             if cut % 2 or cut == len(answer) - 1:
                 assert target.ask().content == CHAT  # two in a row are not yet a broken backend
+    target.upstream.scripts["cut"] = (STREAM[:done_ends], "close")
+    assert target.ask(user="cut", stream=True).content == b"".join(EVENTS)
     target.assert_well()
+
+
+# One event in two lines of data, behind a comment.
+ODD = b": ping\n\n" + EVENTS[0].replace(b', "', b',\ndata: "', 1)
+EVERY = 7
+
+
+def test_a_stream_that_is_lost_in_an_event_ends_behind_the_last_whole_one(target: Range) -> None:
+    """Its server's end looks like an orderly one. Events come in two pieces, and their lines end as they may."""
+    stream, endings = ODD + EVENTS[0] + EVENTS[1], set()
+    for cut, line_end in product(range(0, len(stream), EVERY), (b"\n", b"\r\n", b"\r")):
+        part = stream[: len(stream) - cut].replace(b"\n", line_end)
+        first, rest = part[: cut + 1], part[cut + 1 :]
+        target.upstream.scripts["lost"] = (UNFRAMED + first, 0.001, rest, "close")
+        target.upstream.scripts["ended"] = (SSE + chunk(first) + chunk(rest) + b"0\r\n\r\n",)
+        for name in ("lost", "ended") if line_end == b"\n" else ("lost",):
+            answered = target.ask(user=name, stream=True)
+            if answered.status == 200:
+                endings.add(_ending(answered.content))
+        assert target.ask().content == CHAT  # three in a row are a broken backend
+    assert endings == {"error", "[DONE]"}, "of some, nothing but the end is missing"
+    target.assert_well()
+
+
+def _ending(content: bytes) -> str:
+    """How a stream of whole events ends; it ends once."""
+    *events, rest = content.split(b"\n\n")
+    assert rest == b""
+    said = [b"\n".join(line[6:] for line in event.split(b"\n") if line[:1] != b":") for event in events]
+    ends = [json.loads(data).get("error") if data != b"[DONE]" else data for data in said if data]
+    assert sum(map(bool, ends)) == 1, content
+    assert ends[-1], content
+    return "[DONE]" if ends[-1] == b"[DONE]" else "error"
+
+
+ASKED: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9}
+DIALECTS: dict[bytes, dict[str, Any]] = {
+    b"/v1/chat/completions": ASKED,
+    b"/v1/completions": {"prompt": "Hi"},
+    b"/v1/responses": {"input": "Hi"},
+    b"/v1/messages": ASKED,
+    b"/api/chat": ASKED,
+    b"/api/generate": {"prompt": "Hi"},
+}
+
+
+@pytest.mark.parametrize("path", DIALECTS, ids=bytes.decode)
+def test_a_stream_that_is_lost_ends_in_one_error_of_its_dialect(target: Range, path: bytes) -> None:
+    model = SPARES[list(DIALECTS).index(path)]
+    half = EVENTS[0] + EVENTS[1][: len(EVENTS[1]) // 2]
+    target.upstream.scripts[model] = (UNFRAMED + half, 0.01, "close")
+    content = target.ask(path=path, model=model, stream=True, **DIALECTS[path]).content
+    is_lines = path.startswith(b"/api")
+    parts = content.splitlines() if is_lines else content.removesuffix(b"\n\n").split(b"\n\n")
+    said = [json.loads(part if is_lines else part.partition(b"data: ")[2]) for part in parts]
+    if said[-1].get("type") == "response.failed":
+        said.pop()  # as OpenAI ends its own
+    errors = [one for one in said if one.get("error") or one.get("type") == "error"]
+    assert errors == said[-1:]
+    assert "in the middle of its answer" in json.dumps(errors)
+
+
+def test_a_whole_answer_that_is_lost_is_not_passed_as_one(target: Range) -> None:
+    """Whichever task it is of: half an object is none, though its connection ended as it should."""
+    target.upstream.scripts["lost"] = (
+        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n" + CHAT[:-1],
+        "close",
+    )
+    more: dict[bytes, dict[str, Any]] = {
+        b"/v1/rerank": {"query": "a", "documents": ["b"]},
+        b"/v1/moderations": {"input": "a"},
+        b"/v1/chat/completions": {},
+    }
+    for path, fields in more.items():
+        answered = target.ask(path=path, user="lost", **fields)
+        assert (answered.status, answered.error["code"]) == (502, "upstream_broke_off"), path
+        assert target.ask().content == CHAT
 
 
 @pytest.mark.parametrize(

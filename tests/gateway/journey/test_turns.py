@@ -21,7 +21,8 @@ ONE_SLOT = {"slots": 1}
 class Mill:
     """One request at a time until it is told to go on; remembers who was served and how many at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, content: bytes = ANSWER) -> None:
+        self.content = content
         self.go_on = asyncio.Event()
         self.served: list[str] = []
         self.busy = self.busiest = 0
@@ -32,7 +33,7 @@ class Mill:
         self.busiest = max(self.busiest, self.busy)
         try:
             await self.go_on.wait()
-            writer.write(whole(ANSWER))
+            writer.write(whole(self.content))
         finally:
             self.busy -= 1
 
@@ -149,6 +150,34 @@ async def test_a_longer_wait_than_the_settings_allow_is_none(tmp_path: Path) -> 
         (refused,), (served,) = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
         mill.go_on.set()
         assert [(await refused).status, (await served).status] == [429, 200]
+
+
+async def test_an_idle_backend_that_never_answered_is_tried_when_others_queue(tmp_path: Path) -> None:
+    """Both slots of a fast backend are taken for long: 20 further requests do not wait beside its idle twin."""
+    counted = ANSWER[:-1] + b', "usage": {"prompt_tokens": 5, "completion_tokens": 250}}'
+    mill, idle = Mill(counted), Mill()
+    mill.go_on.set()
+    idle.go_on.set()
+    async with (
+        backend(mill) as one,
+        backend(idle) as twin,
+        road(tmp_path, one.base_url, twin.base_url, backend={"slots": 2}) as running,
+    ):
+        pool: Any = running.services.lanes["pool"]
+        await pool.pool.drain("second", draining=True)
+        for _ in range(4):  # what is known of the first: it is fast
+            assert (await receive(await send(running))).status == 200
+        mill.go_on.clear()
+        long = [await send(running) for _ in range(2)]
+        await until(lambda: mill.busy == 2)
+        await pool.pool.drain("second", draining=False)
+        others = [await send(running) for _ in range(20)]
+        assert {(await receive(connection)).status for connection in others} == {200}
+        assert len(idle.served) == 20
+        mill.go_on.set()
+        for connection in long:
+            assert (await receive(connection)).status == 200
+        await nothing_is_left(running)
 
 
 @pytest.mark.parametrize(("time_nano_per_s", "lane"), [(10**12, "cloud"), (0, "pool")])

@@ -248,7 +248,8 @@ async def test_an_end_without_done_keeps_what_was_used(tmp_path: Path) -> None:
 
     async with asked_road(tmp_path, break_off, end_without_done) as (running, _):
         answered = await receive(await send(running, **ORDERED, stream_options={"include_usage": True}))
-        assert json.loads(answered.events[-1])["usage"] == USAGE["usage"]
+        assert json.loads(answered.events[-2])["usage"] == USAGE["usage"]
+        assert answered.events[-1] == b"[DONE]"
         assert (await entry_of(running, answered)).outcome == "complete"
 
 

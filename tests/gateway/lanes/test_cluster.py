@@ -4,14 +4,17 @@ import functools
 import json
 import shutil
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
 
+from cluster.controller import Controller
 from cluster.errors import RequestInvalid
 from cluster.generation import TokenEvent
 from cluster.models.chat_format import ChatFormat
+from gateway.errors import LaneBusy, to_api_error
 from gateway.lanes.base import Call
 from gateway.lanes.cluster import ClusterLane
 from gateway.lanes.cluster_answers import AnswerWriter
@@ -119,6 +122,24 @@ def joined(streamed: list[dict[str, Any]]) -> dict[str, Any]:
                 else:
                     message["tool_calls"][part["index"]]["arguments"] += part["function"]["arguments"]
     return message
+
+
+async def test_without_a_ring_the_last_word_says_which_local_nodes_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cluster.controller.READY_PATIENCE_S", 0.1)
+    controller = Controller(tmp_path)
+    lane = ClusterLane(controller, 8)
+    await controller.load_model(str(DEMO_MODEL))
+    controller.absences.note("node-1", "ended (killed by signal 9); it is started again after 5 s")
+    (offer,) = lane.offers("model")
+    request = read_request("chat", json.dumps({"model": "model", "messages": ASKED}).encode())
+    with pytest.raises(
+        LaneBusy, match=r"no machine is in the cluster; node-1 ended \(killed by signal 9\)"
+    ) as left:
+        await lane.open(Call("c", "chat", request, b""), offer)
+    told = to_api_error(left.value)
+    assert (told.status, told.code) == (503, "cluster_unavailable")
 
 
 async def test_a_call_that_must_be_made_is_made(lane: ClusterLane) -> None:

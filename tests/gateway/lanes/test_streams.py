@@ -54,6 +54,26 @@ def test_usage_is_taken_out_and_all_else_passes(cuts: list[int]) -> None:
     assert meter.is_complete
 
 
+@given(
+    st.lists(st.integers(0, len(BEFORE + END) * 2)),
+    st.integers(0, len(BEFORE + END) * 2),
+    st.sampled_from([b"\n", b"\r\n", b"\r"]),
+)
+def test_only_whole_events_pass_wherever_the_stream_is_lost(
+    cuts: list[int], lost_at: int, line_end: bytes
+) -> None:
+    """Lines end as servers end them, and with LF behind the reader."""
+    read = reader()
+    stream = (BEFORE + END).replace(b"\n", line_end)
+    lost = min(lost_at, len(stream))
+    out = passed(read, stream[:lost], [min(cut, lost) for cut in cuts])
+    assert (BEFORE + END).startswith(out)
+    assert out.endswith(b"\n\n") or not out
+    assert read.is_whole == (out == BEFORE + END)
+    whole_events = (BEFORE + END)[: len(stream[:lost].replace(line_end, b"\n"))].count(b"\n\n")
+    assert out.count(b"\n\n") >= whole_events
+
+
 @given(st.lists(st.integers(0, len(BEFORE + END))))
 def test_without_usage_events_with_text_are_counted(cuts: list[int]) -> None:
     read = reader()

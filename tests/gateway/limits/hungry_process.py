@@ -27,7 +27,7 @@ async def _enter(limits: Limits) -> Ticket | None:
 
 
 async def main(url: str, count: int, lease_s: float) -> None:
-    source = LeaseSource(Central(url, "test", 5.0, lease_s), lambda key, since_s: 0)
+    source = LeaseSource(Central(url, "test", 5.0, lease_s), lambda *_: 0)
     source.start()
     limits = Limits(source)
     print("ready", flush=True)  # noqa: T201

@@ -12,6 +12,7 @@ from gateway.identity.tables import api_key_table
 from gateway.limits.counters import CounterKey
 from gateway.limits.quotas import Measure
 from gateway.limits.restoring import used_since
+from gateway.limits.windows import DAY_S, window
 from tests.accounting.books import Books, usage
 
 NOW_S = int(time.time())
@@ -19,7 +20,7 @@ ROWS: list[dict[str, Any]] = [
     {"key_id": "k1", "model": "big"},
     {"key_id": "k1", "model": "small"},
     {"key_id": "k2", "model": "small"},
-    {"key_id": "k1", "model": "small", "started_ns": (NOW_S - 100) * 10**9},
+    {"key_id": "k1", "model": "small", "started_ns": (NOW_S - DAY_S) * 10**9},
     {"key_id": "k1", "model": "small", "outcome": "refused", "prompt_tokens": 0, "completion_tokens": 0},
     {"key_id": "k3", "model": "small", "lane": "cache"},
     {"key_id": "k4", "model": "alias", "served_model": "small"},
@@ -63,7 +64,7 @@ def test_use_is_summed_by_scope_and_model(
             }
             books.post(local.local_use(usage(f"r{number}", **(fields | changes))))
     read = used_since(read_sessions(engine))
-    assert read(CounterKey(scope, measure, "day", model), NOW_S - 50) == used
+    assert read(CounterKey(scope, measure, "day", model), window("day", NOW_S)[0], None) == used
     engine.dispose()
 
 

@@ -93,6 +93,35 @@ async def test_a_llama_router_says_what_is_loaded_and_what_failed(opened: Opens)
     assert (found["b"].state, found["c"].state) == ("ready", "down")
     assert "vision" in found["a"].features
     assert "audio" not in found["a"].features
+    assert found["a"].kinds == {"chat", "completion"}
+    assert found["b"].kinds == {"rerank"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "kinds"),
+    [
+        ((), {"chat", "completion"}),
+        (("--embeddings",), {"embedding"}),
+        (("--reranking",), {"rerank"}),
+    ],
+)
+async def test_a_llama_server_does_what_it_was_started_for(
+    flags: tuple[str, ...], kinds: set[str], opened: Opens
+) -> None:
+    server = servers.llama_server(*flags)
+    async with servers.running(server), opened(one(server.base_url)) as lane:
+        assert lane.offers("m")[0].kinds == kinds
+        await until(lambda: server.asked["/props"] > 2)
+        assert server.asked["/v1/embeddings"] == 1, "it is asked once"
+
+
+async def test_a_llama_server_that_sleeps_is_asked_when_it_wakes(opened: Opens) -> None:
+    server = servers.llama_server("--embeddings", is_sleeping=True)
+    async with servers.running(server), opened(one(server.base_url)) as lane:
+        assert "chat" in lane.offers("m")[0].kinds
+        assert "/v1/embeddings" not in server.asked
+        server.answers["/props"]["is_sleeping"] = False
+        await until(lambda: lane.offers("m")[0].kinds == {"embedding"})
 
 
 async def test_a_llama_server_that_may_sleep_is_not_woken(opened: Opens) -> None:

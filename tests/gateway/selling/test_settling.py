@@ -1,6 +1,5 @@
 """What a seller tells the house is what a house takes, whatever its buyers have signed and left out."""
 
-import hashlib
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -52,7 +51,7 @@ def settle_at(house: House, shop: Shop) -> int:
     """Give a house all that the seller has told, in the house's own form; returns what is confirmed."""
     for body in shop.stage.settlements:
         form = NewSettlement.model_validate(body)
-        digest = hashlib.sha256(form.allocation.encode()).hexdigest()
+        digest = open_record(form.allocation.encode()).digest
         records, said = ([raw.encode() for raw in raws] for raws in (form.records, form.statements))
         reckoning = house.settlements.submit(digest, records, said).reckoning
     return reckoning.confirmed_nano + reckoning.claimed_nano

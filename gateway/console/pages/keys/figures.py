@@ -9,14 +9,14 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from accounting.tables import usage_table
-from gateway.console.figures.month_spend import MonthSpend
 from gateway.identity.key_rows import KeyRow
 from gateway.identity.quotas import of_scopes
 from gateway.identity.tables import api_key_table
 from gateway.limits.counters import CounterKey
 from gateway.limits.quotas import Quota
 from gateway.limits.restoring import used_in
-from gateway.limits.windows import window
+from gateway.limits.tables import usage_sum_table
+from gateway.limits.windows import DAY_S, window
 
 KeyState = Literal["valid", "ends soon", "expired", "revoked", "person removed"]
 OPENS: frozenset[KeyState] = frozenset(("valid", "ends soon"))
@@ -70,16 +70,14 @@ def state_of(row: KeyRow, people: Container[str], now_ns: int) -> KeyState:
     return "ends soon" if ends_ns - now_ns < _SOON_NS else "valid"
 
 
-def key_lines(
-    session: Session, rows: Sequence[KeyRow], people: Mapping[str, str], month: MonthSpend
-) -> list[KeyLine]:
+def key_lines(session: Session, rows: Sequence[KeyRow], people: Mapping[str, str]) -> list[KeyLine]:
     """Lines for as many keys as a page has: a few questions to the database, whatever their number.
 
     `people` are the names of those who are here, by their ids.
     """
     now_ns = time.time_ns()
     ids = [row.key_id for row in rows]
-    last_used, spent, limits = _last_used(session, ids), month.of(session, ids), _month_limits(session, ids)
+    last_used, spent, limits = _last_used(session, ids), _month_spend(session, ids), _month_limits(session, ids)
     return [
         KeyLine(
             row,
@@ -113,6 +111,16 @@ def _last_used(session: Session, key_ids: list[str]) -> dict[str, int]:
     last = select(func.max(used.started_ns)).where(used.key_id == key.key_id).scalar_subquery()
     rows = session.execute(select(key.key_id, last).where(key.key_id.in_(key_ids)))
     return {key_id: at_ns for key_id, at_ns in rows if at_ns is not None}
+
+
+def _month_spend(session: Session, key_ids: list[str]) -> dict[str, int]:
+    """What each key was charged this month, out of the running sums of its days."""
+    sums = usage_sum_table.c
+    first_day = window("month", time.time())[0] // DAY_S
+    scopes = [f"key:{key_id}" for key_id in key_ids]
+    query = select(sums.scope, func.sum(sums.spend_nano)).where(sums.scope.in_(scopes), sums.day >= first_day)
+    spent = session.execute(query.group_by(sums.scope))
+    return {scope.removeprefix("key:"): int(nano) for scope, nano in spent}
 
 
 def _month_limits(session: Session, key_ids: list[str]) -> dict[str, int]:

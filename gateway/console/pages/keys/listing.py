@@ -9,7 +9,6 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from gateway.console.access import Viewer, Visitor
-from gateway.console.figures.month_spend import MonthSpend
 from gateway.console.live import LivePage, Points, Region, live_response
 from gateway.console.pages.keys.fields import Plain
 from gateway.console.pages.keys.figures import OPENS, KeyState, key_lines, state_of
@@ -101,7 +100,7 @@ def _look(visitor: Visitor, wanted: KeyFilter) -> dict[str, Any]:
     found = [row for row in reversed(rows) if wanted.passes(row, state_of(row, people, now_ns))]
     shown = found[wanted.start : wanted.start + PAGE_ROWS]
     with visitor.directory.read() as session:
-        lines = key_lines(session, shown, people, month_of(visitor))
+        lines = key_lines(session, shown, people)
     after = wanted.start + PAGE_ROWS
     return {
         "lines": lines,
@@ -110,12 +109,6 @@ def _look(visitor: Visitor, wanted: KeyFilter) -> dict[str, Any]:
         "has_any": bool(rows),
         "next_start": after if len(found) > after else None,
     }
-
-
-def month_of(visitor: Visitor) -> MonthSpend:
-    """What keys have spent, as all pages know it."""
-    month: MonthSpend = visitor.request.app.state.console.month_spend
-    return month
 
 
 def rows_of(visitor: Visitor) -> list[KeyRow]:

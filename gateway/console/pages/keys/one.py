@@ -14,7 +14,6 @@ from gateway.console.pages.keys.asking import asked
 from gateway.console.pages.keys.fields import LanesForm, Nothing, RotationForm
 from gateway.console.pages.keys.figures import KeyLine, key_lines, limit_lines
 from gateway.console.pages.keys.limits import KINDS
-from gateway.console.pages.keys.listing import month_of
 from gateway.console.rendering import go, page
 from gateway.errors import NotFound
 from gateway.identity.audit import Filter
@@ -128,7 +127,7 @@ def _look(visitor: Visitor, key_id: str) -> dict[str, Any]:
     scopes = scopes_of(row.user_id, row.organization_id, row.department, key_id=row.key_id)
     here = {} if owner.removed_ns else {row.user_id: owner.name}
     with visitor.directory.read() as session:
-        line: KeyLine = key_lines(session, [row], here, month_of(visitor))[0]
+        line: KeyLine = key_lines(session, [row], here)[0]
         limits = limit_lines(session, scopes)
     changes = visitor.directory.audit.entries(Filter(target=f"key:{row.key_id}"), limit=_CHANGES_SHOWN)
     may_set = visitor.may_administer

@@ -16,7 +16,7 @@ from gateway.console.pages.keys.browsers import shown_browser
 from gateway.console.pages.keys.fields import Nothing, PersonForm, Plain, RoleForm
 from gateway.console.pages.keys.figures import key_lines, limit_lines
 from gateway.console.pages.keys.limits import KINDS
-from gateway.console.pages.keys.listing import month_of, opening_rows
+from gateway.console.pages.keys.listing import opening_rows
 from gateway.console.rendering import go, page
 from gateway.identity.passwords import LINK_LASTS_S, address_of
 from gateway.identity.people import Person
@@ -138,7 +138,7 @@ def _look_at(visitor: Visitor, user: str) -> dict[str, Any]:
     directory, person = visitor.directory, person_of(visitor.authority, user)
     keys = [row for row in reversed(directory.keys.rows(user_id=user)) if row.revoked_ns is None]
     with directory.read() as session:
-        lines = key_lines(session, keys[:_KEYS_SHOWN], {user: person.name}, month_of(visitor))
+        lines = key_lines(session, keys[:_KEYS_SHOWN], {user: person.name})
         limits = limit_lines(session, [f"person:{user}"])
     return {
         "person": person,

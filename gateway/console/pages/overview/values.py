@@ -147,7 +147,7 @@ async def _alerts(services: Services, scope: Scope, cluster: Sketch) -> list[Ale
     offers = (offer for lane in services.lanes.values() for name in lane.models() for offer in lane.offers(name))
     return [
         *(await _of_books(services) if scope.is_house else ()),
-        *alerts.of_cluster(status, reason, cluster.picture),
+        *alerts.of_cluster(status, reason, cluster.picture, services.controller.absences.by_name),
         *alerts.of_lanes(offers),
         *alerts.of_selling(services.guests.agent, time.monotonic()),
         *alerts.of_pauses(services.pauses.now),

@@ -21,10 +21,10 @@ from gateway.settings import FILE_NAME, SellingSettings, SettingsInvalid
 
 SECTION = "selling"
 SECRETS = frozenset({"house_key"})
-_HEADER = re.compile(r"^\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
-_OURS = re.compile(r"""^(?:selling|"selling"|'selling')\s*(?:\..*)?$""")
-_COMMENT = re.compile(r"^\s*(?:#.*)?$")
-_BARE = re.compile(r"^[A-Za-z0-9_-]+$")
+_HEADER = re.compile(r"\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?\n?")
+_OURS = re.compile(r"""(?:selling|"selling"|'selling')\s*(?:\..*)?""")
+_COMMENT = re.compile(r"\s*(?:#.*)?\n?")
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
 _MASK = "**********"
 
 
@@ -155,15 +155,15 @@ def _around(text: str) -> tuple[str, str]:
     place, is_ours = None, False
     # Not splitlines: a comment may have characters in it that are line ends for that alone.
     for line in re.findall(r"[^\n]*\n|[^\n]+", text):
-        if header := _HEADER.match(line):
-            is_ours = bool(_OURS.match(header[1]))
+        if header := _HEADER.fullmatch(line):
+            is_ours = bool(_OURS.fullmatch(header[1]))
             if is_ours and place is None:
                 place = len(kept)
             kept += [] if is_ours else comments
             comments = []
         if not is_ours:
             kept.append(line)
-        elif _COMMENT.match(line):
+        elif _COMMENT.fullmatch(line):
             comments.append(line)
         else:
             comments = []
@@ -182,7 +182,7 @@ def _parsed(text: str) -> dict[str, Any]:
 
 
 def _key(name: str) -> str:
-    return name if _BARE.match(name) else json.dumps(name, ensure_ascii=False)
+    return name if _BARE.fullmatch(name) else json.dumps(name, ensure_ascii=False)
 
 
 def _value(value: Any) -> str:

@@ -31,7 +31,7 @@ _TEXT_MAX = 40_000
 LOOKED_AT: dict[Tier, str] = {
     "declared": "nothing was looked at: it is the seller's own word",
     "canary": "answers to some known prompts began as honest engines' do",
-    "logprob": "log-probabilities were as near to a reference's as honest engines' are",
+    "logprob": "log-probabilities were near to a reference's; no gateway of this version looks at them",
     "redundancy": "answers were those of other owners who say that they have the same weights",
     "toploc": "reserved: nobody looks at this yet",
     "tee": "reserved: nobody looks at this yet",

@@ -1,0 +1,91 @@
+"""Conversations in plainer shapes, for chat templates that refuse the one that was sent.
+
+Coding agents send system messages in the middle, several user messages in a row, and text in parts. Strict
+templates raise an error on them: roles must alternate, or the system message must be the first. Pure.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+Messages = list[dict[str, Any]]
+
+# Between a tool's result and the next user message, for templates that want an assistant's turn there. Several
+# templates refuse an empty one.
+_ACKNOWLEDGED = "OK."
+_BREAK = "\n\n"
+
+
+def folds(messages: Messages) -> Iterator[Messages]:
+    """The same conversation for ever stricter templates; shapes that equal the one before are left out."""
+    before = messages
+    shape = messages
+    steps: tuple[Callable[[Messages], Messages], ...] = (_merge, _acknowledge_tools, _without_system)
+    for step in steps:
+        shape = step(shape)
+        if shape != before:
+            yield shape
+        before = shape
+
+
+def _merge(messages: Messages) -> Messages:
+    """One system message at the most, at the beginning, and no role twice in a row."""
+    merged: Messages = []
+    for message in map(_plain, messages):
+        if message["role"] == "system" and any(earlier["role"] != "system" for earlier in merged):
+            message = {"role": "user", "content": message["content"]}
+        if merged and message["role"] == merged[-1]["role"] != "tool":
+            merged[-1] = _joined(merged[-1], message)
+        else:
+            merged.append(message)
+    return merged
+
+
+def _acknowledge_tools(messages: Messages) -> Messages:
+    """An assistant's turn between a tool's result and what the user says next."""
+    shape: Messages = []
+    for message in messages:
+        if message["role"] == "user" and shape and shape[-1]["role"] == "tool":
+            shape.append({"role": "assistant", "content": _ACKNOWLEDGED})
+        shape.append(message)
+    return shape
+
+
+def _without_system(messages: Messages) -> Messages:
+    """What the system message says begins the first user message."""
+    if not messages or messages[0]["role"] != "system":
+        return messages
+    first = {"role": "user", "content": messages[0]["content"]}
+    return _merge([first, *messages[1:]])
+
+
+def _plain(message: dict[str, Any]) -> dict[str, Any]:
+    """With "system" for "developer", which is OpenAI's newer word for it, and parts of text as one string."""
+    content = message.get("content")
+    if message["role"] == "developer":
+        message = {**message, "role": "system"}
+    if isinstance(content, list) and all(_is_text(part) for part in content):
+        message = {**message, "content": "\n".join(part["text"] for part in content)}
+    return message
+
+
+def _is_text(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
+
+
+def _joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """Both messages as one; what else the first one has is kept."""
+    joined = {**first, "content": _joined_content(first.get("content"), second.get("content"))}
+    calls = [*(first.get("tool_calls") or ()), *(second.get("tool_calls") or ())]
+    return joined | {"tool_calls": calls} if calls else joined
+
+
+def _joined_content(first: Any, second: Any) -> Any:
+    if not first or not second:
+        return first or second
+    if isinstance(first, str) and isinstance(second, str):
+        return first + _BREAK + second
+    return [*_parts(first), *_parts(second)]
+
+
+def _parts(content: Any) -> list[Any]:
+    return content if isinstance(content, list) else [{"type": "text", "text": content}]

@@ -1,0 +1,28 @@
+"""A chat whose messages a backend's chat template refused, in the plainer shapes that it may take."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from msgspec import structs
+
+from cluster.models.folding import folds
+from gateway.lanes.base import Call
+from gateway.lanes.rewriting import with_fields
+
+
+class _Chat(msgspec.Struct):
+    messages: list[dict[str, Any]]
+
+
+_chat = msgspec.json.Decoder(_Chat)
+
+
+def folded_calls(call: Call) -> Iterator[Call]:
+    """The call with its messages folded, each time for a stricter template; none if folding changes nothing."""
+    try:
+        messages = _chat.decode(call.raw).messages
+    except (msgspec.DecodeError, RecursionError):
+        return  # Nested too deep to be written again: the refusal stands.
+    for folded in folds(messages):
+        yield structs.replace(call, raw=with_fields(call, {"messages": folded}))

@@ -1,0 +1,84 @@
+"""The books are asked about counters until they answer: slow books refuse no caller, and no limit is forgotten."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+
+import structlog
+from sqlalchemy.exc import SQLAlchemyError
+
+from gateway.limits.counters import Counter, CounterKey
+
+log = structlog.get_logger(__name__)
+
+PATIENCE_S = 2.0
+"""How long requests wait for the books; what follows an answer that comes later is up to the asker."""
+AGAIN_S = 1.0
+_AT_ONCE = 2
+
+
+class Lookups:
+    """One question for each counter, however many requests wait for it. One event loop owns it.
+
+    `look` reads the books, and `tell` is called once they have answered.
+    """
+
+    def __init__(self, look: Callable[[Counter], Awaitable[int]], tell: Callable[[Counter, int], None]) -> None:
+        self._look = look
+        self._tell = tell
+        self._at_once = asyncio.Semaphore(_AT_ONCE)
+        self._tasks: dict[CounterKey, asyncio.Task[None]] = {}
+        self._first: dict[CounterKey, asyncio.Future[None]] = {}
+        """Done once the books have answered or failed, or somebody has waited long enough."""
+
+    def __contains__(self, key: CounterKey) -> bool:
+        """Whether the books have not answered yet."""
+        return key in self._tasks
+
+    def begin(self, counter: Counter) -> None:
+        """Have the books asked."""
+        if counter.key not in self._tasks:
+            self._first[counter.key] = asyncio.get_running_loop().create_future()
+            self._tasks[counter.key] = asyncio.create_task(self._ask(counter), name="limit lookup")
+
+    async def wait(self, counters: Iterable[Counter]) -> list[Counter]:
+        """Have the books asked and wait a while; returns the counters of which they have not told."""
+        asked = list(counters)
+        for counter in asked:
+            self.begin(counter)
+        first = [self._first[counter.key] for counter in asked]
+        await asyncio.wait(first, timeout=PATIENCE_S)
+        for future in first:
+            if not future.done():
+                future.set_result(None)
+        return [counter for counter in asked if counter.key in self._tasks]
+
+    async def stop(self) -> None:
+        """Whoever waits is told that the books do not answer."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _ask(self, counter: Counter) -> None:
+        first = self._first[counter.key]
+        try:
+            while (used := await self._try(counter)) is None:
+                if not first.done():
+                    first.set_result(None)
+                await asyncio.sleep(AGAIN_S)
+            self._tell(counter, used)
+        finally:
+            del self._tasks[counter.key], self._first[counter.key]
+            if not first.done():
+                first.set_result(None)
+
+    async def _try(self, counter: Counter) -> int | None:
+        try:
+            async with self._at_once:
+                return await self._look(counter)
+        except (OSError, TimeoutError, SQLAlchemyError) as error:
+            log.warning("use before the start unknown", counter=counter.key, reason=type(error).__name__)
+        except Exception:
+            # The task's edge: whatever it met, those who wait are told, and the next try may not meet it.
+            log.exception("use before the start not read")
+        return None

@@ -1,0 +1,73 @@
+"""Running sums of what was used: the same as a sum of all usage rows, for the work of one look."""
+
+import time
+from typing import Any
+
+import pytest
+from alembic import command
+from sqlalchemy import Engine, Row, event, select
+
+from accounting.ledger.postings import UsageRecord
+from accounting.rules import local
+from gateway.database import open_engine, read_sessions, upgrade, write_sessions
+from gateway.limits.counters import CounterKey
+from gateway.limits.restoring import used_since
+from gateway.limits.tables import usage_sum_table
+from gateway.limits.windows import DAY_S, window
+from gateway.migrating import config_of
+from tests.accounting.books import Books, usage
+from tests.databases import Databases
+
+NOW_S = int(time.time())
+MONTH_S = window("month", NOW_S)[0]
+
+
+def _used(number: int, at_s: float, **fields: Any) -> UsageRecord:
+    row = {"user_id": "owner", "key_id": "k1", "model": "m", "started_ns": int(at_s * 10**9)}
+    return usage(f"r{number:06}", **row | fields)
+
+
+@pytest.mark.parametrize("scope", ["key:k1", "person:owner", "team:home/home", "organization:home"])
+def test_a_look_is_the_same_work_however_much_was_used(databases: Databases, scope: str) -> None:
+    key, steps = CounterKey(scope, "requests", "month", None), {}
+    with databases.database("sqlite") as dsn:
+        engine = open_engine(dsn)
+        counted: list[int] = []
+        event.listen(
+            engine, "connect", lambda connection, _: connection.set_progress_handler(lambda: counted.append(1), 1)
+        )
+        read = used_since(read_sessions(engine))
+        done = 0
+        for rows in (10, 4_000):
+            with Books(engine) as books:
+                while done < rows:
+                    some = range(done, min(rows, done + 500))
+                    books.post(local.local_uses([_used(number, NOW_S, department="home") for number in some]))
+                    done = some.stop
+            counted.clear()
+            assert read(key, MONTH_S, None) == rows
+            steps[rows] = len(counted)
+        engine.dispose()
+    assert steps[4_000] <= 2 * steps[10]
+
+
+def test_an_upgrade_sums_what_was_used_before(dsn: str) -> None:
+    engine = open_engine(dsn)
+    last_month_s = window("month", MONTH_S - 1)[0]
+    with Books(engine) as books:
+        for number, at_s in enumerate((NOW_S, NOW_S, MONTH_S - DAY_S, last_month_s, last_month_s - 1)):
+            model = {"served_model": "other"} if number == 3 else {}
+            books.post(local.local_use(_used(number, at_s, **model)))
+    before = _sums(engine)
+    assert sum(row.requests for row in before) == 5 * 4, "each counts for its key, person, team and organization"
+    for move, revision in ((command.downgrade, "0028-1"), (command.upgrade, "0028")):
+        with write_sessions(engine)() as session, session.begin():
+            move(config_of(session.connection()), revision)
+    assert _sums(engine) == [row for row in before if row.day >= last_month_s // DAY_S]
+    upgrade(engine)
+    engine.dispose()
+
+
+def _sums(engine: Engine) -> list[Row[Any]]:
+    with read_sessions(engine)() as session:
+        return list(session.execute(select(usage_sum_table).order_by(*usage_sum_table.primary_key)))

@@ -1,0 +1,159 @@
+"""An operator's faults stay with the operator: callers read no path, key's name, account or nano-dollar amount."""
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from accounting.chart import EXPENSE_OWN_USE
+from accounting.ledger.balances import balance
+from accounting.ledger.health import Finding, findings
+from gateway.data_folder import DataFolder
+from gateway.database import open_engine, read_sessions
+from tests.fakes import openai_provider as provider
+from tests.fakes.broken_upstream import BrokenUpstream, broken_upstream, said
+from tests.gateways import Gateway, running_gateway, until
+
+WORDS = "cannot load /srv/models/secret.gguf; is MODEL_FOLDER set? See C:\\models\\log.txt"
+INTERNALS = re.compile(
+    r"/srv/|C:\\models|[A-Z]+_KEY\b|MODEL_FOLDER|MILLRACE_|_usd_per_mtok|keys_file|base_url|api_key\b|"
+    r"\b(?:user|pool|seller|provider):[\w.@-]+:\w+|\b(?:asset|clearing|expense|income):\w+|\bnano\b"
+)
+
+
+@dataclass
+class House:
+    """A gateway whose operator has made every mistake, an owner, and Ann, who pays for what she uses."""
+
+    gateway: Gateway
+    keys_file: Path
+    owner: httpx.Client
+    ann: httpx.Client
+
+    def ask(self, client: httpx.Client, model: str, **fields: Any) -> httpx.Response:
+        body = {"model": model, "messages": [{"role": "user", "content": "What turns?"}], "max_tokens": 20}
+        return client.post("/v1/chat/completions", json=body | fields)
+
+
+def failing(status: int) -> bytes:
+    content = json.dumps({"error": {"message": WORDS, "code": None}}).encode()
+    return b"HTTP/1.1 %d No\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (
+        status,
+        len(content),
+        content,
+    )
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    folder = tmp_path_factory.mktemp("house")
+    keys_file = folder / "cloud.keys"
+    keys_file.write_text(f"GOOD_KEY={provider.KEY}\n")
+    keys_file.chmod(0o600)
+    with broken_upstream() as desk, provider.openai_provider() as cloud:
+        desk.scripts = scripts()
+        with running_gateway(
+            folder / "data", model=None, nodes=0, settings=settings(desk, cloud.origin, keys_file)
+        ) as (gateway):
+            gateway.admin("/admin/people", {"user": "ann"})
+            key = {"name": "ann", "user": "ann", "lanes": ["pool", "cloud"]}
+            ann = str(gateway.admin("/admin/keys", key)["api_key"])
+            # Of a member, who pays by credits, a limit is only a limit.
+            gateway.cli("budget", "set", "person:ann", "0.01")
+            yield House(gateway, keys_file, gateway.http(gateway.new_key("o", "pool,cloud")), gateway.http(ann))
+
+
+def scripts() -> dict[str, tuple[Any, ...]]:
+    error = b"data: " + json.dumps({"error": {"message": WORDS}}).encode() + b"\n\n"
+    stream = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+    return {f"answers-{status}": (failing(status),) for status in (401, 404, 429, 500, 503)} | {
+        "first": (stream + error, "close"),
+        "torn": (stream + said("one"), "reset"),
+    }
+
+
+def settings(desk: BrokenUpstream, cloud: str, keys_file: Path) -> dict[str, str]:
+    backends = [
+        *({"name": name, "base_url": desk.base_url, "models": [name]} for name in scripts()),
+        {"name": "attic", "base_url": "http://127.0.0.1:9/v1", "models": ["gone"]},
+        {"name": "closed", "base_url": f"{cloud}/v1"},
+    ]
+    price = {"prompt_usd_per_mtok": "3", "completion_usd_per_mtok": "15", "max_output_tokens": 1000}
+    models = {
+        name: {"model": "openai/fake", "key": key, "base_url": f"{cloud}/v1"} | price
+        for name, key in (("good", "GOOD_KEY"), ("keyless", "OTHER_KEY"))
+    }
+    models["unpriced"] = {"model": "openai/nobody-knows-it"}
+    return {
+        "POOL__BACKENDS": json.dumps(backends),
+        "CLOUD__MODELS": json.dumps(models),
+        "CLOUD__KEYS_FILE": str(keys_file),
+        "SERVER__HOST": "127.0.0.1",
+    }
+
+
+def refused(house: House) -> dict[str, httpx.Response]:
+    """Everything that goes wrong, by what was asked; the owner's credits are there for one test of them."""
+    found = {
+        script: house.ask(house.ann, script, user=script, stream=script in ("first", "torn"))
+        for script in scripts()
+    }
+    return found | {
+        "no backend": house.ask(house.ann, "gone"),
+        "no price": house.ask(house.ann, "unpriced"),
+        "no credit": house.ask(house.ann, "good"),
+        "no credit, as a message": house.ann.post(
+            "/v1/messages",
+            json={"model": "good", "max_tokens": 20, "messages": [{"role": "user", "content": "What turns?"}]},
+        ),
+        "no pool": house.ann.post(
+            "/accounting/v1/credits/pool", json={"amount": "5"}, headers={"Idempotency-Key": "a"}
+        ),
+    }
+
+
+def test_callers_read_nothing_of_the_operators_machine(house: House) -> None:
+    answers = refused(house)
+    house.gateway.cli("credit", "add", "1", "--user", "ann")
+    answers["no key"] = house.ask(house.ann, "keyless")
+    answers["no key, streamed"] = house.ask(house.ann, "keyless", stream=True)
+    folder = str(house.keys_file.parent)
+    for about, answer in answers.items():
+        told = answer.text + str(answer.headers)
+        assert answer.status_code >= 400 or '"error"' in answer.text, about
+        assert not (found := INTERNALS.findall(told)), (about, found, answer.text)
+        assert folder not in told, (about, answer.text)
+    assert {answers[about].status_code for about in ("no credit", "no credit, as a message", "no pool")} == {402}
+    assert answers["no credit"].json()["error"]["code"] == "insufficient_credit"
+    assert answers["no key"].json()["error"]["code"] == "provider_key_missing"
+    # The operator finds it in the log and in the request log.
+    until(lambda: any("OTHER_KEY" in line and folder in line for line in house.gateway.log) or None)
+    record = house.gateway.record(answers["no credit"].headers["x-request-id"])
+    assert "user:ann:paid has 0 nano" in record["error"]
+
+
+def test_a_spending_limit_is_all_that_the_owner_needs(house: House) -> None:
+    assert house.ask(house.owner, "good").status_code == 402
+    house.gateway.cli("budget", "set", "person:owner", "0.001", "--per", "day")
+    answer = until(lambda: found if (found := house.ask(house.owner, "good")).status_code == 200 else None)
+    usage = answer.json()["usage"]
+    charge_nano = 3000 * usage["prompt_tokens"] + 15_000 * usage["completion_tokens"]
+    until(lambda: booked(house) == (charge_nano, []) or None)
+    refusal = house.ask(house.owner, "good", max_tokens=900).json()["error"]
+    assert refusal["code"] == "budget_exceeded", refusal
+
+
+def booked(house: House) -> tuple[int, list[Finding]]:
+    """The expense of the owner's own use, and every broken rule of the ledger."""
+    engine = open_engine(DataFolder(house.gateway.folder).dsn)
+    try:
+        with read_sessions(engine)() as session:
+            return balance(session, EXPENSE_OWN_USE).posted_nano, findings(session, time.time_ns())
+    finally:
+        engine.dispose()

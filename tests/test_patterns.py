@@ -1,0 +1,77 @@
+"""No pattern of ours ends in `$`, which Python also matches before a final newline: "ab\\n" would pass for "ab".
+
+pydantic uses another engine, for which `$` is the end of the text.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+from pydantic import Field, TypeAdapter, ValidationError
+
+PACKAGES = ("accounting", "cluster", "gateway", "market")
+_AT_THE_END = re._constants.AT_END
+
+
+def test_no_pattern_lets_a_final_newline_pass() -> None:
+    root = Path(__file__).parents[1]
+    files = [path for name in PACKAGES for path in (root / name).rglob("*.py")]
+    found = [(path, pattern) for path in sorted(files) for pattern in patterns_of(path)]
+    assert len(found) > 80, "the walk finds patterns"
+    loose = [f"{path.relative_to(root)}: {pattern!r}" for path, pattern in found if is_loose(pattern)]
+    assert loose == [], "use \\Z or fullmatch"
+
+
+def test_a_pydantic_pattern_ends_at_the_end() -> None:
+    with pytest.raises(ValidationError):
+        TypeAdapter(Annotated[str, Field(pattern="^[0-9a-f]{4}$")]).validate_python("00ff\n")
+
+
+def patterns_of(path: Path) -> Iterator[str | bytes]:
+    """Every pattern that a file gives to `re` or to msgspec, as far as it is written there."""
+    tree = ast.parse(path.read_text())
+    named = {
+        target.id: node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call) and "MULTILINE" not in ast.unparse(call):
+            for node in _given(call):
+                text = _text(named.get(node.id, node) if isinstance(node, ast.Name) else node)
+                if text is not None:
+                    yield text
+
+
+def _given(call: ast.Call) -> list[ast.expr]:
+    what = ast.unparse(call.func)
+    if what in ("Meta", "msgspec.Meta"):
+        return [each.value for each in call.keywords if each.arg == "pattern"]
+    return call.args[:1] if re.fullmatch(r"re\.(compile|match|fullmatch|search|sub|split|find\w+)", what) else []
+
+
+def _text(node: ast.expr) -> str | bytes | None:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else "x" for part in node.values)
+    return None
+
+
+def is_loose(pattern: str | bytes) -> bool:
+    parsed = re._parser.parse(pattern)
+    return any(each is _AT_THE_END for each in _leaves(parsed))
+
+
+def _leaves(parsed: object) -> Iterator[object]:
+    parsed = getattr(parsed, "data", parsed)
+    if isinstance(parsed, list | tuple):
+        for each in parsed:
+            yield from _leaves(each)
+    else:
+        yield parsed
