@@ -21,11 +21,11 @@ def usage(tokens: int) -> bytes:
 
 
 def with_budget(running: Edge, limit_nano: int) -> Any:
-    """The one counter of the caller's budget."""
+    """The counter of a spending limit on the one model: with a limit on all, an admin would need no credits."""
     keys = running.services.keys
     caller = keys.find(running.key)
     assert caller
-    running.services.directory.quotas.set(Quota(f"key:{caller.key_id}", "spend", limit_nano, "month"))
+    running.services.directory.quotas.set(Quota(f"key:{caller.key_id}", "spend", limit_nano, "month", model="paid"))
     caller = keys.find(running.key)
     assert caller
     (counter,) = running.services.limits.plans.of(caller, "paid").spend
