@@ -34,7 +34,7 @@ def test_nothing_else_is_reached_for() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)

@@ -34,6 +34,9 @@ async def hang_up(running: Edge) -> None:
 
 @pytest.mark.anyio
 async def test_connections_that_have_ended_leave_no_garbage(tmp_path: Path) -> None:
+    gc.collect()
+    # A test that failed before in this process is still held by its report, with its connections.
+    older = left()
     async with backend(stream) as first, edge(tmp_path, first.base_url) as running:
         gc.collect()
         gc.disable()
@@ -41,7 +44,7 @@ async def test_connections_that_have_ended_leave_no_garbage(tmp_path: Path) -> N
             answered = await asyncio.gather(*(running.ask(stream=True) for _ in range(5)))
             await hang_up(running)
             assert [each.status for each in answered] == [200] * 5
-            await until(lambda: not [each for each in left() if _is_of_a_request(each)])
+            await until(lambda: not [each for each in left() if each not in older and _is_of_a_request(each)])
         finally:
             gc.enable()
 

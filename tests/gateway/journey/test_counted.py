@@ -25,7 +25,8 @@ def with_budget(running: Edge, limit_nano: int) -> Any:
     keys = running.services.keys
     caller = keys.find(running.key)
     assert caller
-    running.services.directory.quotas.set(Quota(f"key:{caller.key_id}", "spend", limit_nano, "month", model="paid"))
+    limit = Quota(f"key:{caller.key_id}", "spend", limit_nano, "month", model="paid")
+    running.services.directory.quotas.set(limit)
     caller = keys.find(running.key)
     assert caller
     (counter,) = running.services.limits.plans.of(caller, "paid").spend
