@@ -220,7 +220,7 @@ class _Row:
 # What the ledger says names accounts, amounts and files: that is for the log.
 _NO_CREDIT = (
     "There are not enough credits for this. Lower max_tokens, or have an admin add credits. "
-    "An admin of this gateway needs no credits, only a spending limit (millrace budget set)."
+    "An admin of this gateway needs no credits, only a spending limit: `millrace budget set person:ID USD`."
 )
 _FROZEN = "The payments of this account are being looked into, and nothing is spent meanwhile. Ask an admin."
 _BROKEN = "Paid requests are stopped until an admin has checked the ledger. Own machines answer as before."

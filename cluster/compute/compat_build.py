@@ -27,7 +27,8 @@ def build(config: dict[str, Any], dtype: torch.dtype) -> Any:
         from transformers.modeling_utils import AttentionInterface
     except ImportError:
         raise ModelUnsupported(
-            f"model family {config.get('model_type')!r} needs transformers: pip install millrace[compat]"
+            f"Model family {config.get('model_type')!r} needs transformers. In this node's virtual environment "
+            "run: pip install 'transformers>=5.23'"
         ) from None
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()

@@ -63,7 +63,7 @@ def _pool(question: Question) -> Way:
         "pool",
         False,
         "no backend lists it; its server says how to get it there, such as `ollama pull`, "
-        "and `millrace pool add` takes the server in",
+        "and `millrace pool add NAME URL` takes the server in",
     )
 
 
@@ -125,7 +125,7 @@ def _verdict(question: Question, best: Way | None) -> str:
         least = f": the least it takes is {gib(smallest)}, own machines have {gib(have)} to give"
     return (
         f"nobody can serve it{least}; add a machine (`millrace token create`), a server of the pool "
-        "(`millrace pool add`) or a provider (cloud.models)"
+        "(`millrace pool add NAME URL`) or a provider (cloud.models)"
     )
 
 

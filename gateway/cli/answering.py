@@ -168,7 +168,7 @@ def pick_model(where: Endpoint, model: str | None) -> str:
     loaded, others = _models(where)
     names = [*loaded, *others]
     if not names:
-        output.fail("this gateway has no model; `millrace run MODEL` or `millrace pool add` gives it one")
+        output.fail("this gateway has no model; `millrace run MODEL` or `millrace pool add NAME URL` gives it one")
     if len(names) > 1:
         output.fail(f"name the model: {', '.join(names[:_NAMED_MAX])}", output.WRONG_USAGE)
     return names[0]

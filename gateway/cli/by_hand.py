@@ -110,7 +110,7 @@ def invoice(
         why = f"billed {amount}, reckoned {accrued}"
         _book(settings_from(data_dir), posting, ("ledger.invoice", f"provider:{provider}", why), as_json=as_json)
     if is_alarming(accrued_nano, billed_nano):
-        output.say("The bill differs by more than one per cent: look at prices (millrace prices) and counts.")
+        output.say("The bill differs by more than one per cent: look at counts and at `millrace prices list`.")
 
 
 def _book(

@@ -41,7 +41,7 @@ def fetch_blob(url: str, headers: dict[str, str], blob: Path, size_bytes: int, t
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ModelNotFound("another `millrace pull` fetches it just now") from None
+            raise ModelNotFound("another process fetches it just now; wait until it has ended") from None
         tell(file.tell())
         _fill(url, headers, file, size_bytes, tell)
         file.flush()

@@ -52,7 +52,7 @@ def invite(
         _give(desk.text(friendship, url), to, desk.position(friendship), as_json=as_json)
         if not as_json:
             output.say(text)
-            output.say("and `millrace friend accept` what they send back")
+            output.say("and `millrace friend accept TEXT` what they send back")
 
 
 @app.command("accept")

@@ -41,7 +41,7 @@ def leave(
         output.data({"left": True, "freed_bytes": freed_bytes})
         return
     output.say(f"this machine has left; {freed_bytes / 2**30:.2f} GiB came free")
-    output.say("its certificate is gone; the gateway lists it as away until `millrace machines remove` there")
+    output.say("its certificate is gone; the gateway lists it as away until `millrace machines remove NAME` there")
 
 
 @contextmanager

@@ -136,7 +136,7 @@ def export(
 
 @app.command("import")
 def import_(
-    file: Annotated[Path, typer.Argument(help="As `millrace market export` writes it, from somebody you trust.")],
+    file: Annotated[Path, typer.Argument(help="From `millrace market export FILE` of somebody you trust.")],
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:

@@ -120,7 +120,7 @@ def set_alias(
 
 @app.command("unalias")
 def remove_alias(
-    alias: Annotated[str, typer.Argument(help="A name that `millrace pool alias` or the console gave.")],
+    alias: Annotated[str, typer.Argument(help="A name from `millrace pool alias NAME MODEL` or the console.")],
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:

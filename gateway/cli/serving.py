@@ -111,7 +111,7 @@ def _announce(running: "Running", as_json: bool) -> None:
     status, reason = running.services.controller.status
     for label, fact in (
         ("base URL", running.base_url),
-        ("API key", token or "made earlier; `millrace key create` makes another"),
+        ("API key", token or "made earlier; `millrace key create NAME` makes another"),
         ("console", running.console_url),
         ("password", _first_password(running)),
         ("cluster", f"{status}: {reason}"),

@@ -1,5 +1,6 @@
 """Loads OpenTelemetry where the settings want it, and nowhere else: it is an extra, and takes its time."""
 
+import sys
 from typing import TYPE_CHECKING
 
 from gateway.settings import SettingsInvalid
@@ -14,5 +15,8 @@ def open_telemetry(settings: TelemetrySettings) -> "Telemetry":
     try:
         from gateway.observability.telemetry import Telemetry
     except ModuleNotFoundError as error:
-        raise SettingsInvalid(f"telemetry.otlp_endpoint: needs `pip install millrace[otel]` ({error})") from None
+        raise SettingsInvalid(
+            f"telemetry.otlp_endpoint: OpenTelemetry is not installed ({error}). Run: {sys.executable} -m "
+            "pip install 'opentelemetry-exporter-otlp-proto-http>=1.45' 'opentelemetry-sdk>=1.45'"
+        ) from None
     return Telemetry(settings)

@@ -44,7 +44,10 @@ _CONTEXT_CERTAIN = 0.8
 
 _WORDS: dict[Check, tuple[str, str]] = {
     "lane": ("the request asks for the {} lane", "leave out millrace.lane, or name another lane"),
-    "lanes": ("rule 'lanes' of key {} allows {}, not {}", "use a key with this lane: millrace key create --lanes"),
+    "lanes": (
+        "rule 'lanes' of key {} allows {}, not {}",
+        "use a key with this lane: `millrace key create NAME --lanes LANES`",
+    ),
     "models": ("rule 'models' of key {} does not allow {}", "use a key that may use this model"),
     "privacy": (
         "the request is {}, and this backend is cleared for {} requests only",

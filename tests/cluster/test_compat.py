@@ -287,5 +287,5 @@ def test_without_transformers_the_remedy_is_named(tmp_path: Path, monkeypatch: p
 
     make("olmo2", tmp_path)
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ModelUnsupported, match=r"pip install millrace\[compat\]"):
+    with pytest.raises(ModelUnsupported, match=r"pip install 'transformers>="):
         load(tmp_path, read_manifest(tmp_path, "m"), 1)

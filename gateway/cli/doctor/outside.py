@@ -75,7 +75,7 @@ def machines(cluster: dict[str, Any]) -> Iterator[Finding]:
     """What the controller knows of every machine, and the links between them as they were measured."""
     nodes = cluster["nodes"]
     if cluster["model"] and cluster["status"] != "ready":
-        remedy = "`millrace nodes` says more; `millrace advise` whether it fits"
+        remedy = "`millrace nodes` says more; `millrace advise MODEL` whether it fits"
         yield fail("cluster", f"{cluster['model']} is {cluster['status']}: {cluster['reason']}", remedy)
     yield ok("cluster", f"{len(nodes)} machine(s) are here, in epoch {cluster['epoch']}")
     for node in nodes:

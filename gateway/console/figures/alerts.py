@@ -116,7 +116,7 @@ def of_books(condition: Condition, waiting: int, *, is_behind: bool, trouble: st
     if condition.broken:
         rules = ", ".join(condition.broken[:_RULES_TOLD])
         remedy = (
-            "Run `millrace ledger check`: it names the rows; while a rule about money is broken nothing is spent"
+            "Run `millrace ledger health`: it names the rows; while a rule about money is broken nothing is spent"
         )
         found.append(Alert("bad", f"The books break a rule: {rules}", remedy, "/console/balance"))
     if waiting > BEHIND_MAX:
