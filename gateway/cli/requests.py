@@ -1,6 +1,7 @@
 """`millrace requests`: what was asked lately, where it went and why."""
 
-import time
+import signal
+import threading
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
@@ -53,16 +54,15 @@ def _follow(log: "RequestLog", limit: int, *, as_json: bool) -> None:
     known = {entry.request_id for entry in found}
     if not as_json:
         output.say(("  ".join(_COLUMNS), "bold"))
-    try:
-        _tell(found[:limit], as_json=as_json)
-        while True:
-            time.sleep(_LOOK_S)
-            found = log.newest(_SEEN_MAX)
-            _tell([entry for entry in found if entry.request_id not in known], as_json=as_json)
-            # What is no longer among the newest will not be again.
-            known = {entry.request_id for entry in found}
-    except KeyboardInterrupt:
-        return
+    # Python drops a KeyboardInterrupt that is raised while an object is collected; a flag is not lost.
+    is_stopped = threading.Event()
+    signal.signal(signal.SIGINT, lambda *_: is_stopped.set())
+    _tell(found[:limit], as_json=as_json)
+    while not is_stopped.wait(_LOOK_S):
+        found = log.newest(_SEEN_MAX)
+        _tell([entry for entry in found if entry.request_id not in known], as_json=as_json)
+        # What is no longer among the newest will not be again.
+        known = {entry.request_id for entry in found}
 
 
 def _tell(entries: "list[RequestEntry]", *, as_json: bool) -> None:

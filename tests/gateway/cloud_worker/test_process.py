@@ -98,7 +98,7 @@ def test_it_reads_no_dotenv_and_prints_nothing_else(worker: RunningWorker) -> No
     worker.chat("gpt")
     worker.chat("claude", stream=True)
     lines = [msgspec.json.decode(line) for line in worker.log().splitlines()]
-    assert {line["event"] for line in lines} <= {"refused"}
+    assert {line["event"] for line in lines} <= {"refused", "no_key"}
     assert worker.born.requests == 0
     assert worker.born.pid == worker.process.pid
     assert worker.born.rss_bytes < 400 * 1024 * 1024
