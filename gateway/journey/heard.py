@@ -9,8 +9,8 @@ from gateway.errors import ApiError
 from gateway.journey.client import Client
 from gateway.lanes.base import Call, Meter, Offer
 from gateway.lanes.events import events_of
-from gateway.lanes.transcript import Transcript
-from gateway.openai import GENERATES, CompletionRequest
+from gateway.lanes.transcript import Transcript, generated
+from gateway.openai import GENERATES
 from gateway.records.recount import Recounter
 
 # What is written in one piece. Of a piece that the socket had no room for as a whole nothing is charged: while a
@@ -130,13 +130,14 @@ class Followed(Heard):
         return not self.is_full and self._said.finished() >= choices
 
     def tell(self, meter: Meter, call: Call, *, is_whole: bool, others: tuple[Delivered, ...] = ()) -> None:
-        """Have a whole answer charged as its backend counts, one that was bought and left here whole as our buyer
-        does, and all else by what arrived.
+        """Have a whole answer charged as it was counted, one that was bought and left here whole as our buyer
+        counts it, and all else by what arrived.
 
-        `others` is what those were given who followed the answer: the longer of both is charged.
+        What counts no token is no count. `others` is what those were given who followed the answer: the longer of
+        both is charged.
         """
         is_counted = is_whole or (meter.cost_nano is not None and not self._lags)
-        if is_counted and meter.source == "upstream":
+        if is_counted and meter.source != "estimate" and meter.completion_tokens:
             if self._is_checked:
                 super().tell(meter, call, is_whole=is_whole)
             return
@@ -145,7 +146,8 @@ class Followed(Heard):
         said = self._said.by_index()
         if self._client.keeps_calls:
             said = {index: replace(each, calls=()) for index, each in said.items()}
-        choices = max(_generated(said, call), _generated(dict(enumerate(others)), call), key=_tokens)
+        request = call.request
+        choices = max(generated(said, request), generated(dict(enumerate(others)), request), key=_tokens)
         meter.count_text(choices)
         if meter.completion_tokens and not meter.prompt_tokens:
             meter.prompt_tokens = call.prompt_tokens
@@ -186,25 +188,8 @@ class Followed(Heard):
             self._said.add(data)
 
 
-def _generated(said: dict[int, Delivered], call: Call) -> tuple[Delivered, ...]:
-    """Without the prompt in front, where it was to be said again: that is paid already."""
-    request = call.request
-    if not (isinstance(request, CompletionRequest) and request.echo):
-        return tuple(said.values())
-    prompts = [request.prompt] if isinstance(request.prompt, str) else request.prompt
-    return tuple(_without(each, prompts[index // (request.n or 1) % len(prompts)]) for index, each in said.items())
-
-
 def _tokens(choices: tuple[Delivered, ...]) -> int:
     return count_all(None, choices).completion_tokens
-
-
-def _without(said: Delivered, prompt: str | int | list[int]) -> Delivered:
-    """What stands behind the prompt; of one that was given as tokens nobody here knows the text."""
-    if not isinstance(prompt, str):
-        return said
-    content = said.content
-    return replace(said, content="" if prompt.startswith(content) else content.removeprefix(prompt))
 
 
 def _pieces(data: bytes, bytes_max: int) -> Iterator[bytes]:

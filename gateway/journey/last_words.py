@@ -8,11 +8,10 @@ import msgspec
 from gateway.journey.holding import Ended
 from gateway.journey.tally import Tally
 from gateway.lanes.base import Call, Meter
+from gateway.lanes.events import HEAD
 from gateway.openai import ChatRequest
 
 TRAILER = b"x-millrace-ended"
-
-_HEAD = ("id", "object", "created", "model", "system_fingerprint")
 
 
 def last_words(call: Call, choices_count: int, tally: Tally, meter: Meter, reason: Ended) -> bytes:
@@ -25,18 +24,13 @@ def last_words(call: Call, choices_count: int, tally: Tally, meter: Meter, reaso
     events = [head | {"choices": [choice]} for choice in choices] or [head | {"choices": []}]
     events[-1]["millrace"] = {"ended": reason}
     if call.generation.wants_usage:
-        events.append(head | {"choices": [], "usage": _usage(meter)})
+        events.append(head | {"choices": [], "usage": meter.as_usage()})
     return b"".join(b"data: %b\n\n" % msgspec.json.encode(event) for event in events) + b"data: [DONE]\n\n"
 
 
 def _head(call: Call, tally: Tally) -> dict[str, Any]:
-    head = {name: tally.first[name] for name in _HEAD if name in tally.first}
+    head = {name: tally.first[name] for name in HEAD if name in tally.first}
     if head:
         return head
     kind = "chat.completion.chunk" if isinstance(call.request, ChatRequest) else "text_completion"
     return {"id": call.id, "object": kind, "created": int(time.time()), "model": call.request.model}
-
-
-def _usage(meter: Meter) -> dict[str, Any]:
-    prompt, completion = meter.prompt_tokens, meter.completion_tokens
-    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}

@@ -4,23 +4,29 @@ Nearly every event of a stream is text alone. Such events are passed on after a 
 matter, and are parsed only if the backend turns out not to have counted them.
 """
 
+import json
 from typing import Any, Protocol
 
 import orjson
 
+from accounting.metering.counts import counts_of
 from gateway.errors import LaneFailed
 from gateway.http.events import DONE, EVENT_BYTES_MAX
 from gateway.lanes.base import Call, Meter
 from gateway.lanes.kept import Kept, data_of
 from gateway.lanes.tokens import read_usage
+from gateway.lanes.transcript import Transcript, generated, read_leniently
 
+HEAD = ("id", "object", "created", "model", "system_fingerprint")
+"""What all events of a stream have in common."""
 _CHOICES_MAX = 10_000
 _REASON_CHARS = 64
 _REASONS_MAX = 128
 _END = b"\n\n"
 # An empty line, as servers end their lines; each may come in two pieces.
 _ENDS = (_END, b"\n\r\n", b"\r\r")
-_USED = (b'"usage":{', b'"usage": {')
+_USAGE = b'"usage"'
+_NO_USAGE = (b'"usage":null', b'"usage": null')
 
 
 class Reader(Protocol):
@@ -40,7 +46,7 @@ class Reader(Protocol):
     def is_whole(self) -> bool:
         """Whether the answer came to its own end, or says itself why not."""
 
-    def fill(self, meter: Meter, call: Call) -> None:
+    def fill(self, meter: Meter) -> None:
         """The answer has ended or was cut: say what it used."""
 
 
@@ -50,20 +56,28 @@ class StreamReader:
     An event that never came to its end does not pass. A whole stream ends with [DONE]. Lines that a server ends
     with CR or CRLF end with LF.
 
-    A backend's own count of tokens is believed. Without one every event with text in it is about one token; with
-    `is_paid` nothing is said here: what is charged for is the text that has left for the caller.
+    A backend's own count of tokens is believed if it is one. Without it every event with text in it is about one
+    token; with `is_paid` what is charged for is the text that has left for the caller. Who asked for usage
+    gets our count in place of one that makes no sense, and in a paid stream in place of none.
     """
 
     def __init__(self, call: Call, *, is_paid: bool = False) -> None:
         request = call.generation
         self.refusal: Any = None
+        self._call = call
+        self._is_paid = is_paid
         self._error: Any = None
         self._passes_usage = request.wants_usage
         # Several choices end one by one, which only a look at every event can follow.
         self._reads_all = (request.n or 1) > 1 or not isinstance(getattr(request, "prompt", ""), str)
         self._held = bytearray()
-        self._kept = None if is_paid else Kept()
+        self._kept: Kept | Transcript | None = Kept()
+        if is_paid:
+            self._kept = Transcript() if self._passes_usage else None
+        self._head: dict[str, Any] = {}
         self._usage = Meter()
+        self._is_odd = False
+        """Whether some usage makes no sense."""
         self._unfinished: set[int] = set()
         self._finishes: dict[int, str] = {}
         self._is_first = True
@@ -80,8 +94,7 @@ class StreamReader:
             self._kept.add(chunk)
         # Written out, because this is done for every event of every stream.
         if (
-            b'"usage":{' in chunk
-            or b'"usage": {' in chunk
+            (_USAGE in chunk and _has_usage(chunk))
             or b"[DONE]" in chunk
             or b'"error"' in chunk
             or b'"finish_reason":"' in chunk
@@ -101,7 +114,7 @@ class StreamReader:
         self._has_ended = True
         if self._is_complete and not self._is_done:
             self._is_done = True
-            passed += b"data: %b\n\n" % DONE
+            passed += self._own_usage() + b"data: %b\n\n" % DONE
         return passed
 
     @property
@@ -114,14 +127,36 @@ class StreamReader:
         is_finished = self._has_ended and bool(self._finishes) and not self._unfinished
         return (self._is_done or is_finished) and not self._error
 
-    def fill(self, meter: Meter, call: Call) -> None:
+    def fill(self, meter: Meter) -> None:
         meter.is_complete = self._is_complete
         meter.finish_reasons = tuple(reason for _, reason in sorted(self._finishes.items()))
-        if self._usage.source == "upstream":
+        if self._is_complete or not self._is_paid:
+            self._count()
+        is_known = self._usage.source == "characters" or (self._usage.source == "upstream" and not self._is_odd)
+        if is_known or not self._is_paid:
             meter.take(self._usage)
-        elif self._kept:
-            meter.completion_tokens = self._kept.tokens()
-            meter.prompt_tokens = call.prompt_tokens
+
+    def _own_usage(self) -> bytes:
+        """An event with our count, in front of the end, for a caller who did not get the backend's."""
+        if not self._passes_usage or self._error or not (self._is_paid or self._is_odd):
+            return b""
+        self._count()
+        if self._usage.source == "upstream":
+            return b""
+        return b"data: %b\n\n" % orjson.dumps(self._head | {"choices": [], "usage": self._usage.as_usage()})
+
+    def _count(self) -> None:
+        """Count what was passed on if the backend's own count is none, or none of the text that is there."""
+        kept, usage = self._kept, self._usage
+        if kept is None or (usage.completion_tokens and not self._is_odd):
+            return
+        counted = Meter(prompt_tokens=self._call.prompt_tokens)
+        if isinstance(kept, Kept):
+            counted.completion_tokens = kept.tokens()
+        else:
+            counted.count_text(generated(kept.by_index(), self._call.request))
+        if counted.completion_tokens or self._is_odd or usage.source != "upstream":
+            self._usage = counted
 
     def _whole_events(self, chunk: bytes) -> bytes:
         """What is complete of what was held and what came; the rest is held."""
@@ -139,30 +174,43 @@ class StreamReader:
 
     def _read(self, chunk: bytes) -> bytes:
         """Look at each event; returns the chunk, less what is not for the caller."""
-        if any(word in chunk for word in _USED) and not self._passes_usage:
-            return b"".join(event for event in events_of(chunk) if not self._is_only_usage(event))
+        if DONE in chunk or (_USAGE in chunk and _has_usage(chunk)):
+            return b"".join(map(self._passed, events_of(chunk)))
         for data in data_of(chunk):
             self._note(data)
         return chunk
 
-    def _is_only_usage(self, event: bytes) -> bool:
-        """Whether an event says what was used and nothing else; notes what it says."""
+    def _passed(self, event: bytes) -> bytes:
+        """What the caller gets of an event; notes what it says."""
+        was_done = self._is_done
         said = [self._note(data) for data in data_of(event)]
-        return bool(said) and all(
-            isinstance(one, dict) and bool(one.get("usage")) and not one.get("choices") for one in said
-        )
+        if self._is_done and not was_done:
+            return self._own_usage() + event
+        usages = [one["usage"] for one in said if one and one.get("usage") is not None]
+        if not usages:
+            return event
+        is_odd = any(counts_of(usage) is None for usage in usages)
+        self._is_odd |= is_odd
+        if (is_odd or not self._passes_usage) and not any(one.get("choices") for one in said if one):
+            return b""
+        if not is_odd:
+            return event
+        rest = [{name: one[name] for name in one if name != "usage"} for one in said if one]
+        return b"".join(b"data: %b\n\n" % json.dumps(one).encode() for one in rest)
 
-    def _note(self, data: bytes) -> Any:
+    def _note(self, data: bytes) -> dict[str, Any] | None:
         if data == DONE:
             self._is_done = True
             return None
         try:
             event = orjson.loads(data)
         except orjson.JSONDecodeError:
-            return None
+            # Infinite and undefined numbers, which some clients read.
+            event = read_leniently(data) if _USAGE in data else None
         if not isinstance(event, dict):
             return None
         self._error = self._error or event.get("error")
+        self._head = self._head or {name: event[name] for name in HEAD if name in event}
         read_usage(event, self._usage)
         choices = event.get("choices")
         for choice in choices if isinstance(choices, list) else ():
@@ -194,6 +242,11 @@ def events_of(chunk: bytes) -> list[bytes]:
     """The chunk cut between its events, each with the empty line behind it."""
     *events, rest = chunk.split(_END)
     return [*(event + _END for event in events), rest]
+
+
+def _has_usage(chunk: bytes) -> bool:
+    """Whether a usage is said that is not null."""
+    return chunk.count(_USAGE) > sum(map(chunk.count, _NO_USAGE))
 
 
 def _with_plain_lines(events: bytes) -> bytes:

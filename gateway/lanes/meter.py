@@ -1,13 +1,13 @@
 """What an answer turned out to use."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from msgspec import Struct
 
 from accounting.ledger.postings import CountSource
+from accounting.metering.counts import UsageCounts
 from accounting.metering.delivered import Delivered, count_all
-
-_COUNTED_MAX = 10**9
 
 
 class Meter(Struct):
@@ -31,17 +31,9 @@ class Meter(Struct):
     delivered: tuple[Delivered, ...] = ()
     cost_nano: int | None = None
 
-    def count(
-        self, prompt_tokens: int, completion_tokens: int, cached_tokens: int, reasoning_tokens: int = 0
-    ) -> None:
-        """What a backend says it was; what nobody could have used is none."""
-        if not 0 <= cached_tokens <= prompt_tokens < _COUNTED_MAX:
-            prompt_tokens = prompt_tokens if 0 <= prompt_tokens < _COUNTED_MAX else 0
-            cached_tokens = min(prompt_tokens, cached_tokens) if 0 <= cached_tokens < _COUNTED_MAX else 0
-        self.prompt_tokens = prompt_tokens
-        self.cached_tokens = cached_tokens
-        self.completion_tokens = completion_tokens if 0 <= completion_tokens < _COUNTED_MAX else 0
-        self.reasoning_tokens = max(0, min(reasoning_tokens, self.completion_tokens))
+    def count(self, counts: UsageCounts) -> None:
+        """Take what a backend counted."""
+        self.prompt_tokens, self.completion_tokens, self.cached_tokens, self.reasoning_tokens = counts
         self.source = "upstream"
 
     def count_text(self, choices: Iterable[Delivered]) -> None:
@@ -51,6 +43,17 @@ class Meter(Struct):
         self.reasoning_tokens = counts.reasoning_tokens
         self.tool_tokens = counts.tool_tokens
         self.source = counts.source
+
+    def as_usage(self) -> dict[str, Any]:
+        """The counts as a `usage` object in OpenAI's shape."""
+        usage: dict[str, Any] = {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+        }
+        if self.reasoning_tokens:
+            usage["completion_tokens_details"] = {"reasoning_tokens": self.reasoning_tokens}
+        return usage
 
     def take(self, counted: "Meter") -> None:
         """The token counts of another meter, and where they come from."""

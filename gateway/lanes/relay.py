@@ -69,7 +69,9 @@ class RelayBody:
         self._held: list[bytes] = []
         is_stream = call.kind in GENERATES and call.request.is_stream
         self._reader: Reader = (
-            StreamReader(call, is_paid=upstream.is_paid) if is_stream else WholeReader(call, 200)
+            StreamReader(call, is_paid=upstream.is_paid)
+            if is_stream
+            else WholeReader(call, 200, is_paid=upstream.is_paid)
         )
         self._loop = asyncio.get_running_loop()
         self._began_s = self._heard_s = self._loop.time()
@@ -122,7 +124,7 @@ class RelayBody:
             return
         self._is_closed = True
         self._stop()
-        self._reader.fill(self.meter, self._call)
+        self._reader.fill(self.meter)
         if self._is_cut:
             # Charged as far as it came, and nothing to be kept for others.
             self.meter.is_complete = False
@@ -141,7 +143,8 @@ class RelayBody:
         self._is_cut = self._upstream.is_ours and b"x-millrace-cut" in headers
         reader = self._reader
         if not isinstance(reader, WholeReader) and (status != 200 or b"json" in content_type):
-            reader = self._reader = WholeReader(self._call, status)  # an error, or a server that does not stream
+            # an error, or a server that does not stream
+            reader = self._reader = WholeReader(self._call, status, is_paid=self._upstream.is_paid)
         if isinstance(reader, WholeReader):
             reader.status = status
             reader.is_json = b"json" in content_type or self._call.kind in _ANSWERED_IN_JSON
@@ -172,6 +175,8 @@ class RelayBody:
         if broken is None:
             if last := self._reader.end():
                 self._pass(last)
+            if isinstance(self._reader, WholeReader) and self._reader.rewritten and self._is_holding:
+                self._held = [self._reader.rewritten]
             if not self._reader.is_whole:
                 self._problem = LaneBrokeOff(f"{name} ended in the middle of its answer")
         elif self._reader.is_whole:

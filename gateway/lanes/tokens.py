@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from accounting.metering.counts import estimate_tokens
+from accounting.metering.counts import counts_of, estimate_tokens
 from gateway.cloud_worker.schemas import SchemaTooLarge, expanded_bytes
 from gateway.errors import RequestInvalid
 from gateway.lanes.meter import Meter
@@ -24,13 +24,10 @@ _COST = re.compile("[0-9]{1,15}")
 def read_usage(answer: Any, meter: Meter) -> bool:
     """Take the usage of a parsed answer or event; False when there is none that makes sense."""
     usage = answer.get("usage") if isinstance(answer, dict) else None
-    if not isinstance(usage, dict):
+    counts = counts_of(usage)
+    if usage is None or counts is None:
         return False
-    details = usage.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else 0
-    completion = usage.get("completion_tokens_details")
-    reasoning = completion.get("reasoning_tokens") if isinstance(completion, dict) else 0
-    meter.count(*map(_number, (usage.get("prompt_tokens"), usage.get("completion_tokens"), cached, reasoning)))
+    meter.count(counts)
     meter.cost_nano = cost_of(usage.get("cost_nano"))
     return True
 
@@ -105,7 +102,3 @@ def _json(value: Any) -> str:
 
 def _ids(part: int | list[int]) -> int:
     return 1 if isinstance(part, int) else len(part)
-
-
-def _number(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0

@@ -1,7 +1,8 @@
 """What an answer said, assembled from its bytes as they pass: streamed or whole, in OpenAI's shape."""
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -9,6 +10,7 @@ import orjson
 from accounting.metering.delivered import Called, Delivered
 from gateway.lanes.kept import data_of
 from gateway.lanes.said import CallSaid, said_of
+from gateway.openai import CompletionRequest, Request
 
 # JSON around it is twenty times the text of an event: beyond this it is read, and the text alone stays.
 _KEPT_BYTES_MAX = 64 * 2**10
@@ -17,6 +19,14 @@ TEXT_CHARS_MAX = 2**22
 CHOICES_MAX = 1024
 """So many choices of an answer are followed."""
 _CALLS_MAX = 1024
+
+
+def generated(said: Mapping[int, Delivered], request: Request) -> tuple[Delivered, ...]:
+    """What each choice says, without the prompt in front if the request has it repeated: that is paid already."""
+    if not (isinstance(request, CompletionRequest) and request.echo):
+        return tuple(said.values())
+    prompts = [request.prompt] if isinstance(request.prompt, str) else request.prompt
+    return tuple(_without(each, prompts[index // (request.n or 1) % len(prompts)]) for index, each in said.items())
 
 
 class Transcript:
@@ -101,6 +111,14 @@ class _Choice:
         return _add(name, said.name) + _add(arguments, said.arguments)
 
 
+def _without(said: Delivered, prompt: str | int | list[int]) -> Delivered:
+    """What stands behind the prompt; of one that was given as tokens nobody here knows the text."""
+    if not isinstance(prompt, str):
+        return said
+    content = said.content
+    return replace(said, content="" if prompt.startswith(content) else content.removeprefix(prompt))
+
+
 def _add(texts: list[str], text: str) -> int:
     if text:
         texts.append(text)
@@ -111,11 +129,11 @@ def _as_object(data: bytes) -> dict[str, Any]:
     try:
         event = orjson.loads(data)
     except orjson.JSONDecodeError:
-        event = _read_leniently(data)
+        event = read_leniently(data)
     return event if isinstance(event, dict) else {}
 
 
-def _read_leniently(data: bytes) -> Any:
+def read_leniently(data: bytes) -> Any:
     """Halves of characters, which some servers send one by one, are text to most clients' parsers."""
     try:
         return json.loads(data.decode("utf-8", "replace"))

@@ -6,74 +6,46 @@ import msgspec
 import orjson
 
 from gateway.lanes.base import Call, Meter
-from gateway.lanes.tokens import cost_of, read_usage
-from gateway.lanes.transcript import Transcript
+from gateway.lanes.tokens import read_usage
+from gateway.lanes.transcript import Transcript, generated
 from gateway.openai import GENERATES
 
 ANSWER_BYTES_MAX = 64 * 2**20
 
-_NULL = msgspec.Raw(b"null")
+_NULL_BYTES = b"null"
+_NULL = msgspec.Raw(_NULL_BYTES)
 _BRACKET = ord("[")
 
 
-class _Details(msgspec.Struct, frozen=True):
-    cached_tokens: int = 0
-
-
-class _CompletionDetails(msgspec.Struct, frozen=True):
-    reasoning_tokens: int = 0
-
-
-class _Usage(msgspec.Struct, frozen=True):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    prompt_tokens_details: _Details | None = None
-    completion_tokens_details: _CompletionDetails | None = None
-    cost_nano: str | None = None
-
-    @property
-    def reasoning_tokens(self) -> int:
-        return self.completion_tokens_details.reasoning_tokens if self.completion_tokens_details else 0
-
-    @property
-    def cached_tokens(self) -> int:
-        return self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details else 0
-
-
-class _Parts(msgspec.Struct, frozen=True, kw_only=True):
+class _Parts(msgspec.Struct, frozen=True):
     """Of a whole answer, what is looked at, as JSON; the rest is skipped without becoming objects."""
 
     error: msgspec.Raw = _NULL
     choices: msgspec.Raw = _NULL
     data: msgspec.Raw = _NULL
-
-
-class _Usual(_Parts, frozen=True, kw_only=True):
-    """What used is said as it should be."""
-
-    usage: _Usage | None = None
-
-
-class _Unusual(_Parts, frozen=True, kw_only=True):
     usage: msgspec.Raw = _NULL
 
 
-_usual = msgspec.json.Decoder(_Usual)
-_unusual = msgspec.json.Decoder(_Unusual)
-_NOTHING = _Usual()
+_decoder = msgspec.json.Decoder(_Parts)
+_top_level = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_NOTHING = _Parts()
 
 
 class WholeReader:
     """Keeps an answer's bytes to read them when they are all there, up to a bound."""
 
-    def __init__(self, call: Call, status: int) -> None:
+    def __init__(self, call: Call, status: int, *, is_paid: bool = False) -> None:
         self.status = status
+        self.rewritten: bytes | None = None
+        """The whole answer with our count, if its caller is not to see what the backend says in its place."""
+        self._is_paid = is_paid
+        self._usage = Meter()
         self.is_json = False
         """Whether a part of it can be told from the whole."""
         self._call = call
         self._chunks: list[bytes] = []
         self._size_bytes = 0
-        self._parts: _Usual | _Unusual = _NOTHING
+        self._parts = _NOTHING
         self._has_choices = False
         self._has_ended = False
 
@@ -87,8 +59,11 @@ class WholeReader:
         """Its length was seen to by the connection."""
         self._has_ended = True
         chunks = self._chunks
-        self._parts = _parts_of(chunks[0] if len(chunks) == 1 else b"".join(chunks))
+        content = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        self._parts = _parts_of(content)
         self._has_choices = _is_list(self._parts.choices)
+        if self._has_answer:
+            self._count(content)
         return b""
 
     @property
@@ -100,25 +75,29 @@ class WholeReader:
         """An error body under status 200, as some backends send it."""
         return None if self._has_choices else _value(self._parts.error)
 
-    def fill(self, meter: Meter, call: Call) -> None:
+    def fill(self, meter: Meter) -> None:
         meter.is_complete = self._has_ended and self._has_answer
-        if self._read_usage(meter) or not meter.is_complete:
-            return
-        meter.prompt_tokens = call.prompt_tokens
-        if self._has_choices:
-            said = Transcript()
-            said.add(b"".join(self._chunks))
-            meter.count_text(said.choices())
+        if meter.is_complete:
+            meter.take(self._usage)
 
-    def _read_usage(self, meter: Meter) -> bool:
-        parts = self._parts
-        if isinstance(parts, _Unusual):
-            return read_usage({"usage": _value(parts.usage)}, meter)
-        usage = parts.usage
-        if usage:
-            meter.count(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.reasoning_tokens)
-            meter.cost_nano = cost_of(usage.cost_nano)
-        return usage is not None
+    def _count(self, content: bytes) -> None:
+        """Take the backend's count; if it counts nothing of the text, or not with sound counts, count the text."""
+        call, usage = self._call, self._usage
+        is_counted = read_usage({"usage": _value(self._parts.usage)}, usage)
+        if self._has_choices and not usage.completion_tokens:
+            said = Transcript()
+            said.add(content)
+            counted = Meter()
+            counted.count_text(generated(said.by_index(), call.request))
+            if counted.completion_tokens or not is_counted:
+                self._usage, is_counted = counted, False
+        if is_counted:
+            return
+        self._usage.prompt_tokens = call.prompt_tokens
+        # A free answer without usage passes byte for byte.
+        has_usage = bytes(self._parts.usage) != _NULL_BYTES
+        if (self._has_choices or _is_list(self._parts.data)) and (has_usage or self._is_paid):
+            self.rewritten = _with_usage(content, self._usage)
 
     @property
     def _has_answer(self) -> bool:
@@ -132,18 +111,18 @@ class WholeReader:
         return self._parts is not _NOTHING or not self.is_json
 
 
-def _parts_of(content: bytes) -> _Usual | _Unusual:
+def _parts_of(content: bytes) -> _Parts:
     """Nothing of what is no JSON object."""
     try:
-        return _usual.decode(content)
-    except msgspec.ValidationError:
-        pass
+        return _decoder.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _NOTHING
-    try:
-        return _unusual.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _NOTHING
+
+
+def _with_usage(content: bytes, usage: Meter) -> bytes:
+    """The answer with these counts in place of the backend's; all else stays byte for byte."""
+    fields = _top_level.decode(content)
+    return msgspec.json.encode(fields | {"usage": usage.as_usage()})
 
 
 def _value(raw: msgspec.Raw) -> Any:

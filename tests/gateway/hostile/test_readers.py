@@ -53,7 +53,7 @@ def read(reader: Reader, asked: Call, content: bytes, cuts: list[int]) -> Meter:
     assert reader.is_whole in (True, False)
     assert reader.refusal is None or reader.refusal is not None
     meter = Meter()
-    reader.fill(meter, asked)
+    reader.fill(meter)
     return meter
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gateway.http.events import EventSplitter
 from gateway.lanes.base import Call, Meter
 from gateway.lanes.events import StreamReader
-from gateway.lanes.kept import data_of
+from gateway.lanes.kept import Kept, data_of
 from gateway.openai import read_request
 
 ASKED = b'{"model": "m", "stream": true, "messages": [{"role": "user", "content": "Hi"}]}'
@@ -36,7 +36,7 @@ def passed(read: StreamReader, stream: bytes, cuts: list[int]) -> bytes:
 
 def used(read: StreamReader) -> Meter:
     meter = Meter()
-    read.fill(meter, Call("req_1", "chat", read_request("chat", ASKED), ASKED))
+    read.fill(meter)
     return meter
 
 
@@ -85,7 +85,7 @@ def test_a_long_answer_is_counted_without_being_kept() -> None:
     read, events = reader(), 2_000
     for number in range(events):
         read.feed(said(f"word{number} "))
-    assert read._kept
+    assert isinstance(read._kept, Kept)
     assert read._kept._size_bytes <= 16 * 2**10
     assert used(read).completion_tokens == events
 
