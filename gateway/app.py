@@ -235,7 +235,7 @@ def _start(books: Books, settings: Settings) -> None:
 
 
 def _turns(metrics: Metrics, settings: RoutingSettings) -> Turns:
-    turns = Turns(settings.queue_length_max, settings.queue_length_of_key_max)
+    turns = Turns(settings.queue_length_max, settings.queue_length_of_key_max, settings.connections_max)
     metrics.queue_depth.read = lambda: {(): turns.all_waiting}
     return turns
 

@@ -69,17 +69,13 @@ class Embedder:
         offers = [candidate.offer for candidate in decision.candidates if candidate.offer.model == self._model]
         if not offers:
             raise LaneFailed(decision.reason)
-        offer = next((offer for offer in offers if self._takes_place(offer)), None)
+        offer = next((offer for offer in offers if self._turns.try_take(offer.label, offer.slots)), None)
         if offer is None:
             raise LaneBusy("no backend has a free slot for it")
         try:
             return await self._ask_at(offer, call, decision)
         finally:
-            if offer.slots is not None:
-                self._turns.leave(offer.label)
-
-    def _takes_place(self, offer: Offer) -> bool:
-        return offer.slots is None or self._turns.try_take(offer.label, offer.slots)
+            self._turns.leave(offer.label)
 
     async def _ask_at(self, offer: Offer, call: Call, decision: Decision) -> list[float] | None:
         dispatch = self._router.began(offer.label, decision, offer)

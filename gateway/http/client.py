@@ -26,8 +26,11 @@ class NoRoom(Exception):
 class Client:
     """Owns every connection to every backend, and the timer that ends what takes too long."""
 
-    def __init__(self, connections_max: int = 1024, tls: ssl.SSLContext | None = None) -> None:
-        """`connections_max` is for each origin; `tls` is for those who trust more than the system does."""
+    def __init__(self, connections_max: int | None = None, tls: ssl.SSLContext | None = None) -> None:
+        """`connections_max` is for each origin; requests have their own bound before they come here (`Turns`).
+
+        `tls` is for those who trust more than the system does.
+        """
         self._connections_max = connections_max
         self._tls = tls
         self._idle: dict[Origin, list[Connection]] = {}
@@ -73,7 +76,7 @@ class Client:
 
     async def _connect(self, origin: Origin) -> Connection:
         count = self._counts.get(origin, 0)
-        if count >= self._connections_max:
+        if self._connections_max is not None and count >= self._connections_max:
             raise NoRoom(f"all {self._connections_max} connections are in use")
         loop = asyncio.get_running_loop()
         connection = Connection(self, origin)

@@ -45,7 +45,7 @@ class _Begun:
     answer: Answer
     offer: Offer
     dispatch: Dispatch
-    turn: str | None
+    turn: str
 
 
 class _Race:
@@ -102,17 +102,14 @@ class _Race:
         return self._services.turns.has_room(offer.label, offer.slots)
 
     async def _ask(self, offer: Offer) -> _Begun:
-        services, trip, turn = self._services, self._trip, None
-        if offer.slots is not None:
-            if not services.turns.try_take(offer.label, offer.slots):
-                raise LaneBusy(f"{offer.label} has no room any more")
-            turn = offer.label
+        services, trip, turn = self._services, self._trip, offer.label
+        if not services.turns.try_take(turn, offer.slots):
+            raise LaneBusy(f"{turn} has no room any more")
         try:
             dispatch = services.router.began(offer.label, trip.decision, offer)
             return _Begun(await begin(services, trip.call, offer, dispatch), offer, dispatch, turn)
         except BaseException:
-            if turn:
-                services.turns.leave(turn)
+            services.turns.leave(turn)
             raise
 
     def _ended(self, second: "asyncio.Task[_Begun]") -> None:
@@ -154,5 +151,4 @@ class _Race:
             await begun.answer.body.close()
         finally:
             begun.dispatch.left()
-            if begun.turn:
-                self._services.turns.leave(begun.turn)
+            self._services.turns.leave(begun.turn)

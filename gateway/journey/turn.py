@@ -1,4 +1,4 @@
-"""Waiting for a free slot at a backend that has a known number of them, and looking round meanwhile."""
+"""Waiting for a free slot at a backend, and looking round meanwhile."""
 
 import time
 
@@ -16,9 +16,7 @@ _MOVES_MAX = 8
 
 
 def take_at_once(services: Services, trip: Trip, offer: Offer) -> bool:
-    """Whether the request may go there now; with known slots it has taken one."""
-    if offer.slots is None:
-        return True
+    """Whether the request may go there now; then it has taken a slot."""
     label = offer.label
     if not services.turns.try_take(label, offer.slots):
         return False
@@ -29,8 +27,8 @@ def take_at_once(services: Services, trip: Trip, offer: Offer) -> bool:
 async def take_turn(services: Services, trip: Trip) -> None:
     """Wait until the trip's first candidate, which may be another one by then, has room for the request.
 
-    With known slots `trip.turn` has one of them, but where nobody may answer any more, or the request was sent
-    from line to line too often. When the wait ends without a turn, the next best that has room is taken. Raises
+    `trip.turn` has one of its slots, unless nobody may answer any more, or the request was sent from line to line
+    too often. When the wait ends without a turn, the next best that has room is taken. Raises
     QueueFull when none has.
     """
     until_s: float | None = None
@@ -98,7 +96,7 @@ async def _wait(services: Services, trip: Trip, best: Candidate, patience_s: flo
 
     record.waiting += 1
     try:
-        return await services.turns.take(offer.label, offer.slots or 1, wish, is_better_elsewhere)
+        return await services.turns.take(offer.label, offer.slots, wish, is_better_elsewhere)
     finally:
         record.waiting -= 1
 
@@ -109,10 +107,9 @@ def _leads_elsewhere(services: Services, decision: Decision, here: Offer) -> boo
     present = next((candidate.offer for candidate in decision.candidates if candidate.offer.label == label), None)
     if present is None:
         return True
-    if present.slots is not None:
-        services.turns.resize(label, present.slots)
+    services.turns.resize(label, present.slots)
     best = decision.candidates[0].offer
-    return best.label != label and (best.slots is None or services.turns.has_room(best.label, best.slots))
+    return best.label != label and services.turns.has_room(best.label, best.slots)
 
 
 def _still_serves(services: Services, trip: Trip, offer: Offer) -> bool:

@@ -12,6 +12,7 @@ from gateway.queueing.order import FairOrder
 
 WAITING_MAX = 1000
 WAITING_OF_KEY_MAX = 200
+CONNECTIONS_MAX = 4096
 # How often whoever waits looks whether something else has become better.
 LOOK_EVERY_S = 1.0
 _BACKENDS_MAX = 4096
@@ -43,16 +44,21 @@ class Wish:
 
 
 class Turns:
-    """The slots of every backend that has a known number of them. One event loop owns it."""
+    """The slots of every backend. One event loop owns it.
+
+    A backend that names no number of slots (None) has `connections_max`; none has more.
+    """
 
     def __init__(
         self,
         waiting_max: int = WAITING_MAX,
         waiting_of_key_max: int = WAITING_OF_KEY_MAX,
+        connections_max: int = CONNECTIONS_MAX,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._waiting_max = waiting_max
         self._waiting_of_key_max = waiting_of_key_max
+        self._connections_max = connections_max
         self._clock = clock
         self._lines: dict[str, _Line] = {}
 
@@ -60,13 +66,14 @@ class Turns:
     def all_waiting(self) -> int:
         return sum(len(line.waiting) for line in self._lines.values())
 
-    def has_room(self, label: str, slots: int) -> bool:
+    def has_room(self, label: str, slots: int | None) -> bool:
         """Whether a turn could be had at once."""
         line = self._lines.get(label)
-        return line is None or (line.serving < slots and not len(line.waiting))
+        return line is None or (line.serving < self._bounded(slots) and not len(line.waiting))
 
-    def try_take(self, label: str, slots: int) -> bool:
+    def try_take(self, label: str, slots: int | None) -> bool:
         """Take a free slot, where there is one and nobody waits for it. Whoever takes one gives it back."""
+        slots = self._bounded(slots)
         line = self._lines.get(label)
         if line is None:
             line = self._line(label, slots)
@@ -77,12 +84,12 @@ class Turns:
         line.serving += 1
         return True
 
-    def resize(self, label: str, slots: int) -> None:
+    def resize(self, label: str, slots: int | None) -> None:
         """So many slots it has now; where there are more than before, those who wait have them."""
         if line := self._lines.get(label):
-            _resize(line, slots)
+            _resize(line, self._bounded(slots))
 
-    async def take(self, label: str, slots: int, wish: Wish, look: Look | None = None) -> bool:
+    async def take(self, label: str, slots: int | None, wish: Wish, look: Look | None = None) -> bool:
         """Wait for a turn. Whoever takes one gives it back.
 
         `look` is asked every now and then, with about how many are still ahead: when it says so, the wait ends
@@ -119,6 +126,9 @@ class Turns:
         line = self._lines[label]
         line.serving -= 1
         _call(line)
+
+    def _bounded(self, slots: int | None) -> int:
+        return self._connections_max if slots is None else min(slots, self._connections_max)
 
     def _check_room(self, label: str, line: _Line, wish: Wish) -> None:
         is_full = len(line.waiting) >= self._waiting_max

@@ -34,6 +34,12 @@ class RoutingSettings(Section):
         gt=0,
         description="Longest wait for a free slot of an own backend, in seconds, unless a request says its own.",
     )
+    connections_max: int = Field(
+        4096,
+        ge=1,
+        le=65_536,
+        description="Most requests, each on a connection, at one backend at once; more wait for one to end.",
+    )
     queue_length_max: int = Field(
         1000, ge=1, le=100_000, description="Most requests that wait for one backend's slots; more get a 429."
     )

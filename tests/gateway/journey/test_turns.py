@@ -222,3 +222,15 @@ async def test_a_line_is_as_long_as_its_owner_says(tmp_path: Path) -> None:
         for _, writer in asking:
             writer.close()
         await nothing_is_left(running)
+
+
+async def test_requests_beyond_a_backends_connections_wait(tmp_path: Path) -> None:
+    """A backend that names no slots has as many as it may have connections; nobody gets a 503."""
+    mill = Mill()
+    async with backend(mill) as desk, road(tmp_path, desk.base_url, routing={"connections_max": 2}) as running:
+        asking = [await send(running) for _ in range(5)]
+        await until(lambda: mill.busy == 2 and running.services.turns.all_waiting == 3)
+        mill.go_on.set()
+        assert [(await receive(connection)).status for connection in asking] == [200] * 5
+        assert mill.busiest == 2
+        await nothing_is_left(running)
