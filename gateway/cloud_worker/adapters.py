@@ -47,7 +47,7 @@ litellm.cache = None
 litellm.turn_off_message_logging = True
 litellm.disable_streaming_logging = True
 litellm.disable_hf_tokenizer_download = True
-# Its counter measures images too, which it would fetch; `estimate_tokens` stands in for providers without usage.
+# Its counter measures images too, which it would fetch. What providers do not count, the gateway does.
 litellm.disable_token_counter = True
 litellm.callbacks = []
 litellm.input_callback = []
@@ -81,7 +81,6 @@ async def warm_up(models: Iterable[CloudModel]) -> None:
     client = openai.AsyncOpenAI(api_key=NO_KEY, http_client=litellm.aclient_session)
     for lazy in ("chat.completions.with_raw_response", "completions.with_raw_response"):
         attrgetter(lazy)(client)
-    litellm.encoding.encode("ready?")
     one_of_each = {model.litellm_model.partition("/")[0]: model.litellm_model for model in models}
     for litellm_model in one_of_each.values():
         with suppress(Exception):  # what is wrong with a model is said when it is asked
@@ -171,9 +170,3 @@ def _wrapper(stream: Any) -> Any:
     """litellm's stream wrapper, which its text completion handler keeps inside a generator of its own."""
     frame = getattr(stream, "ag_frame", None)
     return stream if frame is None else frame.f_locals.get("streamwrapper", stream)
-
-
-async def estimate_tokens(text: str) -> int:
-    """A count for providers that send none, by the encoding litellm carries with it."""
-    encoding = litellm.encoding
-    return len(await asyncio.to_thread(encoding.encode, text, disallowed_special=()))

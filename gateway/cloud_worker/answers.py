@@ -2,9 +2,10 @@
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+from accounting.metering.counts import counts_of
 from gateway.cloud_worker.requests import ChatRequest, Json, Request
 
 _USAGE_DETAILS = {
@@ -25,8 +26,6 @@ class Answer:
     """Writes one answer, whole or in pieces, and remembers what a later piece needs."""
 
     request: Request
-    text: list[str] = field(default_factory=list)
-    """Everything delivered so far, for the estimate when the provider counts nothing."""
     usage: Json | None = None
     """The provider's own count: providers send it in the last chunk, in an extra one, or in every one."""
     _last: Any = None
@@ -37,7 +36,6 @@ class Answer:
 
     def whole(self, response: Any) -> Json:
         choices = [self._whole_choice(choice) for choice in response.choices]
-        self.text = [_said_in(choice.get("message") or {"content": choice.get("text")}) for choice in choices]
         self.usage = _usage(getattr(response, "usage", None))
         kind = "chat.completion" if self._is_chat else "text_completion"
         return {**self._head(response, kind), "choices": choices, "usage": self.usage}
@@ -45,7 +43,10 @@ class Answer:
     def piece(self, chunk: Any) -> Json | None:
         """One event of a stream, or None for a chunk without anything to read."""
         self._last = chunk
-        self.usage = _usage(getattr(chunk, "usage", None)) or self.usage
+        counted = _usage(getattr(chunk, "usage", None))
+        # A count that stands before more text is not the count of the answer.
+        if counted or any(_says_something(choice) for choice in chunk.choices or ()):
+            self.usage = counted
         choices = [piece for choice in chunk.choices or () if (piece := self._piece_choice(choice))]
         return self._event(choices, None) if choices else None
 
@@ -90,31 +91,25 @@ class Answer:
         if not delta and logprobs is None and choice.finish_reason is None:
             return None
         text = delta.get("content") or ""
-        self.text.append(_said_in(delta))
         body = {"index": choice.index, "finish_reason": choice.finish_reason, "logprobs": logprobs}
         return {**body, "delta": delta} if self._is_chat else {**body, "text": text}
 
 
-def counted(prompt_tokens: int, completion_tokens: int) -> Json:
-    """OpenAI's usage object without details."""
-    return {
-        "prompt_tokens": prompt_tokens,
-        "completion_tokens": completion_tokens,
-        "total_tokens": prompt_tokens + completion_tokens,
-    }
-
-
 def _usage(usage: Any) -> Json | None:
-    """OpenAI's usage object, or None where the provider counted nothing (which litellm writes as noughts)."""
-    if usage is None or not (usage.prompt_tokens or usage.completion_tokens):
+    """OpenAI's usage object, or None where the provider counted nothing (which litellm writes as noughts).
+
+    A count that is no integer in range is none.
+    """
+    if usage is None:
         return None
-    prompt_tokens, completion_tokens = usage.prompt_tokens or 0, usage.completion_tokens or 0
-    body = counted(prompt_tokens, completion_tokens)
-    for group, names in _USAGE_DETAILS.items():
-        details = _plain_fields(getattr(usage, group, None), names)
-        if details:
-            body[group] = details
-    return body
+    details = {group: _plain_fields(getattr(usage, group, None), names) for group, names in _USAGE_DETAILS.items()}
+    said = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens, **details}
+    counts = counts_of(said)
+    if counts is None or not (counts.prompt_tokens or counts.completion_tokens):
+        return None
+    body = {"prompt_tokens": counts.prompt_tokens, "completion_tokens": counts.completion_tokens}
+    total = {"total_tokens": counts.prompt_tokens + counts.completion_tokens}
+    return {**body, **total, **{group: fields for group, fields in details.items() if fields}}
 
 
 def _set_fields(message: Any) -> Json:
@@ -150,14 +145,11 @@ def _refusal(message: Any) -> str | None:
     return refusal if isinstance(refusal, str) else None
 
 
-def _said_in(message: Json) -> str:
-    """Everything that the provider generated in a message or a piece of one: calls of tools count as well."""
-    functions = [call.get("function") for call in message.get("tool_calls") or ()] + [message.get("function_call")]
-    calls = [
-        text for function in functions if function for text in (function.get("name"), function.get("arguments"))
-    ]
-    texts = (message.get("reasoning_content"), message.get("content"), message.get("refusal"), *calls)
-    return "".join(text for text in texts if isinstance(text, str))
+def _says_something(choice: Any) -> bool:
+    """Whether a piece of a choice has anything in it that the provider generated."""
+    delta = getattr(choice, "delta", None)
+    fields = ("content", *_MESSAGE_FIELDS)
+    return any(getattr(delta, name, None) for name in fields) or bool(getattr(choice, "text", None))
 
 
 def _text_of(choice: Any) -> str:

@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 import orjson
 
 from gateway.cloud_worker import adapters
-from gateway.cloud_worker.answers import Answer, counted
+from gateway.cloud_worker.answers import Answer
 from gateway.cloud_worker.errors import Refusal, from_litellm
 from gateway.cloud_worker.exchange import Exchange
 from gateway.cloud_worker.providers import CloudModel, Timeouts
-from gateway.cloud_worker.requests import Json, Request
+from gateway.cloud_worker.requests import Request
 
 T = TypeVar("T")
 
@@ -43,7 +43,6 @@ class Relay:
     async def _whole(self, exchange: Exchange, asking: Awaitable[Any]) -> None:
         answer = Answer(self.request)
         body = answer.whole(await self._from_provider(asking))
-        body["usage"] = body["usage"] or await self._estimated_usage(answer)
         await exchange.answer(200, orjson.dumps(body))
 
     async def _stream(self, exchange: Exchange, asking: Awaitable[Any]) -> None:
@@ -56,9 +55,8 @@ class Relay:
                     await exchange.event(orjson.dumps(event))
                 coming = anext(pieces, None)
                 chunk = await self._from_provider(coming, "the next chunk", bounds.between_chunks_s)
-        if self.request.wants_usage():
-            usage = answer.usage or await self._estimated_usage(answer)
-            await exchange.event(orjson.dumps(answer.usage_piece(usage)))
+        if self.request.wants_usage() and answer.usage:
+            await exchange.event(orjson.dumps(answer.usage_piece(answer.usage)))
         await exchange.event(b"[DONE]")
         await exchange.end()
 
@@ -79,11 +77,6 @@ class Relay:
 
     def _refusal(self, error: Exception) -> Refusal:
         return from_litellm(error, self.provider, list(self.secrets.values()))
-
-    async def _estimated_usage(self, answer: Answer) -> Json:
-        prompt_tokens = await adapters.estimate_tokens(self.request.prompt_text())
-        completion_tokens = await adapters.estimate_tokens("".join(answer.text))
-        return counted(prompt_tokens, completion_tokens)
 
 
 async def _begun(asking: Awaitable[Any]) -> tuple[AsyncGenerator[Any, None], Any]:

@@ -77,9 +77,6 @@ class ChatRequest(_Sampling, kw_only=True, forbid_unknown_fields=True):
     prompt_cache_key: str | None = None
     web_search_options: Json | None = None
 
-    def prompt_text(self) -> str:
-        return "\n".join(_text_of(message.get("content")) for message in self.messages)
-
 
 class CompletionRequest(_Sampling, kw_only=True, forbid_unknown_fields=True):
     """POST /v1/completions."""
@@ -89,9 +86,6 @@ class CompletionRequest(_Sampling, kw_only=True, forbid_unknown_fields=True):
     echo: bool | None = None
     best_of: Count | None = None
     logprobs: Count | None = None
-
-    def prompt_text(self) -> str:
-        return self.prompt if isinstance(self.prompt, str) else "\n".join(map(str, self.prompt))
 
 
 Request = ChatRequest | CompletionRequest
@@ -148,9 +142,3 @@ def _invalid_field(error: str) -> Refusal:
     place = re.search(r"at `\$\.?(.*?)`", error)
     param = missing.group(1) if missing else place.group(1) if place else None
     return Refusal(400, "invalid_value", f"Invalid request: {error}", param=param)
-
-
-def _text_of(content: object) -> str:
-    if isinstance(content, list):
-        return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-    return content if isinstance(content, str) else ""

@@ -36,6 +36,8 @@ class Behaviour:
     """An error event takes the place of the rest."""
     garbage: bool = False
     sends_usage: bool = True
+    counts_ahead: bool = False
+    """A usage stands in the first event of a stream, and says one token."""
     calls_tool: bool = False
     declines: bool = False
     """The model refuses to answer, in the field that OpenAI has for it."""
@@ -86,7 +88,10 @@ _ANTHROPIC_REFUSALS = {
 
 OPENAI = _COMMON | {
     "no-usage": replace(GOOD, sends_usage=False),
-    "tool-no-usage": replace(GOOD, calls_tool=True, sends_usage=False),
+    # A role, six words and the finish reason come before the usage.
+    "ends-uncounted": replace(GOOD, end_after_chunks=8),
+    "aborts-uncounted": replace(GOOD, abort_after_chunks=8),
+    "counts-ahead": replace(GOOD, counts_ahead=True, sends_usage=False),
     "declines": replace(GOOD, declines=True),
 }
 OPENAI |= {name: replace(GOOD, refusal=refusal) for name, refusal in _OPENAI_REFUSALS.items()}

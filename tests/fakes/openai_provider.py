@@ -106,7 +106,8 @@ class _ChatShape:
         return {**self._head(self.whole_object), "choices": choices, **usage}
 
     def pieces(self, behaviour: Behaviour) -> Iterator[Json]:
-        yield self._piece({"role": "assistant", "content": "", "refusal": None})
+        opening = self._piece({"role": "assistant", "content": "", "refusal": None})
+        yield opening | ({"usage": self._usage(behaviour, 1)} if behaviour.counts_ahead else {})
         if behaviour.calls_tool:
             yield self._piece({"tool_calls": [{"index": 0, **self._tool_call("")}]})
             for part in TOOL_ARGUMENTS:
@@ -148,8 +149,9 @@ class _ChatShape:
         name = self.asked["tools"][0]["function"]["name"]
         return {"id": "call_fake1", "type": "function", "function": {"name": name, "arguments": arguments}}
 
-    def _usage(self, behaviour: Behaviour) -> Json:
-        prompt, completion = self.prompt_words(), len(self._words(behaviour))
+    def _usage(self, behaviour: Behaviour, completion: int | None = None) -> Json:
+        prompt = self.prompt_words()
+        completion = len(self._words(behaviour)) if completion is None else completion
         return {
             "prompt_tokens": prompt,
             "completion_tokens": completion,

@@ -1,6 +1,7 @@
-"""A stream that its payer's credits end, as OpenAI's client sees it: from a provider through the cloud worker."""
+"""Streams that end early, as OpenAI's client sees them, from a provider through the cloud worker."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from sqlalchemy import select
 
 from accounting.tables import usage_table
 from gateway.settings import CloudSettings
+from tests.fakes import anthropic_provider
 from tests.fakes import openai_provider as provider
 from tests.gateway.http.edges import Edge
 from tests.gateway.journey.roads import nothing_is_left, road
@@ -47,13 +49,22 @@ async def running(tmp_path: Path) -> AsyncIterator[Edge]:
 
 
 async def ask(running: Edge, **fields: Any) -> list[ChatCompletionChunk]:
+    return await ask_for(running, "ticker", **fields)
+
+
+async def ask_for(running: Edge, model: str, **fields: Any) -> list[ChatCompletionChunk]:
+    """What came of it."""
+    chunks: list[ChatCompletionChunk] = []
     async with openai.AsyncOpenAI(
         base_url=f"http://127.0.0.1:{running.port}/v1", api_key=running.key, max_retries=0, timeout=TIME_S
     ) as client:
         stream = await client.chat.completions.create(
-            model="ticker", messages=[{"role": "user", "content": "Hi"}], stream=True, **fields
+            model=model, messages=[{"role": "user", "content": "Hi"}], stream=True, **fields
         )
-        return [chunk async for chunk in stream]
+        with contextlib.suppress(openai.APIError):
+            async for chunk in stream:
+                chunks.append(chunk)  # noqa: PERF401 - what came before an error counts
+    return chunks
 
 
 def text_of(chunks: list[ChatCompletionChunk]) -> str:
@@ -93,3 +104,34 @@ async def test_with_enough_it_is_whole(running: Edge) -> None:
     assert text_of(chunks) == WORD * 400
     used = await usage_of(running)
     assert (used["outcome"], used["completion_tokens"], used["count_source"]) == ("complete", 400, "upstream")
+
+
+COMPLETE = ("openai/fake.no-usage", "openai/fake.ends-uncounted", "openai/fake.counts-ahead")
+CUT = ("openai/fake.aborts-uncounted", "openai/fake.aborts", "openai/fake.truncates", "anthropic/fake.truncates")
+
+
+async def test_a_stream_without_its_usage_is_never_booked_as_the_providers_count(tmp_path: Path) -> None:
+    keys = tmp_path / "cloud.keys"
+    keys.write_text(f"OPENAI_KEY={provider.KEY}\nANTHROPIC_KEY={anthropic_provider.KEY}\n")
+    keys.chmod(0o600)
+    with provider.openai_provider() as openai_server, anthropic_provider.anthropic_provider() as anthropic_server:
+        urls = {"openai": f"{openai_server.origin}/v1", "anthropic": anthropic_server.origin}
+        models = {}
+        for name in (*COMPLETE, *CUT):
+            kind = name.partition("/")[0]
+            usd = {"prompt_usd_per_mtok": "0", "completion_usd_per_mtok": COMPLETION_USD}
+            key = {"key": f"{kind.upper()}_KEY", "base_url": urls[kind]}
+            models[name] = {"model": name, "max_output_tokens": 100, **usd, **key}
+        cloud = CloudSettings(models=models, keys_file=keys)
+        async with road(tmp_path / "data", cloud=cloud) as edge:
+            await edge.services.books.credit("c1", "owner", 10**6 * TOKEN_NANO, "test")
+            for name in (*COMPLETE, *CUT):
+                for fields in ({"stream_options": {"include_usage": True}}, {}):
+                    chunks = await ask_for(edge, name, **fields)
+                    tokens = -(-len(text_of(chunks)) // 4)
+                    used = await usage_of(edge)
+                    assert tokens > 0
+                    assert (used["count_source"], used["completion_tokens"]) == ("characters", tokens), name
+                    assert (used["outcome"] == "complete") is (name in COMPLETE), name
+                    told = [chunk.usage.completion_tokens for chunk in chunks if chunk.usage]
+                    assert told == ([tokens] if fields and name in COMPLETE else []), name
