@@ -172,13 +172,24 @@ class LaneTimeout(LaneBrokeOff):
 
 
 class LaneBusy(LaneFailed):
-    """The backend is well and has no room just now; worth trying again after `retry_after_s`, where it said so."""
+    """The backend is well and has no room just now; worth trying again after `retry_after_s`, if it said so.
+
+    `asks_for_pause`: the backend itself answered so. It is left alone with this model for a while.
+    """
 
     kind = "busy"
 
-    def __init__(self, message: str, *, code: str | None = None, retry_after_s: int | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        retry_after_s: int | None = None,
+        asks_for_pause: bool = False,
+    ) -> None:
         super().__init__(message, code=code)
         self.retry_after_s = retry_after_s
+        self.asks_for_pause = asks_for_pause or retry_after_s is not None
 
 
 class LaneLimited(LaneBusy):

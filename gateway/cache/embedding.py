@@ -83,11 +83,8 @@ class Embedder:
             answer = await self._lanes[offer.lane].open(call, offer)
             dispatch.first_byte()
             content = await _whole(answer)
-        except LaneBusy as error:
-            dispatch.left(error.retry_after_s)
-            raise
-        except LaneFailed:
-            dispatch.failed()
+        except LaneFailed as error:
+            dispatch.refused(error)
             raise
         except BaseException:
             dispatch.left()

@@ -1,7 +1,7 @@
 """One try at one backend, up to the first bytes of its answer."""
 
 from cluster.errors import GenerationError, StageLost
-from gateway.errors import LaneBusy, LaneFailed
+from gateway.errors import LaneFailed
 from gateway.guests.admission import OWN
 from gateway.lanes.base import Answer, Call, Offer
 from gateway.routing.dispatch import Dispatch
@@ -17,13 +17,9 @@ async def begin(services: Services, call: Call, offer: Offer, dispatch: Dispatch
         if services.guests.stays and offer.lane in OWN:
             await services.guests.make_way()
         answer = await services.lanes[offer.lane].open(call, offer)
-    except LaneBusy as error:
-        note_error(services, offer, error)
-        dispatch.left(error.retry_after_s)
-        raise
     except LaneFailed as error:
         note_error(services, offer, error)
-        dispatch.failed()
+        dispatch.refused(error)
         raise
     except StageLost as error:
         note_error(services, offer, error)

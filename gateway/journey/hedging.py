@@ -95,7 +95,7 @@ class _Race:
         first, record = self._first, self._services.health.of(offer.label)
         if not are_equal(first, offer) or not offer.is_resident or offer.state != "ready":
             return False
-        if not record.breaker.admits(self._services.health.now_s()):
+        if record.breakers.barring(offer.model_there, self._services.health.now_s()):
             return False
         if offer.slots is None:
             return record.in_flight == 0

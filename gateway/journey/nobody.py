@@ -3,11 +3,14 @@
 from gateway.errors import (
     FeatureUnsupported,
     GatewayError,
+    LaneBusy,
+    LaneLimited,
     ModelUnknown,
     Overloaded,
     PolicyForbids,
     RequestInvalid,
 )
+from gateway.journey.turn import Pause
 from gateway.lanes.base import Call
 from gateway.openai import ChatRequest, CompletionRequest
 from gateway.routing.decision import Decision, Rejection
@@ -17,12 +20,16 @@ from gateway.routing.policy import Check, lack_of
 _NEARNESS: tuple[Check, ...] = ("lane", "kind", "features", "context", "provider", "price")
 
 
-def why_nobody(call: Call, decision: Decision, wait_s: int = 0) -> GatewayError:
-    """`wait_s`: after so long one of the backends may take requests again, where that is known."""
+def why_nobody(call: Call, decision: Decision, pause: Pause | None = None) -> GatewayError:
+    """`pause` is the one that ends first of those that backends asked for."""
     model, rejections = call.request.model, decision.rejections
     if not rejections:
         message = f"The model '{model}' does not exist here. GET /v1/models lists what does."
         return ModelUnknown(message, param="model")
+    if pause:
+        # Of all that stands against it, this alone passes by itself.
+        kind = LaneLimited if pause.is_limit else LaneBusy
+        return kind(_not_now(model, decision), retry_after_s=pause.retry_after_s)
     # What the request itself leaves out says nothing, unless there is nothing else.
     considered = [r for r in rejections if r.objection.check != "lane"] or list(rejections)
     able, lacking = _by_ability(call, considered)
@@ -37,9 +44,11 @@ def why_nobody(call: Call, decision: Decision, wait_s: int = 0) -> GatewayError:
             )
     if all(rejection.objection.check in _NEARNESS for rejection in considered):
         return _for_good(call, decision, max(able, key=_nearness))
-    error = Overloaded(f"'{model}' cannot be served just now: {decision.reason}.")
-    error.retry_after_s = max(1, wait_s)
-    return error
+    return Overloaded(_not_now(model, decision))
+
+
+def _not_now(model: str, decision: Decision) -> str:
+    return f"'{model}' cannot be served just now: {decision.reason}."
 
 
 def _by_ability(call: Call, rejections: list[Rejection]) -> tuple[list[Rejection], list[Rejection]]:

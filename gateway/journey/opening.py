@@ -1,6 +1,5 @@
 """Having somebody begin to answer: the best candidate, or whoever takes over from it before the first byte."""
 
-import math
 from collections import deque
 
 import structlog
@@ -8,20 +7,29 @@ from msgspec import structs
 
 from accounting.errors import BooksUnavailable, InsufficientCredit
 from accounting.payments.errors import PayerFrozen
-from gateway.errors import BudgetExceeded, BudgetUnavailable, LaneBrokeOff, LaneFailed, QueueFull, RateLimited
+from gateway.errors import (
+    BudgetExceeded,
+    BudgetUnavailable,
+    LaneBrokeOff,
+    LaneBusy,
+    LaneFailed,
+    QueueFull,
+    RateLimited,
+)
 from gateway.journey.attempt import begin
 from gateway.journey.hedging import open_hedged
 from gateway.journey.holding import put_aside
 from gateway.journey.nobody import why_nobody
 from gateway.journey.trip import Trip
-from gateway.journey.turn import move_turn, take_other_turn
+from gateway.journey.turn import first_pause, move_turn, take_other_turn, wait_for_pause
 from gateway.lanes.base import Answer, Offer
-from gateway.routing.decision import Candidate, Decision
+from gateway.routing.decision import Candidate
 from gateway.services import Services
 
 log = structlog.get_logger(__name__)
 
-# A request that nobody could begin to answer is offered to so many candidates at most.
+# A request that nobody could begin to answer is offered to so many candidates at most. One that only asks to be
+# left alone for a while does not count: its pause is waited for.
 ATTEMPTS_MAX = 3
 
 # The caller's money does not cover the candidate, and says nothing against those that charge nothing.
@@ -34,12 +42,18 @@ async def open_first(services: Services, trip: Trip) -> Answer:
     """The best candidate that begins to answer; one that fails before its first byte is replaced by the next.
 
     One that the caller's money or limits do not cover is replaced, too, by those that they do cover. Where none of
-    these answers, that is what the caller is told.
+    these answers, that is what the caller is told. If the only ones left asked to be left alone, the request waits
+    for the end of the first such pause, as long as its patience lasts.
     """
     failure: LaneFailed | None = None
     refusal: Exception | None = None
-    rest, attempts = deque(trip.decision.candidates), 0
-    while rest and attempts < ATTEMPTS_MAX:
+    rest, failed = deque(trip.decision.candidates), set[tuple[str, str]]()
+    while len(failed) < ATTEMPTS_MAX:
+        if not rest:
+            if refusal or not await wait_for_pause(services, trip, failed):
+                break
+            rest = deque(trip.decision.candidates)
+            continue
         offer = rest.popleft().offer
         if failure and trip.turn != offer.label:
             move_turn(services, trip, offer)
@@ -53,12 +67,14 @@ async def open_first(services: Services, trip: Trip) -> Answer:
             rest = await _others(services, trip, rest, error)
         except LaneFailed as error:
             failure = error
-            attempts += 1
+            if not (isinstance(error, LaneBusy) and error.asks_for_pause):
+                failed.add((offer.label, offer.model))
             log.warning("lane failed", request_id=trip.call.id, lane=offer.label, reason=str(error))
             services.metrics.lane_failures.labels(offer.lane).inc()
             if _may_cost_twice(offer, error):
                 break
-    raise refusal or failure or why_nobody(trip.call, trip.decision, _wait_s(services, trip.decision))
+    pause = first_pause(services, trip.decision)
+    raise refusal or failure or why_nobody(trip.call, trip.decision, pause)
 
 
 async def _others(services: Services, trip: Trip, rest: deque[Candidate], refusal: Exception) -> deque[Candidate]:
@@ -98,13 +114,6 @@ async def _open(services: Services, trip: Trip, offer: Offer) -> Answer:
         answer = await begin(services, trip.call, offer, dispatch)
     trip.first_byte_s = trip.elapsed_s
     return answer
-
-
-def _wait_s(services: Services, decision: Decision) -> int:
-    """How long the first of those who asked to be left alone, if any did, wants that still."""
-    now_s = services.health.now_s()
-    waits_s = [services.health.of(r.offer.label).breaker.asked_until_s - now_s for r in decision.rejections]
-    return math.ceil(min((wait_s for wait_s in waits_s if wait_s > 0), default=0))
 
 
 def _may_cost_twice(offer: Offer, error: LaneFailed) -> bool:

@@ -1,8 +1,10 @@
-"""Waiting for a free slot at a backend, and looking round meanwhile."""
+"""Waiting for a free slot, or for the end of a pause that a backend asked for, and looking round meanwhile."""
 
+import math
 import time
+from collections.abc import Container
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from gateway.errors import QueueFull
 from gateway.journey.trip import Trip
@@ -13,6 +15,19 @@ from gateway.services import Services
 
 # Decisions can send a request from one line to another so often; then it goes where it may, line or not.
 _MOVES_MAX = 8
+
+
+class Pause(Struct, frozen=True):
+    """A backend asked to be left alone with a model, with 429 if `is_limit` and else with 503."""
+
+    name: str
+    """Of the backend and of what it calls the model."""
+    left_s: float
+    is_limit: bool
+
+    @property
+    def retry_after_s(self) -> int:
+        return max(1, math.ceil(self.left_s))
 
 
 def take_at_once(services: Services, trip: Trip, offer: Offer) -> bool:
@@ -31,7 +46,6 @@ async def take_turn(services: Services, trip: Trip) -> None:
     too often. When the wait ends without a turn, the next best that has room is taken. Raises
     QueueFull when none has.
     """
-    until_s: float | None = None
     for _ in range(_MOVES_MAX):
         if not trip.decision.candidates:
             return
@@ -39,9 +53,8 @@ async def take_turn(services: Services, trip: Trip) -> None:
         if take_at_once(services, trip, best.offer):
             return
         began_s = time.monotonic()
-        until_s = began_s + _patience_s(services, trip) if until_s is None else until_s
         try:
-            has_turn = await _wait(services, trip, best, until_s - began_s)
+            has_turn = await _wait(services, trip, best)
         except QueueFull:
             if not _go_elsewhere(services, trip):
                 raise
@@ -52,11 +65,59 @@ async def take_turn(services: Services, trip: Trip) -> None:
             return
 
 
+def first_pause(services: Services, decision: Decision) -> Pause | None:
+    """The one that ends first of those for which the decision ruled somebody out."""
+    now_s, found = services.health.now_s(), []
+    for rejection in decision.rejections:
+        if rejection.objection.check == "breaker":
+            offer = rejection.offer
+            breaker = services.health.of(offer.label).breakers.of(offer.model_there)
+            if breaker.asked_until_s > now_s:
+                name = f"{offer.label} {offer.model_there}"
+                found.append(Pause(name, breaker.asked_until_s - now_s, breaker.is_limit))
+    return min(found, key=lambda pause: pause.left_s, default=None)
+
+
+async def wait_for_pause(services: Services, trip: Trip, failed: Container[tuple[str, str]]) -> bool:
+    """Wait until somebody may be asked who did not fail; the trip has a new decision, and a turn at its first.
+
+    False if no pause is to be waited for, or if it ends later than the request's patience does. `failed` are
+    labels and models.
+    """
+    _leave_turn(services, trip)
+    is_found = _decide_anew(services, trip, failed)
+    pause = first_pause(services, trip.decision)
+    if pause is None or pause.left_s > _patience_s(services, trip):
+        return False
+    try:
+        if not is_found:
+            await _sit_out(services, trip, failed, pause)
+        await take_turn(services, trip)
+    except QueueFull:
+        return False
+    return True
+
+
+async def _sit_out(services: Services, trip: Trip, failed: Container[tuple[str, str]], pause: Pause) -> None:
+    """In a line of no slots, which is left with a decision. Raises QueueFull."""
+    began_s, wish = time.monotonic(), _wish(services, trip, pause.left_s)
+    try:
+        await services.turns.take(pause.name, 0, wish, lambda _: _decide_anew(services, trip, failed))
+    finally:
+        services.metrics.queue_seconds.observe(time.monotonic() - began_s)
+
+
+def _decide_anew(services: Services, trip: Trip, failed: Container[tuple[str, str]]) -> bool:
+    """Whether anybody may be asked now; the trip has the decision."""
+    decision = _allowed(trip, services.router.decide(trip.caller, trip.call))
+    candidates = tuple(c for c in decision.candidates if (c.offer.label, c.offer.model) not in failed)
+    trip.decision = structs.replace(decision, candidates=candidates)
+    return bool(candidates)
+
+
 async def take_other_turn(services: Services, trip: Trip) -> None:
     """What the trip has ruled out is left: a turn at the best of the others, if any. Raises QueueFull."""
-    if trip.turn is not None:
-        services.turns.leave(trip.turn)
-        trip.turn = None
+    _leave_turn(services, trip)
     trip.decision = _allowed(trip, trip.decision)
     await take_turn(services, trip)
 
@@ -77,13 +138,11 @@ def _is_open(trip: Trip, offer: Offer) -> bool:
     return trip.refused_models.isdisjoint((offer.model, *offer.stands_for))
 
 
-async def _wait(services: Services, trip: Trip, best: Candidate, patience_s: float) -> bool:
+async def _wait(services: Services, trip: Trip, best: Candidate) -> bool:
     """In the line of that backend. False when another decision has become better; the trip has it then."""
     offer, predicted = best.offer, best.predicted
     caller, record = trip.caller, services.health.of(offer.label)
-    request_s = max(0.0, predicted.time_s - predicted.wait_s)
-    # Sessions of the console have no key: each person there waits for themselves.
-    wish = Wish(caller.key_id or f"person:{caller.user_id}", caller.priority, patience_s, request_s)
+    wish = _wish(services, trip, max(0.0, predicted.time_s - predicted.wait_s))
 
     def is_better_elsewhere(ahead: int) -> bool:
         waiting, record.waiting = record.waiting, ahead
@@ -123,8 +182,7 @@ def _still_serves(services: Services, trip: Trip, offer: Offer) -> bool:
     others = [candidate for candidate in decision.candidates if candidate.offer.label != label]
     trip.decision = structs.replace(decision, candidates=(*mine, *others))
     if not mine:
-        services.turns.leave(label)
-        trip.turn = None
+        _leave_turn(services, trip)
     return bool(mine)
 
 
@@ -138,14 +196,26 @@ def _go_elsewhere(services: Services, trip: Trip) -> bool:
     return False
 
 
+def _wish(services: Services, trip: Trip, request_s: float) -> Wish:
+    """Sessions of the console have no key: each person there waits for themselves."""
+    caller = trip.caller
+    key = caller.key_id or f"person:{caller.user_id}"
+    return Wish(key, caller.priority, _patience_s(services, trip), request_s)
+
+
 def _patience_s(services: Services, trip: Trip) -> float:
+    """What is left of it."""
     extras = trip.call.request.millrace
-    return (extras and extras.deadline_s) or services.settings.routing.queue_s
+    return max(0.0, ((extras and extras.deadline_s) or services.settings.routing.queue_s) - trip.elapsed_s)
+
+
+def _leave_turn(services: Services, trip: Trip) -> None:
+    if trip.turn is not None:
+        services.turns.leave(trip.turn)
+        trip.turn = None
 
 
 def move_turn(services: Services, trip: Trip, offer: Offer) -> None:
     """Another backend takes over: with a slot there where one is free, and at once anyway."""
-    if trip.turn is not None:
-        services.turns.leave(trip.turn)
-        trip.turn = None
+    _leave_turn(services, trip)
     take_at_once(services, trip, offer)

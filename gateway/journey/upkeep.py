@@ -9,6 +9,7 @@ from gateway.identity.audit import Actor
 from gateway.identity.caller import HOME, Caller
 from gateway.journey.attempt import note_error
 from gateway.journey.nobody import why_nobody
+from gateway.journey.turn import first_pause
 from gateway.lanes.base import Call, Offer
 from gateway.lanes.pool import PoolLane
 from gateway.openai import read_request
@@ -17,8 +18,6 @@ from gateway.pool.residence import can_be_told, reside
 from gateway.routing.decision import sift
 from gateway.routing.need import need_of
 from gateway.services import Services
-
-_RETRY_AFTER_S = 1
 
 
 async def look_after(
@@ -52,7 +51,7 @@ async def _carry_out(services: Services, caller: Caller, request_id: str, upkeep
     pool = lane.pool if isinstance(lane, PoolLane) else None
     having = _having(pool, caller, call) if pool else []
     if not (decision.candidates or (having and upkeep.wanted == "unload")):
-        raise why_nobody(call, decision, _RETRY_AFTER_S)
+        raise why_nobody(call, decision, first_pause(services, decision))
     if pool is None:
         return
     is_admin = caller.role == "admin" and caller.organization_id == HOME

@@ -75,6 +75,11 @@ class Offer:
         object.__setattr__(self, "label", label)
 
     @property
+    def model_there(self) -> str:
+        """What the backend itself calls the model."""
+        return self.served_as or self.model
+
+    @property
     def counted_as(self) -> str:
         """Whose tokenizer its answers are counted by: the model's, or the one that a listing pins."""
         return f"market/{self.price.source}" if self.lane == "market" and self.price else self.model

@@ -4,7 +4,7 @@ import contextlib
 import time
 from pathlib import Path
 
-from gateway.errors import LaneBusy, LaneFailed, LaneUnreachable, MessagesRefused
+from gateway.errors import LaneFailed, LaneLimited, LaneUnreachable, MessagesRefused
 from gateway.http.client import Client
 from gateway.lanes.base import Answer, Call, Offer
 from gateway.lanes.folding import folded_calls
@@ -56,7 +56,7 @@ class PoolLane:
         try:
             answer = await self._ask(call, offer)
         except LaneFailed as failure:
-            if not isinstance(failure, LaneBusy):
+            if not isinstance(failure, LaneLimited):
                 self.pool.doubt(offer.backend)
             raise
         if not offer.is_resident:

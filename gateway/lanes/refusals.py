@@ -61,9 +61,9 @@ def failure_of(name: str, status: int, content: bytes, retry_after: bytes | None
 def _failure(message: str, status: int, code: str | None, retry_after: bytes | None) -> LaneFailed:
     retry_after_s = _retry_after_s(retry_after.decode("latin-1") if retry_after else None)
     if status == 429:
-        return LaneLimited(message, code=code, retry_after_s=retry_after_s)
-    if status == 503 and retry_after_s is not None:
-        return LaneBusy(message, code=code, retry_after_s=retry_after_s)
+        return LaneLimited(message, code=code, retry_after_s=retry_after_s, asks_for_pause=True)
+    if status == 503:
+        return LaneBusy(message, code=code, retry_after_s=retry_after_s, asks_for_pause=True)
     if status in (408, 504):
         return LaneTimeout(message, code=code)
     return LaneBrokeOff(message, code=code) if code in _PERHAPS_WORKED_ON else LaneFailed(message, code=code)

@@ -1,9 +1,14 @@
 """A circuit breaker: a backend that keeps failing gets a pause, then one request at a time to show it is well.
 
 closed --failures in a row--> open --pause over--> half open --one trial--> closed, or open for twice as long
+
+Each model of a backend has a breaker of its own: one that fails or is over its rate limit says nothing against the
+others. Only a backend that cannot be reached is left alone with all of its models.
 """
 
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Literal
 
 BREAK_AFTER = 3
@@ -11,6 +16,10 @@ _PAUSE_S = 5.0
 _PAUSE_MAX_S = 60.0
 # The longest that a backend's own word on when to come back is believed.
 _ASKED_PAUSE_MAX_S = 600.0
+# A backend that has no room and does not say until when: the first pause, which doubles up to _PAUSE_MAX_S.
+_UNTOLD_PAUSE_S = 1.0
+# A backend of many models keeps the breakers of those that failed last.
+_MODELS_MAX = 64
 # Between being chosen for the trial and beginning it; and from when on a trial without a sign of life is void.
 _CLAIM_S = 1.0
 _TRIAL_S = 30.0
@@ -20,12 +29,17 @@ BreakerState = Literal["closed", "open", "half_open", "trial"]
 
 @dataclass(slots=True)
 class Breaker:
-    """One backend's. Times are those of the clock that the caller reads."""
+    """One backend's, or one model's there. Times are those of the clock that the caller reads.
+
+    Until `asked_until_s` the backend asked to be left alone, with 429 if `is_limit` and else with 503.
+    """
 
     failures_in_row: int = 0
     closed_until_s: float = 0.0
     asked_until_s: float = 0.0
     trial_until_s: float = 0.0
+    is_limit: bool = False
+    _asked_in_row: int = 0
 
     def state(self, now_s: float) -> BreakerState:
         if now_s < self.asked_until_s:
@@ -52,25 +66,86 @@ class Breaker:
             self.trial_until_s = now_s + _TRIAL_S
 
     def succeeded(self) -> None:
-        if self.failures_in_row or self.asked_until_s:
-            self.failures_in_row = 0
-            self.trial_until_s = self.asked_until_s = 0.0
+        """A pause that was asked for goes on: this answer began before it."""
+        self.failures_in_row = self._asked_in_row = 0
+        self.trial_until_s = 0.0
 
-    def failed(self, now_s: float, retry_after_s: float | None = None) -> None:
-        """`retry_after_s` is the backend's own word, where it said one."""
+    def failed(self, now_s: float) -> None:
         self.failures_in_row += 1
         self.trial_until_s = 0.0
         if self.failures_in_row >= BREAK_AFTER:
             doublings = min(8, self.failures_in_row - BREAK_AFTER)
             self.closed_until_s = now_s + min(_PAUSE_MAX_S, _PAUSE_S * 2**doublings)
-        self.paused(now_s, retry_after_s)
 
-    def paused(self, now_s: float, retry_after_s: float | None) -> None:
-        """It is well and asks to be left alone for so long."""
-        if retry_after_s and retry_after_s > 0:
-            until_s = now_s + min(_ASKED_PAUSE_MAX_S, retry_after_s)
-            self.asked_until_s = max(self.asked_until_s, until_s)
+    def asked(self, now_s: float, retry_after_s: float | None, *, is_limit: bool) -> None:
+        """It is well and asks to be left alone for so long; if it does not say how long, ever longer."""
+        if now_s >= self.asked_until_s:
+            self._asked_in_row += 1
+        doublings = min(8, max(0, self._asked_in_row - 1))
+        pause_s = retry_after_s or min(_PAUSE_MAX_S, _UNTOLD_PAUSE_S * 2**doublings)
+        until_s = now_s + min(_ASKED_PAUSE_MAX_S, pause_s)
+        if until_s > self.asked_until_s:
+            self.asked_until_s, self.is_limit = until_s, is_limit
 
     def left(self) -> None:
         """The trial ended without a verdict: the next one may try."""
         self.trial_until_s = 0.0
+
+
+@dataclass(slots=True)
+class Breakers:
+    """A backend's own breaker, and those of its models that failed lately. A model goes by its name there."""
+
+    backend: Breaker = field(default_factory=Breaker)
+    _models: OrderedDict[str, Breaker] = field(default_factory=OrderedDict)
+
+    def of(self, model: str) -> Breaker:
+        """That of a model that failed; an unused one for all others."""
+        return self._models.get(model) or Breaker()
+
+    def barring(self, model: str, now_s: float) -> Breaker | None:
+        """The one that lets no request for this model pass now, if any."""
+        if not self.backend.admits(now_s):
+            return self.backend
+        found = self._models.get(model) if self._models else None
+        return None if found is None or found.admits(now_s) else found
+
+    def claim(self, model: str, now_s: float) -> None:
+        for one in self._both(model):
+            one.claim(now_s)
+
+    def began(self, model: str, now_s: float) -> None:
+        for one in self._both(model):
+            one.began(now_s)
+
+    def succeeded(self, model: str, now_s: float) -> None:
+        for one in self._both(model):
+            one.succeeded()
+        if model in self._models and self._models[model].admits(now_s):
+            del self._models[model]
+
+    def left(self, model: str) -> None:
+        for one in self._both(model):
+            one.left()
+
+    def failed(self, model: str, now_s: float) -> None:
+        self._model(model).failed(now_s)
+
+    def unreachable(self, now_s: float) -> None:
+        self.backend.failed(now_s)
+
+    def asked(self, model: str, now_s: float, retry_after_s: float | None, *, is_limit: bool) -> None:
+        self._model(model).asked(now_s, retry_after_s, is_limit=is_limit)
+
+    def _both(self, model: str) -> Iterator[Breaker]:
+        yield self.backend
+        if self._models and (found := self._models.get(model)):
+            yield found
+
+    def _model(self, model: str) -> Breaker:
+        found = self._models.get(model)
+        if found is None:
+            found = self._models[model] = Breaker()
+            if len(self._models) > _MODELS_MAX:
+                self._models.popitem(last=False)
+        return found

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from gateway.errors import LaneBusy, LaneFailed, LaneLimited, LaneUnreachable
 from gateway.lanes.base import Offer
 from gateway.routing.accuracy import Accuracy
 from gateway.routing.decision import Candidate
@@ -22,12 +23,14 @@ class Memory(Struct, frozen=True):
 
 
 class Dispatch(Struct):
-    """Begun by Router.began; ends with exactly one of succeeded, failed or left. Those after it do nothing.
+    """Begun by Router.began; ends with one of succeeded, failed, refused or left. Those after it do nothing.
 
     Without a `chosen` candidate nothing was predicted, and nothing is learned but how it ended.
     """
 
     label: str
+    model: str
+    """As the backend calls it."""
     clock: Callable[[], float]
     record: Health
     memory: Memory
@@ -42,7 +45,7 @@ class Dispatch(Struct):
 
     def begin(self) -> None:
         self.began_s = now_s = self.clock()
-        self.record.began(now_s)
+        self.record.began(self.model, now_s)
         load = self.chosen.predicted.load if self.chosen else None
         if load and load.is_stream:
             # An answer that comes as a whole does not show when its prompt is through, and is not counted.
@@ -59,7 +62,7 @@ class Dispatch(Struct):
         record.answered_s = now_s
         if self.pending_tokens:
             self._is_through()
-        record.breaker.succeeded()
+        record.breakers.succeeded(self.model, now_s)
         record.speaking = speaking = record.speaking + 1
         if speaking > record.spoke_most:
             record.spoke_most = speaking
@@ -77,22 +80,34 @@ class Dispatch(Struct):
         """The answer was whole; counts are the meter's. `cached_tokens` is for backends that are known to tell."""
         if self._ends():
             now_s, chosen = self.clock(), self.chosen
-            self.record.succeeded(now_s)
+            self.record.succeeded(self.model, now_s)
             if chosen is None or chosen.known is None:
                 return
             is_stream = chosen.predicted.load.is_stream
             if self.teaches or (not is_stream and chosen.known.rates.is_due(now_s)):
                 self._learn(chosen, chosen.known, now_s - self.began_s, tokens, cached_tokens)
 
-    def failed(self, retry_after_s: float | None = None) -> None:
-        """The backend did not answer, or broke off."""
+    def failed(self) -> None:
+        """The backend broke off."""
         if self._ends():
-            self.record.failed(self.clock(), retry_after_s)
+            self.record.failed(self.model, self.clock())
 
-    def left(self, retry_after_s: float | None = None) -> None:
+    def refused(self, error: LaneFailed) -> None:
+        """The backend did not answer. One that was only busy is well, and gets a pause if it asked for one."""
+        if isinstance(error, LaneBusy):
+            if error.asks_for_pause and self._ends():
+                is_limit = isinstance(error, LaneLimited)
+                self.record.asked(self.model, self.clock(), error.retry_after_s, is_limit=is_limit)
+            self.left()
+        elif isinstance(error, LaneUnreachable) and self._ends():
+            self.record.unreachable(self.clock())
+        else:
+            self.failed()
+
+    def left(self) -> None:
         """The caller hung up, the request was to blame, or the backend was only busy: no verdict on it."""
         if self._ends():
-            self.record.left(self.clock(), retry_after_s)
+            self.record.left(self.model, self.clock())
 
     def _ends(self) -> bool:
         if self.has_ended:

@@ -1,4 +1,4 @@
-"""How each backend is doing: requests under way, what they wait for, failures, its breaker, its models' rates."""
+"""How each backend is doing: requests under way, what they wait for, failures, its breakers, its models' rates."""
 
 import math
 import time
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gateway.lanes.base import Offer
-from gateway.routing.breaker import Breaker
+from gateway.routing.breaker import Breakers
 from gateway.routing.priors import Speed
 from gateway.routing.rates import Rates
 
@@ -39,7 +39,7 @@ class Health:
     spoke_most: int = 0
     freed_s: float = 0.0
     answered_s: float = 0.0
-    breaker: Breaker = field(default_factory=Breaker)
+    breakers: Breakers = field(default_factory=Breakers)
     _failed: float = 0.0
     _ended: float = 0.0
     _counted_s: float = 0.0
@@ -80,29 +80,38 @@ class Health:
         prior = USUAL_FAILURE_SHARE * _PRIOR_REQUESTS
         return (self._failed * fade + prior) / (self._ended * fade + _PRIOR_REQUESTS)
 
-    def began(self, now_s: float) -> None:
-        """A request was sent there; one of the three below follows."""
+    def began(self, model: str, now_s: float) -> None:
+        """A request for this model was sent there; one of those below follows."""
         if not self.in_flight:
             self.freed_s = now_s
         self.in_flight += 1
-        if self.breaker.failures_in_row:
-            self.breaker.began(now_s)
+        self.breakers.began(model, now_s)
 
-    def succeeded(self, now_s: float) -> None:
+    def succeeded(self, model: str, now_s: float) -> None:
         self._end(now_s)
-        self.breaker.succeeded()
+        self.breakers.succeeded(model, now_s)
         self._count(now_s, has_failed=False)
 
-    def failed(self, now_s: float, retry_after_s: float | None = None) -> None:
+    def failed(self, model: str, now_s: float) -> None:
         self._end(now_s)
-        self.breaker.failed(now_s, retry_after_s)
+        self.breakers.failed(model, now_s)
         self._count(now_s, has_failed=True)
 
-    def left(self, now_s: float, retry_after_s: float | None = None) -> None:
-        """The caller hung up, or the backend was only busy, perhaps for a time it named: no verdict on it."""
+    def unreachable(self, now_s: float) -> None:
+        """No connection, whichever model was asked for."""
         self._end(now_s)
-        self.breaker.left()
-        self.breaker.paused(now_s, retry_after_s)
+        self.breakers.unreachable(now_s)
+        self._count(now_s, has_failed=True)
+
+    def left(self, model: str, now_s: float) -> None:
+        """The caller hung up, or the request was to blame: no verdict on the backend."""
+        self._end(now_s)
+        self.breakers.left(model)
+
+    def asked(self, model: str, now_s: float, retry_after_s: float | None, *, is_limit: bool) -> None:
+        """The backend is well and has no room for this model, or asks to be left alone with it."""
+        self.left(model, now_s)
+        self.breakers.asked(model, now_s, retry_after_s, is_limit=is_limit)
 
     def _end(self, now_s: float) -> None:
         self.freed_s = now_s

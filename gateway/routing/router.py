@@ -68,9 +68,8 @@ class Router:
         decision = self.explain(caller, call)
         if decision.candidates:
             # A backend that is given one trial gets no second request until that has begun.
-            breaker = self._health.of(decision.candidates[0].offer.label).breaker
-            if breaker.failures_in_row:
-                breaker.claim(self._health.now_s())
+            first = decision.candidates[0].offer
+            self._health.of(first.label).breakers.claim(first.model_there, self._health.now_s())
         return decision
 
     def explain(self, caller: Caller, call: Call) -> Decision:
@@ -146,8 +145,8 @@ class Router:
         """Those whose breaker lets requests pass; the others join the rejections."""
         admitted = []
         for known in passed:
-            breaker = known.health.breaker
-            if breaker.admits(now_s):
+            breaker = known.health.breakers.barring(known.offer.model_there, now_s)
+            if breaker is None:
                 admitted.append(known)
             else:
                 rejections.append(Rejection(known.offer, Objection("breaker", (_pause(breaker, now_s),))))
@@ -177,13 +176,14 @@ class Router:
         found = _candidate(decision.candidates, label, offer) if decision else None
         known = found.known if found else None
         if decision is None or found is None or known is None:
-            dispatch = Dispatch(label, self._health.clock, self._health.of(label), self._memory)
+            model = offer.model_there if offer else ""
+            dispatch = Dispatch(label, model, self._health.clock, self._health.of(label), self._memory)
         else:
             if decision.chain:
                 self._prefixes.insert(label, decision.chain)
             self._remember(found, known, decision.candidates)
             clock, key_id = self._health.clock, decision.key_id
-            dispatch = Dispatch(label, clock, known.health, self._memory, found, key_id)
+            dispatch = Dispatch(label, found.offer.model_there, clock, known.health, self._memory, found, key_id)
         dispatch.begin()
         return dispatch
 

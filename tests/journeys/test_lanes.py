@@ -315,7 +315,9 @@ def test_a_providers_refusal_is_not_the_callers(lanes: Lanes) -> None:
     assert bad_key.value.status_code == 502
     assert bad_key.value.code == "provider_auth_failed"
     with pytest.raises(openai.RateLimitError) as limited:
-        lanes.client().chat.completions.create(model="gpt-fake.rate-limited", messages=QUESTION)
+        lanes.client().chat.completions.create(
+            model="gpt-fake.rate-limited", messages=QUESTION, extra_body={"millrace": {"deadline_s": 3}}
+        )
     assert limited.value.code == "provider_rate_limited"
     assert limited.value.response.headers["retry-after"] == "7"
     lanes.wait_until_nothing_is_held()

@@ -42,11 +42,15 @@ class House:
 
 
 def failing(status: int) -> bytes:
+    """What asks to be left alone asks it for longer than anybody waits."""
     content = json.dumps({"error": {"message": WORDS, "code": None}}).encode()
-    return b"HTTP/1.1 %d No\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (
-        status,
-        len(content),
-        content,
+    return (
+        b"HTTP/1.1 %d No\r\ncontent-type: application/json\r\nretry-after: 900\r\ncontent-length: %d\r\n\r\n%b"
+        % (
+            status,
+            len(content),
+            content,
+        )
     )
 
 

@@ -48,7 +48,7 @@ class Mill:
             await asyncio.sleep(0.01)
         if self.refusals:
             self.refusals -= 1
-            return web.json_response({"error": {"message": "full", "type": "overloaded"}}, status=503)
+            return web.json_response({"error": {"message": "full", "type": "server_error"}}, status=500)
         if text.startswith("wrong"):
             return web.json_response({"error": {"message": "no such thing", "type": "invalid"}}, status=400)
         message = {"role": "assistant", "content": f"You said {text}"}

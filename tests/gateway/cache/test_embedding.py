@@ -41,10 +41,10 @@ async def test_no_slot_is_taken_from_others_and_busy_is_not_broken() -> None:
     assert both == [[1.0, 0.5], None]  # one slot, and no fallback's vectors
     assert turns.has_room(DESK.label, 1)
     record = health.of(DESK.label)
-    assert (record.in_flight, record.breaker.failures_in_row) == (0, 0)
+    assert (record.in_flight, record.breakers.of("e").failures_in_row) == (0, 0)
     desk.content = b'{"data":[]}'
     assert await embed(caller(), "public", "Who?") is None
     desk.is_busy = True
     assert await embed(caller(), "public", "Who?") is None
-    assert (record.in_flight, record.breaker.failures_in_row) == (0, 0)
-    assert not record.breaker.admits(health.now_s())  # it asked for a pause
+    assert (record.in_flight, record.breakers.of("e").failures_in_row) == (0, 0)
+    assert record.breakers.barring("e", health.now_s())  # it asked for a pause

@@ -156,7 +156,7 @@ async def test_a_refusal_in_an_answers_place_is_the_callers(tmp_path: Path) -> N
     async with backend(answer) as bad, edge(tmp_path, bad.base_url) as running:
         answered = await running.ask(stream=True)
         assert (answered.status, answered.error["message"]) == (400, "too long")
-        assert running.services.health.of("pool:first").breaker.failures_in_row == 0
+        assert running.services.health.of("pool:first").breakers.of("m").failures_in_row == 0
 
 
 async def test_an_idle_connection_that_is_let_go_costs_no_request(tmp_path: Path) -> None:

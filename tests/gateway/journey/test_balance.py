@@ -15,7 +15,7 @@ from gateway.journey.trip import Trip
 from gateway.limits.quotas import Measure, Quota, Span
 from gateway.records.bookkeeping import Bookkeeper
 from gateway.records.books import Books
-from gateway.routing.breaker import Breaker
+from gateway.routing.breaker import Breakers
 from gateway.settings import RoutingSettings
 from tests.gateway.http.edges import DONE, SSE, Edge, Writer, backend, chunk, said, until, whole
 from tests.gateway.journey.roads import ANSWER, left, receive, road, send, with_paid_lane
@@ -165,4 +165,4 @@ async def _heal(running: Edge) -> None:
     while True:
         await asyncio.sleep(0.02)
         for label in health.labels():
-            health.of(label).breaker = Breaker()
+            health.of(label).breakers = Breakers()

@@ -77,7 +77,7 @@ async def test_who_begins_first_answers_and_the_other_is_stopped(tmp_path: Path)
         await until(lambda: one.open == 0)
         await nothing_is_left(running)
         assert running.services.metrics.hedges.labels("won").value == 1
-        assert running.services.health.of("pool:first").breaker.failures_in_row == 0
+        assert running.services.health.of("pool:first").breakers.of("m").failures_in_row == 0
 
 
 async def test_no_more_than_a_few_in_a_hundred_are_asked_of_a_second_one(tmp_path: Path) -> None:

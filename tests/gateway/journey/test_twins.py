@@ -323,7 +323,7 @@ async def test_what_the_request_is_to_blame_for_is_asked_of_nobody_else(tmp_path
             answered = await receive(await send(other, key, stream=True, provider={"order": ["cluster"]}))
         assert answered.error["param"] == "response_format"
         assert not first.requests
-        assert services.health.of("cluster").breaker.failures_in_row == 0
+        assert services.health.of("cluster").breakers.of("m").failures_in_row == 0
         await nothing_is_left(running)
 
 

@@ -107,7 +107,7 @@ async def test_what_a_servers_template_refuses_is_folded(
         sent = json.loads(desk.requests[-1])
         assert (sent["model"], sent["temperature"]) == ("m", 0.5)
         # The request was at fault, not the server.
-        assert running.services.health.of("pool:first").breaker.failures_in_row == 0
+        assert running.services.health.of("pool:first").breakers.of("m").failures_in_row == 0
 
 
 async def test_a_server_that_takes_the_messages_gets_them_as_they_came(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ async def test_what_no_folding_helps_is_the_requests_fault(tmp_path: Path) -> No
             messages,
             [messages[0], {"role": "user", "content": "B"}],
         ]
-        assert running.services.health.of("pool:first").breaker.failures_in_row == 0
+        assert running.services.health.of("pool:first").breakers.of("m").failures_in_row == 0
 
 
 async def test_other_errors_pass_as_before(tmp_path: Path) -> None:

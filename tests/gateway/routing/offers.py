@@ -77,6 +77,6 @@ class Bench:
         self.now_s += token_s * (tokens - 1)
         dispatch.succeeded(tokens)
 
-    def fail(self, label: str, times: int = 1, retry_after_s: float | None = None) -> None:
+    def fail(self, label: str, times: int = 1) -> None:
         for _ in range(times):
-            self.router.began(label, self.router.explain(EVERYBODY, call())).failed(retry_after_s)
+            self.router.began(label, self.router.explain(EVERYBODY, call())).failed()

@@ -1,11 +1,13 @@
 """What is learned of backends: breakers, failures that fade, rates of few observations, memories with bounds."""
 
 import random
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from gateway.errors import LaneLimited, LaneUnreachable
 from gateway.lanes.base import Offer
 from gateway.openai import ChatRequest, CompletionRequest, Message
 from gateway.routing.breaker import BREAK_AFTER, Breaker
@@ -33,12 +35,25 @@ def test_a_broken_backend_gets_a_pause_then_one_trial() -> None:
     trial.failed()  # whoever reports twice changes nothing
     record = bench.health.of(DESK)
     assert (record.in_flight, record.pending_tokens, record.speaking) == (0, 0, 0)
-    assert not record.breaker.failures_in_row
+    assert not record.breakers.of("m").failures_in_row
+
+
+def test_failures_of_one_model_are_its_own_and_a_backend_that_nobody_reaches_has_none() -> None:
+    other = call(model="n")
+    bench = Bench(POOL, replace(POOL, model="n"))
+    bench.fail(DESK, BREAK_AFTER)
+    assert (bench.labels(), bench.labels(asked=other)) == ([], [DESK])
+    for _ in range(BREAK_AFTER):
+        bench.router.began(DESK, bench.router.explain(EVERYBODY, other)).refused(LaneUnreachable("off"))
+    assert bench.rejected(asked=other) == {DESK: "breaker"}
+    assert bench.rejected(asked=call(model="m")) == {DESK: "breaker"}
 
 
 def test_a_backend_that_asks_for_a_pause_gets_it() -> None:
     bench = Bench(POOL)
-    bench.router.began(DESK, bench.router.explain(EVERYBODY, call())).left(7.0)
+    bench.router.began(DESK, bench.router.explain(EVERYBODY, call())).refused(
+        LaneLimited("limited", retry_after_s=7)
+    )
     assert bench.rejected() == {DESK: "breaker"}
     assert "alone for 7 s" in bench.router.explain(EVERYBODY, call()).reason
     bench.now_s += 7.1
@@ -81,12 +96,14 @@ class BreakerMachine(RuleBasedStateMachine):
 
     @rule(retry_after_s=st.none() | st.floats(-1, 1e9))
     def fail(self, retry_after_s: float | None) -> None:
-        self.breaker.failed(self.now_s, retry_after_s)
+        if retry_after_s is None:
+            self.breaker.failed(self.now_s)
+        self.breaker.asked(self.now_s, retry_after_s, is_limit=True)
 
     @rule()
     def succeed(self) -> None:
         self.breaker.succeeded()
-        assert self.breaker.admits(self.now_s)
+        assert self.breaker.admits(max(self.now_s, self.breaker.asked_until_s))
 
     @rule()
     def leave(self) -> None:
