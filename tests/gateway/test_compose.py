@@ -50,7 +50,7 @@ def test_the_balancer_knows_both_gateways() -> None:
     assert re.findall(r"server ([\w-]+):8400", content) == list(GATEWAYS)
     assert content.count("{") == content.count("}")
     # What gateways believe of it, it writes itself; nothing of that is the caller's.
-    for header in ("X-Forwarded-For $$remote_addr", "X-Forwarded-Proto $$scheme", 'Forwarded ""'):
+    for header in ("X-Forwarded-For $$remote_addr", "X-Forwarded-Proto $$proto", 'Forwarded ""'):
         assert f"proxy_set_header {header};" in content
-    assert f"set_real_ip_from {SERVICES['cloudflared']['networks']['default']['ipv4_address']};" in content
+    assert f"set_real_ip_from {SERVICES['cloudflared']['networks']['edge']['ipv4_address']};" in content
     assert not re.findall(r"(?<!\$)\$(?!\$)", content), "compose would put variables of its own in their place"
