@@ -26,8 +26,6 @@ _MIGRATION_LOCK = 0x6D696C6C
 _BUSY_TIMEOUT_S = 10
 _WAL_PAUSE_S = 0.02
 _LOCK_TIMEOUT_S = 5
-_STATEMENT_TIMEOUT_S = 30
-_CONNECT_TIMEOUT_S = 5
 MIGRATION_TIMEOUT_S = 600
 # A server that is gone without a word, behind a network that swallows everything: found out in about ten seconds,
 # whether it owes us an answer or an acknowledgement.
@@ -115,7 +113,8 @@ def open_engine(dsn: str, *, pool_size: int = 8) -> Engine:
     """Return an engine for a DSN as `parse_dsn` reads it; connects on first use.
 
     SQLite runs in WAL mode with full sync: what is committed survives a power cut. PostgreSQL statements and
-    lock waits are bounded. At most twice `pool_size` connections are open, and the wait for one is bounded.
+    lock waits are bounded, here as well as at the server: a frozen server holds nobody longer. At most twice
+    `pool_size` connections are open, and the wait for one is bounded.
     """
     url = parse_dsn(dsn)
     if url.drivername == "sqlite":
@@ -133,18 +132,30 @@ def open_engine(dsn: str, *, pool_size: int = 8) -> Engine:
         return engine
     # psycopg warns of each batch that the database refuses; who sent it is told anyway.
     logging.getLogger("psycopg").setLevel(logging.ERROR)
-    bounds = f"-c statement_timeout={_STATEMENT_TIMEOUT_S}s -c lock_timeout={_LOCK_TIMEOUT_S}s"
-    return create_engine(
+    # SQLite's owners need none of it.
+    from gateway.postgresql import CONNECT_TIMEOUT_S, STATEMENT_TIMEOUT_S, Server
+
+    bounds = f"-c statement_timeout={STATEMENT_TIMEOUT_S}s -c lock_timeout={_LOCK_TIMEOUT_S}s"
+    engine = create_engine(
         url,
         pool_size=pool_size,
         max_overflow=pool_size,
-        pool_timeout=_CONNECT_TIMEOUT_S,
+        pool_timeout=CONNECT_TIMEOUT_S,
         pool_pre_ping=True,
         # Whatever the server's default is: who waited for a lock must see what the holder committed.
         isolation_level="READ COMMITTED",
         connect_args=_SILENCE
-        | {"connect_timeout": _CONNECT_TIMEOUT_S, "options": bounds, "application_name": "millrace"},
+        | {"connect_timeout": CONNECT_TIMEOUT_S, "options": bounds, "application_name": "millrace"},
     )
+    server = Server()
+    event.listen(engine, "do_connect", lambda _dialect, _record, words, named: server.connect(*words, **named))
+    event.listen(engine, "checkin", _expect_usual_statements)
+    return engine
+
+
+def _expect_usual_statements(connection: Any, _: ConnectionPoolEntry) -> None:
+    if connection is not None:  # None: it was given up.
+        connection.allow(None)
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
@@ -196,7 +207,13 @@ def read_sessions(engine: Engine) -> Callable[[], Session]:
 def allow_s(session: Session, seconds: int) -> None:
     """Give the statements of the session's transaction so long, in seconds; SQLite's have no bound."""
     if session.get_bind().dialect.name == "postgresql":
-        session.execute(text(f"SET LOCAL statement_timeout = '{seconds:d}s'"))
+        _allow_s(session.connection(), seconds)
+
+
+def _allow_s(connection: Connection, seconds: int) -> None:
+    connection.execute(text(f"SET LOCAL statement_timeout = '{seconds:d}s'"))
+    driver: Any = connection.connection.driver_connection
+    driver.allow(seconds)
 
 
 def _writing(engine: Engine) -> Engine:
@@ -214,7 +231,7 @@ def upgrade(engine: Engine) -> None:
     known = revisions()
     with _writing(engine).begin() as connection:
         if engine.dialect.name == "postgresql":
-            connection.execute(text(f"SET LOCAL statement_timeout = '{MIGRATION_TIMEOUT_S}s'"))
+            _allow_s(connection, MIGRATION_TIMEOUT_S)
             connection.execute(text(f"SET LOCAL lock_timeout = '{MIGRATION_TIMEOUT_S}s'"))
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK})
         found = _revision(connection)

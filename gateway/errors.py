@@ -9,13 +9,16 @@ from dataclasses import dataclass, field
 from typing import Self
 
 import msgspec
-from sqlalchemy.exc import InterfaceError, InternalError, OperationalError
+from sqlalchemy.exc import InterfaceError, InternalError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from accounting import errors as books
 from accounting.payments import errors as payments
 from cluster import errors as cluster
 from gateway.redaction import without_internals
+
+DATABASE_AWAY = (OperationalError, InterfaceError, InternalError, PoolTimeout)
+"""What SQLAlchemy raises if the database does not answer, or cannot."""
 
 
 class GatewayError(Exception):
@@ -236,6 +239,7 @@ _NO_CREDIT = (
 _FROZEN = "The payments of this account are being looked into, and nothing is spent meanwhile. Ask an admin."
 _BROKEN = "Paid requests are stopped until an admin has checked the ledger. Own machines answer as before."
 _LEDGER_BUSY = "The ledger has too much to do. Try again shortly."
+_DATABASE_AWAY = "The database does not answer. Try again shortly."
 _LEDGER_AWAY = "The ledger does not answer, so nothing is spent. Try again shortly."
 _KEY_REUSED = "This key was used before, for another request. Use a new key for a new request."
 _NO_ACCOUNT = "The ledger cannot have an account for this user. Ask an admin."
@@ -273,6 +277,7 @@ _TABLE: dict[type[Exception], _Row] = {
     books.LedgerBusy: _Row(503, "overloaded_error", "ledger_busy", message=_LEDGER_BUSY),
     books.IdempotencyConflict: _Row(409, "invalid_request_error", "idempotency_key_reused", message=_KEY_REUSED),
     books.PostingInvalid: _Row(400, "invalid_request_error"),
+    books.DatabaseFailing: _Row(503, "server_error", "database_unavailable", message=_DATABASE_AWAY),
     books.BooksUnavailable: _Row(503, "server_error", "ledger_unavailable", message=_LEDGER_AWAY),
     # Of all that a hold is sized with, only the caller's limit can be too much for any request.
     books.AmountInvalid: _Row(400, "invalid_request_error", "invalid_value", "max_tokens"),
@@ -296,10 +301,8 @@ _TABLE: dict[type[Exception], _Row] = {
     # Among them WrongMode and PaymentMismatch: what Stripe has is not what the books are about.
     payments.PaymentError: _Row(409, "invalid_request_error", "payment_conflict"),
     **dict.fromkeys(
-        (OperationalError, InterfaceError, InternalError, PoolTimeout),
-        _Row(
-            503, "server_error", "database_unavailable", message="The database does not answer. Try again shortly."
-        ),
+        DATABASE_AWAY,
+        _Row(503, "server_error", "database_unavailable", message=_DATABASE_AWAY),
     ),
     cluster.RequestInvalid: _Row(400, "invalid_request_error"),
     cluster.ContextLengthExceeded: _Row(400, "invalid_request_error"),
@@ -318,7 +321,8 @@ def to_api_error(error: Exception) -> ApiError:
     """The one place where an error becomes HTTP. Unforeseen ones say nothing of what is inside."""
     for kind, row in _TABLE.items():
         if isinstance(error, kind):
-            code = getattr(error, "code", None) or row.code
+            # SQLAlchemy's own codes name pages of its documentation.
+            code = row.code if isinstance(error, SQLAlchemyError) else getattr(error, "code", None) or row.code
             message = row.message or getattr(error, "message", None) or str(error)
             if row.status >= _MACHINES_WORDS:
                 message = without_internals(message)

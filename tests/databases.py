@@ -6,11 +6,12 @@ import sqlite3
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+import psutil
 import psycopg
 
 from gateway.data_folder import DataFolder
@@ -115,6 +116,23 @@ def _start_postgresql() -> Any:
         connection.execute("ALTER SYSTEM SET fsync = off")
         connection.execute("SELECT pg_reload_conf()")
     return server
+
+
+@contextmanager
+def frozen(dsn: str) -> Iterator[None]:
+    """Inside the block the PostgreSQL server is stopped: its connections stay open and nothing is answered."""
+    with psycopg.connect(dsn) as connection:
+        server = psutil.Process(connection.info.backend_pid).parent()
+    assert server
+    processes = [server, *server.children(recursive=True)]
+    for process in processes:
+        process.suspend()
+    try:
+        yield
+    finally:
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):  # Its connection was given up.
+                process.resume()
 
 
 @contextmanager

@@ -6,8 +6,9 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 
-from gateway.errors import KeyInvalid, RoleForbids, TooManyWrongKeys
+from gateway.errors import DATABASE_AWAY, KeyInvalid, RoleForbids, TooManyWrongKeys
 from gateway.identity.caller import Caller
 from gateway.identity.keys import Keys
 
@@ -15,6 +16,8 @@ ADDRESSES_MAX = 10_000
 _MINUTE_S = 60.0
 # Whoever has one address of the sixth version has all that begin like it.
 _IPV6_PREFIX = 64
+# Longest wait for the database about a key that was valid a while ago.
+_PATIENCE_S = 1.0
 
 
 class WrongKeys:
@@ -91,14 +94,26 @@ class Gate:
         return found
 
     async def _find(self, token: str) -> Caller | None:
-        """One question to the database, however many requests wait for its answer."""
+        """One question to the database, however many requests wait for its answer.
+
+        While the database does not answer, a key that was valid a while ago is.
+        """
         finding = self._finding.get(token)
         if finding is None:
             finding = asyncio.create_task(asyncio.to_thread(self._keys.find, token), name="key lookup")
             self._finding[token] = finding
-            finding.add_done_callback(lambda _: self._finding.pop(token, None))
+            finding.add_done_callback(partial(self._found, token))
         # Who leaves takes the answer from nobody else.
+        await asyncio.wait((finding,), timeout=_PATIENCE_S if self._keys.knows(token) else None)
+        problem = finding.exception() if finding.done() else TimeoutError()
+        if isinstance(problem, (TimeoutError, *DATABASE_AWAY)) and (caller := self._keys.last_known(token)):
+            return caller
         return await asyncio.shield(finding)
+
+    def _found(self, token: str, finding: "asyncio.Task[Caller | None]") -> None:
+        self._finding.pop(token, None)
+        if not finding.cancelled():
+            finding.exception()  # Whoever waits is told; perhaps nobody does.
 
 
 def _network(address: str) -> str:

@@ -1,11 +1,12 @@
 """API keys: random, shown once, kept as a keyed hash; a bearer token becomes a caller."""
 
 import hmac
+import math
 import secrets
 import time
 import uuid
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 
@@ -25,6 +26,9 @@ KEY_PREFIX = "mr-"
 # How long a revoked key may still be answered by a gateway that has seen it, and a wrong one is known to be wrong.
 CACHE_S = 5.0
 CACHE_MAX = 10_000
+# How long a key that was valid is still answered while the database says nothing.
+OUTAGE_S = 600.0
+_AGAIN_S = 1.0
 ROWS_MAX = 10_000
 KEY_LASTS_MAX_S = 10 * 366 * 86_400
 
@@ -40,6 +44,15 @@ class IssuedKey:
 
     token: str
     row: KeyRow
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A valid key: the database is not asked until `fresh_until_s`; in an outage it holds to `known_until_s`."""
+
+    caller: Caller
+    fresh_until_s: float
+    known_until_s: float
 
 
 class Keys:
@@ -60,7 +73,7 @@ class Keys:
         self._read = read
         self._write = write
         self._clock = clock
-        self._cache: dict[str, tuple[Caller, float]] = {}
+        self._cache: dict[str, _Known] = {}
         self._wrong: dict[str, float] = {}
         self.refused: Container[str] = ()
         """Ids of keys that are refused whatever the database says of them."""
@@ -70,7 +83,18 @@ class Keys:
     def cached(self, token: str) -> Caller | None:
         """The caller of a token seen within the last CACHE_S seconds."""
         found = self._cache.get(token)
-        return found[0] if found and found[1] > self._clock() else None
+        return found.caller if found and found.fresh_until_s > self._clock() else None
+
+    def last_known(self, token: str) -> Caller | None:
+        """The caller of a token that was valid when the database last answered, at most OUTAGE_S ago.
+
+        For use while it does not answer; `cached` has the caller for a moment then, so that not everybody asks.
+        """
+        found, now_s = self._cache.get(token), self._clock()
+        if found is None or found.known_until_s <= now_s:
+            return None
+        self._cache[token] = replace(found, fresh_until_s=min(now_s + _AGAIN_S, found.known_until_s))
+        return found.caller
 
     def knows(self, token: str) -> bool:
         """Whether the token was valid when it was last looked up; what a wrong one never was."""
@@ -90,8 +114,10 @@ class Keys:
             _remember(self._wrong, token, self._clock() + CACHE_S)
             return None
         ends_ns = row.expires_ns if row.digest == digest else _first(row.expires_ns, row.previous_until_ns)
-        lasts_s = CACHE_S if ends_ns is None else min(CACHE_S, (ends_ns - now_ns) / 1e9)
-        _remember(self._cache, token, (caller, self._clock() + lasts_s))
+        now_s, lasts_s = self._clock(), math.inf if ends_ns is None else (ends_ns - now_ns) / 1e9
+        assert caller, "a key has one"
+        known = _Known(caller, now_s + min(CACHE_S, lasts_s), now_s + min(OUTAGE_S, lasts_s))
+        _remember(self._cache, token, known)
         return caller
 
     def find_by_id(self, key_id: str) -> Caller | None:

@@ -32,7 +32,7 @@ from gateway.errors import PaymentRefused, to_api_error
         (PosterStopped("closed"), 503, "ledger_unavailable"),
         (BooksBroken("equation", "both sides are equal"), 503, "ledger_broken"),
         (PayerFrozen("ann", "dispute dp_1"), 403, "payments_frozen"),
-        (DatabaseFailing("gone"), 503, "ledger_unavailable"),
+        (DatabaseFailing("gone"), 503, "database_unavailable"),
         (InsufficientCredit("user:ann:paid", 2, 1), 402, "insufficient_credit"),
         (AccountUnknown("user:a b:paid"), 403, "account_unknown"),
     ],

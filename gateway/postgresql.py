@@ -1,0 +1,122 @@
+"""Connections to PostgreSQL whose every wait is bounded on this side, whatever the server or the network does.
+
+A server that is frozen, or behind a proxy that passes nothing on, keeps its connections open and answers nothing:
+its own timeouts do not run. Whoever waits for an answer therefore tries to connect now and then. If the server
+does not answer that either, all who wait are told so, and until it answers again nobody waits for it.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from psycopg import Connection, Error, OperationalError
+from psycopg.abc import RV, PQGen
+from psycopg.errors import ConnectionTimeout
+
+STATEMENT_TIMEOUT_S = 30
+CONNECT_TIMEOUT_S = 5
+# What the server needs, besides the statement itself, to say that it took too long.
+_TRANSFER_S = 5.0
+# So long an answer is waited for before the server is asked whether it answers at all.
+_PATIENCE_S = 2.0
+# After a try to connect that was not answered, before the next one.
+_AGAIN_S = 1.0
+
+
+class ServerSilent(OperationalError):
+    """The server does not answer. SQLAlchemy makes it a `sqlalchemy.exc.OperationalError`."""
+
+
+class Server:
+    """One engine's server, as its connections find it. Used from many threads; only one tries a silent server."""
+
+    def __init__(self) -> None:
+        self._is_silent = False
+        self._tried_s = float("-inf")
+        self._trying = threading.Lock()
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the last try to connect was not answered."""
+        return self._is_silent
+
+    def connect(self, *arguments: Any, **parameters: Any) -> "BoundedConnection":
+        """Open a connection. Raises ServerSilent at once while others are finding out whether it answers again."""
+        if not self._is_silent:
+            return self._try(arguments, parameters)
+        if not self._trying.acquire(blocking=False):
+            raise ServerSilent("the server does not answer")
+        try:
+            if time.monotonic() - self._tried_s < _AGAIN_S:
+                raise ServerSilent("the server did not answer a moment ago")
+            return self._try(arguments, parameters)
+        finally:
+            self._trying.release()
+
+    def probe(self, connect: "Callable[[], BoundedConnection]") -> bool:
+        """Whether the server answers; who asks while another one finds out is told what is known so far."""
+        if self._is_silent:
+            return False
+        if self._trying.acquire(blocking=False):
+            try:
+                connect().close()
+            except Error:
+                pass  # An answer, if it came in time: `_try` has noted whether it did.
+            finally:
+                self._trying.release()
+        return not self._is_silent
+
+    def _try(self, arguments: tuple[Any, ...], parameters: dict[str, Any]) -> "BoundedConnection":
+        def open_one() -> BoundedConnection:
+            return self._open(arguments, parameters)
+
+        connection = open_one()
+        connection.ask_server = lambda: self.probe(open_one)
+        return connection
+
+    def _open(self, arguments: tuple[Any, ...], parameters: dict[str, Any]) -> "BoundedConnection":
+        try:
+            connection = BoundedConnection.connect(*arguments, **parameters)
+        except ConnectionTimeout:
+            self._is_silent, self._tried_s = True, time.monotonic()
+            raise
+        self._is_silent = False
+        return connection
+
+
+def _nobody_knows() -> bool:
+    return True
+
+
+class BoundedConnection(Connection[Any]):
+    """Waits for no answer longer than `answer_s`, and less for a server that does not answer at all."""
+
+    answer_s = STATEMENT_TIMEOUT_S + _TRANSFER_S
+    ask_server: Callable[[], bool] = staticmethod(_nobody_knows)
+
+    def allow(self, statement_s: float | None) -> None:
+        """Let statements take so long from now on, as the server was told; None for the usual bound."""
+        self.answer_s = (STATEMENT_TIMEOUT_S if statement_s is None else statement_s) + _TRANSFER_S
+
+    def wait(self, gen: PQGen[RV], *arguments: Any, **parameters: Any) -> RV:
+        return super().wait(self._bounded(gen), *arguments, **parameters)
+
+    def _bounded(self, waiting: PQGen[RV]) -> PQGen[RV]:
+        """As `waiting`, which is sent nothing now and then, until the answer is there or will not come."""
+        try:
+            wanted = next(waiting)
+            began_s = time.monotonic()
+            asks_s = began_s + _PATIENCE_S
+            while True:
+                ready = yield wanted
+                if not ready and (now_s := time.monotonic()) >= asks_s:
+                    if now_s - began_s > self.answer_s or not self.ask_server():
+                        # Its state is unknown: nobody may go on with it, and the pool sees that it is closed.
+                        self.pgconn.finish()
+                        raise ServerSilent("the server does not answer")
+                    asks_s = time.monotonic() + _PATIENCE_S
+                wanted = waiting.send(ready)
+        except StopIteration as end:
+            answer: RV = end.value
+            return answer
