@@ -1,5 +1,6 @@
 """A plan as data: who takes part, which stage holds what, and what is expected of it."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -87,7 +88,7 @@ class PlannedStage(Struct, frozen=True):
     reason: str
 
     def naming(self, names: Mapping[NodeId, str]) -> "PlannedStage":
-        """The same with its machine called so; sentences keep the name that they were written with."""
+        """The same with its machine called so."""
         name = names.get(self.member.node_id, self.member.name)
         return self if name == self.member.name else replace(self, member=replace(self.member, name=name))
 
@@ -116,9 +117,29 @@ class Plan(Struct, frozen=True, kw_only=True):
         return tuple((stage.member.node_id, stage.spec.end_layer) for stage in self.stages)
 
     def naming(self, names: Mapping[NodeId, str]) -> "Plan":
-        """As a stage does it."""
-        stages = tuple(stage.naming(names) for stage in self.stages)
-        return replace(self, stages=stages, standbys=tuple(copy.naming(names) for copy in self.standbys))
+        """The same with its machines called so, in its sentences too."""
+        planned = (*self.stages, *self.standbys)
+        called = {stage.member.name: names.get(stage.member.node_id, stage.member.name) for stage in planned}
+        if all(before == now for before, now in called.items()):
+            return self
+        written = re.compile(r"(?<![\w.-])(?:" + "|".join(map(re.escape, called)) + r")(?![\w-])")
+
+        def reworded(text: str) -> str:
+            return written.sub(lambda found: called[found[0]], text)
+
+        def renamed(stage: PlannedStage) -> PlannedStage:
+            return replace(stage.naming(names), reason=reworded(stage.reason))
+
+        predicted = self.predicted
+        if predicted:
+            predicted = replace(predicted, assumed=tuple(map(reworded, predicted.assumed)))
+        return replace(
+            self,
+            predicted=predicted,
+            stages=tuple(map(renamed, self.stages)),
+            standbys=tuple(map(renamed, self.standbys)),
+            reasons=tuple(map(reworded, self.reasons)),
+        )
 
     @property
     def context_tokens(self) -> int:

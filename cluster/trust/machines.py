@@ -1,5 +1,7 @@
 """The book of machines that were let in: who they are, whose work is moved away, who is out for good."""
 
+import itertools
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,7 +23,8 @@ _ID_MIN = 6
 class MachineRecord(msgspec.Struct, kw_only=True):
     """One machine; times in seconds since the epoch, `removed_s` 0 for one that may take part.
 
-    `own_name` is what it calls itself, where somebody has given it another `name`.
+    `own_name` is what it calls itself if its `name` is another: given by somebody, or with a number since another
+    machine calls itself so too.
     """
 
     name: str
@@ -30,6 +33,11 @@ class MachineRecord(msgspec.Struct, kw_only=True):
     removed_s: float = 0.0
     draining: bool = False
     own_name: str = ""
+
+
+def _is_numbered(record: MachineRecord) -> bool:
+    """Whether nobody chose the machine's name but itself, apart from a number that makes it unique."""
+    return re.fullmatch(re.escape(record.own_name or record.name) + r"(-\d+)?", record.name) is not None
 
 
 @dataclass(slots=True)
@@ -65,7 +73,13 @@ class MachineBook:
         """A machine has got a certificate."""
         record = self._records.get(node_id)
         if record is None:
-            self._records[node_id] = MachineRecord(name=name, joined_s=self.clock(), certified_until_s=until_s)
+            called = self._unique(node_id, name)
+            self._records[node_id] = MachineRecord(
+                name=called,
+                joined_s=self.clock(),
+                certified_until_s=until_s,
+                own_name="" if called == name else name,
+            )
         else:
             record.certified_until_s = max(until_s, record.certified_until_s)
         self._save()
@@ -78,12 +92,14 @@ class MachineBook:
         record = self._records.get(node_id)
         if record is None:
             self.certified(node_id, name, until_s)
-        elif record.own_name:
-            if record.own_name != name:
-                record.own_name = name
-                self._save()
-        elif record.name != name:
-            record.name = name
+            return
+        before = record.name, record.own_name
+        if not _is_numbered(record):
+            record.own_name = name
+        else:
+            called = self._unique(node_id, name)
+            record.name, record.own_name = called, "" if called == name else name
+        if (record.name, record.own_name) != before:
             self._save()
 
     def find(self, name: str) -> NodeId:
@@ -120,6 +136,16 @@ class MachineBook:
                 continue
             if other.name.casefold() == name.casefold() or (len(name) >= _ID_MIN and other_id.startswith(name)):
                 raise NameTaken(f"{other.name} ({other_id}) is called so: choose another name")
+
+    def _unique(self, node_id: NodeId, name: str) -> str:
+        """The name if no other machine has it; else the name with the least free number."""
+        taken = {
+            record.name.casefold()
+            for other_id, record in self._records.items()
+            if other_id != node_id and not record.removed_s
+        }
+        numbered = (f"{name}-{number}" for number in itertools.count(2))
+        return next(each for each in itertools.chain([name], numbered) if each.casefold() not in taken)
 
     def rename(self, node_id: NodeId, name: str) -> None:
         """Call a machine otherwise than it does itself; by its own name it says again itself how it is called.

@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
@@ -27,6 +28,7 @@ token = typer.Typer(help="Join tokens, one for each new machine.", no_args_is_he
 app = typer.Typer(help="Machines that were let in. Example: millrace machines list", invoke_without_command=True)
 
 DEFAULT_PORT = 8401
+_NAME_FILE = "name"
 _STDIN = "-"
 _TOKEN_MARK = "mrj."  # noqa: S105 - what join tokens begin with
 _BARE_V6 = re.compile(r"(?P<host>[^:\[\]]*:[^\[\]]*:[^\[\]]*)")
@@ -67,7 +69,7 @@ def join(
     token: Annotated[
         str, typer.Option(help="Join token, needed the first time; - reads it from stdin.", envvar="JOIN_TOKEN")
     ] = "",
-    name: Annotated[str | None, typer.Option(help="What the cluster calls this machine.")] = None,
+    name: Annotated[str | None, typer.Option(help="What the cluster calls this machine, from now on.")] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads to compute with.", min=1)] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
@@ -79,12 +81,13 @@ def join(
     from cluster.nodes.node_options import NodeOptions
     from cluster.nodes.probe import compute_threads
     from cluster.trust.addresses import Target
+    from cluster.trust.identity import replace_file
     from gateway.observability.logs import configure_logs
 
     configure_logs(settings.log.level, settings.log.format)
     folder = DataFolder(settings.data_dir)
     options = NodeOptions(
-        name=name or socket.gethostname(),
+        name=name or _kept_name(folder.node) or socket.gethostname(),
         folder=str(folder.node),
         controller=Target(*split_address(host)) if host else None,
         discovery=settings.cluster.discovery,
@@ -96,6 +99,8 @@ def join(
         folder.prepare()
         warn_of_open_folder(folder)
         with only_node(folder.node):
+            if name:
+                replace_file(folder.node / _NAME_FILE, name, mode=0o600)
             if as_json:
                 output.data({"node": options.name, "folder": options.folder, "pid": os.getpid()})
             asyncio.run(_serve_node(options))
@@ -105,6 +110,12 @@ def join(
         output.fail(str(error), output.UNREACHABLE)
     except ClusterError as error:
         output.fail(str(error), output.REFUSED)
+
+
+def _kept_name(folder: Path) -> str:
+    """What `--name` said before; empty if it never did."""
+    kept = folder / _NAME_FILE
+    return kept.read_text().strip() if kept.is_file() else ""
 
 
 async def _serve_node(options: "NodeOptions") -> None:

@@ -132,7 +132,7 @@ def remove_alias(
 @app.command("scan")
 def scan(
     hosts: Annotated[
-        list[str] | None, typer.Argument(help="Hosts, addresses, or networks as 192.168.1.0/24.")
+        list[str] | None, typer.Argument(help="Hosts, HOST:PORT, or networks as 192.168.1.0/24.")
     ] = None,
     port: Annotated[
         list[int] | None, typer.Option(help="A port to try; again for more. The usual ones, if none.")

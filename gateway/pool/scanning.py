@@ -27,6 +27,7 @@ _ASK_S = 3.0
 _AT_ONCE = 128
 _RESOLVE_S = 3.0
 _ADDRESSES_OF_NAME_MAX = 4
+_HOST_AND_PORT = re.compile(r"(?P<host>\[[^\[\]]+\]|[^:/\[\]]+):(?P<port>[0-9]{1,5})")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._@-]+")
 
 
@@ -64,17 +65,32 @@ async def places(hosts: Iterable[str], ports: Iterable[int], *, public: bool) ->
     wanted = list(dict.fromkeys(hosts))
     if not 0 < len(wanted) <= HOSTS_MAX:
         raise RequestInvalid(f"hosts: name 1 to {HOSTS_MAX} hosts or networks", param="hosts")
-    known = [each for host in wanted for each in await _known(host, public=public)]
+    chosen = tuple(dict.fromkeys(ports)) or PORTS
+    known = [
+        (found, at)
+        for host, at in (_with_ports(text, chosen) for text in wanted)
+        for found in await _known(host, public=public)
+    ]
     if len(known) > ADDRESSES_MAX:
         raise RequestInvalid(
             f"hosts: {len(known)} addresses are more than {ADDRESSES_MAX}; scan smaller networks", param="hosts"
         )
-    chosen = list(dict.fromkeys(ports)) or list(PORTS)
-    found = [Place(host, port, addresses) for host, addresses in dict.fromkeys(known) for port in chosen]
+    found = list(dict.fromkeys(Place(host, port, addresses) for (host, addresses), at in known for port in at))
     if len(found) > PLACES_MAX:
         text = f"ports: {len(found)} ports of all hosts together are more than {PLACES_MAX}; scan in parts"
         raise RequestInvalid(text, param="ports")
     return found
+
+
+def _with_ports(text: str, ports: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+    """A host with the ports to try there: HOST:PORT and [V6]:PORT name their own."""
+    named = _HOST_AND_PORT.fullmatch(text)
+    if named is None:
+        return text, ports
+    port = int(named["port"])
+    if not 0 < port < 2**16:
+        raise RequestInvalid(f"hosts: {text[:100]} names no port of 1 to 65535", param="hosts")
+    return named["host"].strip("[]"), (port,)
 
 
 async def _known(host: str, *, public: bool) -> list[tuple[str, tuple[str, ...]]]:

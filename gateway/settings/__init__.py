@@ -6,9 +6,9 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
@@ -176,10 +176,37 @@ def read_settings(**given: Any) -> Settings:
     try:
         return Settings(**given)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        found = error.errors(include_url=False)
+        # What is missing may be what an unknown name was meant for.
+        first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
         name = ".".join(str(part) for part in first["loc"]) or "settings"
-        why = "is no setting" if first["type"] == "extra_forbidden" else first["msg"]
+        why = "is no setting" + _nearest(first["loc"]) if first["type"] == "extra_forbidden" else first["msg"]
         raise SettingsInvalid(f"{name}: {why}") from None
+
+
+def _nearest(place: tuple[int | str, ...]) -> str:
+    """The setting that was probably meant by an unknown one in millrace.toml: alike, or so called elsewhere."""
+    *way, key = (str(part) for part in place)
+    kind: type[BaseModel] = Settings
+    for part in way:
+        # Keys of mappings and places in lists are no fields.
+        if field := kind.model_fields.get(part):
+            kind = next(_models_in(field.annotation), kind)
+    elsewhere = [name for name in _dotted() if name.rpartition(".")[2] == key]
+    near = [".".join((*way, name)) for name in difflib.get_close_matches(key, kind.model_fields, n=1)]
+    return f"; did you mean {(near or elsewhere)[0]}?" if near or elsewhere else ""
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _models_in(inner)
+
+
+def _dotted() -> Iterator[str]:
+    for variable in variables():
+        yield variable.name.removeprefix(ENV_PREFIX).lower().replace(_DELIMITER, ".")
 
 
 def refuse_unknown(environment: Mapping[str, str]) -> None:

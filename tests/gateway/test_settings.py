@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from gateway.cli.main import app
 from gateway.settings import SettingsInvalid, read_settings, refuse_unknown, variables
 
 
@@ -46,7 +48,11 @@ def test_nested_values_and_mappings(monkeypatch: pytest.MonkeyPatch) -> None:
         ("MILLRACE_CLOUD__MODELS__fast", "x", "^MILLRACE_CLOUD__MODELS__fast: JSON expected"),
         ("MILLRACE_CLOUD__KEYS_FILE", "~nobody-here/x", r"cloud\.keys_file: "),
         ("MILLRACE_IDENTITY__SECRET", "changethis", r"identity\.secret: .*openssl rand"),
-        ("MILLRACE_CLOUD__MODELS", '{"x": {"model": "m", "pirce": "1"}}', "pirce: is no setting"),
+        (
+            "MILLRACE_CLOUD__MODELS",
+            '{"x": {"model": "m", "regoin": "eu"}}',
+            r"did you mean cloud\.models\.x\.region\?$",
+        ),
         (
             "MILLRACE_CLOUD__MODELS",
             '{"x": {"model": "m", "prompt_usd_per_mtok": "1e3", "completion_usd_per_mtok": "1"}}',
@@ -111,3 +117,20 @@ def test_a_default_is_written_as_one_sets_it() -> None:
 def test_secrets_do_not_print(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLRACE_DATABASE__DSN", "postgresql://me:hunter2@db/x")
     assert "hunter2" not in repr(read_settings())
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[server]\nprot = 1\n", "server.prot: is no setting; did you mean server.port?"),
+        ("[severs]\nport = 1\n", "severs: is no setting; did you mean server?"),
+        ("port = 1\n", "port: is no setting; did you mean server.port?"),
+        ('[[pool.backends]]\nname = "a"\nbase_ulr = "http://a"\n', "did you mean pool.backends.0.base_url?"),
+        ("[server]\nnonsense = 1\n", "server.nonsense: is no setting"),
+    ],
+)
+def test_a_typing_error_in_the_file_gets_the_nearest_setting(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "millrace.toml").write_text(text)
+    refused = CliRunner().invoke(app, ["config", "show", "--data-dir", str(tmp_path)])
+    assert refused.exit_code != 0
+    assert said in " ".join(refused.stderr.split())

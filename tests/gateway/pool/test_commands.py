@@ -41,7 +41,8 @@ async def test_found_added_drained_and_taken_out(gateway: Gateway) -> None:
         port = str(server.port)
         found = json.loads(await millrace("scan", "127.0.0.1", "--port", port))["found"]
         assert [(one["kind"], one["in_pool_as"]) for one in found] == [("vllm", None)]
-        added = json.loads(await millrace("scan", "127.0.0.1", "--port", port, "--add"))["found"][0]
+        assert json.loads(await millrace("scan", f"127.0.0.1:{port}")) == {"looked_at": 1, "found": found}
+        added = json.loads(await millrace("scan", f"127.0.0.1:{port}", "--add"))["found"][0]
         name = added["in_pool_as"]
         assert added["added"]
         row = json.loads(await millrace("list"))[0]

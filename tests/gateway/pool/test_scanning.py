@@ -52,7 +52,7 @@ async def test_public_odd_and_huge_are_not_looked_at(host: str) -> None:
     assert refused.value.param == "hosts"
 
 
-@pytest.mark.parametrize("host", ["no such host", "a" * 300, "nul\0", "-x", ""])
+@pytest.mark.parametrize("host", ["no such host", "10.1.1.9:0", "10.1.1.9:70000", "a" * 300, "nul\0", "-x", ""])
 async def test_what_is_no_host_is_refused(host: str) -> None:
     with pytest.raises(RequestInvalid):
         await places([host], (), public=False)
@@ -64,6 +64,10 @@ async def test_networks_and_ports_are_looked_at_in_order_and_once() -> None:
     assert {place.host for place in found} == {"10.1.1.9", "10.1.1.10", "::1"}
     assert len(found) == 3 * len(PORTS)
     assert Place("::1", 80).base_url == "http://[::1]:80/v1"
+    assert await places(["[::1]:81", "10.1.1.9:82"], (80,), public=False) == [
+        Place("::1", 81),
+        Place("10.1.1.9", 82),
+    ]
     assert await places(["8.8.8.8"], (80,), public=True) == [Place("8.8.8.8", 80)]
 
 
