@@ -114,6 +114,10 @@ class RateLimited(GatewayError):
         self.retry_after_s = retry_after_s
 
 
+class TooManyHangUps(RateLimited):
+    """The payer's callers left too many requests before a paid provider had begun to answer them."""
+
+
 class BudgetExceeded(RateLimited):
     """A limit on money is reached."""
 
@@ -257,6 +261,7 @@ _TABLE: dict[type[Exception], _Row] = {
     RoleForbids: _Row(403, "permission_error", "role_forbids"),
     Conflict: _Row(409, "invalid_request_error", "conflict"),
     TooManyWrongKeys: _Row(429, "rate_limit_error", "too_many_wrong_keys"),
+    TooManyHangUps: _Row(429, "rate_limit_error", "too_many_hang_ups"),
     BudgetExceeded: _Row(402, "budget_exceeded", "budget_exceeded"),
     BudgetUnavailable: _Row(503, "server_error", "budget_unavailable"),
     RateLimited: _Row(429, "rate_limit_error", "rate_limit_exceeded"),

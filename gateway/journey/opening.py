@@ -15,6 +15,7 @@ from gateway.errors import (
     LaneFailed,
     QueueFull,
     RateLimited,
+    TooManyHangUps,
 )
 from gateway.journey.attempt import begin
 from gateway.journey.hedging import open_hedged
@@ -33,7 +34,7 @@ log = structlog.get_logger(__name__)
 ATTEMPTS_MAX = 3
 
 # The caller's money does not cover the candidate, and says nothing against those that charge nothing.
-_NO_MONEY = (BudgetExceeded, BudgetUnavailable, InsufficientCredit, BooksUnavailable, PayerFrozen)
+_NO_MONEY = (BudgetExceeded, BudgetUnavailable, InsufficientCredit, BooksUnavailable, PayerFrozen, TooManyHangUps)
 # That, or no room within the limits of a model that would have answered in another's place.
 _REFUSED = (RateLimited, *_NO_MONEY)
 
@@ -67,6 +68,7 @@ async def open_first(services: Services, trip: Trip) -> Answer:
             rest = await _others(services, trip, rest, error)
         except LaneFailed as error:
             failure = error
+            trip.has_asked = False
             if not (isinstance(error, LaneBusy) and error.asks_for_pause):
                 failed.add((offer.label, offer.model))
             log.warning("lane failed", request_id=trip.call.id, lane=offer.label, reason=str(error))
@@ -106,11 +108,13 @@ async def enter_for(services: Services, trip: Trip, offer: Offer) -> None:
 async def _open(services: Services, trip: Trip, offer: Offer) -> Answer:
     await enter_for(services, trip, offer)
     if offer.price is not None:
+        services.limits.hang_ups.check(trip.caller.user_id)
         await put_aside(services, trip, offer)
     dispatch = trip.dispatch = services.router.began(offer.label, trip.decision, offer)
     if len(trip.decision.candidates) > 1 and offer.price is None and services.settings.routing.hedging:
         answer = await open_hedged(services, trip, offer, dispatch)
     else:
+        trip.has_asked = offer.price is not None
         answer = await begin(services, trip.call, offer, dispatch)
     trip.first_byte_s = trip.elapsed_s
     return answer

@@ -39,6 +39,7 @@ async def serve(services: Services, caller: Caller, call: Call, client: Client) 
     except BaseException as error:
         if trip.dispatch:
             trip.dispatch.left()
+        trip.is_left = client.is_gone
         settle(services, trip, Meter(), refusal(error))
         if trip.lead:
             await trip.lead.end(has_failed=isinstance(error, Exception))

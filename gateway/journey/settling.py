@@ -1,8 +1,11 @@
 """What follows a request: what it had taken is given back, routing learns of it, the books get to know."""
 
+from msgspec import structs
+
 from gateway.errors import EXPECTED, to_api_error
-from gateway.journey.trip import Ending, Trip
+from gateway.journey.trip import Bearer, Ending, Trip
 from gateway.lanes.base import Meter
+from gateway.limits.hang_ups import HangUps
 from gateway.services import Services
 
 # Whoever counted these knows what of the prompt it had kept.
@@ -29,12 +32,34 @@ def settle(services: Services, trip: Trip, meter: Meter, ending: Ending) -> None
     if trip.turn is not None:
         services.turns.leave(trip.turn)
         trip.turn = None
-    charge_nano = services.bookkeeper.settle(trip, meter, ending)
+    ending = structs.replace(ending, prompt=_bearer(services.limits.hang_ups, trip, meter, ending))
+    if ending.prompt != "nobody" and not meter.prompt_tokens:
+        meter.prompt_tokens = trip.call.prompt_tokens
+        meter.source = "characters"
+    spent_nano = services.bookkeeper.settle(trip, meter, ending)
     if trip.ticket:
         # What was found needed nobody's work: it counts as a request, and as no tokens.
         tokens = 0 if trip.found else meter.prompt_tokens + meter.completion_tokens
         is_served = ending.outcome != "refused" and trip.first_byte_s is not None
-        trip.ticket.leave(tokens, charge_nano, is_served=is_served)
+        trip.ticket.leave(tokens, spent_nano, is_served=is_served or ending.prompt != "nobody")
+
+
+def _bearer(hang_ups: HangUps, trip: Trip, meter: Meter, ending: Ending) -> Bearer:
+    """Who pays a provider for a prompt that no word was delivered for.
+
+    Once the provider has begun the caller does. Before that this gateway does, for as many as a payer may leave
+    unpaid. A provider that failed is paid nothing, and what sellers are owed our buyer says.
+    """
+    offer = trip.offer
+    if offer is None or offer.price is None or offer.lane == "market" or trip.hold is None or not trip.has_asked:
+        return "nobody"
+    if meter.completion_tokens or ending.outcome in ("failed", "refused"):
+        return "nobody"
+    if trip.first_byte_s is not None:
+        return "caller"
+    if not trip.is_left:  # this gateway stops
+        return "gateway"
+    return "gateway" if hang_ups.take(trip.caller.user_id) else "caller"
 
 
 def refusal(error: BaseException) -> Ending:

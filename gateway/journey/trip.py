@@ -1,6 +1,7 @@
 """What is known of a request on its way, and how it ended."""
 
 import time
+from typing import Literal
 
 from msgspec import Struct
 
@@ -16,6 +17,7 @@ from gateway.routing.decision import Decision
 from gateway.routing.dispatch import Dispatch
 
 NO_LANE = "none"
+Bearer = Literal["nobody", "gateway", "caller"]
 UNDECIDED = Decision((), ())
 
 
@@ -49,6 +51,10 @@ class Trip(Struct):
     """What it may cost where it is tried; None where that is nothing."""
     paid_tokens: int = 0
     """So much of each choice the hold covers."""
+    has_asked: bool = False
+    """Whether a paid provider may have the request, and has not failed."""
+    is_left: bool = False
+    """Whether its caller has hung up."""
     tally: Tally | None = None
     """Of an answer whose hold grows while it comes."""
 
@@ -69,8 +75,12 @@ class Trip(Struct):
 
 
 class Ending(Struct, frozen=True):
-    """How a request ended: the status sent, whether the answer was whole, what went wrong in words."""
+    """How a request ended: the status sent, whether the answer was whole, what went wrong in words.
+
+    `prompt` is who pays a provider for the prompt if no word of the answer was delivered.
+    """
 
     status: int
     outcome: Outcome
     problem: str = ""
+    prompt: Bearer = "nobody"

@@ -8,6 +8,7 @@ from typing import NoReturn, Protocol
 from gateway.errors import Overloaded
 from gateway.identity.caller import Caller
 from gateway.limits.counters import Counter
+from gateway.limits.hang_ups import HangUps
 from gateway.limits.plans import Plan, Plans, Shortage, shortages
 from gateway.limits.quotas import Measure, Quota
 from gateway.limits.refusals import Refused, in_words, refusal
@@ -44,6 +45,7 @@ class Limits:
         self._source = source
         self._clock = source.clock
         self.plans = Plans(source.counter)
+        self.hang_ups = HangUps()
         self.refusals: dict[Measure, int] = {"requests": 0, "tokens": 0, "concurrency": 0, "spend": 0}
         """How many requests were refused, by the measure of the limit they met."""
 

@@ -52,7 +52,8 @@ class Bookkeeper:
     def settle(self, trip: Trip, meter: Meter, ending: Ending) -> int:
         """Everything that follows a request. Nobody waits for it but `stop`; never raises.
 
-        Returns what its payer is charged, in nano-USD; what is still to be counted again is corrected then.
+        Returns what counts against its payer's budgets, in nano-USD; what is still to be counted again is
+        corrected then.
         """
         self._metrics.requests.labels(trip.lane, ending.outcome).inc()
         try:
@@ -69,7 +70,7 @@ class Bookkeeper:
             # What it did not use is free for the next request now, not when it is booked.
             self._leases.end(settlement.hold, settlement.charge_nano)
         self._clerk.add(ended)
-        return settlement.charge_nano
+        return settlement.spent_nano
 
     def observe(self, trip: Trip, meter: Meter, ending: Ending) -> None:  # noqa: ARG002 - what it came to is settled
         """How long the answer took, and what it came to; for requests that were begun to be answered."""

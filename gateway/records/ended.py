@@ -13,7 +13,7 @@ from accounting.ledger.postings import MAX_TEXT, UsageRecord
 from accounting.metering.prices import PricedModel
 from accounting.money import MAX_TOKENS
 from accounting.rules.held import CloudBill, Hold
-from gateway.journey.trip import NO_LANE, Ending, Trip
+from gateway.journey.trip import NO_LANE, Bearer, Ending, Trip
 from gateway.lanes.base import Meter, Offer
 from gateway.openai import Kind
 from gateway.records.recount import Recount, bill_of
@@ -57,7 +57,7 @@ def end(trip: Trip, meter: Meter, ending: Ending) -> Ended:
         call.traceparent,
         call.address,
         meter.finish_reasons,
-        _recount(trip, meter) if meter.delivered else None,
+        _recount(trip, meter) if meter.delivered and meter.completion_tokens else None,
         None if trip.decided_s is None else int(1000 * trip.decided_s),
     )
 
@@ -85,12 +85,20 @@ def _settlement(trip: Trip, meter: Meter, ending: Ending) -> Settlement:
     """Capture what a provider delivered, else release; without a hold only the usage row."""
     usage = _usage(trip, meter, ending)
     price = trip.offer.price if trip.offer else None
-    # Nothing delivered, nothing charged: not even the prompt. And own machines charge nothing.
+    # Own machines charge nothing.
     if trip.hold is None or price is None:
         return Settlement(usage, trip.hold)
     if meter.cost_nano is not None and price.lane == "market":
         return _bought(usage, trip.hold, price, meter.cost_nano)
-    return Settlement(usage, trip.hold, bill_of(price, usage))
+    return Settlement(usage, trip.hold, bill_of(price, usage) or _prompt_bill(price, usage, ending.prompt))
+
+
+def _prompt_bill(price: PricedModel, usage: UsageRecord, bearer: Bearer) -> CloudBill | None:
+    """Without a word of the answer: what the prompt comes to at the provider, for whoever pays it."""
+    cost_nano = price.charge_for(usage.prompt_tokens, usage.cached_tokens, 0) if bearer != "nobody" else 0
+    if not cost_nano:
+        return None
+    return CloudBill(price.provider, cost_nano if bearer == "caller" else 0, cost_nano, price.id)
 
 
 def _bought(usage: UsageRecord, hold: Hold, price: PricedModel, cost_nano: int) -> Settlement:

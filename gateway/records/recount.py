@@ -97,7 +97,7 @@ class Recounter:
 
 
 def bill_of(price: PricedModel, usage: UsageRecord) -> CloudBill | None:
-    """What a request comes to at a provider; nothing at all where nothing was delivered, not even the prompt."""
+    """What a request comes to at a provider by its answer; None for one without a token."""
     if not usage.completion_tokens:
         return None
     cost_nano = price.charge_for(

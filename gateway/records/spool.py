@@ -29,6 +29,11 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
         """What the caller pays: never more than was held."""
         return min(self.bill.charge_nano, self.hold.amount_nano) if self.bill and self.hold else 0
 
+    @property
+    def spent_nano(self) -> int:
+        """What counts against budgets: the charge, or the cost of a prompt that its caller has left unpaid."""
+        return self.charge_nano or (self.bill.cost_nano if self.bill else 0)
+
 
 @dataclass(frozen=True, slots=True)
 class SpooledSettlement:
