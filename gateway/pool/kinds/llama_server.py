@@ -7,7 +7,8 @@ Newer ones may be set to sleep when idle. /props, /models and /metrics leave the
 therefore asked of older ones alone, which have no `is_sleeping`.
 
 It embeds only with --embeddings and reranks only with --reranking, which none of these endpoints tell. Without the
-flag it answers any such request with 501, before it reads what is in it. So it is asked once with empty requests.
+flag it answers any such request with 501, before it reads what is in it. Older ones have no /v1/rerank and answer
+with 404. So it is sent empty requests until it has answered each of them once.
 """
 
 from dataclasses import dataclass, field
@@ -24,7 +25,11 @@ from gateway.pool.report import LANGUAGE, BackendReport, Listing, ModelReport, a
 
 _RUNNING = "llamacpp:requests_processing"
 _WAITING = "llamacpp:requests_deferred"
+_TASKS = {"generate": "/v1/completions", "embed": "/v1/embeddings", "rerank": "/v1/rerank"}
+# Any other status is a proxy's, or that of a server that is loading: it does not tell what the server does.
+_SUPPORTED = frozenset((200, 400, 422))
 _NOT_SUPPORTED = 501
+_NO_ROUTE = frozenset((404, 405))
 # Embeddings for each token instead of one for the text, which OpenAI's API does not have.
 _NO_POOLING = b"Pooling type 'none'"
 _EMBEDDING_FLAGS = frozenset(("--embedding", "--embeddings"))
@@ -66,17 +71,17 @@ class _Slot(Struct, frozen=True):
 
 @dataclass(slots=True)
 class LlamaServerReader:
-    """Asks once what the server does: that does not change as long as it runs."""
+    """Asks once for each task whether the server does it: that does not change as long as it runs."""
 
-    _kinds: frozenset[Kind] | None = field(default=None, init=False)
+    _supports: dict[str, bool] = field(default_factory=dict, init=False)
 
     async def read(self, asker: Asker) -> BackendReport:
         listed = read_list(await asker.models())
         props = (await asker.get("/props")).read(_Props) or _Props()
         running, queued = await _load(asker, may_sleep=props.is_sleeping is not None)
         is_router = any(entry.status for entry in listed)
-        if self._kinds is None and not props.is_sleeping and not is_router:
-            self._kinds = await _ask_kinds(asker)
+        if not props.is_sleeping and not is_router:
+            await self._ask_tasks(asker)
         listing = Listing()
         for entry in listed:
             listing.take(_report(entry, props, self._kinds))
@@ -84,18 +89,32 @@ class LlamaServerReader:
             tuple(listing.models.values()), positive(props.total_slots), running, queued, warnings=listing.warnings
         )
 
+    async def _ask_tasks(self, asker: Asker) -> None:
+        """What no answer tells is asked again with the next probe."""
+        for task, path in _TASKS.items():
+            if task in self._supports:
+                continue
+            supports = _read_support(task, await asker.post(path, {}))
+            if supports is not None:
+                self._supports[task] = supports
 
-async def _ask_kinds(asker: Asker) -> frozenset[Kind] | None:
-    """None where the server cannot tell just now."""
-    replies = [await asker.post(path, {}) for path in ("/v1/completions", "/v1/embeddings", "/v1/rerank")]
-    if any(reply.status in (401, 403, 503) for reply in replies):
-        return None
-    generates, embeds, reranks = map(_supports, replies)
-    return _kinds(generates=generates, embeds=embeds, reranks=reranks)
+    @property
+    def _kinds(self) -> frozenset[Kind] | None:
+        """None as long as the server has told nothing."""
+        if not self._supports:
+            return None
+        embeds, reranks = self._supports.get("embed", False), self._supports.get("rerank", False)
+        generates = self._supports.get("generate", not (embeds or reranks))
+        return _kinds(generates=generates, embeds=embeds, reranks=reranks)
 
 
-def _supports(reply: Reply) -> bool:
-    return reply.status != _NOT_SUPPORTED and _NO_POOLING not in reply.body
+def _read_support(task: str, reply: Reply) -> bool | None:
+    """None if the answer does not tell. Every version has the route to generate: only a proxy can hide it."""
+    if reply.status == _NOT_SUPPORTED or _NO_POOLING in reply.body:
+        return False
+    if reply.status in _NO_ROUTE:
+        return None if task == "generate" else False
+    return True if reply.status in _SUPPORTED else None
 
 
 def _kinds(*, generates: bool, embeds: bool, reranks: bool) -> frozenset[Kind]:

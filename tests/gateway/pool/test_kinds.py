@@ -115,6 +115,29 @@ async def test_a_llama_server_does_what_it_was_started_for(
         assert server.asked["/v1/embeddings"] == 1, "it is asked once"
 
 
+async def test_an_older_llama_server_without_rerank_embeds_only(opened: Opens) -> None:
+    server = servers.llama_server("--embeddings")
+    server.answers["/v1/rerank"] = 404
+    async with servers.running(server), opened(one(server.base_url)) as lane:
+        assert lane.offers("m")[0].kinds == {"embedding"}
+        await until(lambda: server.asked["/props"] > 2)
+        assert server.asked["/v1/rerank"] == 1, "it is asked once"
+
+
+async def test_a_proxys_502_tells_nothing_of_the_llama_server_behind_it(opened: Opens) -> None:
+    server = servers.llama_server()
+    found = {path: server.answers[path] for path in ("/v1/embeddings", "/v1/rerank")}
+    server.answers |= dict.fromkeys(found, 502)
+    async with servers.running(server), opened(one(server.base_url)) as lane:
+        assert lane.offers("m")[0].kinds == {"chat", "completion"}
+        server.answers |= found
+        await until(lambda: server.asked["/v1/rerank"] > 1)
+        asked = server.asked["/props"]
+        await until(lambda: server.asked["/props"] > asked + 1)
+        assert lane.offers("m")[0].kinds == {"chat", "completion"}
+        assert server.asked["/v1/completions"] == 1, "what was told is not asked again"
+
+
 async def test_a_llama_server_that_sleeps_is_asked_when_it_wakes(opened: Opens) -> None:
     server = servers.llama_server("--embeddings", is_sleeping=True)
     async with servers.running(server), opened(one(server.base_url)) as lane:
