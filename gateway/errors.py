@@ -5,6 +5,7 @@ PermissionDenied, 404 NotFound, 409 Conflict, 429 RateLimit, 5xx InternalServer 
 again by themselves).
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -115,7 +116,14 @@ class RateLimited(GatewayError):
 
 
 class TooManyHangUps(RateLimited):
-    """The payer's callers left too many requests before a paid provider had begun to answer them."""
+    """The payer's callers left too many requests before whoever is paid had begun to answer them."""
+
+    def __init__(self, wait_s: float) -> None:
+        message = (
+            "Too many requests were left before their answers had begun, and nobody pays for their prompts. Wait "
+            "for the first event of an answer before you close the connection, or use a model of own machines."
+        )
+        super().__init__(message, math.ceil(wait_s))
 
 
 class BudgetExceeded(RateLimited):

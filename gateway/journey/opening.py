@@ -68,7 +68,6 @@ async def open_first(services: Services, trip: Trip) -> Answer:
             rest = await _others(services, trip, rest, error)
         except LaneFailed as error:
             failure = error
-            trip.has_asked = False
             if not (isinstance(error, LaneBusy) and error.asks_for_pause):
                 failed.add((offer.label, offer.model))
             log.warning("lane failed", request_id=trip.call.id, lane=offer.label, reason=str(error))
@@ -108,14 +107,19 @@ async def enter_for(services: Services, trip: Trip, offer: Offer) -> None:
 async def _open(services: Services, trip: Trip, offer: Offer) -> Answer:
     await enter_for(services, trip, offer)
     if offer.price is not None:
-        services.limits.hang_ups.check(trip.caller.user_id)
+        if wait_s := services.limits.hang_ups.wait_s(trip.caller.user_id):
+            raise TooManyHangUps(wait_s)
         await put_aside(services, trip, offer)
     dispatch = trip.dispatch = services.router.began(offer.label, trip.decision, offer)
     if len(trip.decision.candidates) > 1 and offer.price is None and services.settings.routing.hedging:
         answer = await open_hedged(services, trip, offer, dispatch)
     else:
         trip.has_asked = offer.price is not None
-        answer = await begin(services, trip.call, offer, dispatch)
+        try:
+            answer = await begin(services, trip.call, offer, dispatch)
+        except Exception:  # it has failed, or refused: then it is paid nothing
+            trip.has_asked = False
+            raise
     trip.first_byte_s = trip.elapsed_s
     return answer
 

@@ -45,21 +45,23 @@ def settle(services: Services, trip: Trip, meter: Meter, ending: Ending) -> None
 
 
 def _bearer(hang_ups: HangUps, trip: Trip, meter: Meter, ending: Ending) -> Bearer:
-    """Who pays a provider for a prompt that no word was delivered for.
+    """Who bears the cost of a prompt that no word was delivered for.
 
-    Once the provider has begun the caller does. Before that this gateway does, for as many as a payer may leave
-    unpaid. A provider that failed is paid nothing, and what sellers are owed our buyer says.
+    Once the provider has begun the caller does. Before that this gateway does, or the seller, for as many as a
+    payer may leave unpaid. Who failed is paid nothing; what sellers are owed our buyer says.
     """
     offer = trip.offer
-    if offer is None or offer.price is None or offer.lane == "market" or trip.hold is None or not trip.has_asked:
+    if offer is None or offer.price is None or trip.hold is None or not trip.has_asked or meter.completion_tokens:
         return "nobody"
-    if meter.completion_tokens or ending.outcome in ("failed", "refused"):
-        return "nobody"
+    is_bought = offer.lane == "market"
     if trip.first_byte_s is not None:
-        return "caller"
-    if not trip.is_left:  # this gateway stops
-        return "gateway"
-    return "gateway" if hang_ups.take(trip.caller.user_id) else "caller"
+        return "nobody" if is_bought or ending.outcome == "failed" else "caller"
+    if ending.outcome == "interrupted" and not trip.is_left:  # this gateway stops
+        return "nobody" if is_bought else "gateway"
+    is_unpaid = hang_ups.take(trip.caller.user_id)
+    if is_bought:
+        return "seller"
+    return "gateway" if is_unpaid else "caller"
 
 
 def refusal(error: BaseException) -> Ending:

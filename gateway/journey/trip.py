@@ -17,7 +17,7 @@ from gateway.routing.decision import Decision
 from gateway.routing.dispatch import Dispatch
 
 NO_LANE = "none"
-Bearer = Literal["nobody", "gateway", "caller"]
+Bearer = Literal["nobody", "gateway", "seller", "caller"]
 UNDECIDED = Decision((), ())
 
 
@@ -52,7 +52,7 @@ class Trip(Struct):
     paid_tokens: int = 0
     """So much of each choice the hold covers."""
     has_asked: bool = False
-    """Whether a paid provider may have the request, and has not failed."""
+    """Whether somebody who is paid may have the request, and has neither failed nor refused."""
     is_left: bool = False
     """Whether its caller has hung up."""
     tally: Tally | None = None
@@ -77,7 +77,7 @@ class Trip(Struct):
 class Ending(Struct, frozen=True):
     """How a request ended: the status sent, whether the answer was whole, what went wrong in words.
 
-    `prompt` is who pays a provider for the prompt if no word of the answer was delivered.
+    `prompt` is who bears the cost of a prompt that somebody had who is paid, if no word was delivered.
     """
 
     status: int

@@ -95,8 +95,8 @@ def _settlement(trip: Trip, meter: Meter, ending: Ending) -> Settlement:
 
 def _prompt_bill(price: PricedModel, usage: UsageRecord, bearer: Bearer) -> CloudBill | None:
     """Without a word of the answer: what the prompt comes to at the provider, for whoever pays it."""
-    cost_nano = price.charge_for(usage.prompt_tokens, usage.cached_tokens, 0) if bearer != "nobody" else 0
-    if not cost_nano:
+    cost_nano = price.charge_for(usage.prompt_tokens, usage.cached_tokens, 0)
+    if not cost_nano or bearer in ("nobody", "seller"):
         return None
     return CloudBill(price.provider, cost_nano if bearer == "caller" else 0, cost_nano, price.id)
 

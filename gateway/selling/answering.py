@@ -39,8 +39,9 @@ class Answering:
     stop: asyncio.Event
     wait_s: float = WAIT_S
 
-    async def run(self) -> None:
-        cut, is_gone = None, True
+    async def run(self) -> bool:
+        """Whether the buyer hung up before anything was delivered that counts."""
+        cut, is_gone, delivery = None, True, None
         try:
             async with asyncio.timeout(ANSWER_S_MAX):
                 await self.delivering.begin(self.carrier)
@@ -52,7 +53,8 @@ class Answering:
             cut, is_gone = _LATE, False
         finally:
             # Also where this task is being ended: what was delivered is signed for.
-            await asyncio.shield(self.delivering.end(self.carrier, cut, is_gone=is_gone))
+            delivery = await asyncio.shield(self.delivering.end(self.carrier, cut, is_gone=is_gone))
+        return is_gone and not delivery.receipt.completion_tokens
 
     async def _pass_on(self) -> Cut | None:
         """Event by event, until the end or why there is none. Raises Gone."""

@@ -13,6 +13,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
+from gateway.limits.hang_ups import HangUps
 from gateway.selling.accounts import Account
 from gateway.selling.answering import WAIT_S, Answering
 from gateway.selling.carrier import Carrier, Gone, Refused
@@ -95,6 +96,7 @@ class Desk:
     blocked: Blocked
     till: Till
     wait_s: float = WAIT_S
+    hang_ups: HangUps = field(default_factory=HangUps)
     _checking: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CHECKS_AT_ONCE))
     _opening: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(OPENINGS_AT_ONCE))
 
@@ -170,6 +172,10 @@ class Desk:
         self._check_voucher(account, promise, Asked(digest_of(job.sealed), _least_nano(offer)))
         if account.rests:
             raise Refused("full", "Too many requests of this channel were refused. Try again shortly.")
+        if self.hang_ups.wait_s(account.channel.terms.buyer):
+            raise Refused(
+                "full", "Too many answers were left before their first word. Wait for it, and try again."
+            )
         self.till.check_room(promise, len(job.sealed))
         with self.place.slot(offer.ware.sold.market_id), account.admitted(promise):
             opened, order = await self._taken(job, account, promise, offer)
@@ -178,12 +184,14 @@ class Desk:
             async with Upstream.asking(self.gateway, order) as upstream:
                 await upstream.head()
                 account.forgive(promise)
-                await self._answered(Answering(upstream, delivering, carrier, self.place.stop, self.wait_s))
+                answering = Answering(upstream, delivering, carrier, self.place.stop, self.wait_s)
+                await self._answered(answering, account.channel.terms.buyer)
 
-    async def _answered(self, answering: Answering) -> None:
+    async def _answered(self, answering: Answering, buyer: str) -> None:
         """Once an answer may have begun it cannot be refused any more: what fails then is ours to know."""
         try:
-            await answering.run()
+            if await answering.run():
+                self.hang_ups.take(buyer)
         except (MarketError, Refused) as error:
             log.error("an answer has no final receipt", why=str(error))
 

@@ -17,6 +17,7 @@ from accounting.ledger.balances import balance
 from accounting.metering.recharge import mischarges
 from accounting.tables import usage_table
 from gateway.identity.key_rows import KeyTerms
+from gateway.limits.hang_ups import UNPAID_MAX
 from gateway.market.bookkeeper import BookKeeper, Keeping
 from gateway.records.request_log import RequestEntry
 from gateway.settings import CacheSettings, LaneName, MarketSettings
@@ -181,6 +182,30 @@ async def test_the_charge_is_what_was_delivered_whoever_breaks_off(tmp_path: Pat
         assert (row.outcome, row.count_source) == ("interrupted", "tokenizer")
         assert row.charge_nano == due_nano(ann, "The mill ", ASKED)
         await nothing_is_left(market.running)
+        await check_the_books(market)
+
+
+async def test_a_prompt_that_is_left_before_the_first_word_counts_and_is_bounded(tmp_path: Path) -> None:
+    """It costs its caller nothing, and its seller time."""
+    async with fair(tmp_path, {"chunk_s": 30.0}) as market:
+        await market.on_offer(1)
+        (ann,), running = market.sellers, market.running
+        asked: dict[str, Any] = {"model": "mill-1b", "stream": True, **ASKED}
+        for number in range(UNPAID_MAX):
+            _, writer = await send(running, market.key, **asked)
+            await until(lambda count=number: len(ann.wanted) > count, 60)  # type: ignore[misc]
+            writer.close()
+            row = await market.row(number)
+            assert (row.outcome, row.prompt_tokens > 0, row.charge_nano, row.cost_nano) == (
+                "interrupted",
+                True,
+                0,
+                0,
+            )
+        refused = await market.ask()
+        assert (refused.status, refused.error["code"]) == (429, "too_many_hang_ups")
+        assert len(ann.wanted) == UNPAID_MAX
+        await nothing_is_left(running)
         await check_the_books(market)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from gateway.limits.hang_ups import UNPAID_MAX
 from gateway.selling.own_gateway import GatewayAway
 from gateway.selling.upstream import Upstream
 from gateway.selling.wanted import Order
@@ -64,6 +65,24 @@ async def test_buyer_that_leaves_at_any_event_owes_what_was_delivered(tmp_path: 
         assert (await buyer.hand_in()).status_code == 200
         due = settle(await shop.known(buyer.terms))
         assert (due.confirmed_nano, due.claimed_nano, due.disputed_nano) == (truth_nano, 0, 0)
+
+
+async def test_a_buyer_who_leaves_before_the_first_word_again_and_again_is_refused(tmp_path: Path) -> None:
+    async with open_shop(tmp_path) as shop:
+        shop.stage.script = [*words(1), END]
+        shop.stage.steps = asyncio.Semaphore(0)
+        buyer, other = await shop.buyer(), await shop.buyer("other")
+        for _ in range(UNPAID_MAX):
+            shop.stage.stopped.clear()
+            await leave_after(buyer, buyer.order(), shop, 1)
+            await shop.is_empty()
+        assert len(shop.stage.asked) == UNPAID_MAX
+        refused = await buyer.buy(buyer.order())
+        assert (refused.status, refused.error["code"]) == (429, "full")
+        assert "first word" in refused.error["message"]
+        assert len(shop.stage.asked) == UNPAID_MAX
+        shop.stage.steps = None
+        assert (await other.buy(other.order())).text == " word0"
 
 
 @pytest.mark.parametrize(("last", "code"), [(PREEMPTED, "preempted"), (HANG_UP, "failed"), ("nonsense", "failed")])
