@@ -14,6 +14,9 @@ trap 'rm -rf "$work"' EXIT INT TERM
 # What waits to be booked comes first: a line that is booked meanwhile is found booked, one that was left out is lost.
 [ ! -f "$data/unbooked.jsonl" ] || cp -p "$data/unbooked.jsonl" "$work/"
 
+# So does the newest block of the ledger: the copied books must have it, and may have more.
+[ ! -f "$data/ledger.head" ] || cp -p "$data/ledger.head" "$work/"
+
 # Databases as they are at one moment, with what their logs hold.
 (cd "$data" && find . -name '*.db' -not -path '*/models/*') | while IFS= read -r name; do
     mkdir -p "$work/$(dirname "$name")"
@@ -33,7 +36,7 @@ done
 
 # All else: keys, certificates, settings, files of batches. 1 says that a file was written meanwhile, which is no failure.
 tar -C "$data" -cf "$work/.rest" --exclude='*.db' --exclude='*.db-wal' --exclude='*.db-shm' --exclude='*.sock' \
-    --exclude=./unbooked.jsonl --exclude=./running.json --exclude=./lock --exclude=./cluster/models \
+    --exclude=./unbooked.jsonl --exclude=./ledger.head --exclude=./running.json --exclude=./lock --exclude=./cluster/models \
     --exclude='./nodes/*/models' --exclude=./node/models . || [ $? -eq 1 ]
 tar -C "$work" -xf "$work/.rest"
 rm "$work/.rest"

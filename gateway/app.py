@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from starlette.types import ASGIApp
 
 from accounting.metering.prices import CloudPrices, PriceBook
+from accounting.proofs.kept import HeadUnusable
 from accounting.proofs.maker import BlockMaker
 from accounting.proofs.signing import KeyFile
 from cluster.control.owners import Owners
@@ -85,7 +86,7 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
     async with AsyncExitStack() as stack:
         stack.callback(engine.dispose)
         secret = open_secret(settings.identity, folder.path, write)
-        proofs = BlockMaker(read, write, KeyFile(folder.ledger_key))
+        proofs = _block_maker(read, write, folder)
         books = Books(read, write, open_shared(settings, write), proofs)
         _start(books, settings)
         books.inspect()
@@ -224,6 +225,13 @@ async def _open_house(
     house = open_house(settings.house, folder, books, engine)
     await stack.enter_async_context(watched(house, settings.house))
     return house
+
+
+def _block_maker(read: Callable[[], Session], write: Callable[[], Session], folder: DataFolder) -> BlockMaker:
+    try:
+        return BlockMaker(read, write, KeyFile(folder.ledger_key))
+    except HeadUnusable as error:
+        raise SettingsInvalid(f"data_dir: {error}") from None
 
 
 def _start(books: Books, settings: Settings) -> None:

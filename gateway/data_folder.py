@@ -47,6 +47,7 @@ class DataFolder:
         for suffix in ("", "-wal", "-shm"):
             yield self.database.with_name(self.database.name + suffix)
         yield from (self.cluster, self.nodes, self.node, self.spool, self.pool, self.ledger_key, self.market)
+        yield self.ledger_head
         yield from (self._running, self.path / "lock")
 
     def lock(self) -> int:
@@ -76,6 +77,11 @@ class DataFolder:
     def ledger_key(self) -> Path:
         """What blocks of the ledger are signed with."""
         return self.path / "ledger.key"
+
+    @property
+    def ledger_head(self) -> Path:
+        """The newest block of the ledger that this gateway has seen: `accounting.proofs.kept`."""
+        return self.ledger_key.with_suffix(".head")
 
     @property
     def spool(self) -> Path:

@@ -4,21 +4,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from accounting.ledger import conduct, sums
+from accounting.ledger import conduct, sums, witnessed
 from accounting.ledger.accepted import accepted_places
 from accounting.ledger.balances import Reader
-from accounting.ledger.scope import Query, Scope
+from accounting.ledger.scope import Query, Scope, Witness
+
+BLOCKS_KEPT = "blocks_kept"
+AS_ASKED = "events_as_asked"
 
 _SHOWN_MAX = 5
+_NO_WITNESS = Witness()
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
     """What the books must keep; `query` finds where they do not.
 
-    `is_essential` is whether money may be lost by spending on while it is broken. A shallow rule reads the
-    accounts only, and takes milliseconds. A rule of events finds some that broke it, which never change: only they
-    can be accepted (`accounting.ledger.accepted`), by the first value that it tells of them.
+    `is_essential` is whether money may be lost by spending on while it is broken. A shallow rule takes
+    milliseconds, as one that reads the accounts only. A rule of events finds some that broke it, which never
+    change: only they can be accepted (`accounting.ledger.accepted`), by the first value that it tells of them.
     """
 
     meaning: str
@@ -49,16 +53,18 @@ class Finding:
         return RULES[self.rule].is_essential and not self.is_accepted
 
 
-def findings(reader: Reader, now_ns: int, *, deep: bool = True, since_seq: int = 0) -> list[Finding]:
+def findings(
+    reader: Reader, now_ns: int, *, deep: bool = True, since_seq: int = 0, witness: Witness = _NO_WITNESS
+) -> list[Finding]:
     """Return every broken rule; an empty list means that the books add up.
 
     The shallow check reads only the accounts and takes milliseconds. The deep one adds up every transfer ever
     booked: for start-up, now and then, and when something looks wrong. What is asked of events is asked of those
     after `since_seq`: nothing that was booked ever changes, and what an earlier check has seen it need not see
-    again. Both must see one moment of the books, so give them a session that reads one
-    (`gateway.database.read_sessions`).
+    again. `witness` is what a maker of blocks has seen. Both must see one moment of the books, so give them a
+    session that reads one (`gateway.database.read_sessions`).
     """
-    scope = Scope(now_ns, since_seq)
+    scope = Scope(now_ns, since_seq, witness)
     found = list[Finding]()
     for name, rule in RULES.items():
         if deep or rule.is_shallow:
@@ -66,9 +72,9 @@ def findings(reader: Reader, now_ns: int, *, deep: bool = True, since_seq: int =
     return found
 
 
-def breaches(reader: Reader, rule: str, now_ns: int) -> list[str]:
+def breaches(reader: Reader, rule: str, now_ns: int, witness: Witness = _NO_WITNESS) -> list[str]:
     """Return every place where a rule of events is broken, accepted or not, as they are named when accepted."""
-    return [str(row[0]) for row in reader.execute(RULES[rule].query(Scope(now_ns, 0))).all()]
+    return [str(row[0]) for row in reader.execute(RULES[rule].query(Scope(now_ns, 0, witness))).all()]
 
 
 def _broken(reader: Reader, name: str, query: Query) -> list[Finding]:
@@ -105,6 +111,17 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "no_overdraft": Rule("no guarded account is below zero, holds counted", sums.overdrawn, is_shallow=True),
         "clearing_empty": Rule(
             "clearing accounts are empty between events", sums.clearing_not_empty, is_shallow=True
+        ),
+        BLOCKS_KEPT: Rule(
+            "the newest block that this gateway has seen is there, unchanged",
+            witnessed.block_gone,
+            is_shallow=True,
+        ),
+        AS_ASKED: Rule(
+            "events in no block are what was asked for under their keys",
+            witnessed.not_as_asked,
+            is_shallow=True,
+            is_of_events=True,
         ),
         "debits_are_sums": Rule("debit totals are the sum of transfers", sums.drifted_debits),
         "credits_are_sums": Rule("credit totals are the sum of transfers", sums.drifted_credits),

@@ -2,8 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -196,6 +197,32 @@ class Posted:
 
 Answer: TypeAlias = Posted | PostingDenied
 
+HASHED_USAGE = (
+    "request_id",
+    "user_id",
+    "department",
+    "key_id",
+    "model",
+    "lane",
+    "provider",
+    "prompt_tokens",
+    "cached_tokens",
+    "completion_tokens",
+    "charge_nano",
+    "cost_nano",
+    "compute_nano",
+    "outcome",
+    "reasoning_tokens",
+    "tool_tokens",
+)
+"""What of a usage record is in the request hash, in this order."""
+
+USAGES_ORDERED = b"\1"
+"""Ends the request hash of several usages. Older versions hashed them in an order that no table keeps."""
+
+_TOLD_APART = 2
+_usage_content = attrgetter(*HASHED_USAGE)
+
 
 def _check_numbers(*numbers: int, least: int = 0, most: int) -> None:
     for number in numbers:
@@ -228,34 +255,31 @@ def request_hash(posting: Posting) -> bytes:
     dataclass later does not turn old retries into conflicts.
     """
     legs = [(leg.debit, leg.credit, leg.amount_nano, leg.phase, leg.pending_seq) for leg in posting.legs]
-    usages: list[tuple[str | int, ...]] | tuple[str | int, ...] | None
-    usages = [_usage_content(usage) for usage in posting.usages]
-    if len(usages) < 2:  # As it was when an event ended one request at most.
-        usages = usages[0] if usages else None
-    content = (posting.kind, posting.ref, legs, sorted(posting.meta.items()), usages)
-    return hashlib.sha256(msgspec.msgpack.encode(content)).digest()
+    return content_hash(posting.kind, posting.ref, legs, posting.meta, [_usage_content(u) for u in posting.usages])
 
 
-def _usage_content(usage: UsageRecord) -> tuple[str | int, ...]:
-    # Told apart later than all else: only where there are some, so that what was booked before stays what it was.
-    apart = (usage.reasoning_tokens, usage.tool_tokens)
-    return (
-        usage.request_id,
-        usage.user_id,
-        usage.department,
-        usage.key_id,
-        usage.model,
-        usage.lane,
-        usage.provider,
-        usage.prompt_tokens,
-        usage.cached_tokens,
-        usage.completion_tokens,
-        usage.charge_nano,
-        usage.cost_nano,
-        usage.compute_nano,
-        usage.outcome,
-        *(apart if any(apart) else ()),
-    )
+def content_hash(
+    kind: str,
+    ref: str,
+    legs: Sequence[tuple[str | int | None, ...]],
+    meta: Mapping[str, str],
+    usages: Sequence[tuple[str | int, ...]],
+) -> bytes:
+    """Return the `request_hash` of this content.
+
+    `legs` have debit, credit, amount, phase and pending_seq; `usages` the values of `HASHED_USAGE`.
+    The hash of several usages covers them in the order of their requests' ids and ends with `USAGES_ORDERED`.
+    """
+    told = [_without_zeros(usage) for usage in usages]
+    # As it was when an event ended one request at most.
+    content = (kind, ref, legs, sorted(meta.items()), sorted(told) if len(told) > 1 else told[0] if told else None)
+    digest = hashlib.sha256(msgspec.msgpack.encode(content)).digest()
+    return digest + USAGES_ORDERED if len(told) > 1 else digest
+
+
+def _without_zeros(usage: tuple[str | int, ...]) -> tuple[str | int, ...]:
+    # Told apart later than all else: only if there are some, so that what was booked before stays what it was.
+    return usage if any(usage[-_TOLD_APART:]) else usage[:-_TOLD_APART]
 
 
 def meta_text(meta: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""What a check of the books looks at."""
+"""What a check of the books looks at, and what a gateway knows of them from elsewhere."""
 
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -9,8 +9,18 @@ Query: TypeAlias = Select[*tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
+class Witness:
+    """What a gateway that makes blocks has seen of the books: a block's number and hash, and events that it does
+    not prove, since their rows are not what was asked for."""
+
+    block: tuple[int, bytes] | None = None
+    unasked: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Scope:
-    """The time of the check in nanoseconds, and the last event that need not be looked at."""
+    """The time of the check in nanoseconds, the last event that need not be looked at, and what is known."""
 
     now_ns: int
     since_seq: int = 0
+    witness: Witness = Witness()

@@ -65,6 +65,12 @@ def newest(reader: Reader) -> SignedBlock:
     return NOTHING_YET if row is None else _block(row)
 
 
+def is_there(reader: Reader, head: Head) -> bool:
+    """Whether the books have this block, with this hash."""
+    found = reader.execute(select(block_table.c.hash).where(block_table.c.n == head.n)).scalar()
+    return found is not None and bytes(found) == head.hash
+
+
 def blocks_after(reader: Reader, n: int, *, limit: int) -> list[SignedBlock]:
     """Blocks that follow block `n`, in their order; at most `PAGE_MAX`."""
     following = select(block_table).where(block_table.c.n > n).order_by(block_table.c.n)

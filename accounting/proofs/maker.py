@@ -2,12 +2,16 @@
 
 Every event is in a block about a second after it was booked, with up to a thousand others; books at rest get no
 blocks. A gateway that was away for long catches up at half its pace, for the sake of whoever is served meanwhile.
+
+A maker proves no past that somebody changed. It makes no block if the newest one that it has seen is gone or
+another (`accounting.proofs.kept`), nor over an event whose rows are not what was asked for under its key. Its
+`witness` breaks a rule of the books then (`accounting.ledger.health`).
 """
 
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
@@ -16,11 +20,16 @@ from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from accounting.ledger.accepted import accepted_places
+from accounting.ledger.health import AS_ASKED
+from accounting.ledger.scope import Witness
 from accounting.proofs import blocks
 from accounting.proofs.blocks import NOTHING_YET, Head, SignedBlock
 from accounting.proofs.canonical import digest, event_line, header_line
+from accounting.proofs.kept import KeptHead
 from accounting.proofs.reading import AccountCodes, Entries
 from accounting.proofs.signing import KeyFile, Signer
+from accounting.proofs.suspects import is_as_asked
 from accounting.proofs.tables import BLOCK_EVENTS_MAX
 from accounting.tables import event_table
 
@@ -51,6 +60,14 @@ class EventsMissing(RuntimeError):
     """Numbers of events have a gap: somebody took some out, and no block can be made over it."""
 
 
+class BlocksGone(RuntimeError):
+    """The newest block that this gateway has seen is not in the books any more, or is another."""
+
+
+class EventsNotAsked(RuntimeError):
+    """The rows of events that are in no block are not what was asked for under their keys."""
+
+
 class BlockMaker:
     """One thread over sessions that read and sessions that write, signing with one gateway's key.
 
@@ -60,10 +77,13 @@ class BlockMaker:
     Args:
         read: sessions that see one moment of the books.
         write: sessions that may write.
-        key: what to sign with.
+        key: what to sign with; the newest block is kept beside it.
         clock_ns: wall-clock time in nanoseconds since 1970, kept with each block.
         every_s: how long events may wait for their block.
         failpoint: called at each named place; does nothing outside of tests.
+
+    Raises:
+        HeadUnusable: the file of the newest block cannot be read or understood.
     """
 
     def __init__(
@@ -83,6 +103,8 @@ class BlockMaker:
         self._every_s = every_s
         self._failpoint = failpoint
         self._newest = NOTHING_YET
+        self._kept = KeptHead(key.path)
+        self._unasked: tuple[int, ...] = ()
         self._registered = ""
         self._codes = AccountCodes()
         self._unproven = Unproven()
@@ -92,9 +114,15 @@ class BlockMaker:
 
     @property
     def head(self) -> Head | None:
-        """The newest block that this maker knows of, a second old at most where others make blocks too."""
-        newest = self._newest
-        return newest.head if newest.n else None
+        """The newest block that this maker has ever seen, a second old at most if others make blocks too."""
+        kept = self._kept.head
+        return kept if kept and kept.n else None
+
+    @property
+    def witness(self) -> Witness:
+        """What the rules of the books are to be checked with."""
+        head = self.head
+        return Witness((head.n, head.hash) if head else None, self._unasked)
 
     @property
     def unproven(self) -> Unproven:
@@ -118,6 +146,9 @@ class BlockMaker:
 
         Raises:
             EventsMissing: there is a gap.
+            BlocksGone: the newest block seen is not there any more.
+            EventsNotAsked: an event was changed before it was proven.
+            HeadUnusable: the newest block cannot be kept.
             SigningKeyUnusable: there is no key to sign with.
             sqlalchemy.exc.SQLAlchemyError: the database does not answer, or refuses.
         """
@@ -173,12 +204,24 @@ class BlockMaker:
         """The block of the first events that are in none yet, signed; None where all are."""
         with self._read() as session:
             connection = session.connection()
-            self._newest = blocks.newest(connection)
+            self._newest = self._following(connection)
             to_seq = self._last_of_next(connection)
             if to_seq is None:
                 return None
             self._failpoint("begun")
             return self._block(connection, to_seq, signer)
+
+    def _following(self, connection: Connection) -> SignedBlock:
+        """The newest block of the books, kept from now on. Raises BlocksGone, HeadUnusable."""
+        newest = blocks.newest(connection)
+        kept = self._kept.head
+        if kept and kept.n and kept != newest.head and not blocks.is_there(connection, kept):
+            accepted = self._kept.accepted()
+            if accepted is None or (accepted.n and not blocks.is_there(connection, accepted)):
+                raise BlocksGone(f"block {kept} was made and is not there: blocks were taken away, or restored")
+        if newest.n or kept:
+            self._kept.keep(newest.head)
+        return newest
 
     def _last_of_next(self, connection: Connection) -> int | None:
         """The number of the last event of the next block."""
@@ -199,9 +242,14 @@ class BlockMaker:
         codes.connection = connection
         content = digest(last.hash)
         content.update(header_line(n, from_seq, to_seq, made_ns, signer.fingerprint))
+        unasked: list[int] = []
         with Entries(connection, from_seq, to_seq) as entries:
-            for event, transfers, usages in entries:
+            for entry in entries:
+                event, transfers, usages = entry
                 content.update(event_line(event, transfers, usages, codes))
+                if not is_as_asked(entry, codes):
+                    unasked.append(event[0])
+        self._refuse(connection, unasked)
         self._failpoint("hashed")
         block_hash = content.digest()
         signature = signer.sign(blocks.what_is_signed(block_hash))
@@ -218,6 +266,13 @@ class BlockMaker:
             signature,
         )
 
+    def _refuse(self, connection: Connection, unasked: Sequence[int]) -> None:
+        """Raises EventsNotAsked unless somebody has accepted all of these events."""
+        accepted = accepted_places(connection, AS_ASKED) if unasked else frozenset[str]()
+        self._unasked = tuple(seq for seq in unasked if str(seq) not in accepted)
+        if self._unasked:
+            raise EventsNotAsked(f"event {self._unasked[0]} is not what was asked for under its key")
+
     def _append(self, block: SignedBlock, signer: Signer) -> bool:
         """False when another maker was first with this block."""
         try:
@@ -232,6 +287,7 @@ class BlockMaker:
             raise
         self._failpoint("committed")
         self._newest, self._registered = block, block.signed_by
+        self._kept.keep(block.head)
         return True
 
     def _register(self, connection: Connection, signer: Signer) -> None:

@@ -80,12 +80,19 @@ def make_key(path: Path) -> None:
     pem = Ed25519PrivateKey.generate().private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    # In one step, so that a crash leaves the old key or the new one.
+    replace_file(path, pem)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file for its owner alone, in one step: a crash leaves the old content or the new one.
+
+    Raises OSError.
+    """
     fresh = path.with_name(path.name + ".new")
     with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         with suppress(FileNotFoundError):
             _own_alike(file.fileno(), path.stat())
-        file.write(pem)
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
     fresh.replace(path)

@@ -1,38 +1,48 @@
 """Which event of a block was changed: a block has one hash, but each event keeps that of what was asked for."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
+from operator import itemgetter
 
-from accounting.errors import LedgerError
-from accounting.ledger.postings import Leg, Posting, UsageRecord, request_hash
+from sqlalchemy import Connection
+
+from accounting.ledger.postings import HASHED_USAGE, content_hash
+from accounting.proofs.blocks import newest
 from accounting.proofs.canonical import USAGE_COLUMNS
-from accounting.proofs.reading import Entry
+from accounting.proofs.reading import AccountCodes, Entries, Entry
+from accounting.proofs.tables import BLOCK_EVENTS_MAX
+
+_DIGEST_BYTES = 32
+
+_usage_content = itemgetter(*(USAGE_COLUMNS.index(name) for name in HASHED_USAGE))
 
 
-def suspects(entries: Iterable[Entry], codes: Mapping[int, str]) -> Iterator[int]:
-    """Tell the events whose rows are not what their request hash is of: amounts, accounts, references, counts.
-
-    Not all that can be changed shows here: times and keys are in no request hash.
-    """
-    for entry in entries:
-        if not is_as_asked(entry, codes):
-            yield int(entry[0][0])
+def unproven_suspects(connection: Connection) -> tuple[int, ...]:
+    """Return the events of the next block that are not as asked."""
+    after_seq = newest(connection).to_seq
+    codes = AccountCodes()
+    codes.connection = connection
+    with Entries(connection, after_seq + 1, after_seq + BLOCK_EVENTS_MAX) as entries:
+        return tuple(int(entry[0][0]) for entry in entries if not is_as_asked(entry, codes))
 
 
 def is_as_asked(entry: Entry, codes: Mapping[int, str]) -> bool:
-    """Whether an event's rows are what its request hash is of, or may be: where it ended many requests nobody
-    knows the order in which they were hashed."""
-    if len(entry[2]) > 1:
+    """Whether an event's rows are what its request hash is of: amounts, accounts, references, counts.
+
+    Not all that can be changed shows here: times and keys are in no request hash.
+    Also true for an event that ended several requests and was booked by a version that hashed them in the order in
+    which they ended: no table keeps that order.
+    """
+    (_, _, kind, req_hash, ref, _, meta), transfers, usages = entry
+    asked = bytes(req_hash)
+    if len(usages) > 1 and len(asked) == _DIGEST_BYTES:
         return True
-    (_, idem_key, kind, req_hash, ref, _, meta), transfers, usages = entry
+    legs = [
+        (json.loads(codes[debit]), json.loads(codes[credit]), amount, phase, pending_seq)
+        for _, _, _, debit, credit, amount, phase, pending_seq, _ in transfers
+    ]
     try:
-        legs = [
-            Leg(json.loads(codes[debit]), json.loads(codes[credit]), amount, phase, pending_seq, expires_ns)
-            for _, _, _, debit, credit, amount, phase, pending_seq, expires_ns in transfers
-        ]
-        used = [UsageRecord(**dict(zip(USAGE_COLUMNS[1:], usage[1:], strict=True))) for usage in usages]
-        posting = Posting(idem_key, kind, ref, tuple(legs), json.loads(meta), tuple(used))
-        return request_hash(posting) == bytes(req_hash)
-    except (LedgerError, ValueError, AttributeError):
-        # Nobody could have asked for this; or meta is no JSON, or not an object.
+        return content_hash(kind, ref, legs, json.loads(meta), list(map(_usage_content, usages))) == asked
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        # Nobody could have asked for this: meta is no JSON, or not an object; or a value is of another type.
         return False

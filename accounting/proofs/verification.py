@@ -9,26 +9,35 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from accounting.proofs.blocks import NOTHING_YET, Head, SignedBlock, blocks_after, every_key, public_keys
-from accounting.proofs.canonical import Row, digest, event_line, header_line
+from accounting.ledger.accepted import accepted_places
+from accounting.ledger.health import AS_ASKED
+from accounting.proofs.blocks import (
+    NOTHING_YET,
+    Head,
+    SignedBlock,
+    blocks_after,
+    every_key,
+    is_there,
+    public_keys,
+)
+from accounting.proofs.canonical import digest, event_line, header_line
 from accounting.proofs.fold import Fold
 from accounting.proofs.links import flaws_of, is_sane, runs
 from accounting.proofs.reading import LAST_NUMBER, AccountCodes, Entries, Entry, RowsUnreadable
 from accounting.proofs.signing import fingerprint_of
 from accounting.proofs.storage import before_first, storage_problems
-from accounting.proofs.suspects import suspects
-from accounting.proofs.tables import BLOCK_EVENTS_MAX, block_table
+from accounting.proofs.suspects import is_as_asked
+from accounting.proofs.tables import BLOCK_EVENTS_MAX
 from accounting.proofs.tail import UNPROVEN_MAX_S, Tail
 from accounting.proofs.verdict import Flaw, Verdict
 
 SLICE_BLOCKS = 128
 FLAWS_MAX = 100
 _PROBLEMS_MAX = 20
-_BROKEN_MAX = 5
 
 
 class BlockUnknown(LookupError):
@@ -39,7 +48,7 @@ def verify(
     read: Callable[[], Session],
     *,
     from_block: int = 1,
-    known: Head | None = None,
+    known: Sequence[Head] = (),
     signers: Collection[str] = (),
     unproven_max_s: float = UNPROVEN_MAX_S,
     go_on: Callable[[], bool] = lambda: True,
@@ -50,7 +59,7 @@ def verify(
     Args:
         read: sessions that see one moment of the books.
         from_block: where to begin; what comes before is taken for granted, and accounts are not added up.
-        known: a block as somebody saw it earlier and kept it: it must be the same now.
+        known: blocks as somebody saw them earlier and kept them: they must be the same now.
         signers: fingerprints of all keys that may have signed; none stands for any.
         unproven_max_s: how old an event may be that is in no block, in seconds.
         go_on: asked before each block; when it says no the verdict is about what was read so far.
@@ -60,7 +69,7 @@ def verify(
         BlockUnknown: there is no block before `from_block`.
         sqlalchemy.exc.SQLAlchemyError: the database does not answer at all.
     """
-    expected = _Expected(known, frozenset(signers), unproven_max_s)
+    expected = _Expected(tuple(known), frozenset(signers), unproven_max_s)
     return _Verification(read, from_block, expected, go_on, clock_ns).verdict()
 
 
@@ -68,7 +77,7 @@ def verify(
 class _Expected:
     """What is known of the books elsewhere; see `verify`."""
 
-    known: Head | None
+    known: tuple[Head, ...]
     signers: frozenset[str]
     unproven_max_s: float
 
@@ -93,9 +102,9 @@ class _Verification:
         self._keys: dict[str, bytes] = {}
         self._signed_by: dict[str, int] = {}
         self._flaws: list[Flaw] = []
-        self._broken: list[SignedBlock] = []
+        self._suspects: list[int] = []
         self._blocks = self._events = 0
-        self._tail = Tail(self._codes, 0)
+        self._tail = Tail(0)
 
     def _block_before(self, n: int) -> SignedBlock:
         with self._read() as session:
@@ -167,9 +176,9 @@ class _Verification:
                     return False
                 content, entry = self._read_block(block, entry, following)
                 self._check_block(block, content)
+                self._note_suspects(connection)
         for event_seq in entries.strays:
             self._note(f"event {event_seq}", "is not there, but transfers or usage rows of it are")
-        self._note_suspects(connection)
         return True
 
     def _read_block(
@@ -186,7 +195,7 @@ class _Verification:
                 self._note_missing(expected, event[0] - 1)
             expected = event[0] + 1
             content.update(event_line(event, transfers, usages, codes))
-            self._pass(event[0], transfers)
+            self._pass(entry)
             entry = next(following, None)
         self._events += block.events
         self._note_missing(expected, block.to_seq)
@@ -196,21 +205,23 @@ class _Verification:
         """Read events of blocks that are missing: accounts have them all the same."""
         if last_seq > self._read_to:
             with Entries(connection, self._read_to + 1, last_seq) as entries:
-                for event, transfers, _ in entries:
-                    self._pass(event[0], transfers)
+                for entry in entries:
+                    self._pass(entry)
+            self._note_suspects(connection)
 
-    def _pass(self, event_seq: int, transfers: Sequence[Row]) -> None:
+    def _pass(self, entry: Entry) -> None:
         """An event was read; of blocks that overlap each is read, and counts once."""
+        (event_seq, *_), transfers, _ = entry
         if event_seq > self._read_to:
             self._read_to = event_seq
+            if len(self._suspects) < _PROBLEMS_MAX and not is_as_asked(entry, self._codes):
+                self._suspects.append(event_seq)
             if self._fold is not None:
                 self._fold.add(transfers)
 
     def _check_block(self, block: SignedBlock, content: bytes | None) -> None:
         """Note all that is wrong with a block as one flaw; `content` is the hash of what it covers, if any."""
         self._note_signer(block)
-        if content not in (None, block.hash):
-            self._broken.append(block)
         if wrong := flaws_of(block, self._last, content, self._keys):
             self._note(f"block {block.n}", "; ".join(wrong))
         self._blocks += 1
@@ -230,12 +241,13 @@ class _Verification:
             self._fold.problems.clear()
 
     def _note_suspects(self, connection: Connection) -> None:
-        """Look once more into the blocks of this run whose content is another, as far as there are only a few."""
-        for block in self._broken[:_BROKEN_MAX]:
-            with Entries(connection, block.from_seq, block.to_seq) as entries:
-                for event_seq in islice(suspects(entries, self._codes), _PROBLEMS_MAX):
+        """Tell the events whose rows are not what their request hash is of, but for those that were accepted."""
+        if self._suspects:
+            accepted = accepted_places(connection, AS_ASKED)
+            for event_seq in self._suspects:
+                if str(event_seq) not in accepted:
                     self._note(f"event {event_seq}", "is not what was asked for under its key")
-        self._broken.clear()
+            self._suspects.clear()
 
     def _note_missing(self, first_seq: int, last_seq: int) -> None:
         if first_seq == last_seq:
@@ -247,9 +259,9 @@ class _Verification:
         if not self._check_tail(connection):
             return False
         self._check_keys(connection)
-        known = self._expected.known
-        if known is not None and not self._is_there(connection, known):
-            self._note(f"block {known.n}", "it is not there as it was kept: the past was rewritten")
+        for known in self._expected.known:
+            if not is_there(connection, known):
+                self._note(f"block {known.n}", "it is not there as it was kept: the past was rewritten")
         if self._fold is not None:
             for problem in islice(self._fold.compare(connection), _PROBLEMS_MAX):
                 self._note("accounts", problem)
@@ -270,21 +282,19 @@ class _Verification:
     def _check_tail(self, connection: Connection) -> bool:
         """Read what is in no block yet: accounts have it already."""
         expected = self._read_to + 1
-        self._tail = tail = Tail(self._codes, self._clock_ns())
+        self._tail = tail = Tail(self._clock_ns())
         with Entries(connection, expected, LAST_NUMBER) as entries:
             for entry in entries:
                 event_seq = entry[0][0]
                 self._note_missing(expected, event_seq - 1)
                 expected = event_seq + 1
                 tail.add(entry)
-                self._pass(event_seq, entry[1])
+                self._pass(entry)
                 if tail.events % BLOCK_EVENTS_MAX == 0 and not self._may_go_on():
                     return False
         for event_seq in (*entries.strays, *before_first(connection)):
             self._note(f"event {event_seq}", "cannot be, but rows of it are there")
-        self._flaws += tail.flaws(self._expected.unproven_max_s)
+        self._note_suspects(connection)
+        self._flaws += tail.flaws(self._expected.unproven_max_s, is_all=not self._last.n)
         self._take_problems()
         return True
-
-    def _is_there(self, connection: Connection, known: Head) -> bool:
-        return connection.scalar(select(block_table.c.hash).where(block_table.c.n == known.n)) == known.hash

@@ -27,8 +27,14 @@ async def _is_ready(services: Services, _: Request) -> Response:
     """Ready means: requests for the models that this gateway was started with will be answered.
 
     `books` says which rules of the books are broken, and whether blocks are made; that alone keeps nobody from
-    being answered.
+    being answered. `ledger_head` is the newest block that this gateway has seen.
     """
+    told, status = await _readiness(services)
+    head = services.books.head
+    return JSONResponse(told | {"ledger_head": str(head) if head else None}, status)
+
+
+async def _readiness(services: Services) -> tuple[dict[str, str], int]:
     books = await services.books.condition()
     if not books.is_reachable:
         return _not_ready("failed", "the database does not answer", "unknown")
@@ -44,11 +50,11 @@ async def _is_ready(services: Services, _: Request) -> Response:
     if cluster.model and status != "ready":
         return _not_ready(status, reason, facts)
     reason = reason if status == "ready" else "no cluster model was asked for"
-    return JSONResponse({"status": "ready", "reason": reason, "books": facts})
+    return {"status": "ready", "reason": reason, "books": facts}, 200
 
 
-def _not_ready(status: str, reason: str, books: str) -> Response:
-    return JSONResponse({"status": status, "reason": reason, "books": books}, 503)
+def _not_ready(status: str, reason: str, books: str) -> tuple[dict[str, str], int]:
+    return {"status": status, "reason": reason, "books": books}, 503
 
 
 async def _metrics(services: Services, _: Request) -> Response:
@@ -61,5 +67,6 @@ async def _metrics(services: Services, _: Request) -> Response:
     if (left := services.books.unproven) is not None:
         services.metrics.ledger_unproven_events.set(left.events)
         services.metrics.ledger_unproven_seconds.set(left.age_s(time.time_ns()))
+    services.metrics.ledger_head_block.set(head.n if (head := services.books.head) else 0)
     services.metrics.books_lag.set(services.books.waiting + services.bookkeeper.waiting)
     return Response(services.metrics.render(), media_type=CONTENT_TYPE)

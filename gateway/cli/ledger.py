@@ -35,7 +35,12 @@ def verify(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read the whole ledger and its proofs; status 1 when they differ. Example: millrace ledger verify"""
+    """Read the whole ledger and its proofs; status 1 when they differ.
+
+    The newest block that the gateway of this data folder has seen must be there.
+
+    Example: millrace ledger verify
+    """
     from sqlalchemy.exc import SQLAlchemyError
 
     from accounting.proofs.verification import BlockUnknown
@@ -43,9 +48,12 @@ def verify(
     from gateway.cli.store import open_store
     from gateway.records.verifying import facts_of
 
-    kept = _head(known) if known else None
+    settings = settings_from(data_dir)
+    kept = [_head(known)] if known else []
+    if (own := mending.kept_head(settings).head) and own.n:
+        kept.append(own)
     began_s = time.monotonic()
-    with open_store(settings_from(data_dir)) as (read, _):
+    with open_store(settings) as (read, _):
         try:
             verdict = verified(
                 read,
@@ -105,9 +113,10 @@ def health(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     from accounting.ledger.health import findings
     from gateway.cli.store import open_store
 
-    with open_store(settings_from(data_dir)) as (read, _), read() as session:
+    settings = settings_from(data_dir)
+    with open_store(settings) as (read, _), read() as session:
         try:
-            found = findings(session, time.time_ns())
+            found = findings(session, time.time_ns(), witness=mending.witness(settings, session))
         except SQLAlchemyError as error:
             output.fail(f"the books cannot be read: {type(error).__name__}")
     rows = [(each.rule, each.meaning, "; ".join(each.where), each.is_accepted) for each in found]

@@ -1,50 +1,98 @@
-"""`millrace ledger accept`: an event that broke a rule may stand, for a reason that is written down."""
+"""`millrace ledger accept`: an event that broke a rule may stand, for a reason that is written down.
+
+So may books from a backup, which have fewer blocks than were made.
+"""
 
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gateway.cli import output
 from gateway.cli.serving import AsJson, DataDir, settings_from
 
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+    from accounting.ledger.scope import Witness
+    from accounting.proofs.blocks import Head
+    from accounting.proofs.kept import KeptHead
+    from gateway.settings import Settings
+
 Reason = Annotated[str, typer.Option(help="Why, for whoever reads the books later.")]
 
 
 def accept(
     rule: Annotated[str, typer.Argument(help="The rule, as `millrace ledger health` names it.")],
-    where: Annotated[str, typer.Argument(help="The event: the first word under `where`.")],
+    where: Annotated[str, typer.Argument(help="The event or block: the first word under `where`.")],
     reason: Reason,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Let an event stand that broke a rule, so that spending goes on.
 
+    With the rule blocks_kept: let a database stand that was restored from a backup, on each gateway that uses it.
+
     Example: millrace ledger accept usage_is_charged r-17 --reason "incident 7, corrected"
     """
     from accounting.ledger.accepted import accept as write_down
-    from accounting.ledger.health import RULES, breaches
+    from accounting.ledger.health import BLOCKS_KEPT, RULES, breaches
+    from accounting.proofs.blocks import newest
     from gateway.cli.directory import BY, open_directory
     from gateway.cli.store import open_store
 
     settings = settings_from(data_dir)
     if rule not in RULES:
         output.fail(f"RULE: there is no rule {rule!r}; they are {', '.join(RULES)}", output.WRONG_USAGE)
-    if not RULES[rule].is_of_events:
+    if not RULES[rule].is_of_events and rule != BLOCKS_KEPT:
         output.fail(
             f"RULE: {rule} is about totals, which a correction or a backup puts right; nothing can be accepted",
             output.WRONG_USAGE,
         )
     with open_store(settings) as (read, write):
         with read() as session:
-            broken = breaches(session, rule, time.time_ns())
+            broken = breaches(session, rule, time.time_ns(), witness(settings, session))
+            head = newest(session).head
         if where not in broken:
             known = f"it is at {', '.join(broken[:5])}" if broken else "it is nowhere"
             output.fail(f"WHERE: {rule} is not broken at {where!r}: {known}", output.WRONG_USAGE)
-        with write() as session, session.begin():
-            is_new = write_down(session, rule, where, reason, time.time_ns())
+        if rule == BLOCKS_KEPT:
+            is_new = _keep(settings, head)
+        else:
+            with write() as session, session.begin():
+                is_new = write_down(session, rule, where, reason, time.time_ns())
     facts = {"where": where, "reason": reason}
     with open_directory(settings) as directory:
         directory.audit.add_once(BY, "ledger.accept", f"rule:{rule}", facts, named_by="where")
     text = f"{rule} at {where} {'is' if is_new else 'was'} accepted; a running gateway sees it within a minute"
     output.tell({"rule": rule, "where": where, "was_there": not is_new}, text, as_json=as_json)
+
+
+def kept_head(settings: "Settings") -> "KeptHead":
+    """The newest block that the gateway of this data folder has seen."""
+    from accounting.proofs.kept import HeadUnusable, KeptHead
+    from gateway.data_folder import DataFolder
+
+    try:
+        return KeptHead(DataFolder(settings.data_dir).ledger_key)
+    except HeadUnusable as error:
+        output.fail(str(error))
+
+
+def witness(settings: "Settings", session: "Session") -> "Witness":
+    """What the gateway of this data folder knows of the books, whether or not it runs."""
+    from accounting.ledger.scope import Witness
+    from accounting.proofs.suspects import unproven_suspects
+
+    head = kept_head(settings).head
+    return Witness((head.n, head.hash) if head and head.n else None, unproven_suspects(session.connection()))
+
+
+def _keep(settings: "Settings", head: "Head") -> bool:
+    from accounting.proofs.kept import HeadUnusable
+
+    try:
+        kept_head(settings).keep(head)
+    except HeadUnusable as error:
+        output.fail(str(error))
+    return True

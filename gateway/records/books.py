@@ -15,6 +15,7 @@ from accounting.ledger.balances import Balance, balance
 from accounting.ledger.health import Finding
 from accounting.ledger.poster import Poster
 from accounting.ledger.postings import Posted, Posting
+from accounting.ledger.scope import Witness
 from accounting.ledger.writer import Writer
 from accounting.payments.errors import PayerFrozen
 from accounting.payments.ledger import Ledger
@@ -58,7 +59,7 @@ class Books:
         self._lots = Lots(write)
         self._reaper = Reaper(self._poster, read)
         self.settler = Settler(self._poster, self.leases, self._look)
-        self.inspection = Inspection(self._look)
+        self.inspection = Inspection(self._look, self._witness)
         self.frozen_why: Callable[[str], str | None] = _nobody_is_frozen
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -102,7 +103,7 @@ class Books:
 
     @property
     def head(self) -> "Head | None":
-        """The newest block of proven events, as of a second ago."""
+        """The newest block that this gateway has ever seen, as of a second ago."""
         return self._proofs.head if self._proofs else None
 
     @property
@@ -225,6 +226,9 @@ class Books:
                 return query(session)
         except SQLAlchemyError as error:
             raise DatabaseFailing(f"the books cannot be read: {type(error).__name__}") from error
+
+    def _witness(self) -> Witness:
+        return self._proofs.witness if self._proofs else Witness()
 
     async def _reap(self) -> None:
         while True:

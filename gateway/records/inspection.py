@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from accounting.errors import BooksBroken, DatabaseFailing
 from accounting.ledger import health
 from accounting.ledger.health import RULES, Finding
+from accounting.ledger.scope import Witness
 from accounting.tables import event_table
 from gateway.database import allow_s
 from gateway.records.settler import Read
@@ -44,10 +45,12 @@ class Condition:
 
 
 class Inspection:
-    """Looks at every rule, and keeps what it found. One event loop owns it; `read` is called in threads."""
+    """Looks at every rule, and keeps what it found. One event loop owns it; `read` and `witness` are called in
+    threads."""
 
-    def __init__(self, read: Read) -> None:
+    def __init__(self, read: Read, witness: Callable[[], Witness]) -> None:
         self._read = read
+        self._witness = witness
         self._condition = Condition(True, (), -math.inf)
         self._found: tuple[Finding, ...] = ()
         self._essential: Finding | None = None
@@ -122,7 +125,7 @@ class Inspection:
         def look(session: Session) -> tuple[int, list[Finding]]:
             allow_s(session, INSPECTION_TIMEOUT_S)
             last_seq = session.execute(select(func.coalesce(func.max(event_table.c.seq), 0))).scalar_one()
-            return last_seq, health.findings(session, time.time_ns(), since_seq=since_seq)
+            return last_seq, health.findings(session, time.time_ns(), since_seq=since_seq, witness=self._witness())
 
         began_s = time.monotonic()
         last_seq, found = await asyncio.to_thread(self._read, look)
@@ -156,9 +159,11 @@ class Inspection:
 
     async def glance(self) -> list[Finding]:
         """Check the rules that take milliseconds. Raises DatabaseFailing."""
-        return await asyncio.to_thread(
-            self._read, lambda session: health.findings(session, time.time_ns(), deep=False)
-        )
+
+        def look(session: Session) -> list[Finding]:
+            return health.findings(session, time.time_ns(), deep=False, witness=self._witness())
+
+        return await asyncio.to_thread(self._read, look)
 
     async def condition(self) -> Condition:
         """How the books are, as of a moment ago and of the last inspection: asking often costs nothing."""

@@ -26,11 +26,10 @@ def answer(question: Question) -> Reply:
 
     engine = open_engine(question.dsn, pool_size=1)
     try:
-        known = Head.parse(question.known) if question.known else None
         verdict = verify(
             read_sessions(engine),
             from_block=question.from_block,
-            known=known,
+            known=[Head.parse(known) for known in question.known],
             signers=question.signers,
             unproven_max_s=question.unproven_max_s,
             go_on=may_go_on,

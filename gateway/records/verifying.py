@@ -29,8 +29,8 @@ class Question(msgspec.Struct, frozen=True):
     gateway_pid: int
     from_block: int
     limit_s: float
-    known: str | None = None
-    """A block that was kept elsewhere, as `N:HASH`."""
+    known: tuple[str, ...] = ()
+    """Blocks that were kept elsewhere, as `N:HASH`."""
     signers: tuple[str, ...] = ()
     unproven_max_s: float = UNPROVEN_MAX_S
 

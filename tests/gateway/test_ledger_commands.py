@@ -60,6 +60,21 @@ def test_a_rewritten_ledger_is_said_to_be_so(folder: Path) -> None:
     assert [flaw["where"] for flaw in verdict["flaws"]] == ["block 2", "event 2"]
 
 
+def test_a_ledger_without_its_blocks_and_keys_is_said_to_be_so(folder: Path) -> None:
+    with sqlite3.connect(DataFolder(folder).database) as connection:
+        for table in ("block", "block_key"):
+            connection.execute(f"DROP TRIGGER {table}_no_delete")
+            connection.execute(f"DELETE FROM {table}")
+    told = millrace(folder, "ledger", "verify", "--json")
+    assert (told.exit_code, [flaw["where"] for flaw in json.loads(told.stdout)["flaws"]]) == (1, ["block 2"])
+
+
+def test_a_damaged_note_of_the_newest_block_is_one_line(folder: Path) -> None:
+    DataFolder(folder).ledger_head.write_bytes(b"12:\xff")
+    told = millrace(folder, "ledger", "verify")
+    assert (told.exit_code, "is damaged" in told.stderr) == (1, True)
+
+
 def test_a_new_key_signs_from_then_on(folder: Path) -> None:
     before = DataFolder(folder).ledger_key.read_bytes()
     assert millrace(folder, "ledger", "rotate").exit_code == 0

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 
@@ -61,6 +62,10 @@ def test_a_lost_data_folder_is_restored_as_it_was(tmp_path: Path) -> None:
         gateway.process.kill()
     assert saved.stat().st_mode & 0o077 == 0, "it holds secrets"
     shutil.rmtree(data)
+    with tarfile.open(saved) as archive:
+        note = archive.extractfile("./ledger.head")
+        assert note
+        assert note.read().decode().strip() == head
 
     data.mkdir(mode=0o700)
     subprocess.run(["tar", "-xf", str(saved), "-C", str(data)], check=True, timeout=PATIENCE_S)

@@ -40,14 +40,16 @@ async def verify(
     """Read blocks for `limit_s` seconds; `next_block` is the next call's `from_block`, null when it was all.
 
     One verification at a time. Accounts are added up only by one that comes from block 1 to the end: where that
-    takes longer there is `millrace ledger verify`. An event may be without a block for `unproven_max_s` seconds.
+    takes longer there is `millrace ledger verify`. The newest block that this gateway has seen must be there. An
+    event may be without a block for `unproven_max_s` seconds.
     """
     services = operator.services
     if services.verifying.locked():
         raise Overloaded("The ledger is being verified; ask again when that has ended.")
     async with services.verifying:
         dsn, signers = _dsn(services.settings), tuple(signed_by)
-        asked = Question(dsn, os.getpid(), from_block, limit_s, known, signers, unproven_max_s)
+        kept = tuple(str(head) for head in (known, services.books.head) if head)
+        asked = Question(dsn, os.getpid(), from_block, limit_s, kept, signers, unproven_max_s)
         reply = await verify_aside(asked)
     if reply.verdict is None:
         raise RequestInvalid(f"from_block: {reply.unknown_block}", param="from_block")

@@ -22,8 +22,9 @@ from accounting.proofs.signing import KeyFile
 from accounting.proofs.tail import Tail
 from accounting.proofs.verdict import Verdict
 from accounting.proofs.verification import BlockUnknown, verify
+from accounting.rules import local
 from gateway.database import open_engine, read_sessions
-from tests.accounting.books import ANSWER_S, START_NS, Books
+from tests.accounting.books import ANSWER_S, START_NS, Books, usage
 from tests.accounting.proofs.proven import book_some, checked, maker
 from tests.databases import KINDS, Databases, Kind
 
@@ -149,6 +150,17 @@ def test_what_was_changed_is_named(proven: Engine) -> None:
     assert {"event 8", "block 4", "accounts"} <= set(where("DELETE FROM event WHERE seq = 8"))
 
 
+def test_a_count_of_one_of_many_requests_is_named(books: Books, engine: Engine, tmp_path: Path) -> None:
+    """They are hashed in the order of their ids, whatever the order in which they ended."""
+    ended = local.local_uses([usage(name, completion_tokens=tokens) for name, tokens in (("b", 3), ("a", 4))])
+    books.post(ended)
+    maker(engine, tmp_path / "key").seal()
+    assert checked(engine).flaws == ()
+    with tampering(engine) as connection:
+        connection.exec_driver_sql("UPDATE usage SET completion_tokens = 5 WHERE request_id = 'a'")
+        assert [flaw.where for flaw in verdict_on(connection).flaws] == ["block 1", "event 1"]
+
+
 def test_the_tail_is_counted_and_its_transfers_too(books: Books, engine: Engine, tmp_path: Path) -> None:
     assert checked(engine).head is None
     making = maker(engine, tmp_path / "key")
@@ -178,19 +190,19 @@ def test_a_past_written_anew_is_told_from_the_one_that_was_kept(proven: Engine, 
     """Whoever may do anything to the database signs another past with a key of their own. Only a head shows it."""
     kept = checked(proven).head
     assert kept is not None
-    assert verify(read_sessions(proven), known=Head.parse(str(kept))).is_sound
+    assert verify(read_sessions(proven), known=[Head.parse(str(kept))]).is_sound
     with tampering(proven) as connection:
         for statement in (
             "DELETE FROM block",
             "DELETE FROM block_key",
-            "UPDATE event SET ref = 'other' WHERE seq = 5",
+            "UPDATE event SET created_ns = created_ns + 1 WHERE seq = 5",
         ):
             connection.exec_driver_sql(statement)
         session = Session(connection, join_transaction_mode="rollback_only")
         forger = BlockMaker(lambda: session, lambda: session, KeyFile(tmp_path / "forged"))
         forger.seal()
         assert verdict_on(connection).is_sound
-        found = verify(lambda: session, known=kept).flaws
+        found = verify(lambda: session, known=[kept]).flaws
         assert [flaw.where for flaw in found] == [f"block {kept.n}"]
 
 
@@ -199,12 +211,13 @@ def test_blocks_that_were_taken_away_are_missed(books: Books, engine: Engine, tm
     book_some(books, "a", 2, maker(engine, tmp_path / "key").seal)
     book_some(books, "b", 1, maker(engine, tmp_path / "other").seal)
 
-    def where(*statements: str, hours: int = 0) -> list[str]:
+    def where(*statements: str, hours: int = 0, minutes: int = 0) -> list[str]:
+        later_ns = (hours * 60 + minutes) * 60 * 10**9
         with tampering(engine) as connection:
             for statement in statements:
                 connection.exec_driver_sql(statement)
             session = Session(connection, join_transaction_mode="rollback_only")
-            found = verify(lambda: session, clock_ns=lambda: START_NS + hours * 3600 * 10**9)
+            found = verify(lambda: session, clock_ns=lambda: START_NS + later_ns)
             assert (found.tail_age_s or 0) >= hours * 3600 or not found.tail_events
             return sorted(flaw.where.partition(" ")[0] for flaw in found.flaws)
 
@@ -212,6 +225,7 @@ def test_blocks_that_were_taken_away_are_missed(books: Books, engine: Engine, tm
     assert where("DELETE FROM block") == ["key", "key"]
     assert where("DELETE FROM block", "DELETE FROM block_key", forged) == ["event"]
     assert where("DELETE FROM block", "DELETE FROM block_key") == []
+    assert where("DELETE FROM block", "DELETE FROM block_key", minutes=2) == ["tail"]
     assert where("DELETE FROM block", "DELETE FROM block_key", hours=2) == ["tail"]
     assert where("DELETE FROM block WHERE n > 1") == ["key"]
     assert where("DELETE FROM block WHERE n > 7", hours=2) == ["tail"]
@@ -219,13 +233,12 @@ def test_blocks_that_were_taken_away_are_missed(books: Books, engine: Engine, tm
 
 
 def test_more_than_a_maker_can_leave_is_a_flaw() -> None:
-    left = Tail({}, now_ns := 10**18)
+    left = Tail(now_ns := 10**18)
     minute_ns = 60 * 10**9
     for seq, made_ns in enumerate([now_ns] * 5_000 + [now_ns - minute_ns] * 5_000 + [now_ns + minute_ns] * 5_000):
-        # Events of many requests, of which nobody knows whether they are as they were asked for.
-        left.add(((seq, "", "uses", b"", "", made_ns, "{}"), (), ((), ())))
+        left.add(((seq, "", "credit", b"", "", made_ns, "{}"), (), ()))
     assert list(left.flaws(3600)) == []
-    left.add(((15_000, "", "uses", b"", "", now_ns - minute_ns, "{}"), (), ((), ())))
+    left.add(((15_000, "", "credit", b"", "", now_ns - minute_ns, "{}"), (), ()))
     assert [flaw.where for flaw in left.flaws(3600)] == ["tail"]
     assert left.age_s == 60
 
