@@ -156,6 +156,10 @@ class QueueFull(GatewayError):
         self.retry_after_s = retry_after_s
 
 
+class DeadlinePassed(GatewayError):
+    """No first token came within the time that the request allows."""
+
+
 class GuestsNotNow(GatewayError):
     """No guest may come in just now: the owner's own work, or no free slot. Worth asking elsewhere."""
 
@@ -279,6 +283,7 @@ _TABLE: dict[type[Exception], _Row] = {
     GuestsNotNow: _Row(503, "overloaded_error", "guests_not_now"),
     Preempted: _Row(503, "overloaded_error", "preempted"),
     QueueFull: _Row(429, "rate_limit_error", "queue_full"),
+    DeadlinePassed: _Row(504, "upstream_error", "deadline_passed", "millrace.deadline_s"),
     LaneTimeout: _Row(504, "upstream_error", "upstream_timeout"),
     LaneBrokeOff: _Row(502, "upstream_error", "upstream_broke_off"),
     LaneLimited: _Row(429, "rate_limit_error", "upstream_rate_limited"),

@@ -1,22 +1,28 @@
 """One try at one backend, up to the first bytes of its answer."""
 
+import asyncio
+
 from cluster.errors import GenerationError, StageLost
-from gateway.errors import LaneFailed
+from gateway.errors import LaneFailed, LaneTimeout
 from gateway.guests.admission import OWN
 from gateway.lanes.base import Answer, Call, Offer
 from gateway.routing.dispatch import Dispatch
+from gateway.routing.patience import give_up_after_s
 from gateway.services import Services
 
 
 async def begin(services: Services, call: Call, offer: Offer, dispatch: Dispatch) -> Answer:
-    """Routing is told how it went so far, and is to be told how it ends.
+    """Routing is told how it went so far, and is to be told how it ends. Raises what `Lane.open` does.
 
     No guest came in since the request did; those who were there leave only where it needs own machines.
     """
     try:
         if services.guests.stays and offer.lane in OWN:
             await services.guests.make_way()
-        answer = await services.lanes[offer.lane].open(call, offer)
+        if offer.lane == "pool":
+            answer = await _open_in_time(services, call, offer, dispatch)
+        else:
+            answer = await services.lanes[offer.lane].open(call, offer)
     except LaneFailed as error:
         note_error(services, offer, error)
         dispatch.refused(error)
@@ -30,6 +36,21 @@ async def begin(services: Services, call: Call, offer: Offer, dispatch: Dispatch
         raise
     dispatch.first_byte()
     return answer
+
+
+async def _open_in_time(services: Services, call: Call, offer: Offer, dispatch: Dispatch) -> Answer:
+    """Raises LaneTimeout, too. Other lanes have bounds of their own."""
+    wait_s = services.settings.pool.first_byte_s
+    if dispatch.chosen:
+        wait_s = give_up_after_s(dispatch.chosen.predicted, call.request.tokens_limit, wait_s)
+    try:
+        async with asyncio.timeout(wait_s) as bound:
+            return await services.lanes[offer.lane].open(call, offer)
+    except TimeoutError:
+        if not bound.expired():
+            raise
+        dispatch.gave_up()
+        raise LaneTimeout(f"{offer.backend} did not answer within {wait_s:.0f} s") from None
 
 
 def note_error(services: Services, offer: Offer | None, error: LaneFailed | GenerationError) -> None:

@@ -1,21 +1,29 @@
 """A second backend beside one that is slow to begin: who begins first answers, the other is stopped at once.
 
-Only between own backends, which cost nothing, with equal clearance, and only where the second one has room.
+Only between own backends, which cost nothing, with equal clearance, and only if the second one has room. If there
+is no such backend, one that is mute is left, and the next candidate is asked in its place.
 """
 
 import asyncio
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import structlog
 
-from gateway.errors import LaneBusy, LaneFailed
-from gateway.journey.attempt import begin
+from gateway.errors import LaneBusy, LaneFailed, LaneTimeout
+from gateway.journey.attempt import begin, note_error
 from gateway.journey.trip import Trip
 from gateway.lanes.base import Answer, Offer
+from gateway.routing.decision import Candidate
 from gateway.routing.dispatch import Dispatch
+from gateway.routing.patience import late_after_s
 from gateway.services import Services
 
 log = structlog.get_logger(__name__)
+
+# How often a request that waits for its first byte looks how its backend and the others are doing.
+_LOOK_EVERY_S = 1.0
 
 
 def are_equal(first: Offer, second: Offer) -> bool:
@@ -25,14 +33,17 @@ def are_equal(first: Offer, second: Offer) -> bool:
     return (first.model, first.clearance) == (second.model, second.clearance)
 
 
-async def open_hedged(services: Services, trip: Trip, offer: Offer, dispatch: Dispatch) -> Answer:
-    """The first bytes from there, or from another one that was asked later and had them earlier."""
+async def open_hedged(
+    services: Services, trip: Trip, offer: Offer, dispatch: Dispatch, others: Sequence[Candidate]
+) -> Answer:
+    """The first bytes from there, or from one of the others that was asked later and had them earlier.
+
+    Raises LaneTimeout, too, if the next candidate should be asked: the backend answers no probe any more, or half
+    of the time is over that the request allows.
+    """
     times = services.patience.of(offer, is_stream=trip.call.request.is_stream)
     began_s = trip.elapsed_s
-    if times.mostly_s is None:
-        answer = await begin(services, trip.call, offer, dispatch)
-    else:
-        answer = await _Race(services, trip, offer).run(dispatch, times.mostly_s)
+    answer = await _Race(services, trip, offer, dispatch, others, times.mostly_s).run()
     # Where the other one won, this one would have taken longer still.
     times.add(trip.elapsed_s - began_s)
     return answer
@@ -51,55 +62,159 @@ class _Begun:
 class _Race:
     """One request between two backends. The first is waited for in the request's own task, which costs nothing."""
 
-    def __init__(self, services: Services, trip: Trip, first: Offer) -> None:
+    def __init__(
+        self,
+        services: Services,
+        trip: Trip,
+        first: Offer,
+        dispatch: Dispatch,
+        others: Sequence[Candidate],
+        mostly_s: float | None,
+    ) -> None:
         self._services = services
         self._trip = trip
         self._first = first
+        self._dispatch = dispatch
+        self._others = others
+        self._is_hedged = services.settings.routing.hedging
+        self._mostly_s = mostly_s if mostly_s is not None and self._is_hedged else math.inf
+        self._late_s = math.inf
+        if (chosen := dispatch.chosen) and chosen.known:
+            self._late_s = late_after_s(chosen.predicted, chosen.known.rates)
+        time_left_s = trip.time_left_s
+        self._half_s = math.inf if time_left_s is None else time_left_s / 2
+        self._loop = asyncio.get_running_loop()
+        self._began_s = self._loop.time()
         self._task = asyncio.current_task()
         self._second: asyncio.Task[_Begun] | None = None
         self._won: _Begun | None = None
+        self._left: LaneTimeout | None = None
         self._is_on = True
+        self._is_moved = False
+        """The second one is asked because the first is late, and not only later than mostly."""
 
-    async def run(self, dispatch: Dispatch, after_s: float) -> Answer:
-        timer = asyncio.get_running_loop().call_later(after_s, self._start)
+    async def run(self) -> Answer:
+        self._look_later()
         try:
-            return await begin(self._services, self._trip.call, self._first, dispatch)
+            return await begin(self._services, self._trip.call, self._first, self._dispatch)
         except asyncio.CancelledError:
-            # It was the second one's success that stopped us, unless the caller has left as well.
-            if self._won is None or (self._task and self._task.uncancel() > 0):
+            # It was one of us who stopped it, unless the caller has left as well.
+            if (self._won is None and self._left is None) or (self._task and self._task.uncancel() > 0):
                 raise
-            return self._take(self._won)
-        except LaneFailed:
-            self._is_on = False
-            if self._second is None:
-                raise
-            await asyncio.wait((self._second,))
-            if self._second.cancelled() or self._second.exception():
-                raise
-            return self._take(self._second.result())
+            if self._won:
+                return self._take(self._won)
+            assert self._left
+            return await self._second_or(self._left)
+        except LaneFailed as error:
+            return await self._second_or(error)
         finally:
             # Nothing is waited for from here on: whoever hung up then would leave an answer that nobody closes.
-            timer.cancel()
+            self._timer.cancel()
             self._is_on = False
             self._stop()
 
-    def _start(self) -> None:
-        """The first one takes longer than it mostly does."""
-        second = next((c.offer for c in self._trip.decision.candidates[1:] if self._may_ask(c.offer)), None)
-        if self._is_on and second and self._services.patience.spend():
-            self._second = asyncio.create_task(self._ask(second), name="hedge")
-            self._second.add_done_callback(self._ended)
+    async def _second_or(self, failure: LaneFailed) -> Answer:
+        """The first one is out of it."""
+        self._is_on = False
+        if self._second is None:
+            raise failure
+        await asyncio.wait((self._second,))
+        if self._second.cancelled() or self._second.exception():
+            raise failure
+        return self._take(self._second.result())
+
+    def _look_later(self) -> None:
+        waited_s = self._loop.time() - self._began_s
+        due = [at_s - waited_s for at_s in (self._mostly_s, self._late_s, self._half_s) if at_s > waited_s]
+        self._timer = self._loop.call_later(min(_LOOK_EVERY_S, *due), self._look)
+
+    def _look(self) -> None:
+        if not self._is_on:
+            return
+        waited_s = self._loop.time() - self._began_s
+        if self._second is None:
+            self._look_for_second(waited_s)
+        if problem := self._why_leave(waited_s):
+            self._leave(problem)
+        else:
+            self._look_later()
+
+    def _look_for_second(self, waited_s: float) -> None:
+        is_late = waited_s >= min(self._late_s, self._half_s)
+        if waited_s >= self._mostly_s and not is_late:
+            self._mostly_s = math.inf  # it is looked for once
+            second = next((c.offer for c in self._others if self._has_time(c.offer)), None)
+            if second and self._services.patience.spend():
+                self._start(second)
+        elif is_late and self._is_hedged:
+            is_mute = self._dispatch.is_mute
+            second = next(
+                (c.offer for c in self._others if self._has_time(c.offer) or (is_mute and self._takes_over(c))),
+                None,
+            )
+            if second:
+                self._is_moved = True
+                self._start(second)
+
+    def _start(self, second: Offer) -> None:
+        self._second = asyncio.create_task(self._ask(second), name="hedge")
+        self._second.add_done_callback(self._ended)
+
+    def _why_leave(self, waited_s: float) -> str:
+        """Why the first one is not waited for any more; empty if it is."""
+        if self._first.lane == "pool" and (offer := self._offer_now()) and offer.state == "down":
+            return f"had the request, and now {offer.note.partition('; ')[0]}"
+        if self._second is not None:
+            return ""
+        # One that answers others is not left: they would all go to the next, and its own to this one.
+        is_late = waited_s >= self._late_s and any(map(self._is_lively, self._others))
+        if (is_late or waited_s >= self._half_s) and self._dispatch.is_mute:
+            return f"answered neither this request within {waited_s:.1f} s nor any other"
+        return ""
+
+    def _offer_now(self) -> Offer | None:
+        offers = self._services.lanes[self._first.lane].offers(self._first.model)
+        return next((offer for offer in offers if offer.label == self._first.label), None)
+
+    def _leave(self, problem: str) -> None:
+        if self._task is None:
+            return
+        self._is_on = False
+        self._judge()
+        self._left = LaneTimeout(f"{self._first.label} {problem}")
+        note_error(self._services, self._first, self._left)
+        self._task.cancel()
+
+    def _judge(self) -> None:
+        """A backend of the pool that is late, and answers nobody else either, has failed."""
+        waited_s = self._loop.time() - self._began_s
+        if self._first.lane == "pool" and waited_s >= self._late_s and self._dispatch.is_mute:
+            self._dispatch.failed()
 
     def _may_ask(self, offer: Offer) -> bool:
-        """Whether it is an equal of the first, and has nothing else to do with some of its room."""
-        first, record = self._first, self._services.health.of(offer.label)
-        if not are_equal(first, offer) or not offer.is_resident or offer.state != "ready":
+        """Whether it is an equal of the first, and well."""
+        if not are_equal(self._first, offer) or not offer.is_resident or offer.state != "ready":
             return False
-        if record.breakers.barring(offer.model_there, self._services.health.now_s()):
+        health = self._services.health
+        return not health.of(offer.label).breakers.barring(offer.model_there, health.now_s())
+
+    def _has_time(self, offer: Offer) -> bool:
+        """Whether it may be asked, and has nothing else to do with some of its room."""
+        if not self._may_ask(offer):
             return False
         if offer.slots is None:
-            return record.in_flight == 0
+            return self._services.health.of(offer.label).in_flight == 0
         return self._services.turns.has_room(offer.label, offer.slots)
+
+    def _is_lively(self, candidate: Candidate) -> bool:
+        """Whether it may be asked, and has begun answers since the first one got this request."""
+        known = candidate.known
+        return self._may_ask(candidate.offer) and bool(known and known.rates.heard_s > self._dispatch.began_s)
+
+    def _takes_over(self, candidate: Candidate) -> bool:
+        """Whether it has work, and goes through it, while the first one does nothing."""
+        offer = candidate.offer
+        return self._is_lively(candidate) and self._services.turns.has_room(offer.label, offer.slots)
 
     async def _ask(self, offer: Offer) -> _Begun:
         services, trip, turn = self._services, self._trip, offer.label
@@ -119,6 +234,7 @@ class _Race:
             log.warning("hedge failed", request_id=self._trip.call.id, reason=str(problem))
         elif self._is_on and self._task:
             self._is_on = False
+            self._judge()
             self._won = second.result()
             self._task.cancel()
 
@@ -129,7 +245,7 @@ class _Race:
         if trip.turn is not None:
             self._services.turns.leave(trip.turn)
         trip.offer, trip.dispatch, trip.turn = begun.offer, begun.dispatch, begun.turn
-        self._services.metrics.hedges.labels("won").inc()
+        self._services.metrics.hedges.labels("moved" if self._is_moved else "won").inc()
         return begun.answer
 
     def _stop(self) -> None:

@@ -1,6 +1,7 @@
 """Having somebody begin to answer: the best candidate, or whoever takes over from it before the first byte."""
 
 from collections import deque
+from collections.abc import Sequence
 
 import structlog
 from msgspec import structs
@@ -18,6 +19,7 @@ from gateway.errors import (
     TooManyHangUps,
 )
 from gateway.journey.attempt import begin
+from gateway.journey.deadline import in_time
 from gateway.journey.hedging import open_hedged
 from gateway.journey.holding import put_aside
 from gateway.journey.nobody import why_nobody
@@ -60,7 +62,7 @@ async def open_first(services: Services, trip: Trip) -> Answer:
             move_turn(services, trip, offer)
         trip.offer = offer
         try:
-            return await _open(services, trip, offer)
+            return await in_time(trip, _open(services, trip, offer, rest))
         except _REFUSED as error:
             if trip.hold and isinstance(error, _NO_MONEY):
                 continue  # what was put aside for a cheaper provider does not cover it
@@ -104,15 +106,16 @@ async def enter_for(services: Services, trip: Trip, offer: Offer) -> None:
         await services.limits.enter_beside(ticket, trip.caller, (offer.model, *offer.stands_for))
 
 
-async def _open(services: Services, trip: Trip, offer: Offer) -> Answer:
+async def _open(services: Services, trip: Trip, offer: Offer, others: Sequence[Candidate]) -> Answer:
+    """`others` may be asked in its place."""
     await enter_for(services, trip, offer)
     if offer.price is not None:
         if wait_s := services.limits.hang_ups.wait_s(trip.caller.user_id):
             raise TooManyHangUps(wait_s)
         await put_aside(services, trip, offer)
     dispatch = trip.dispatch = services.router.began(offer.label, trip.decision, offer)
-    if len(trip.decision.candidates) > 1 and offer.price is None and services.settings.routing.hedging:
-        answer = await open_hedged(services, trip, offer, dispatch)
+    if others and offer.price is None:
+        answer = await open_hedged(services, trip, offer, dispatch, others)
     else:
         trip.has_asked = offer.price is not None
         try:

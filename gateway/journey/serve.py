@@ -10,6 +10,7 @@ from gateway.journey.attempt import note_error
 from gateway.journey.client import Client
 from gateway.journey.continuing import continues, send_on
 from gateway.journey.cut import cut_short
+from gateway.journey.deadline import in_time
 from gateway.journey.heads import headers_of
 from gateway.journey.heard import Followed, heard
 from gateway.journey.lingering import send_out
@@ -58,8 +59,10 @@ async def _enter(services: Services, trip: Trip) -> Answer:
     trip.has_place = True
     if caller.quotas:
         limits, model, tokens = services.limits, call.request.model, _tokens_max(call)
-        trip.ticket = limits.enter_at_once(caller, model, tokens) or await limits.enter(caller, model, tokens)
-    if services.answers.applies(call) and (found := await recall(services, trip)):
+        trip.ticket = limits.enter_at_once(caller, model, tokens) or await in_time(
+            trip, limits.enter(caller, model, tokens)
+        )
+    if services.answers.applies(call) and (found := await in_time(trip, recall(services, trip))):
         return found
     trip.decision = decision = services.router.decide(caller, call)
     if decision.candidates and not take_at_once(services, trip, decision.candidates[0].offer):

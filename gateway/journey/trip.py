@@ -70,6 +70,14 @@ class Trip(Struct):
         return FROM_CACHE if self.found else NO_LANE
 
     @property
+    def time_left_s(self) -> float | None:
+        """Until its caller gives up waiting for the first token, if the request says so."""
+        extras = self.call.request.millrace
+        if extras is None or extras.deadline_s is None:
+            return None
+        return max(0.0, extras.deadline_s - self.elapsed_s)
+
+    @property
     def elapsed_s(self) -> float:
         return time.perf_counter() - self.began_s
 

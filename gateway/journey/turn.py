@@ -205,8 +205,9 @@ def _wish(services: Services, trip: Trip, request_s: float) -> Wish:
 
 def _patience_s(services: Services, trip: Trip) -> float:
     """What is left of it."""
-    extras = trip.call.request.millrace
-    return max(0.0, ((extras and extras.deadline_s) or services.settings.routing.queue_s) - trip.elapsed_s)
+    if (left_s := trip.time_left_s) is not None:
+        return left_s
+    return max(0.0, services.settings.routing.queue_s - trip.elapsed_s)
 
 
 def _leave_turn(services: Services, trip: Trip) -> None:

@@ -19,6 +19,9 @@ from gateway.routing.decision import sift
 from gateway.routing.need import need_of
 from gateway.services import Services
 
+# Loading a model takes so many times the patience for a first byte.
+_LOADING_TIMES = 5
+
 
 async def look_after(
     services: Services, caller: Caller, request_id: str, upkeep: Upkeep, address: str = ""
@@ -85,7 +88,7 @@ async def _put_away(services: Services, pool: Pool, offers: list[Offer], upkeep:
 
 async def _tell(services: Services, pool: Pool, offer: Offer, upkeep: Upkeep) -> None:
     try:
-        await reside(pool, offer, upkeep, services.settings.pool.first_byte_s)
+        await reside(pool, offer, upkeep, _LOADING_TIMES * services.settings.pool.first_byte_s)
     except LaneFailed as error:
         note_error(services, offer, error)
         raise

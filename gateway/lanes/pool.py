@@ -1,5 +1,6 @@
 """The pool lane: whole copies of models behind any OpenAI-compatible server; bytes pass as they are."""
 
+import asyncio
 import contextlib
 import time
 from pathlib import Path
@@ -21,6 +22,10 @@ from gateway.settings.pool import BackendKind
 # Kinds that keep what they cache of prompts apart by a field of the request: strangers are not to learn from how
 # soon they are answered what others have asked. https://docs.vllm.ai/en/latest/design/prefix_caching/
 _SALTED: frozenset[BackendKind] = frozenset(("vllm",))
+
+
+# A backend that owes its first bytes for so long is asked how it is.
+_DOUBTED_AFTER_S = 3.0
 
 
 class PoolLane:
@@ -53,12 +58,15 @@ class PoolLane:
 
     async def open(self, call: Call, offer: Offer) -> Answer:
         began_s = 0.0 if offer.is_resident else time.monotonic()
+        timer = asyncio.get_running_loop().call_later(_DOUBTED_AFTER_S, self.pool.doubt, offer.backend)
         try:
             answer = await self._ask(call, offer)
         except LaneFailed as failure:
             if not isinstance(failure, LaneLimited):
                 self.pool.doubt(offer.backend)
             raise
+        finally:
+            timer.cancel()
         if not offer.is_resident:
             self.pool.loaded(offer, time.monotonic() - began_s)
         return answer
@@ -95,7 +103,7 @@ class PoolLane:
             client=self._client,
             base_url=settings.base_url,
             headers=backend.headers,
-            first_byte_s=self._settings.first_byte_s,
+            first_byte_s=self._settings.total_s,  # the journey knows how long is long
             silence_s=self._settings.silence_s,
             total_s=self._settings.total_s,
         )

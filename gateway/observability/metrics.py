@@ -48,7 +48,7 @@ class Metrics:
         self.guests = _counter(
             "guests", "Guests by what came of them (complete, failed, interrupted, preempted, refused).", "outcome"
         )
-        self.hedges = _counter("hedges", "Second backends asked, by what came of it (won, lost).", "result")
+        self.hedges = _counter("hedges", "Second backends asked, by what came of it (won, lost, moved).", "result")
         self.continuations = _counter(
             "continuations", "Broken answers gone on with elsewhere, by lane and result.", "lane", "result"
         )

@@ -38,7 +38,7 @@ class Extras(Struct, frozen=True, forbid_unknown_fields=True):
 
     `continue_on_failure` allows an answer that a foreign backend broke off to be taken up by another one from its
     text, which is not what the first would have said; never with tools or a schema. `deadline_s` is when the
-    caller gives up waiting for the first token.
+    caller gives up waiting for the first token, or for an answer that comes as a whole.
 
     Gateways say the rest to each other. `resumable` asks a stream of the cluster lane to tell its tokens beside
     its chunks; `resume` has, for each choice, what the caller was told of an answer that is to go on behind it.

@@ -69,6 +69,7 @@ class Dispatch(Struct):
         if chosen is None or chosen.known is None:
             return
         predicted = chosen.predicted
+        chosen.known.rates.heard_s = now_s
         if predicted.load.is_stream and chosen.known.rates.is_due(now_s):
             self.teaches = True
             self.memory.accuracy.add(
@@ -91,6 +92,19 @@ class Dispatch(Struct):
         """The backend broke off."""
         if self._ends():
             self.record.failed(self.model, self.clock())
+
+    @property
+    def is_mute(self) -> bool:
+        """Whether the backend has begun no answer for this model since it got this request, and is giving none."""
+        known = self.chosen.known if self.chosen else None
+        return known is not None and not self.record.speaking and known.rates.heard_s <= self.began_s
+
+    def gave_up(self) -> None:
+        """No first byte came in the time that was allowed: the next request there is expected to take as long."""
+        chosen, seconds = self.chosen, self.clock() - self.began_s
+        if chosen and chosen.known and chosen.predicted.load.is_stream and not self.has_ended:
+            chosen.known.rates.saw_first_token(chosen.predicted.load, seconds)
+        self.failed()
 
     def refused(self, error: LaneFailed) -> None:
         """The backend did not answer. One that was only busy is well, and gets a pause if it asked for one."""

@@ -1,9 +1,11 @@
-"""How long backends mostly take to begin, and how many requests may be asked of a second one: for hedging."""
+"""When a first byte is late and when it is given up, and how many requests may be asked of a second backend."""
 
 from collections import OrderedDict
 from typing import TypeAlias
 
 from gateway.lanes.base import Offer
+from gateway.routing.prediction import Prediction
+from gateway.routing.rates import Rates
 
 # After so many answers it is known how long a backend mostly takes; the last ones count.
 _SEEN_MIN = 20
@@ -17,7 +19,31 @@ _BACKENDS_MAX = 2048
 _SHARE = 0.05
 _SAVED_MAX = 5.0
 
+# A first byte is late after so long and so many times the predicted time. It is given up after the setting's time
+# and so many times the predicted one: predictions for hardware that has yet to answer are rough.
+_LATE_S = 3.0
+_LATE_TIMES = 2.0
+_GIVEN_UP_TIMES = 5.0
+# Of an answer that comes as a whole and has no limit.
+_WHOLE_TOKENS = 4096
+
 _Key: TypeAlias = tuple[str, str, bool]
+
+
+def late_after_s(predicted: Prediction, rates: Rates) -> float:
+    """When to look for another backend. What others there take is left out: it shows by their answers."""
+    own_s = predicted.first_token_s - predicted.wait_s
+    if not predicted.load.is_stream:
+        own_s += predicted.tokens * rates.token_alone_s
+    return _LATE_S + _LATE_TIMES * own_s
+
+
+def give_up_after_s(predicted: Prediction, limit_tokens: int | None, first_byte_s: float) -> float:
+    """How long to wait at all: longer for long prompts, models to load, queues and whole answers."""
+    own_s = predicted.first_token_s - predicted.wait_s
+    if not predicted.load.is_stream:
+        own_s += (limit_tokens or _WHOLE_TOKENS) * predicted.token_s
+    return first_byte_s + _GIVEN_UP_TIMES * own_s + predicted.wait_s
 
 
 class FirstBytes:

@@ -54,7 +54,7 @@ class Load(Struct, frozen=True, gc=False):
 class Rates:
     """One model's at one backend. `spread` is by what share its first tokens come off their time.
 
-    `regret_s` and `loading_since_s` are of a model that is not loaded there.
+    `regret_s` and `loading_since_s` are of a model that is not loaded there. An answer last began at `heard_s`.
     """
 
     __slots__ = (
@@ -65,6 +65,7 @@ class Rates:
         "_stride",
         "each",
         "first",
+        "heard_s",
         "loading_since_s",
         "passed_over",
         "regret_s",
@@ -85,6 +86,7 @@ class Rates:
         self.passed_over = 0
         self.regret_s = 0.0
         self.loading_since_s: float | None = None
+        self.heard_s = 0.0
         self._passed = 0
         self._stride = 1
         self._looked_s = 0.0
@@ -100,7 +102,12 @@ class Rates:
         if not self.has_answered and not any(self.told):
             return None
         overhead_s, prompt_s, _, _ = self.first.rates
-        return Speed(overhead_s, prompt_s, sum(self.each.rates))
+        return Speed(overhead_s, prompt_s, self.token_alone_s)
+
+    @property
+    def token_alone_s(self) -> float:
+        """Of each token of a request that has the backend for itself."""
+        return sum(self.each.rates)
 
     def expect(self, prior: Speed) -> None:
         """Use this prior until the first answer."""

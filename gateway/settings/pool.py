@@ -105,6 +105,10 @@ class PoolSettings(Section):
     probe_timeout_s: float = Field(
         5.0, gt=0, le=60, description="Patience for one question to a backend, in seconds."
     )
-    first_byte_s: float = Field(300.0, gt=0, description="Patience for a backend's first byte, in seconds.")
+    first_byte_s: float = Field(
+        60.0,
+        gt=0,
+        description="Patience for a backend's first byte, in seconds, beyond what its predicted time allows.",
+    )
     silence_s: float = Field(120.0, gt=0, description="Patience between two bytes, in seconds.")
     total_s: float = Field(3600.0, gt=0, description="The longest that an answer may take, in seconds.")
