@@ -5,6 +5,7 @@ import secrets
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
@@ -63,6 +64,7 @@ from gateway.routing.pauses import Pausable, Pauses
 from gateway.routing.router import Router
 from gateway.services import Services
 from gateway.settings import CloudSettings, ClusterSettings, LaneName, RoutingSettings, Settings, SettingsInvalid
+from gateway.storage import Storage
 
 if TYPE_CHECKING:
     from gateway.coordination.opening import Coordination
@@ -85,16 +87,20 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
     read, write = read_sessions(engine), write_sessions(engine)
     async with AsyncExitStack() as stack:
         stack.callback(engine.dispose)
+        database = folder.database if settings.database.dsn is None else None
+        storage = await _watch_storage(folder, database, stack)
         secret = open_secret(settings.identity, folder.path, write)
         proofs = _block_maker(read, write, folder)
         books = Books(read, write, open_shared(settings, write), proofs)
         _start(books, settings)
+        if database:
+            books.unkept_why = lambda: storage.trouble
         books.inspect()
         stack.push_async_callback(books.stop)
         request_log = RequestLog(read, write, settings.request_log)
         request_log.start()
         stack.callback(request_log.stop)
-        response_store = ResponseStore(read, write, settings.responses)
+        response_store = ResponseStore(read, write, settings.responses, storage if database else None)
         response_store.start()
         stack.callback(response_store.stop)
         metrics, lane_health = Metrics.create(), LaneHealth()
@@ -144,6 +150,7 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
             keys=keys,
             directory=Directory.of(keys, settings.identity, settings.policy.lanes, read, write),
             books=books,
+            storage=storage,
             request_log=request_log,
             responses=response_store,
             batches=batches,
@@ -176,6 +183,18 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
         batch_runner.start()
         stack.push_async_callback(batch_runner.stop)
         yield services
+
+
+async def _watch_storage(folder: DataFolder, database: Path | None, stack: AsyncExitStack) -> Storage:
+    storage = Storage(folder.path, database)
+    looking = asyncio.create_task(storage.keep_looking(), name="data folder watch")
+
+    async def stop() -> None:
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
+
+    stack.push_async_callback(stop)
+    return storage
 
 
 def _open_till(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, make_url, text
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry
 
@@ -128,6 +128,7 @@ def open_engine(dsn: str, *, pool_size: int = 8) -> Engine:
             connect_args={"timeout": _BUSY_TIMEOUT_S},
         )
         event.listen(engine, "connect", _prepare_sqlite)
+        _keep_to_file(engine, Path(url.database or ""))
         event.listen(engine, "begin", _begin_sqlite)
         return engine
     # psycopg warns of each batch that the database refuses; who sent it is told anyway.
@@ -164,6 +165,33 @@ def _prepare_sqlite(connection: sqlite3.Connection, _: ConnectionPoolEntry) -> N
     # The system holds the pages, too: half a megabyte a connection loses nothing, two would be 5 MB in all.
     for pragma in ("synchronous = FULL", "foreign_keys = ON", "cache_size = -512"):
         connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _keep_to_file(engine: Engine, path: Path) -> None:
+    """Refuse commits to a file that was deleted or replaced: SQLite goes on writing to it, and nobody finds it."""
+    known: list[tuple[int, int]] = []
+
+    def check() -> None:
+        try:
+            found = path.stat()
+        except OSError:
+            found = None
+        if found is None or known != [(found.st_dev, found.st_ino)]:
+            reason = sqlite3.OperationalError("the database file was removed or replaced")
+            raise OperationalError("COMMIT", None, reason)
+
+    def on_connect(_: sqlite3.Connection, __: ConnectionPoolEntry) -> None:
+        if not known:
+            found = path.stat()
+            known.append((found.st_dev, found.st_ino))
+        check()
+
+    def on_commit(connection: Connection) -> None:
+        if connection.get_execution_options().get(_USE) == _WRITE:
+            check()
+
+    event.listen(engine, "connect", on_connect)
+    event.listen(engine, "commit", on_commit)
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:

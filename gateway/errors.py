@@ -168,6 +168,10 @@ class Preempted(GatewayError):
     """The owner has come, and the guest's answer ends where it is."""
 
 
+class StorageUnavailable(GatewayError):
+    """What was to be kept cannot be: the data folder's disk is full, read-only or gone."""
+
+
 class LaneFailed(GatewayError):
     """A backend did not answer, or answered nonsense, before its first byte. `kind` is what metrics call it."""
 
@@ -255,7 +259,8 @@ _NO_CREDIT = (
 _FROZEN = "The payments of this account are being looked into, and nothing is spent meanwhile. Ask an admin."
 _BROKEN = "Paid requests are stopped until an admin has checked the ledger. Own machines answer as before."
 _LEDGER_BUSY = "The ledger has too much to do. Try again shortly."
-_DATABASE_AWAY = "The database does not answer. Try again shortly."
+_DATABASE_AWAY = "The database does not answer or cannot be written. Try again; if this lasts, ask an admin."
+_NOT_STORED = "This gateway cannot store anything now; nothing was kept. Try again; if this lasts, ask an admin."
 _LEDGER_AWAY = "The ledger does not answer, so nothing is spent. Try again shortly."
 _KEY_REUSED = "This key was used before, for another request. Use a new key for a new request."
 _NO_ACCOUNT = "The ledger cannot have an account for this user. Ask an admin."
@@ -284,6 +289,7 @@ _TABLE: dict[type[Exception], _Row] = {
     Preempted: _Row(503, "overloaded_error", "preempted"),
     QueueFull: _Row(429, "rate_limit_error", "queue_full"),
     DeadlinePassed: _Row(504, "upstream_error", "deadline_passed", "millrace.deadline_s"),
+    StorageUnavailable: _Row(503, "server_error", "storage_unavailable", message=_NOT_STORED),
     LaneTimeout: _Row(504, "upstream_error", "upstream_timeout"),
     LaneBrokeOff: _Row(502, "upstream_error", "upstream_broke_off"),
     LaneLimited: _Row(429, "rate_limit_error", "upstream_rate_limited"),

@@ -27,6 +27,7 @@ from gateway.routing.patience import Patience
 from gateway.routing.pauses import Pauses
 from gateway.routing.router import Router
 from gateway.settings import LaneName, Settings
+from gateway.storage import Storage
 
 if TYPE_CHECKING:
     from gateway.coordination.opening import Coordination
@@ -42,6 +43,7 @@ class Services:
     keys: Keys
     directory: Directory
     books: Books
+    storage: Storage
     request_log: RequestLog
     responses: ResponseStore
     batches: Batches

@@ -16,7 +16,7 @@ from gateway.api.plain import error_response, plain_routes
 from gateway.console.console import add_console
 from gateway.console.errors import answer_error, is_console
 from gateway.dialects.routes import ROUTES
-from gateway.errors import GatewayError, MethodNotAllowed, NotFound, RequestInvalid
+from gateway.errors import DATABASE_AWAY, GatewayError, MethodNotAllowed, NotFound, RequestInvalid
 from gateway.guests.idle import IdleWatch
 from gateway.pool import api as pool_api
 from gateway.records.asked import AskedBefore
@@ -59,7 +59,7 @@ def make_web(services: Services, cluster: Target) -> ASGIApp:
         for router in (*house_routers(services.house), relay_router(relay)):
             app.include_router(router)
     add_console(app, services)
-    for kind in (GatewayError, LedgerError, HTTPException, RequestValidationError, Exception):
+    for kind in (GatewayError, LedgerError, *DATABASE_AWAY, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, _answer_error)
     return BoundedBodies(app, services.settings.server.body_bytes_max, _UPLOADS)
 

@@ -13,14 +13,16 @@ from gateway.services import Services
 
 def routes(services: Services) -> list[Route]:
     return [
-        Route("/healthz", _is_alive),
+        Route("/healthz", partial(_is_alive, services)),
         Route("/readyz", partial(_is_ready, services)),
         Route("/metrics", partial(_metrics, services)),
     ]
 
 
-async def _is_alive(_: Request) -> Response:
-    return JSONResponse({"status": "ok"})
+async def _is_alive(services: Services, _: Request) -> Response:
+    """The process lives; a new one would not mend a disk, so that the status is 200 with it, too."""
+    trouble = services.storage.trouble
+    return JSONResponse({"status": "failing", "reason": trouble} if trouble else {"status": "ok"})
 
 
 async def _is_ready(services: Services, _: Request) -> Response:
@@ -35,6 +37,8 @@ async def _is_ready(services: Services, _: Request) -> Response:
 
 
 async def _readiness(services: Services) -> tuple[dict[str, str], int]:
+    if services.storage.trouble:
+        return _not_ready("failed", services.storage.trouble, "unknown")
     books = await services.books.condition()
     if not books.is_reachable:
         return _not_ready("failed", "the database does not answer", "unknown")

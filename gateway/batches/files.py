@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from gateway.batches.shelf import Shelf, open_private
 from gateway.batches.tables import batch_table, file_table
 from gateway.errors import BodyTooLarge, Conflict, NotFound, RateLimited
 from gateway.settings.batches import BatchesSettings
+from gateway.storage import keeping
 
 log = structlog.get_logger(__name__)
 
@@ -37,13 +39,13 @@ class Upload:
         self._owner = owner
         self._bytes_max = bytes_max
         self._lock = threading.Lock()
-        self._file = os.fdopen(
-            open_private(shelf.path(owner, self.id), os.O_WRONLY | os.O_EXCL), "wb", buffering=0
-        )
+        with keeping():
+            descriptor = open_private(shelf.path(owner, self.id), os.O_WRONLY | os.O_EXCL)
+        self._file = os.fdopen(descriptor, "wb", buffering=0)
 
     def write(self, data: bytes) -> None:
-        """Raises BodyTooLarge."""
-        with self._lock:
+        """Raises BodyTooLarge, StorageUnavailable."""
+        with self._lock, keeping():
             if not self._file.closed:  # else it was abandoned while this was on its way
                 self._write(data)
 
@@ -58,14 +60,16 @@ class Upload:
             view = view[self._file.write(view) :]
 
     def close(self) -> None:
-        """On disk afterwards."""
-        os.fsync(self._file.fileno())
-        self._file.close()
+        """On disk afterwards. Raises StorageUnavailable."""
+        with keeping():
+            os.fsync(self._file.fileno())
+            self._file.close()
 
     def abandon(self) -> None:
         with self._lock:
             self._file.close()
-            self._shelf.path(self._owner, self.id).unlink(missing_ok=True)
+            with suppress(OSError):  # Where nothing can be written the next start removes it.
+                self._shelf.path(self._owner, self.id).unlink(missing_ok=True)
             self._shelf.give_back(self._owner, self.size_bytes)
 
 
@@ -93,7 +97,7 @@ class FileStore:
         self.shelf.open(known)
 
     def begin(self, owner: str) -> Upload:
-        """Raises RateLimited when the owner has too many files."""
+        """Raises RateLimited when the owner has too many files, and StorageUnavailable."""
         with self._read() as session:
             count = session.scalar(select(func.count()).where(_rows.owner == owner)) or 0
         if count >= self._bounds.files_per_person_max:

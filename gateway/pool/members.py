@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from gateway.errors import NotFound, RequestInvalid
+from gateway.errors import NotFound, RequestInvalid, StorageUnavailable
 from gateway.http.client import Client
 from gateway.lanes.base import Offer
 from gateway.pool.backend import Backend, Origin
@@ -15,6 +15,7 @@ from gateway.pool.offering import Aliases
 from gateway.pool.probing import Prober
 from gateway.pool.stored import PoolStore
 from gateway.settings.pool import PoolBackend, PoolSettings
+from gateway.storage import keeping
 
 log = structlog.get_logger(__name__)
 
@@ -109,7 +110,7 @@ class Pool:
         self._watch(member)
         try:
             await self._keep()
-        except (RequestInvalid, OSError):
+        except (RequestInvalid, StorageUnavailable):
             await self._take_out(backend.name)
             raise
         with contextlib.suppress(TimeoutError):
@@ -189,4 +190,5 @@ class Pool:
             backends = self.backends()
             added = [backend.settings for backend in backends if backend.origin == "added"]
             drained = [backend.settings.name for backend in backends if backend.is_draining]
-            await asyncio.to_thread(self._store.write, added, drained)
+            with keeping():
+                await asyncio.to_thread(self._store.write, added, drained)

@@ -61,6 +61,8 @@ class Books:
         self.settler = Settler(self._poster, self.leases, self._look)
         self.inspection = Inspection(self._look, self._witness)
         self.frozen_why: Callable[[str], str | None] = _nobody_is_frozen
+        self.unkept_why: Callable[[], str | None] = _nothing_is_wrong
+        """Why what is booked cannot be kept, if that is so; from memory."""
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -171,8 +173,13 @@ class Books:
             raise DatabaseFailing("the books did not answer in time") from None
 
     def _check(self, user_id: str) -> None:
-        """Whether anything may be put aside for this user now. Raises BooksBroken, PayerFrozen."""
+        """Whether anything may be put aside for this user now.
+
+        Raises BooksBroken, PayerFrozen, and DatabaseFailing while what is booked cannot be kept.
+        """
         self.inspection.check()
+        if trouble := self.unkept_why():
+            raise DatabaseFailing(trouble)
         if why := self.frozen_why(user_id):
             raise PayerFrozen(user_id, why)
 
@@ -247,6 +254,10 @@ class Books:
 
 
 def _nobody_is_frozen(_: str) -> str | None:
+    return None
+
+
+def _nothing_is_wrong() -> str | None:
     return None
 
 

@@ -11,13 +11,14 @@ import structlog
 from sqlalchemy import Row, delete, select
 from sqlalchemy.orm import Session
 
-from gateway.errors import NotFound, Overloaded, RequestInvalid
+from gateway.errors import DATABASE_AWAY, NotFound, Overloaded, RequestInvalid, StorageUnavailable
 from gateway.identity.caller import Caller
 from gateway.responses.pruning import prune
 from gateway.responses.tables import response_table
 from gateway.routing.need import PRIVACY_RANK
 from gateway.settings.base import Privacy
 from gateway.settings.responses import ResponsesSettings
+from gateway.storage import Storage
 
 log = structlog.get_logger(__name__)
 
@@ -27,6 +28,7 @@ RESPONSE_BYTES_MAX = 16 * 2**20
 CHAIN_MAX = 500
 CHAIN_BYTES_MAX = 32 * 2**20
 PRUNE_EVERY_S = 600.0
+_AGAIN_S = 1.0
 
 _KEEP = ResponsesSettings()
 
@@ -63,8 +65,14 @@ class ResponseStore:
     """Stores, finds and forgets. What is not written yet is found all the same."""
 
     def __init__(
-        self, read: Callable[[], Session], write: Callable[[], Session], keep: ResponsesSettings = _KEEP
+        self,
+        read: Callable[[], Session],
+        write: Callable[[], Session],
+        keep: ResponsesSettings = _KEEP,
+        storage: Storage | None = None,
     ) -> None:
+        """`storage` is where the tables are, if that is a folder of this gateway's."""
+        self._storage = storage
         self._read = read
         self._write = write
         self._keep = keep
@@ -72,6 +80,8 @@ class ResponseStore:
         self._lock = threading.Lock()
         self._waiting: dict[str, StoredResponse | _Removal] = {}
         self._waiting_bytes = 0
+        self._is_failing = False
+        self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="stored responses", daemon=True)
 
     def start(self) -> None:
@@ -79,6 +89,7 @@ class ResponseStore:
 
     def stop(self, timeout_s: float = 10.0) -> None:
         """Writes what is waiting, as far as that takes no longer than `timeout_s`."""
+        self._stopping.set()
         try:
             self._jobs.put(None, timeout=timeout_s)
         except queue.Full:
@@ -89,6 +100,13 @@ class ResponseStore:
     def keeps(self, privacy: Privacy) -> bool:
         """Whether responses of that label may be stored."""
         return self._keep.store and PRIVACY_RANK[privacy] <= PRIVACY_RANK[self._keep.privacy_max]
+
+    async def check(self) -> None:
+        """Raises StorageUnavailable while responses that end now could not be written."""
+        if self._is_failing:
+            raise StorageUnavailable("stored responses cannot be written to the database")
+        if self._storage:
+            await self._storage.check()
 
     def add(self, response: StoredResponse) -> None:
         """Never waits and never raises; one that finds no room is not stored, and said to be lost."""
@@ -163,15 +181,29 @@ class ResponseStore:
                     del self._waiting[job.id]
 
     def _carry_out(self, job: StoredResponse | _Removal) -> None:
-        """The thread's edge: whatever happens must not end it."""
+        """Try until the database takes it: whoever waits for it was told that it is kept."""
+        while not self._try(job):
+            self._is_failing = True
+            if self._stopping.wait(_AGAIN_S):
+                log.error("response not stored", response_id=job.id, reason="the gateway stops")
+                return
+        self._is_failing = False
+
+    def _try(self, job: StoredResponse | _Removal) -> bool:
+        """False if the database does not take it now. The thread's edge: whatever else happens must not end it."""
         try:
             with self._write() as session, session.begin():
                 if isinstance(job, StoredResponse):
                     session.execute(response_table.insert(), [_to_row(job)])
                 else:
                     session.execute(delete(response_table).where(response_table.c.id == job.id))
+        except DATABASE_AWAY as error:
+            if not self._is_failing:
+                log.warning("response not stored yet", response_id=job.id, reason=str(error.__cause__ or error))
+            return False
         except Exception as error:  # noqa: BLE001
             log.error("response not stored", response_id=job.id, reason=str(error.__cause__ or error))
+        return True
 
 
 def _to_row(response: StoredResponse) -> dict[str, object]:

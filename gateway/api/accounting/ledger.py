@@ -83,9 +83,11 @@ async def show_health(operator: Operator, deep: bool = False) -> Facts:
     """Every rule that is broken, what was accepted of that, and what is in no block. `deep` adds up every transfer
     ever booked: at most once a minute, `age_s` seconds ago."""
     books = operator.services.books
+    trouble = operator.services.storage.trouble
     found, age_s = await books.inspection.latest() if deep else (await books.findings(deep=False), 0.0)
     return {
-        "sound": all(each.is_accepted for each in found),
+        "sound": all(each.is_accepted for each in found) and not trouble,
+        "storage": trouble,
         "deep": deep,
         "age_s": round(age_s, 1),
         "unproven": _unproven_facts(books.unproven),

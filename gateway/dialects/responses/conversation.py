@@ -23,7 +23,8 @@ REFERENCES_MAX = 1000
 async def resolve(store: ResponseStore, caller: Caller, question: Question) -> Question:
     """The question with the conversation before it. Waits only where it points at something stored.
 
-    Raises NotFound for what is not the caller's, or is no more; RequestInvalid for too long a conversation.
+    Raises NotFound for what is not the caller's, or is no more; RequestInvalid for too long a conversation;
+    StorageUnavailable if its answer is to be kept and cannot be.
     """
     assert isinstance(question, ResponsesQuestion)
     owner, label = owner_of(caller), question.label
@@ -35,6 +36,8 @@ async def resolve(store: ResponseStore, caller: Caller, question: Question) -> Q
         question = with_items(question, earlier, own_items, label)
     privacy = most_private(label, caller.privacy)
     is_kept = question.asked.store is not False and store.keeps(privacy)
+    if is_kept:
+        await store.check()
     return structs.replace(question, owner=owner, privacy=privacy, keep=store.add if is_kept else None)
 
 

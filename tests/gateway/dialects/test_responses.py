@@ -1,8 +1,10 @@
 """Responses: requests as chats, answers as OpenAI describes them, conversations that go on from what is stored."""
 
+import asyncio
 import json
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,13 +15,14 @@ from gateway.database import open_engine, read_sessions, write_sessions
 from gateway.dialects.responses.conversation import resolve
 from gateway.dialects.responses.requests import read_responses
 from gateway.dialects.responses.writer import ResponseWriter
-from gateway.errors import FeatureUnsupported, GatewayError, NotFound, RequestInvalid
+from gateway.errors import FeatureUnsupported, GatewayError, NotFound, RequestInvalid, StorageUnavailable
 from gateway.identity.caller import Caller
 from gateway.responses.pruning import prune
 from gateway.responses.store import ResponseStore, StoredResponse, owner_of
 from gateway.responses.tables import response_table
 from gateway.settings.responses import ResponsesSettings
 from tests import openai_schemas
+from tests.databases import prepared, refusing
 from tests.gateway.dialects.streams import Answer, Json, event, sse
 
 TOOL = {"type": "function", "name": "look", "parameters": {"type": "object"}}
@@ -331,3 +334,30 @@ def test_nesting_and_numbers_without_end_are_refused() -> None:
             read_responses(body)
     with pytest.raises(RequestInvalid):
         read_responses(msgspec.json.encode({"model": "m", "input": [{"role": "user", "content": "x"}] * 10_001}))
+
+
+@pytest.mark.anyio
+async def test_a_response_that_cannot_be_written_yet_is_kept_and_no_further_one_is_promised(
+    tmp_path: Path,
+) -> None:
+    folder = prepared(tmp_path)
+    engine = open_engine(folder.dsn)
+    store = ResponseStore(read_sessions(engine), write_sessions(engine))
+    store.start()
+    with refusing(folder.database, "stored_response"):
+        _, first = await _respond(store, "req_1", input="One")
+        async with asyncio.timeout(60):
+            while True:
+                try:
+                    await _respond(store, "req_2", input="Two")
+                except StorageUnavailable:
+                    break
+                await asyncio.sleep(0.01)
+        assert (await store.find(owner_of(OWNER), first["id"])).id == first["id"]
+    async with asyncio.timeout(60):
+        while store._is_failing:
+            await asyncio.sleep(0.01)
+    store.stop()
+    written = ResponseStore(read_sessions(engine), write_sessions(engine))
+    assert (await written.find(owner_of(OWNER), first["id"])).id == first["id"]
+    engine.dispose()
