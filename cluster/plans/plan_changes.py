@@ -11,7 +11,12 @@ _KV_GAIN_MIN = 1.0
 
 
 def is_worth(now: Plan, new: Plan) -> bool:
-    """Whether `new` should replace `now`, which serves.
+    """Whether `new` should replace `now`, which serves."""
+    return why_worth(now, new) is not None
+
+
+def why_worth(now: Plan, new: Plan) -> str | None:
+    """Why `new` should replace `now`, which serves; None if it should not.
 
     Always when a machine of its ring is not there any more, when there is room for longer contexts now, or when
     the operator wants something else: another precision, another number of sequences, more stages. Otherwise only
@@ -20,12 +25,21 @@ def is_worth(now: Plan, new: Plan) -> bool:
     lost = set(now.ring) - set(new.considered)
     wanted = (new.precision, new.slots, new.goal) != (now.precision, now.slots, now.goal)
     is_longer = new.context_tokens > now.context_tokens
-    if lost or wanted or is_longer or len(now.stages) < min(new.stages_min, len(new.stages)):
-        return True
+    if lost:
+        return "a machine of the ring takes no part any more"
+    if wanted:
+        return "the precision, the number of sequences or the goal changes"
+    if is_longer:
+        return "it has room for longer contexts"
+    if len(now.stages) < min(new.stages_min, len(new.stages)):
+        return "more stages are wanted"
     if new.cut == now.cut:
-        return False
+        return None
     gain = gain_of(now, new)
-    return gain > _GAIN_MIN or (gain >= 0 and new.kv_blocks > (1 + _KV_GAIN_MIN) * now.kv_blocks)
+    if gain > _GAIN_MIN:
+        return f"it is predicted to be {100 * gain:.0f} % faster"
+    has_room = gain >= 0 and new.kv_blocks > (1 + _KV_GAIN_MIN) * now.kv_blocks
+    return "it has more than twice the room for sequences" if has_room else None
 
 
 def gain_of(now: Plan, new: Plan) -> float:
@@ -63,8 +77,15 @@ def explain_change(old: Plan, new: Plan, left_out: AbstractSet[NodeId] = frozens
             f"one stream: {past.token_s * 1000:.1f} ms a token become {soon.token_s * 1000:.1f} ms",
             f"{soon.streams} streams: {past.tokens_per_s:.1f} tokens/s become {soon.tokens_per_s:.1f}",
         ]
-    lines.append("worth a new ring" if is_worth(old, new) else "not worth a new ring: less than 15 % gained")
+    lines.append(_verdict(old, new))
     return tuple(lines)
+
+
+def _verdict(old: Plan, new: Plan) -> str:
+    why, gain = why_worth(old, new), gain_of(old, new)
+    if why is None:
+        return "not worth a new ring: less than 15 % gained"
+    return f"a new ring is made: {why}" + (f", at {-100 * gain:.0f} % less speed" if round(gain, 2) < 0 else "")
 
 
 def _exit(node_id: NodeId, new: Plan, left_out: AbstractSet[NodeId]) -> str:

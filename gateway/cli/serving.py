@@ -104,6 +104,7 @@ def _announce(running: "Running", as_json: bool) -> None:
                 "base_url": running.base_url,
                 "api_key": token,
                 "console_url": running.console_url,
+                "password_url": _first_link(running),
                 "pid": os.getpid(),
             }
         )
@@ -112,7 +113,7 @@ def _announce(running: "Running", as_json: bool) -> None:
     for label, fact in (
         ("base URL", running.base_url),
         ("API key", token or "made earlier; `millrace key create NAME` makes another"),
-        ("console", running.console_url),
+        ("console", f"{running.console_url} (read-only with this key)" if token else running.console_url),
         ("password", _first_password(running)),
         ("cluster", f"{status}: {reason}"),
         ("more machines", "`millrace token create` prints the command for each"),
@@ -121,14 +122,20 @@ def _announce(running: "Running", as_json: bool) -> None:
 
 
 def _first_password(running: "Running") -> str:
+    link = _first_link(running)
+    if link is None:
+        return "chosen earlier; `millrace people password NAME` makes a link for another"
+    return f"choose one within an hour, to administer in the console: {link}"
+
+
+def _first_link(running: "Running") -> str | None:
     """While nobody has a password, the link where the house's first admin chooses one."""
     from gateway.identity.passwords import address_of
 
     passwords, settings = running.services.directory.passwords, running.services.settings.identity
     if passwords.anybody_has_one():
-        return "chosen earlier; `millrace people password NAME` makes a link for another"
-    root = settings.public_url or running.base_url.removesuffix("/v1")
-    return f"choose one within an hour: {address_of(passwords.new_first_link(), root)}"
+        return None
+    return address_of(passwords.new_first_link(), settings.public_url or running.base_url.removesuffix("/v1"))
 
 
 def _announced_key(services: "Services", as_json: bool) -> str | None:

@@ -31,6 +31,7 @@ _SENTENCES = {
     "datetime_from_date_parsing": "Give a date and time.",
     "url_parsing": "Give a whole address, as https://example.org/path.",
     "extra_forbidden": "This field is not known here.",
+    "string_pattern_mismatch": "This has characters or a form that cannot be used here.",
 }
 
 M = TypeVar("M", bound=BaseModel)

@@ -1,6 +1,7 @@
 """Cutting layers over machines: complete, in order, within memory, as fast as can be, with reasons."""
 
 import random
+import re
 from dataclasses import replace
 from itertools import accumulate
 
@@ -319,7 +320,13 @@ def test_a_working_ring_is_replaced_for_a_loss_or_a_real_gain_only() -> None:
     rest = plan_stages("m", card(), members[1:], precision="fp32")
     assert "node-1: layers 0-10 become none, it is gone" in explain_change(now, rest)
     assert "node-1: layers 0-10 become none, it is left out" in explain_change(now, rest, {members[0].node_id})
+    assert rest.predicted
+    slower = changed(rest, predicted=changed(rest.predicted, tokens_per_s=0.61 * now.predicted.tokens_per_s))
+    assert explain_change(now, slower)[-1] == (
+        "a new ring is made: a machine of the ring takes no part any more, at 39 % less speed"
+    )
     text = "\n".join(explain_change(now, better))
+    assert re.search(r"a new ring is made: it is predicted to be \d+ % faster$", text)
     assert "node-1: layers 0-" in text
     assert "new in the ring" in text
 

@@ -1,6 +1,7 @@
 """The frame in a real browser: every look, by keyboard, live, and what happens when a session ends."""
 
 import asyncio
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -108,9 +109,19 @@ def test_a_page_says_when_it_is_not_live(desktop: Page, shown: Shown) -> None:
     desktop.wait_for_selector("body[data-live=on]")
     desktop.route("**/console/models/live", lambda route: route.fulfill(status=503))
     desktop.reload()
-    expect(desktop.locator("#live-state")).to_have_text("Not live just now; trying again")
+    expect(desktop.locator("#live-state")).to_have_text(
+        re.compile(r"Connection lost. The figures are of \d\d:\d\d:\d\d")
+    )
+    figures = desktop.locator(".mr-main > :not(.mr-head, form)").first
+    faded = "figure => getComputedStyle(figure).opacity"
+    assert figures.evaluate(faded) == "0.55", "nobody takes them for what is now"
     desktop.unroute("**/console/models/live")
     desktop.locator(".mr-live").dispatch_event("mr:again")
+    expect(desktop.locator("#live-state")).to_be_empty()
+    assert figures.evaluate(faded) == "1"
+    desktop.context.set_offline(True)
+    expect(desktop.locator("#live-state")).to_contain_text("Connection lost")
+    desktop.context.set_offline(False)
     expect(desktop.locator("#live-state")).to_be_empty()
 
 
@@ -185,3 +196,8 @@ def test_a_session_that_ends_leads_to_the_sign_in_and_back(desktop: Page, shown:
     desktop.get_by_label("API key").fill(shown.key)
     desktop.keyboard.press("Enter")
     expect(desktop).to_have_url(f"{shown.root}{MODELS}?lane=cloud")
+    expect(desktop.get_by_label("Name")).to_have_value("llama")
+    expect(desktop.get_by_label("Price")).to_have_value("1.00")
+    expect(desktop.get_by_text("What you typed is here again; nothing was sent.")).to_be_visible()
+    desktop.reload()
+    expect(desktop.get_by_label("Name")).to_have_value("")

@@ -1,5 +1,7 @@
 """Start and stop: signals drain and leave no process behind, crashes lose nothing that was acknowledged."""
 
+import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -16,7 +18,7 @@ import pytest
 
 from tests.clusters import DEMO_MODEL
 from tests.databases import Databases
-from tests.gateways import PATIENCE_S, Gateway, running_gateway
+from tests.gateways import PATIENCE_S, Gateway, running_gateway, until
 
 MODEL = DEMO_MODEL.name
 LONG = {
@@ -116,9 +118,28 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 
 
 def test_the_first_line_is_the_contract(bare: Gateway) -> None:
-    assert set(bare.facts) == {"base_url", "api_key", "console_url", "pid"}
+    assert set(bare.facts) == {"base_url", "api_key", "console_url", "password_url", "pid"}
     shown = httpx.get(bare.facts["console_url"], follow_redirects=True, trust_env=False, timeout=PATIENCE_S)
     assert shown.status_code == 200
+    choosing = httpx.get(bare.facts["password_url"], trust_env=False, timeout=PATIENCE_S)
+    assert (choosing.status_code, "password" in choosing.text) == (200, True)
+
+
+def test_what_the_first_start_prints_says_what_the_key_may_do(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MILLRACE_")}
+    command = [sys.executable, "-m", "gateway", "up", "--port", "0", "--nodes", "0", "--data-dir", str(tmp_path)]
+    with (tmp_path / "said").open("w") as said:
+        process = subprocess.Popen(command, stdout=said, stderr=said, env=environment)
+    try:
+        text = until(lambda: text if "more machines" in (text := (tmp_path / "said").read_text()) else None)
+    finally:
+        process.terminate()
+        process.wait(PATIENCE_S)
+    [console] = [line for line in text.splitlines() if line.startswith("console")]
+    assert console.endswith("/console (read-only with this key)")
+    assert re.search(
+        r"^password +choose one within an hour, to administer in the console: http", text, re.MULTILINE
+    )
 
 
 def test_two_gateways_do_not_share_a_folder(bare: Gateway) -> None:

@@ -97,18 +97,25 @@
       return {
         width: this.plotBox.clientWidth,
         height: this.height,
-        padding: [8, 18, 0, 0],
+        padding: [12, 30, 0, 0],
         legend: { show: false },
         cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false } },
-        scales: { x: { time: true, ...this.range() }, y: { range: (_, low, high) => [Math.min(0, low ?? 0), (high || 1) * 1.08] } },
+        scales: { x: { time: true, ...this.range() }, y: { range: (_, low, high) => [Math.min(0, low ?? 0), (high || (this.unit === "usd_nano" ? 1e7 : 1)) * 1.08] } },
         axes: [
           { ...axis, size: 28, grid: { show: false }, space: 70, values: (_, marks) => marks.map((at) => this.mark(at)) },
-          { ...axis, size: 52, space: 36, values: (_, marks) => marks.map((value) => inUnit(value, this.unit)) },
+          { ...axis, size: (_, marks) => this.widthOf(marks, font), space: 36, values: (_, marks) => marks.map((value) => inUnit(value, this.unit)) },
         ],
         series: [{}, ...drawnSeries],
         bands,
         hooks: { setCursor: [(plot) => this.tell(plot.cursor.idx)] },
       };
+    }
+
+    // As wide as its longest mark, which nothing may cut.
+    widthOf(marks, font) {
+      const paint = document.createElement("canvas").getContext("2d");
+      paint.font = font;
+      return Math.ceil(Math.max(36, ...(marks ?? []).map((mark) => paint.measureText(mark).width)) + 16);
     }
 
     range() {

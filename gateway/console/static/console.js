@@ -69,8 +69,87 @@
     // Of a row of pages that is wider than a phone, the one that is shown.
     document.querySelector(".mr-subnav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
   });
+  // ---- what was typed outlives the session: it is there again after the sign-in
+  const TYPED = "mr-typed";
+  const SECRET = "input[type=password], input[type=hidden], input[type=file], input[type=submit]";
+  const here = () => location.pathname + location.search;
+  const typed = () =>
+    [...all("form")].flatMap((form, at) =>
+      [...form.elements]
+        .filter((field) => field.name && !field.matches(SECRET))
+        .map((field) => [at, field.name, field.value, field.checked ?? null]));
+  const isSignIn = document.querySelector(".mr-ways") !== null;
+  const keepTyped = () => {
+    if (isSignIn) return;
+    try {
+      sessionStorage.setItem(TYPED, JSON.stringify({ page: here(), fields: typed() }));
+    } catch {
+      // Storage can be forbidden: then it is lost.
+    }
+  };
+  const signInAgain = () => {
+    keepTyped();
+    location.reload();
+  };
+  addEventListener("DOMContentLoaded", () => {
+    let kept = null;
+    try {
+      kept = JSON.parse(sessionStorage.getItem(TYPED) ?? "null");
+      if (isSignIn) {
+        if (kept) sessionStorage.setItem(TYPED, JSON.stringify({ ...kept, isAway: true }));
+        return;
+      }
+      sessionStorage.removeItem(TYPED);
+    } catch {
+      return;
+    }
+    if (!kept?.isAway || kept.page !== here()) return;
+    const forms = [...all("form")];
+    let back = null;
+    for (const [at, name, value, isChecked] of kept.fields) {
+      const field = [...(forms[at]?.elements ?? [])].find(
+        (one) => one.name === name && (isChecked === null || !one.matches("[type=checkbox], [type=radio]") || one.value === value));
+      if (!field) continue;
+      const before = [field.value, field.checked];
+      if (field.matches("[type=checkbox], [type=radio]")) field.checked = isChecked;
+      else field.value = value;
+      if (before[0] !== field.value || before[1] !== field.checked) back ??= field;
+    }
+    if (!back) return;
+    back.closest("dialog.mr-dialog")?.showModal();
+    const said = document.createElement("p");
+    said.className = "mr-quiet";
+    said.setAttribute("role", "status");
+    said.textContent = "Your session had ended. What you typed is here again; nothing was sent.";
+    back.form.prepend(said);
+  });
+
+  // ---- asked before it is done: data-confirm names the fields of the form, as in "Give {amount} to {to}?"
+  const wording = (form) =>
+    form.dataset.confirm.replace(/\{(\w+)\}/g, (_, name) => {
+      const field = form.elements[name];
+      return (field?.selectedOptions?.[0]?.textContent ?? field?.value ?? "").trim();
+    });
+  document.addEventListener("submit", (event) => {
+    const form = event.target;
+    if (!form.dataset.confirm || form.dataset.isConfirmed) return;
+    event.preventDefault();
+    event.stopImmediatePropagation();
+    const dialog = document.getElementById("confirm");
+    dialog.querySelector("p").textContent = wording(form);
+    const button = dialog.querySelector("[data-confirms]");
+    button.textContent = form.querySelector("button:not([type=button])").textContent.trim();
+    button.onclick = () => {
+      dialog.close();
+      form.dataset.isConfirmed = "yes";
+      form.requestSubmit();
+      delete form.dataset.isConfirmed;
+    };
+    dialog.showModal();
+  });
   // Twice sent is twice done.
   document.addEventListener("submit", (event) => {
+    if (event.target.method === "post") keepTyped();
     if (event.target.hasAttribute("hx-post") || event.target.method !== "post") return;
     if (event.target.dataset.sent) event.preventDefault();
     event.target.dataset.sent = "yes";
@@ -136,13 +215,27 @@
   const isLive = (element) => element?.classList?.contains("mr-live");
   const mark = (state) => {
     document.body.dataset.live = state;
-    document.getElementById("live-state").textContent = state === "on" ? "" : "Not live just now; trying again";
+    if (state === "on") lastAt = Date.now();
+    const at = new Date(lastAt).toLocaleTimeString("en-GB");
+    document.getElementById("live-state").textContent =
+      state === "on" ? "" : `Connection lost. The figures are of ${at}. Reconnecting…`;
   };
+  let lastAt = Date.now();
+  document.addEventListener("htmx:sse:before:message", (event) => {
+    if (isLive(event.target)) lastAt = Date.now();
+  });
+  // A network that goes away does not end the stream: the browser says so sooner.
+  addEventListener("offline", () => document.querySelector(".mr-live") && mark("off"));
+  addEventListener("online", () => {
+    if (!document.querySelector(".mr-live")) return;
+    mark("on"); // a stream that has ended says so
+    document.querySelector(".mr-live").dispatchEvent(new CustomEvent("mr:again"));
+  });
   document.addEventListener("htmx:sse:after:connection", (event) => isLive(event.target) && mark("on"));
   document.addEventListener("htmx:sse:error", (event) => {
     if (!isLive(event.target)) return;
     mark("off");
-    if (event.detail.status === 401) location.reload();
+    if (event.detail.status === 401) signInAgain();
   });
   // The first try is not repeated by htmx.
   const again = (event) => {
@@ -152,5 +245,5 @@
   };
   document.addEventListener("htmx:response:error", again);
   document.addEventListener("htmx:error", again);
-  document.addEventListener("mr:signed-out", () => location.reload());
+  document.addEventListener("mr:signed-out", signInAgain);
 })();

@@ -95,7 +95,7 @@ async def test_who_signed_in_with_a_weak_key_looks_and_changes_nothing(served: S
             assert (await owner.get(path)).status_code == 200
         adding = await owner.get(f"{CLUSTER}/add")
         assert "may not administer" in adding.text
-        assert "Make the command" not in adding.text
+        assert "Make a command" not in adding.text
         assert (await owner.post(f"{CLUSTER}/add")).status_code == 403
 
 
@@ -107,7 +107,8 @@ async def test_a_machine_from_its_token_to_its_end(served: Served, port: int, tm
         token = TOKEN.search(made.text)
         assert token
         assert controller.fingerprint in made.text
-        assert "listens for machines on this machine only" in made.text
+        assert "No other machine can join yet" in made.text
+        assert "Until then this command works on this machine alone" in made.text
         async with newcomer(token[1], tmp_path, port) as node:
             await until(lambda: any(state.present for state in controller.machines()))
             at = f"{CLUSTER}/machines/{node}"
@@ -151,22 +152,22 @@ async def test_a_machine_is_called_what_people_call_it(served: Served, port: int
             at = f"{CLUSTER}/machines/{node}"
             done = await owner.post(f"{at}/rename", name="Ann's <desk>")
             assert (done.status_code, done.headers["location"]) == (303, at)
-            assert here() == {"Ann's <desk>", "laptop"}
+            assert here() == {"Ann's <desk>", "laptop-2"}
             for path in (CLUSTER, at):
                 assert "Ann&#39;s &lt;desk&gt;" in (await owner.get(path)).text
             assert "<dt>Calls itself</dt><dd>laptop</dd>" in (await owner.get(at)).text
             for name, says in (
-                ("LAPTOP", "is called so"),
+                ("LAPTOP-2", "is called so"),
                 (other[:8], "is called so"),
                 ("", "Fill this in"),
-                *((name, "pattern") for name in ("a/b", "..", "-x", "lap\u200btop", "\u202epotpal")),
+                *((name, "cannot be used here") for name in ("a/b", "..", "-x", "lap\u200btop", "\u202epotpal")),
                 ("x" * 65, "64"),
             ):
                 refused = await owner.post(f"{at}/rename", name=name)
                 assert refused.status_code == 400, name
                 assert re.search('id="f-name"[^>]*aria-invalid="true"', refused.text), name
                 assert says in refused.text, name
-            taken = await machine.post(f"/admin/machines/{node}/rename", json={"name": "laptop"})
+            taken = await machine.post(f"/admin/machines/{node}/rename", json={"name": "laptop-2"})
             assert (taken.status_code, taken.json()["error"]["param"]) == (409, "name")
             unknown = await machine.post("/admin/machines/toaster/rename", json={"name": "t"})
             assert unknown.status_code == 404
@@ -219,11 +220,12 @@ async def test_a_name_that_owners_have_in_the_settings_is_left_alone(
     served: Served, port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     controller, settings = served.services.controller, served.services.settings
-    with_owners = settings.cluster.model_copy(update={"owners": ("safe", "laptop")})
-    monkeypatch.setitem(settings.__dict__, "cluster", with_owners)
     async with visiting(served) as owner, newcomer(controller.new_token(), tmp_path, port) as node:
         await until(lambda: any(state.present for state in controller.machines()))
+        [called] = [state.record.name for state in controller.machines() if state.present]
+        with_owners = settings.cluster.model_copy(update={"owners": ("safe", called)})
+        monkeypatch.setitem(settings.__dict__, "cluster", with_owners)
         for name in ("safe", "anything"):
             refused = await owner.post(f"{CLUSTER}/machines/{node}/rename", name=name)
             assert (refused.status_code, "cluster.owners" in refused.text) == (400, True)
-        assert [state.record.name for state in controller.machines() if state.present] == ["laptop"]
+        assert [state.record.name for state in controller.machines() if state.present] == [called]

@@ -34,7 +34,7 @@ def test_machines_in_every_look(page: Page, gateway: Gateway) -> None:
     expect(page.get_by_role("heading", name="Then")).to_be_visible()
     assert_accessible(page)
     page.goto(f"{gateway.root}{CLUSTER}/add")
-    page.get_by_role("button", name="Make the command").click()
+    page.get_by_role("button", name="Make a command for this machine").click()
     expect(page.get_by_text("it shows up by itself")).to_be_visible()
     assert_accessible(page)
 
@@ -86,7 +86,7 @@ def test_a_third_machine_joins_and_takes_part(desktop: Page, gateway: Gateway, t
     """The command as the page shows it, on the same machine with a folder of its own."""
     page = desktop
     sign_in(page, gateway, f"{CLUSTER}/add", key=admin_key(gateway))
-    page.get_by_role("button", name="Make the command").click()
+    page.get_by_role("button", name="Make a command for this machine").click()
     words = page.locator(".mr-code code").inner_text().split()[1:]
     program = [sys.executable, "-m", "gateway", *words, "--name", "third", "--data-dir", str(tmp_path)]
     process = subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

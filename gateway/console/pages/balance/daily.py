@@ -65,7 +65,7 @@ def against_cloud(
     """For each day what was paid to others, what own machines cost, and what that saved, in nano-USD.
 
     The three together are what the cloud would have cost, for work whose cloud price is known; a day on which own
-    machines cost more than that has saved nothing.
+    machines cost more than that has saved nothing. None: there was work, and no price is known for any of it.
     """
     by_day: dict[int, list[Row]] = defaultdict(list)
     for row in rows:
@@ -76,7 +76,8 @@ def against_cloud(
         saved = saving(own_work((row.lane, row.model, row.used) for row in of_day), prices)
         paid_nano = sum(row.used.cost_nano for row in of_day)
         own_nano = sum(row.used.own_cost_nano for row in of_day)
-        drawn.append([start, paid_nano, own_nano, max(0, saved.saved_nano)])
+        is_unknown = saved.unpriced and not saved.is_known
+        drawn.append([start, paid_nano, own_nano, None if is_unknown else max(0, saved.saved_nano)])
     return drawn
 
 
