@@ -11,12 +11,12 @@ from typing import Any, NoReturn
 from jinja2 import Template, TemplateError, nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from cluster.errors import ModelInvalid, RequestInvalid
 from cluster.generation import ChatPrompt
 from cluster.models.chat_format import ChatFormat, read_format
 from cluster.models.folding import folds
+from cluster.models.template_bounds import BoundedEnvironment, TemplateBeyondBounds
 
 # Mistral's templates refuse ids of calls that have another length.
 _SHORT_ID = 9
@@ -34,12 +34,16 @@ class _GenerationBlock(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
+class _Stopped(RequestInvalid):
+    """The template went beyond its bounds."""
+
+
 class ChatTemplate:
     """`special` are the tokens that templates name, like bos_token. Models may have another template for tools."""
 
     def __init__(self, source: str, special: dict[str, str], tools_source: str | None = None) -> None:
         """Raises ModelInvalid."""
-        environment = _environment()
+        self._environment = environment = _environment()
         self._special = special
         self._template, takes_tools = _compile(environment, source)
         self._tools_template = self._template
@@ -59,6 +63,8 @@ class ChatTemplate:
         for messages in chain.from_iterable(map(self._shapes, conversations)):
             try:
                 return self._render(messages, prompt)
+            except _Stopped:
+                raise  # Another shape of the messages would cost as much again.
             except RequestInvalid as error:
                 refused = refused or error
         assert refused
@@ -81,16 +87,20 @@ class ChatTemplate:
     def _render(self, messages: _Messages, prompt: ChatPrompt) -> str:
         template = self._tools_template if prompt.tools else self._template
         try:
-            return template.render(
-                self._special
-                | prompt.options
-                | {
-                    "messages": messages,
-                    "tools": prompt.tools or None,
-                    "documents": None,
-                    "add_generation_prompt": True,
-                }
+            return self._environment.joined(
+                template.generate(
+                    self._special
+                    | prompt.options
+                    | {
+                        "messages": messages,
+                        "tools": prompt.tools or None,
+                        "documents": None,
+                        "add_generation_prompt": True,
+                    }
+                )
             )
+        except TemplateBeyondBounds as error:
+            raise _Stopped(f"the model's chat template was stopped: {error}", "messages") from None
         except TemplateError as error:
             message = f"the model's chat template refuses these messages: {error}"
             raise RequestInvalid(message, "messages") from None
@@ -116,7 +126,7 @@ def read_json(path: Path) -> dict[str, Any]:
         return {}
     try:
         content = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelInvalid(f"{path}: {error}") from None
     return content if isinstance(content, dict) else {}
 
@@ -132,17 +142,18 @@ def special_tokens(settings: dict[str, Any]) -> dict[str, str]:
     return tokens
 
 
-def _compile(environment: ImmutableSandboxedEnvironment, source: str) -> tuple[Template, bool]:
+def _compile(environment: BoundedEnvironment, source: str) -> tuple[Template, bool]:
     """The template, and whether it reads what tools there are."""
     try:
-        names = environment.parse(source).find_all(nodes.Name)
-        return environment.from_string(source), any(name.name == "tools" for name in names)
-    except TemplateError as error:
+        parsed = environment.parse(source)
+        takes_tools = any(name.name == "tools" for name in parsed.find_all(nodes.Name))
+        return environment.from_string(environment.bounded(parsed)), takes_tools
+    except (TemplateError, RecursionError, SyntaxError, ValueError, OverflowError, MemoryError) as error:
         raise ModelInvalid(f"chat template cannot be read: {error}") from None
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
+def _environment() -> BoundedEnvironment:
+    environment = BoundedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _GenerationBlock]
     )
     environment.globals["raise_exception"] = _raise_exception

@@ -37,6 +37,6 @@ def read_end_tokens(folder: Path) -> frozenset[int]:
     file = folder / "tokenizer.json"
     try:
         tokenizer = msgspec.json.decode(file.read_bytes(), type=_Tokenizer)
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, RecursionError) as error:
         raise ModelInvalid(f"{file}: {error}") from None
     return find_end_tokens(folder, {added.content: added.id for added in tokenizer.added_tokens}.get)

@@ -5,6 +5,7 @@ import json
 import mmap
 from collections.abc import Callable, Iterator
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ModelNotFound(f"{folder} holds no config.json")
     try:
         config = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelInvalid(f"{path}: {error}") from None
     if not isinstance(config, dict):
         raise ModelInvalid(f"{path}: must hold a JSON object")
@@ -136,7 +137,7 @@ def _hash_shard(path: Path) -> list[tuple[str, TensorEntry]]:
             )
         try:
             header = json.loads(content[8 : 8 + header_bytes])
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ModelInvalid(f"{path}: header cannot be read: {error}") from None
         if not isinstance(header, dict):
             raise ModelInvalid(f"{path}: header must be a JSON object")
@@ -144,6 +145,7 @@ def _hash_shard(path: Path) -> list[tuple[str, TensorEntry]]:
         entries = [
             (name, _read_entry(path, name, about, 8 + header_bytes, size_bytes)) for name, about in header.items()
         ]
+        _check_apart(path, entries)
         with memoryview(content) as view:
             return [
                 (
@@ -158,10 +160,12 @@ def _read_entry(path: Path, name: str, about: dict[str, Any], data_begin: int, f
     try:
         dtype, shape = str(about["dtype"]), tuple(int(n) for n in about["shape"])
         begin, end = (int(n) for n in about["data_offsets"])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise ModelInvalid(f"{path}: the entry of {name} cannot be read") from None
     if dtype not in VALUE_BYTES:
         raise ModelInvalid(f"{path}: {name} has dtype {dtype}; supported: {', '.join(VALUE_BYTES)}")
+    if min(shape, default=0) < 0:
+        raise ModelInvalid(f"{path}: {name} has a negative extent: {list(shape)}")
     if data_begin + end > file_bytes:
         raise ModelInvalid(f"{path} is truncated: {name} ends at byte {data_begin + end} of {file_bytes}")
     size_bytes = VALUE_BYTES[dtype]
@@ -170,6 +174,14 @@ def _read_entry(path: Path, name: str, about: dict[str, Any], data_begin: int, f
     if begin < 0 or end - begin != size_bytes:
         raise ModelInvalid(f"{path}: {name} of shape {list(shape)} needs {size_bytes} bytes, not {end - begin}")
     return TensorEntry(path.name, dtype, shape, data_begin + begin, size_bytes, "")
+
+
+def _check_apart(path: Path, entries: list[tuple[str, TensorEntry]]) -> None:
+    """Raises ModelInvalid if two tensors share bytes: a small file would stand for any number of weights."""
+    placed = sorted(entries, key=lambda found: (found[1].offset, found[1].size_bytes))
+    for (name, entry), (following, after) in pairwise(placed):
+        if after.offset < entry.offset + entry.size_bytes:
+            raise ModelInvalid(f"{path}: {name} and {following} overlap")
 
 
 def _hash_gguf(folder: Path) -> Iterator[tuple[str, TensorEntry]]:

@@ -212,7 +212,7 @@ def _read_shape(name: str, family: Family, config: ModelConfig, *, blocks: bool)
         mlp_bias=family.mlp_bias == "always" or (family.mlp_bias == "setting" and config.flag("mlp_bias")),
         output_bias=always or follows,
         activation=family.activation or read_activation(config),
-        attention_scale=0.0 if scalar is None else config.number("query_pre_attn_scalar") ** -0.5,
+        attention_scale=0.0 if scalar is None else _positive(config, "query_pre_attn_scalar") ** -0.5,
         attention_softcap=config.number("attn_logit_softcapping", 0.0),
         logit_softcap=config.number("final_logit_softcapping", 0.0),
         embedding_scale=hidden**0.5 if family.scaled_embedding else 1.0,
@@ -227,6 +227,13 @@ def _read_shape(name: str, family: Family, config: ModelConfig, *, blocks: bool)
             "is no grouped-query attention"
         )
     return card
+
+
+def _positive(config: ModelConfig, setting: str) -> float:
+    value = config.number(setting)
+    if not value > 0:
+        raise ModelInvalid(f"config.json: {config.name(setting)} must be above zero, not {value!r}")
+    return value
 
 
 def _stored_value_bytes(config: ModelConfig) -> int:

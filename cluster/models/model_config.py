@@ -10,6 +10,9 @@ LAYERS_MAX = 2048
 """Ten times as many as any model has. What is kept for each layer would fill the memory of whoever reads a card
 that claims to have billions."""
 
+COUNT_MAX = 2**40
+"""Beyond any count, width or length that a model has."""
+
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -46,6 +49,8 @@ class ModelConfig:
         value = default if value is None else value
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ModelInvalid(f"config.json: {self.name(setting)} must be a positive integer, not {value!r}")
+        if value > COUNT_MAX:
+            raise ModelInvalid(f"config.json: {self.name(setting)} must be {COUNT_MAX} at most")
         return value
 
     def layers(self) -> int:
@@ -65,7 +70,7 @@ class ModelConfig:
         value = default if value is None else value
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise ModelInvalid(f"config.json: {self.name(setting)} must be a number, not {value!r}")
-        return float(value)
+        return self._float(setting, value)
 
     def flag(self, setting: str) -> bool:
         return bool(self.get(setting))
@@ -75,7 +80,13 @@ class ModelConfig:
         values = self.get(setting) or ()
         if not isinstance(values, list | tuple) or not all(isinstance(v, int | float) for v in values):
             raise ModelInvalid(f"config.json: {self.name(setting)} must be a list of numbers")
-        return tuple(float(value) for value in values)
+        return tuple(self._float(setting, value) for value in values)
+
+    def _float(self, setting: str, value: float) -> float:
+        try:
+            return float(value)
+        except OverflowError:
+            raise ModelInvalid(f"config.json: {self.name(setting)} is too large a number") from None
 
     def part(self, setting: str) -> "ModelConfig":
         """An object inside of this one; empty when there is none. Raises ModelInvalid."""

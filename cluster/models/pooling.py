@@ -74,5 +74,5 @@ def _read(path: Path) -> Any:
         return None
     try:
         return json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelInvalid(f"{path}: {error}") from None

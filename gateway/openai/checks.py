@@ -85,6 +85,7 @@ def _check_tools(tools: list[dict[str, Any]]) -> None:
             raise _invalid(f"tools[{at}].type", "a string such as 'function' is expected")
         if tool.get("type", "function") == "function" and not _name(tool):
             raise _invalid(f"tools[{at}].function.name", "a function needs a name")
+        _check_integers(f"tools[{at}]", tool)
 
 
 def _check_choice(choice: dict[str, Any], tools: list[dict[str, Any]]) -> None:
@@ -100,6 +101,20 @@ def _check_format(response_format: dict[str, Any]) -> None:
         raise _invalid("response_format.json_schema", "an object with name and schema is expected")
     if not isinstance(described.get("schema", {}), dict):
         raise _invalid("response_format.json_schema.schema", "a JSON schema is expected")
+    _check_integers("response_format.json_schema.schema", described.get("schema", {}))
+
+
+def _check_integers(param: str, schema: Any) -> None:
+    """Grammars and other programs count in 64 bits."""
+    left = [schema]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            left += value.values()
+        elif isinstance(value, list):
+            left += value
+        elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise _invalid(param, "an integer in the schema does not fit into 64 bits; take a smaller one")
 
 
 def _name(tool: dict[str, Any]) -> str:

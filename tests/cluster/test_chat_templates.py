@@ -112,3 +112,46 @@ def test_templates_tell_their_formats(template: str, tools: ToolFormat | None, t
     form = read_format(template, takes_tools=True)
     assert (form.tools, form.thought) == (tools, thought)
     assert read_format(template, takes_tools=False).tools == ("harmony" if tools == "harmony" else None)
+
+
+GREEDY = {
+    "nested loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    "macros that call themselves": "{% macro m(n) %}{% if n %}{{ m(n - 1) + m(n - 1) }}{% endif %}"
+    "{% endmacro %}"
+    "{{ m(40) }}",
+    "repeated text": "{% set n = 10 ** 10 %}{{ 'a' * n }}",
+    "doubled text": "{% set a = 'aaaaaaaa' %}" + "{% set a = a ~ a %}" * 40,
+    "added text": "{% set a = 'aaaaaaaa' %}" + "{% set a = a + a %}" * 40,
+    "long output": "{% for a in range(99999) %}{{ 'a' * 9999 }}{% endfor %}",
+    "high power": "{{ 9 ** (9 ** 9) }}",
+    "grown number": "{% set a = 99 %}" + "{% set a = a * a %}" * 60 + "{{ a }}",
+    "wide text": "{% set n = 10 ** 10 %}{{ 'a'.center(n) }}",
+    "wide filter": "{% set n = 10 ** 10 %}{{ 'a' | center(n) }}",
+    "wide format": "{{ '%9999999999d' % 1 }}",
+    "wide braces": "{{ '{:9999999999}'.format(1) }}",
+    "joined text": "{% set a = 'a' * 999999 %}{{ a.join(range(99999) | map('string')) }}",
+    "joined by a filter": "{% set a = 'a' * 999999 %}{{ range(99999) | join(a) }}",
+    "replaced text": "{% set a = 'a' * 999999 %}{{ a.replace('a', a) }}",
+    "replaced by a filter": "{% set a = 'a' * 999999 %}{{ a | replace('a', a) }}",
+}
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("source", GREEDY.values(), ids=GREEDY)
+def test_a_template_that_would_hang_or_fill_the_machine_is_stopped(source: str, tmp_path: Path) -> None:
+    """As it comes with a model's files."""
+    (tmp_path / "chat_template.jinja").write_text(source)
+    template = read_folder_template(tmp_path)
+    assert template
+    with pytest.raises(RequestInvalid, match="chat template"):
+        template.render(ChatPrompt([{"role": "user", "content": "Hi"}]))
+
+
+def test_a_harmless_template_with_every_bounded_operation_is_as_before() -> None:
+    source = (
+        "{% for m in messages %}"
+        "{{ '**%s**' % m.role ~ ':' ~ (2 * 3 + 1) }}{{ 'ab'.replace('a', '<') | center(6) }}"
+        "{{ ['x', 'y'] | join('-') }}{{ '{}={}'.format('k', 'v') }}{{ ', '.join(['p', 'q']) }}{% endfor %}"
+    )
+    prompt = ChatPrompt([{"role": "user", "content": "Hi"}])
+    assert ChatTemplate(source, {}).render(prompt) == "**user**:7  <b  x-yk=vp, q"

@@ -130,6 +130,25 @@ def test_ollamas_options_become_fields() -> None:
             CHAT | {"response_format": {"type": "json_schema"}},
             "response_format.json_schema",
         ),
+        (
+            "/v1/chat/completions",
+            CHAT
+            | {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "a", "schema": {"enum": [{"a": 2**64}]}},
+                }
+            },
+            "response_format.json_schema.schema",
+        ),
+        (
+            "/v1/chat/completions",
+            CHAT
+            | {
+                "tools": [{"type": "function", "function": {"name": "a", "parameters": {"minimum": -(2**63) - 1}}}]
+            },
+            "tools[0]",
+        ),
         ("/v1/chat/completions", CHAT | {"model": "a\x00b"}, "model"),
         ("/v1/audio/speech", {"model": "m", "input": ""}, "input"),
     ],
