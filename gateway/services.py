@@ -12,6 +12,7 @@ from gateway.guests.guests import Guests
 from gateway.identity.directory import Directory
 from gateway.identity.keys import Keys
 from gateway.lanes.base import Lane
+from gateway.lanes.cloud import CloudLane
 from gateway.lanes.model_terms import ModelTerms
 from gateway.limits.admission import Admission
 from gateway.limits.limits import Limits
@@ -74,3 +75,9 @@ class Services:
     """Held while the ledger is verified: one at a time."""
     loading: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while the cluster's model is read because an admin asked for it: one at a time."""
+
+    def troubles(self) -> list[str]:
+        """What operators must mend: of the data folder, of the cloud's keys and worker."""
+        cloud = self.lanes.get("cloud")
+        found = cloud.troubles() if isinstance(cloud, CloudLane) else []
+        return [self.storage.trouble, *found] if self.storage.trouble else found

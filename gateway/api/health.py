@@ -30,10 +30,12 @@ async def _is_ready(services: Services, _: Request) -> Response:
 
     `books` says which rules of the books are broken, and whether blocks are made; that alone keeps nobody from
     being answered. `ledger_head` is the newest block that this gateway has seen.
+    `warnings` name what an operator must mend: the data folder, the cloud's key file, its worker.
     """
     told, status = await _readiness(services)
     head = services.books.head
-    return JSONResponse(told | {"ledger_head": str(head) if head else None}, status)
+    further = {"ledger_head": str(head) if head else None, "warnings": services.troubles()}
+    return JSONResponse(told | further, status)
 
 
 async def _readiness(services: Services) -> tuple[dict[str, str], int]:

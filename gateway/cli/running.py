@@ -48,7 +48,7 @@ def ask(
     return response.json()
 
 
-def peek(running: dict[str, Any] | None, path: str) -> Any:
+def peek(running: dict[str, Any] | None, path: str, statuses: tuple[int, ...] = (200,)) -> Any:
     """What the gateway of this notice says; None where there is none or it does not answer as it should."""
     import httpx
 
@@ -58,7 +58,7 @@ def peek(running: dict[str, Any] | None, path: str) -> Any:
     headers = {ADMIN_HEADER: running["admin_token"]}
     try:
         answer = httpx.get(url, headers=headers, timeout=_PEEK_S, trust_env=False)
-        return answer.json() if answer.status_code == 200 else None
+        return answer.json() if answer.status_code in statuses else None
     except (httpx.HTTPError, ValueError):
         return None
 

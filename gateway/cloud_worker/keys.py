@@ -69,6 +69,15 @@ class KeysFile:
             raise KeyUnavailable(f"{refused}: it is larger than {FILE_BYTES_MAX} bytes.")
 
 
+def keys_trouble(path: Path) -> str | None:
+    """Why no key can be read from the file, without its path; None if it can be opened."""
+    try:
+        with open(path, "rb", opener=_open_at_once):
+            return None
+    except OSError as error:
+        return f"the cloud key file cannot be read: {error.strerror}"
+
+
 def usual_key_name(provider: str) -> str:
     """OPENAI_API_KEY for `openai`, and so on: the name that a provider's own tools look for."""
     return re.sub(r"\W", "_", provider).upper() + "_API_KEY"

@@ -83,9 +83,15 @@ class Worker:
         self._stopped = False
         self._generation = 0
         self._resume_at: float | None = None
+        self.trouble: str | None = None
+        """Why no worker is ready although one was started; None while all is well, or none was wanted yet."""
         self._changed = asyncio.Condition()
         self._wanted = asyncio.Event()
         self._replace_now = asyncio.Event()
+
+    @property
+    def _spoken_name(self) -> str:
+        return self._program.name.replace("_", " ")
 
     @property
     def ready(self) -> bool:
@@ -181,11 +187,13 @@ class Worker:
             except WorkerFailed as error:
                 log.error("worker.start_failed", worker=self._program.name, reason=str(error))
                 failures += 1
+                self.trouble = f"the {self._spoken_name} does not start, see the log"
                 await self._pause(failures)
                 continue
             await self._install(worker)
             if await self._watch(worker):
                 continue
+            self.trouble = f"the {self._spoken_name} has ended and is started again, see the log"
             log.error(
                 "worker.died",
                 worker=self._program.name,
@@ -199,6 +207,7 @@ class Worker:
     async def _install(self, worker: WorkerProcess) -> None:
         """Make `worker` the current one, and let the one before it finish."""
         before, self._current = self._current, worker
+        self.trouble = None
         log.info(
             "worker.ready",
             worker=self._program.name,
@@ -288,6 +297,11 @@ class CloudWorker(Worker):
     def __init__(self, configuration: CloudConfiguration, upkeep: Upkeep | None = None) -> None:
         super().__init__(cloud_program(configuration), upkeep)
         self._configuration = configuration
+
+    @property
+    def keys_file(self) -> Path:
+        """Where it reads the keys of providers."""
+        return Path(self._configuration.keys_file)
 
     def reconfigure(self, configuration: CloudConfiguration) -> None:
         """Other models, keys file or bounds: a fresh worker takes them up, running answers are not disturbed."""

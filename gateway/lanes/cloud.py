@@ -10,6 +10,7 @@ from pathlib import Path
 from accounting.errors import PriceUnknown
 from accounting.metering.prices import PriceBook, PricedModel
 from accounting.money import Price
+from gateway.cloud_worker.keys import keys_trouble
 from gateway.cloud_worker.supervisor import CloudWorker, CloudWorkerUnavailable
 from gateway.errors import LaneBrokeOff, LaneBusy, LaneUnreachable
 from gateway.http.client import Client
@@ -49,6 +50,12 @@ class CloudLane:
     async def stop(self) -> None:
         await self._client.close()
         await self._worker.stop()
+
+    def troubles(self) -> list[str]:
+        """What keeps all of its models from being answered, for operators."""
+        wants_keys = self._settings.keys_file or any(model.key for model in self._settings.models.values())
+        found = (self._worker.trouble, keys_trouble(self._worker.keys_file) if wants_keys else None)
+        return [trouble for trouble in found if trouble]
 
     def models(self) -> list[str]:
         return sorted(self._settings.models)

@@ -38,6 +38,8 @@ def look_outside(settings: Settings) -> Iterator[Finding]:
         )
     else:
         yield ok("gateway", "it runs and answers")
+        for trouble in (peek(running, "/readyz", (200, 503)) or {}).get("warnings", []):
+            yield fail("gateway", trouble, "mend it; the gateway looks again by itself")
         yield from machines(asked)
         yield from backends(peek(running, "/admin/pool") or [])
     yield from controller(folder.node / "controller.json")

@@ -13,6 +13,7 @@ import psutil
 from gateway.cli.doctor.finding import Finding, fail, ok, warn
 from gateway.data_folder import DataFolder
 from gateway.settings import Settings
+from gateway.storage import why_unwritable
 
 _OTHERS = 0o077
 _PATIENCE_S = 3.0
@@ -34,6 +35,8 @@ def data_folder(folder: DataFolder) -> Finding:
     path = folder.path
     if not path.exists():
         return ok("data folder", f"{path} is made at the first start")
+    if (trouble := why_unwritable(path)) is not None and os.access(path, os.X_OK):
+        return fail("data folder", f"{path}: {trouble}", "make room, or have it mounted for writing")
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         owner = path.stat().st_uid
         return fail("data folder", f"{path} is user {owner}'s, and this user cannot write it", "change its owner")

@@ -76,6 +76,21 @@ def of_lanes(offers: Iterable[Offer]) -> list[Alert]:
     return list(found.values())
 
 
+def of_silent(backends: Iterable[tuple[str, str]]) -> list[Alert]:
+    """Backends of the pool, by name and why, silent since the start: no model of theirs is known."""
+    remedy = "Start it, correct its address, or remove it with `millrace pool remove`"
+    return [
+        Alert("warn", f"pool:{name} has not answered since the gateway started: {why}", remedy, "/console/models")
+        for name, why in backends
+    ]
+
+
+def of_troubles(troubles: Iterable[str]) -> list[Alert]:
+    """What keeps the gateway from storing anything, or its clouds from answering."""
+    remedy = "Mend it; the gateway looks again by itself"
+    return [Alert("bad", _as_sentence(trouble), remedy) for trouble in troubles]
+
+
 def of_selling(agent: AgentWord | None, now_s: float) -> list[Alert]:
     """An agent that is gone, that nobody reaches, or that cannot sell although its owner's rules let it."""
     path = "/console/selling"

@@ -3,6 +3,7 @@
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from gateway.guests.agent import UNREACHED
 from gateway.identity.audit import Filter
 from gateway.identity.key_rows import KeyTerms
 from gateway.settings import CloudModel, CloudSettings, CostsSettings, Settings
+from gateway.settings.pool import PoolBackend, PoolSettings
 from tests.accounting.books import usage
 from tests.console.browsing import visiting
 from tests.console.test_live import watching
@@ -83,6 +85,17 @@ async def test_operators_see_the_house_and_others_what_is_their_own(house: House
     assert "$3.00" in everything
     assert "No cloud price is known for hers" in everything
     assert "$3.00" not in own
+
+
+async def test_a_backend_that_never_answered_is_told(tmp_path: Path) -> None:
+    folder = prepared(tmp_path)
+    attic = PoolBackend(name="attic", base_url="http://127.0.0.1:9/v1")
+    settings = Settings(data_dir=folder.path, pool=PoolSettings(backends=[attic]))
+    async with open_services(settings, folder) as services:
+        house = House(services, create_app(services, Target("127.0.0.1", 1)))
+        made = services.keys.issue("owner's key", ("pool",), terms=KeyTerms(may_administer=True))
+        house.tokens["owner"] = made.token
+        assert "pool:attic has not answered since the gateway started" in await shown(house, "owner")
 
 
 async def test_buying_is_stopped_and_begun_again_by_an_operator_alone(house: House) -> None:

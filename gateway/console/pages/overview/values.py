@@ -18,6 +18,7 @@ from gateway.console.figures.placing import Sketch, sketch
 from gateway.console.figures.usage import DAYS, UsageFigures
 from gateway.console.pages.overview.scope import Scope, scope_of
 from gateway.identity.key_queries import names_of
+from gateway.lanes.pool import PoolLane
 from gateway.records.request_log import RequestEntry
 from gateway.routing.pauses import Pausable
 from gateway.services import Services
@@ -148,10 +149,20 @@ async def _alerts(services: Services, scope: Scope, cluster: Sketch) -> list[Ale
     return [
         *(await _of_books(services) if scope.is_house else ()),
         *alerts.of_cluster(status, reason, cluster.picture, services.controller.absences.by_name),
+        *(alerts.of_troubles(services.troubles()) if scope.is_house else ()),
         *alerts.of_lanes(offers),
+        *alerts.of_silent(_silent(services)),
         *alerts.of_selling(services.guests.agent, time.monotonic()),
         *alerts.of_pauses(services.pauses.now),
     ]
+
+
+def _silent(services: Services) -> list[tuple[str, str]]:
+    """Backends that never answered and of which no model is known, so that no offer tells of them."""
+    pool = services.lanes["pool"]
+    assert isinstance(pool, PoolLane)
+    standings = [(each.settings.name, each.standing) for each in pool.pool.backends() if not each.names]
+    return [(name, standing.note) for name, standing in standings if standing.state == "down"]
 
 
 async def _of_books(services: Services) -> list[Alert]:
