@@ -35,6 +35,7 @@ from gateway.guests.admission import OwnWork
 from gateway.guests.guests import Guests
 from gateway.http.on_demand import OnDemand
 from gateway.identity.directory import Directory
+from gateway.identity.key_watch import KeyWatch
 from gateway.identity.keys import Keys
 from gateway.identity.secret import open_secret
 from gateway.lanes.base import Lane
@@ -134,6 +135,9 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
         till = _open_till(settings, books, metrics, stack, read, write)
         embed = Embedder(router, lanes, turns, model) if model else None
         keys = Keys(secret, read, write)
+        watch = KeyWatch(keys)
+        watch.start()
+        stack.push_async_callback(watch.stop)
         coordination = await _open_coordination(settings, keys, stack, read, write)
         guests = Guests(
             lambda: OwnWork(admission.in_flight, batch_runner.open_batches),

@@ -68,7 +68,7 @@ def add_person(authority: Manager, wanted: NewPerson) -> dict[str, Any]:
         role=wanted.role,
         by=authority.actor,
     )
-    authority.services.keys.forget()
+    authority.services.keys.catch_up()
     return asdict(made)
 
 
@@ -77,7 +77,7 @@ def set_role(authority: Manager, user: Named, wanted: NewRole) -> dict[str, Any]
     """Give somebody another role."""
     person_of(authority, user)
     changed = authority.directory.people.set_role(user, wanted.role, authority.actor)
-    authority.services.keys.forget()
+    authority.services.keys.catch_up()
     return asdict(changed)
 
 
@@ -86,7 +86,7 @@ def remove_person(authority: Manager, user: Named) -> dict[str, Any]:
     """Remove somebody: keys and sessions end; the account and what it has used stay."""
     person_of(authority, user)
     authority.directory.people.remove(user, authority.actor)
-    authority.services.keys.forget()
+    authority.services.keys.catch_up()
     return {"removed": user}
 
 

@@ -38,7 +38,7 @@ def set_quota(authority: Manager, wanted: NewQuota) -> dict[str, Any]:
     quota = parse_quota(wanted.scope, wanted.measure, wanted.amount, wanted.span, wanted.model)
     refuse_own(authority, quota.scope)
     authority.directory.quotas.set(quota, authority.actor)
-    authority.services.keys.forget()
+    authority.services.keys.catch_up()
     return facts(quota)
 
 
@@ -54,7 +54,7 @@ def remove_quota(
     quota = parse_quota(scope, measure, "0", span, model)
     refuse_own(authority, scope)
     authority.directory.quotas.remove(quota, authority.actor)
-    authority.services.keys.forget()
+    authority.services.keys.catch_up()
     return {"removed": {"scope": scope, "measure": measure, "span": span, "model": model}}
 
 

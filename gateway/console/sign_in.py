@@ -122,7 +122,7 @@ async def come_back(
         person = await asyncio.to_thread(sign_in, directory.write, directory.settings, claims, address_of(request))
     except (LoginRefused, GatewayError) as refusal:
         return await _refused(request, refusal)
-    directory.keys.forget()  # Their role may be another one now.
+    await asyncio.to_thread(directory.keys.catch_up)  # Their role may be another one now.
     response = await open_session(request, person.user_id, None, way_back)
     forget(response, request, ATTEMPT_COOKIE, ATTEMPT_PATH)
     return response

@@ -69,7 +69,7 @@ async def open_coordination(
         orjson.dumps(facts),
         on_change=lambda other: log.info("gateway", name=other, is_there=other in membership.members),
     )
-    revoked = RevokedKeys(coordinator, keys.forget)
+    revoked = RevokedKeys(coordinator, keys.drop_refused)
     untold = _Untold(revoked)
     try:
         # Without it keys go by the database alone until the coordinator answers.

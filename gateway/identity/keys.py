@@ -3,12 +3,13 @@
 import hmac
 import math
 import secrets
+import threading
 import time
 import uuid
+from collections import OrderedDict
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
 
 from sqlalchemy import ColumnElement, or_, update
 from sqlalchemy.orm import Session
@@ -16,6 +17,8 @@ from sqlalchemy.orm import Session
 from gateway.identity import audit, people
 from gateway.identity.audit import MACHINE, Actor
 from gateway.identity.caller import OWNER, Caller
+from gateway.identity.key_cache import CACHE_MAX, CACHE_S, KeyCache
+from gateway.identity.key_changes import KeyChanges
 from gateway.identity.key_queries import caller_of, named, one, with_people
 from gateway.identity.key_rows import ANY, KeyRow, KeyTerms, as_row
 from gateway.identity.races import refusing_what_others_did
@@ -23,12 +26,6 @@ from gateway.identity.tables import api_key_table, person_table
 from gateway.settings.base import LaneName
 
 KEY_PREFIX = "mr-"
-# How long a revoked key may still be answered by a gateway that has seen it, and a wrong one is known to be wrong.
-CACHE_S = 5.0
-CACHE_MAX = 10_000
-# How long a key that was valid is still answered while the database says nothing.
-OUTAGE_S = 600.0
-_AGAIN_S = 1.0
 ROWS_MAX = 10_000
 KEY_LASTS_MAX_S = 10 * 366 * 86_400
 
@@ -46,20 +43,12 @@ class IssuedKey:
     row: KeyRow
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """A valid key: the database is not asked until `fresh_until_s`; in an outage it holds to `known_until_s`."""
-
-    caller: Caller
-    fresh_until_s: float
-    known_until_s: float
-
-
 class Keys:
     """Makes, finds and revokes keys. Looking one up costs a dictionary access while it is cached.
 
     The cache goes by the token itself, which is in memory with every request anyway; a hash would take longer than
-    all else that the lookup does.
+    all else that the lookup does. A caller stays in it for as long as `catch_up` is called and finds no change of
+    its key, person or limits; otherwise for CACHE_S.
     """
 
     def __init__(
@@ -73,28 +62,25 @@ class Keys:
         self._read = read
         self._write = write
         self._clock = clock
-        self._cache: dict[str, _Known] = {}
-        self._wrong: dict[str, float] = {}
+        self._cache = KeyCache(clock)
+        self._changes = KeyChanges(read)
+        self._catching_up = threading.Lock()
+        self._wrong: OrderedDict[str, float] = OrderedDict()
         self.refused: Container[str] = ()
         """Ids of keys that are refused whatever the database says of them."""
         self.on_revoked: Callable[[Sequence[str]], None] | None = None
         """Told the ids of keys that were revoked here, in the thread that did it."""
 
     def cached(self, token: str) -> Caller | None:
-        """The caller of a token seen within the last CACHE_S seconds."""
-        found = self._cache.get(token)
-        return found.caller if found and found.fresh_until_s > self._clock() else None
+        """The caller of a token, unless the database has to be asked."""
+        return self._cache.get(token)
 
     def last_known(self, token: str) -> Caller | None:
         """The caller of a token that was valid when the database last answered, at most OUTAGE_S ago.
 
         For use while it does not answer; `cached` has the caller for a moment then, so that not everybody asks.
         """
-        found, now_s = self._cache.get(token), self._clock()
-        if found is None or found.known_until_s <= now_s:
-            return None
-        self._cache[token] = replace(found, fresh_until_s=min(now_s + _AGAIN_S, found.known_until_s))
-        return found.caller
+        return self._cache.last_known(token)
 
     def knows(self, token: str) -> bool:
         """Whether the token was valid when it was last looked up; what a wrong one never was."""
@@ -105,19 +91,18 @@ class Keys:
         if not token or len(token) > _TOKEN_MAX or self._wrong.get(token, 0.0) > self._clock():
             return None
         digest, now_ns = self._digest(token), time.time_ns()
+        drops, read_s = self._cache.drops, self._clock()
         column = api_key_table.c
         replaced = (column.previous_digest == digest) & (column.previous_until_ns > now_ns)
         with self._read() as session:
             row, caller = caller_of(session, or_(column.digest == digest, replaced), now_ns)
-        if row is None or row.key_id in self.refused:
-            self._cache.pop(token, None)
-            _remember(self._wrong, token, self._clock() + CACHE_S)
+        if row is None or caller is None or row.key_id in self.refused:
+            self._cache.remove(token)
+            self._note_wrong(token)
             return None
         ends_ns = row.expires_ns if row.digest == digest else _first(row.expires_ns, row.previous_until_ns)
-        now_s, lasts_s = self._clock(), math.inf if ends_ns is None else (ends_ns - now_ns) / 1e9
-        assert caller, "a key has one"
-        known = _Known(caller, now_s + min(CACHE_S, lasts_s), now_s + min(OUTAGE_S, lasts_s))
-        _remember(self._cache, token, known)
+        lasts_s = math.inf if ends_ns is None else (ends_ns - now_ns) / 1e9
+        self._cache.put(token, caller, read_s=read_s, lasts_s=lasts_s, drops=drops)
         return caller
 
     def find_by_id(self, key_id: str) -> Caller | None:
@@ -127,10 +112,19 @@ class Keys:
         with self._read() as session:
             return caller_of(session, api_key_table.c.key_id == key_id, time.time_ns())[1]
 
-    def forget(self) -> None:
-        """Ask the database again for each key: something that keys depend on has changed."""
-        self._cache.clear()
-        self._wrong.clear()
+    def catch_up(self) -> None:
+        """Read what has changed, here or elsewhere, and drop the callers that it concerns. Asks the database."""
+        with self._catching_up:
+            begun_s = self._clock()
+            changed = self._changes.read()
+            if changed is None or changed:
+                self._cache.drop(changed)
+                self._wrong.clear()
+            self._cache.confirm(begun_s)
+
+    def drop_refused(self) -> None:
+        """There are more refused keys than before."""
+        self._cache.drop_keys(self.refused)
 
     @property
     def session_secret(self) -> bytes:
@@ -208,7 +202,7 @@ class Keys:
             session.execute(changed.values(values))
             row = one(session, before.key_id)
             _record(session, by, "key.rotate", before, row)
-        self.forget()
+        self._drop([row.key_id])
         return IssuedKey(token, row)
 
     def change(
@@ -226,7 +220,7 @@ class Keys:
             session.execute(order.values(values))
             row = one(session, before.key_id)
             _record(session, by, "key.change", before, row)
-        self.forget()
+        self._drop([row.key_id])
         return row
 
     def revoke(self, key_id_or_prefix: str, by: Actor = MACHINE) -> int:
@@ -252,9 +246,19 @@ class Keys:
             return [as_row(row) for row in session.execute(query)]
 
     def _tell_revoked(self, key_ids: Sequence[str]) -> None:
-        self.forget()
+        self._drop(key_ids)
         if self.on_revoked and key_ids:
             self.on_revoked(key_ids)
+
+    def _drop(self, key_ids: Sequence[str]) -> None:
+        self._cache.drop_keys(key_ids)
+        self._wrong.clear()
+
+    def _note_wrong(self, token: str) -> None:
+        self._wrong[token] = self._clock() + CACHE_S
+        self._wrong.move_to_end(token)
+        if len(self._wrong) > CACHE_MAX:
+            self._wrong.popitem(last=False)
 
     def _digest(self, token: str) -> str:
         return hmac.new(self._secret, token.encode("utf-8", "surrogateescape"), sha256).hexdigest()
@@ -281,12 +285,6 @@ def _record(session: Session, by: Actor, action: str, before: KeyRow | None, aft
         before=before.facts() if before else None,
         after=after.facts() if after else None,
     )
-
-
-def _remember(table: dict[str, Any], token: str, value: Any) -> None:
-    if len(table) >= CACHE_MAX:
-        table.clear()
-    table[token] = value
 
 
 def _first(one_ns: int | None, other_ns: int | None) -> int | None:

@@ -7,7 +7,8 @@ import pytest
 from sqlalchemy import text
 
 from gateway.database import open_engine, read_sessions, write_sessions
-from gateway.identity.keys import CACHE_S, KEY_PREFIX, Keys
+from gateway.identity.key_cache import CACHE_S
+from gateway.identity.keys import KEY_PREFIX, Keys
 from gateway.identity.secret import check_secret, load_secret
 from gateway.settings import IdentitySettings, SettingsInvalid
 

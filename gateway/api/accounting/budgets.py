@@ -72,9 +72,9 @@ async def set_budget(authority: Manager, _: Key, wanted: NewBudget) -> Facts:
     def change() -> None:
         refuse_own(authority, quota.scope)
         authority.directory.quotas.set(quota, authority.actor)
+        authority.services.keys.catch_up()
 
     await asyncio.to_thread(change)
-    authority.services.keys.forget()
     return await authority.services.books.look(lambda session: budget_facts(session, quota))
 
 
@@ -88,7 +88,7 @@ async def remove_budget(
     def change() -> None:
         refuse_own(authority, quota.scope)
         authority.directory.quotas.remove(quota, authority.actor)
+        authority.services.keys.catch_up()
 
     await asyncio.to_thread(change)
-    authority.services.keys.forget()
     return {"removed": {"scope": scope, "span": span, "model": model}}

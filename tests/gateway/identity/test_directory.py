@@ -14,8 +14,8 @@ from gateway.identity.audit import Actor, Filter
 from gateway.identity.caller import Caller
 from gateway.identity.directory import Directory
 from gateway.identity.gate import ADDRESSES_MAX, Gate, WrongKeys
+from gateway.identity.key_cache import CACHE_MAX, CACHE_S
 from gateway.identity.key_rows import KeyTerms
-from gateway.identity.keys import CACHE_MAX, CACHE_S
 from gateway.identity.quotas import parse_quota
 from gateway.limits.quotas import Quota
 
@@ -42,7 +42,7 @@ def test_a_caller_has_all_that_key_person_and_organization_say(directory: Direct
     assert set(caller.quotas) == limits
     directory.quotas.set(Quota("person:bob", "tokens", 7, "day", "m/1"), ANN)
     directory.quotas.remove(Quota("organization:lab", "spend", 0, "month"), ANN)
-    directory.keys.forget()
+    directory.keys.catch_up()
     changed = directory.keys.find(issued.token)
     assert changed
     assert [quota.amount for quota in changed.quotas if quota.scope == "person:bob"] == [7]
@@ -65,7 +65,7 @@ def test_a_rotated_key_keeps_its_id_and_its_old_text_for_the_grace_time(
     callers = {directory.keys.find(token) for token in (first.token, second.token)}
     assert {caller and caller.key_id for caller in callers} == {first.row.key_id}
     _let_pass(3601, monkeypatch)
-    directory.keys.forget()
+    directory.keys.catch_up()
     assert directory.keys.find(first.token) is None
     assert directory.keys.find(second.token)
     with pytest.raises(NotFound):
@@ -92,13 +92,13 @@ def test_whoever_is_removed_comes_in_with_no_key_and_is_the_same_person_when_bac
     opened = directory.sessions.open("bob", ANN)
     assert directory.sessions.find(opened)
     directory.people.remove("bob", ANN)
-    directory.keys.forget()
+    directory.keys.catch_up()
     assert directory.keys.find(token) is None
     assert directory.sessions.find(opened) is None
     with pytest.raises(Conflict, match="people add bob"):
         directory.keys.issue("k", ("pool",), user_id="bob")
     directory.people.add("bob", by=ANN)
-    directory.keys.forget()
+    directory.keys.catch_up()
     assert directory.keys.find(token)
 
 
@@ -245,9 +245,10 @@ def test_wrong_keys_are_remembered_for_a_moment_and_within_bounds(
     for number in range(3):
         assert directory.keys.find(f"mr-{number}") is None
     keys = directory.keys
-    keys._wrong.update({f"mr-x{number}": 1e9 for number in range(CACHE_MAX)})
+    keys._wrong.update({f"mr-x{number}": 1e9 for number in range(CACHE_MAX - 3)})
     assert keys.find("mr-other") is None
-    assert len(keys._wrong) <= CACHE_MAX
+    assert len(keys._wrong) == CACHE_MAX
+    assert {"mr-1", "mr-other"} <= keys._wrong.keys()
     assert keys.find("x" * 100_000) is None
     assert keys.find(token)
 
