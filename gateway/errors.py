@@ -34,9 +34,9 @@ class GatewayError(Exception):
     def quoting(self, message: str) -> Self:
         """With a message for the caller alone, since it has a backend's own words: they may repeat the prompt.
 
-        Logs write `str(error)`, which stays as it was.
+        Logs write `str(error)`, which stays as it was. Paths and names of an operator's machine are removed.
         """
-        self.message = message
+        self.message = without_internals(message)
         return self
 
 

@@ -42,10 +42,10 @@ class Caller:
     @property
     def payer(self) -> Payer:
         """Whose credits pay: the person's, and the organization's for as long as the person belongs to it."""
-        return Payer(self.user_id, self.organization_id, is_own_use=self._is_own_use)
+        return Payer(self.user_id, self.organization_id)
 
     @property
-    def _is_own_use(self) -> bool:
-        """Whether the providers' keys are the caller's own: an admin of this gateway with a spending limit."""
+    def owns_provider_keys(self) -> bool:
+        """Whether this is an admin of this gateway with a spending limit, who needs no credits for providers."""
         is_operator = self.role == "admin" and self.organization_id == HOME
         return is_operator and any(quota.measure == "spend" and not quota.model for quota in self.quotas)

@@ -102,14 +102,17 @@ async def _cover(services: Services, trip: Trip, amount_nano: int) -> None:
 
 
 async def _hold(services: Services, trip: Trip, amount_nano: int) -> Hold | None:
-    payer = trip.caller.payer
-    if trip.offer is not None and trip.offer.lane == "market":
-        # Whoever is buyer and seller would turn credits that were given into money.
+    lane, payer = trip.offer.lane if trip.offer else "", trip.caller.payer
+    if lane == "market":
+        # A user who is both buyer and seller would turn promotional credits into money.
         payer = payer._replace(takes_lots=False)
-        if trip.hold and trip.hold.takes_lots:
-            # Put aside for a provider that was asked before: another lease's part, free again.
-            services.books.leases.end(trip.hold, 0)
-            trip.hold = None
+    elif lane == "cloud":
+        # What sellers earn is paid out: only providers may be paid at this gateway's expense.
+        payer = payer._replace(is_own_use=trip.caller.owns_provider_keys)
+    if trip.hold and (trip.hold.takes_lots, trip.hold.is_own_use) != (payer.takes_lots, payer.is_own_use):
+        # The hold was for an endpoint that was asked before. It belongs to another lease; free it.
+        services.books.leases.end(trip.hold, 0)
+        trip.hold = None
     if trip.hold is None:
         return await services.books.hold(trip.call.id, payer, amount_nano) if amount_nano else None
     return await services.books.grow(trip.hold, amount_nano) if amount_nano > trip.hold.amount_nano else trip.hold

@@ -16,6 +16,7 @@ from gateway.lanes.base import Call, Meter
 from gateway.lanes.kept import Kept, data_of
 from gateway.lanes.tokens import read_usage
 from gateway.lanes.transcript import Transcript, generated, read_leniently
+from gateway.redaction import error_without_internals
 
 HEAD = ("id", "object", "created", "model", "system_fingerprint")
 """What all events of a stream have in common."""
@@ -175,10 +176,11 @@ class StreamReader:
     def _read(self, chunk: bytes) -> bytes:
         """Look at each event; returns the chunk, less what is not for the caller."""
         if DONE in chunk or (_USAGE in chunk and _has_usage(chunk)):
-            return b"".join(map(self._passed, events_of(chunk)))
-        for data in data_of(chunk):
-            self._note(data)
-        return chunk
+            chunk = b"".join(map(self._passed, events_of(chunk)))
+        else:
+            for data in data_of(chunk):
+                self._note(data)
+        return b"".join(map(_without_internals, events_of(chunk))) if self._error else chunk
 
     def _passed(self, event: bytes) -> bytes:
         """What the caller gets of an event; notes what it says."""
@@ -242,6 +244,13 @@ def events_of(chunk: bytes) -> list[bytes]:
     """The chunk cut between its events, each with the empty line behind it."""
     *events, rest = chunk.split(_END)
     return [*(event + _END for event in events), rest]
+
+
+def _without_internals(event: bytes) -> bytes:
+    """An event that tells of an error, without what belongs to the operator's machine."""
+    data = next(iter(data_of(event)), b"")
+    cleaned = error_without_internals(data) if b'"error"' in data else data
+    return event if cleaned == data else b"data: %b\n\n" % cleaned
 
 
 def _has_usage(chunk: bytes) -> bool:

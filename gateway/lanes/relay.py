@@ -13,6 +13,7 @@ from gateway.lanes.refusals import check_messages, failure_of, is_failure, raise
 from gateway.lanes.upstream import Upstream
 from gateway.lanes.whole import WholeReader
 from gateway.openai import GENERATES, Kind
+from gateway.redaction import error_without_internals
 
 # Whole answers up to this are held until they are whole: a backend that breaks off can still be replaced.
 HELD_BYTES_MAX = 2**20
@@ -231,6 +232,8 @@ class RelayBody:
             raise failure_of(self._upstream.name, self.status, b"".join(self._held), self._retry_after)
         if self.status == 200 and (error := self._reader.refusal):
             raise_error(self._upstream.name, error)
+        if self.status >= 400 and self._is_holding:
+            self._held = [error_without_internals(b"".join(self._held))]
         # What broke off before the caller has seen any of it can be asked of another backend. What is paid for is
         # delivered as far as it came.
         if self._problem and (not self._held or self._holds_whole or not self._upstream.is_paid):

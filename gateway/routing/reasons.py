@@ -6,6 +6,7 @@ from typing import Any
 
 from accounting.money import format_usd
 from gateway.lanes.base import Offer
+from gateway.redaction import without_internals
 from gateway.routing.policy import Objection
 from gateway.routing.prediction import Prediction
 from gateway.settings.base import FOREIGN
@@ -67,7 +68,7 @@ def of_decision(first: Sequence[tuple[Offer, Prediction]], rejected: Sequence[tu
     if len(first) > 1:
         second, foretold = first[1]
         if second.lane == "cluster" and second.state == "starting":
-            return text + f"; {second.label} is not ready: {second.note}"
+            return text + f"; {second.label} is not ready: {without_internals(second.note)}"
         return text + f"; next {second.label}: {of_candidate(foretold)}"
     return text + "; the only one allowed and able"
 

@@ -41,9 +41,9 @@ class House:
         return client.post("/v1/chat/completions", json=body | fields)
 
 
-def failing(status: int) -> bytes:
+def failing(status: int, words: str = WORDS) -> bytes:
     """What asks to be left alone asks it for longer than anybody waits."""
-    content = json.dumps({"error": {"message": WORDS, "code": None}}).encode()
+    content = json.dumps({"error": {"message": words, "code": None}}).encode()
     return (
         b"HTTP/1.1 %d No\r\ncontent-type: application/json\r\nretry-after: 900\r\ncontent-length: %d\r\n\r\n%b"
         % (
@@ -76,8 +76,10 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 def scripts() -> dict[str, tuple[Any, ...]]:
     error = b"data: " + json.dumps({"error": {"message": WORDS}}).encode() + b"\n\n"
     stream = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
-    return {f"answers-{status}": (failing(status),) for status in (401, 404, 429, 500, 503)} | {
+    return {f"answers-{status}": (failing(status),) for status in (400, 401, 404, 413, 422, 429, 500, 503)} | {
+        "template": (failing(400, f"Jinja Exception: {WORDS}"),),
         "first": (stream + error, "close"),
+        "late": (stream + said("one") + error, "close"),
         "torn": (stream + said("one"), "reset"),
     }
 
@@ -85,7 +87,7 @@ def scripts() -> dict[str, tuple[Any, ...]]:
 def settings(desk: BrokenUpstream, cloud: str, keys_file: Path) -> dict[str, str]:
     backends = [
         *({"name": name, "base_url": desk.base_url, "models": [name]} for name in scripts()),
-        {"name": "attic", "base_url": "http://127.0.0.1:9/v1", "models": ["gone"]},
+        {"name": "attic", "base_url": "http://127.0.0.1:9/v1", "models": ["gone-Q4_K_M"]},
         {"name": "closed", "base_url": f"{cloud}/v1"},
     ]
     price = {"prompt_usd_per_mtok": "3", "completion_usd_per_mtok": "15", "max_output_tokens": 1000}
@@ -105,11 +107,11 @@ def settings(desk: BrokenUpstream, cloud: str, keys_file: Path) -> dict[str, str
 def refused(house: House) -> dict[str, httpx.Response]:
     """Everything that goes wrong, by what was asked; the owner's credits are there for one test of them."""
     found = {
-        script: house.ask(house.ann, script, user=script, stream=script in ("first", "torn"))
+        script: house.ask(house.ann, script, user=script, stream=script in ("first", "torn", "late"))
         for script in scripts()
     }
     return found | {
-        "no backend": house.ask(house.ann, "gone"),
+        "no backend": house.ask(house.ann, "gone-Q4_K_M"),
         "no price": house.ask(house.ann, "unpriced"),
         "no credit": house.ask(house.ann, "good"),
         "no credit, as a message": house.ann.post(
@@ -133,8 +135,10 @@ def test_callers_read_nothing_of_the_operators_machine(house: House) -> None:
         assert answer.status_code >= 400 or '"error"' in answer.text, about
         assert not (found := INTERNALS.findall(told)), (about, found, answer.text)
         assert folder not in told, (about, answer.text)
+        assert "cannot load" in answer.text or about not in ("late", "template", "answers-400"), about
     assert {answers[about].status_code for about in ("no credit", "no credit, as a message", "no pool")} == {402}
     assert answers["no credit"].json()["error"]["code"] == "insufficient_credit"
+    assert "gone-Q4_K_M" in answers["no backend"].text
     assert answers["no key"].json()["error"]["code"] == "provider_key_missing"
     # The operator finds it in the log and in the request log.
     until(lambda: any("OTHER_KEY" in line and folder in line for line in house.gateway.log) or None)

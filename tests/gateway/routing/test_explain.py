@@ -16,7 +16,7 @@ from gateway.routing.router import Router
 from gateway.services import Services
 from gateway.settings import LaneName, Settings
 from tests.databases import prepared
-from tests.gateway.routing.offers import CLOUD, POOL, Bench, call
+from tests.gateway.routing.offers import CLOUD, CLUSTER, EVERYBODY, POOL, Bench, call
 
 pytestmark = pytest.mark.anyio
 
@@ -77,3 +77,10 @@ async def test_a_question_that_is_none_is_refused_by_its_field(
     answer = await ask(services, body)
     assert answer.status_code == status, answer.text
     assert word in answer.json()["error"]["message"]
+
+
+def test_a_header_names_no_file_of_a_machine_that_is_not_ready() -> None:
+    starting = replace(CLUSTER, state="starting", note="node-1 ended: cannot read /home/op/data/identity")
+    bench = Bench(starting, POOL)
+    reason = bench.router.explain(EVERYBODY, call()).reason
+    assert "is not ready: node-1 ended: cannot read [path]" in reason
