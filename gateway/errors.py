@@ -251,14 +251,14 @@ class _Row:
     """Said instead of the error's own words, where those are for us alone."""
 
 
-# What the ledger says names accounts, amounts and files: that is for the log.
+# Errors of the ledger name accounts, amounts and files; only the log shows them.
 _NO_CREDIT = (
     "There are not enough credits for this. Lower max_tokens, or have an admin add credits. "
     "An admin of this gateway needs no credits, only a spending limit: `millrace budget set person:ID USD`."
 )
-_FROZEN = "The payments of this account are being looked into, and nothing is spent meanwhile. Ask an admin."
+_FROZEN = "The payments of this account are under review, and paid requests are blocked. Ask an admin."
 _BROKEN = "Paid requests are stopped until an admin has checked the ledger. Own machines answer as before."
-_LEDGER_BUSY = "The ledger has too much to do. Try again shortly."
+_LEDGER_BUSY = "The ledger is overloaded. Try again shortly."
 _DATABASE_AWAY = "The database does not answer or cannot be written. Try again; if this lasts, ask an admin."
 _NOT_STORED = "This gateway cannot store anything now; nothing was kept. Try again; if this lasts, ask an admin."
 _LEDGER_AWAY = "The ledger does not answer, so nothing is spent. Try again shortly."

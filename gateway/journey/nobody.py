@@ -73,7 +73,7 @@ def _unsupported(call: Call, lacking: list[Rejection]) -> FeatureUnsupported:
 
 
 def _for_good(call: Call, decision: Decision, nearest: Rejection) -> GatewayError:
-    """The request as it is will never be answered here: what of it is to blame."""
+    """This gateway can never answer the request as it is; the error names the field that causes it."""
     message = _with_remedy(f"'{call.request.model}' cannot do this here: {decision.reason}.", nearest)
     match nearest.objection.check:
         case "context":

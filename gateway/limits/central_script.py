@@ -135,7 +135,7 @@ local function others(key, have, grace)
   return leased, idle, ended
 end
 
--- The books know what was used before; what was told again is in addition to it.
+-- The ledger has what was used before; usage that processes reported again is added.
 local function count(key, have, kind, books)
   if kind == 'c' then
     have.used = have.used + books

@@ -222,12 +222,12 @@ class LeaseSource:
         now_s = self.clock()
         for (counter, order), grant in zip(orders, answer.grants, strict=True):
             counter.accept(order, grant, sent_s, now_s, is_open=answer.is_open)
-            # One that nobody knows is read up when a request needs it.
+            # The process reads an unknown counter when a request needs it.
             if counter.wants_books and not counter.is_unknown:
                 self._lookups.begin(counter)
 
     def _lose(self, generation: str) -> None:
-        """Redis has none of the counters that it had: tell it again what is under way, behind what has ended."""
+        """Redis has lost its counters: book the requests that ended, then report those that are under way."""
         before, self._standing = self._standing, Standing(generation, self._standing.processes)
         self._wake.set()
         if not before.generation:
@@ -241,7 +241,7 @@ class LeaseSource:
         self._telling = asyncio.create_task(self._tell_again(), name="limits told again")
 
     async def _tell_again(self) -> None:
-        """What had ended when it was learned is in the books from now on, and all else is told."""
+        """The ledger has the requests that ended before the loss was noticed; the process reports all others."""
         await self._settled()
         self._standing = self._standing._replace(has_told_again=True)
         self._wake.set()

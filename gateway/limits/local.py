@@ -19,7 +19,7 @@ Reader = Callable[[CounterKey, int, int | None], int]
 Raises OSError, SQLAlchemyError, TimeoutError.
 """
 
-# What a counter has that waits for the books: no change of its limit makes it something to take.
+# The value of a counter that has not been read yet. It stays negative after any change of the limit.
 _UNREAD = -(1 << 62)
 # The request that has a counter made began this much earlier at most.
 _BEGAN_NS = 10**7

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 class Order:
     """What a process reports of one counter, and wants. `left` is its own note of what it had then.
 
-    `is_again`: nobody knew the counter, and this is what the books do not have of it.
+    `is_again`: Redis did not know the counter; the order reports usage that the ledger does not have yet.
     """
 
     amount: int

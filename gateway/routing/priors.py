@@ -67,6 +67,6 @@ def _scale(size_bytes: float, than_bytes: float) -> float:
 
 
 def _middle(speeds: Sequence[Speed], usual: Speed) -> Speed:
-    """The median of each part, and never zero: what is taken for nothing can never be learned."""
+    """The median of each part, and never zero: a rate of zero would never be updated."""
     found = (median(values) for values in zip(*speeds, strict=True))
     return Speed(*(max(each, _LEAST_SHARE * floor) for each, floor in zip(found, usual, strict=True)))

@@ -1,7 +1,7 @@
 """A Responses request's tools as the functions that a chat has.
 
 The client runs functions, groups of functions (type `namespace`) and custom tools (their input is free text). Each
-becomes a function with a name of its own, and a call of it is told to the client as the tool that it sent. Other
+becomes a function with a name of its own, and the answer names a call of it by the client's own tool. Other
 types run at OpenAI or need its client protocols: they are left out, and the answer has a warning.
 """
 
