@@ -9,11 +9,24 @@
     const link = event.target.closest("a[data-drawer]");
     if (!link || event.metaKey || event.ctrlKey || event.shiftKey || event.button !== 0) return;
     event.preventDefault();
-    await htmx.ajax("GET", link.href, { target: "#request-shown", swap: "innerHTML" });
-    if (shown.childElementCount === 0) return; // what went wrong was said at the window's edge
-    drawer.showModal();
+    if (await show(link.href)) history.pushState({ drawer: true }, "", link.href);
+  });
+
+  const show = async (address) => {
+    await htmx.ajax("GET", address, { target: "#request-shown", swap: "innerHTML" });
+    if (shown.childElementCount === 0) return false; // what went wrong was said at the window's edge
+    if (!drawer.open) drawer.showModal();
     drawer.firstElementChild.scrollTop = 0;
     shown.focus();
+    return true;
+  };
+  // The drawer has the request's address: back closes it, forward opens it again, and closing it goes back.
+  drawer?.addEventListener("close", () => {
+    if (history.state?.drawer) history.back();
+  });
+  addEventListener("popstate", async (event) => {
+    if (event.state?.drawer) await show(location.href);
+    else if (drawer?.open) drawer.close();
   });
 
   let isPaused = false;

@@ -75,3 +75,21 @@ def test_what_nobody_can_price_is_not_drawn_as_nothing_saved(desktop: Page, gate
     expect(chart.locator("[data-series]").nth(2)).to_have_text(re.compile("saved against the cloud –$"))
     chart.get_by_role("button", name="Table").click()
     expect(chart.get_by_role("row").nth(1).get_by_role("cell").last).to_have_text("–")
+
+
+def test_a_request_in_the_drawer_has_an_address(desktop: Page, gateway: Gateway) -> None:
+    sign_in(desktop, gateway, "/console/requests", key=admin_key(gateway))
+    everything, drawer = desktop.url, desktop.locator("#request-drawer")
+    link = desktop.locator("a[data-drawer]").first
+    address = gateway.root + str(link.get_attribute("href"))
+    link.click()
+    expect(drawer).to_be_visible()
+    expect(desktop).to_have_url(address)
+    desktop.go_back()
+    expect(drawer).to_be_hidden()
+    expect(desktop).to_have_url(everything)
+    desktop.go_forward()
+    expect(drawer).to_be_visible()
+    desktop.keyboard.press("Escape")
+    expect(drawer).to_be_hidden()
+    expect(desktop).to_have_url(everything)
