@@ -4,7 +4,10 @@ import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
+from ssl import SSLError
 from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
 
 import msgspec
 import structlog
@@ -24,6 +27,7 @@ _TENSORS = "tensors"
 _SHA256_BYTES = 32
 # What the hub's library calls the bar that counts the bytes of all files on disk.
 _BAR_OF_ALL = "huggingface_hub.snapshot_download"
+_CONNECT_S = 2.0
 WANTED_FILES = ["*.safetensors", "*.safetensors.index.json", "*.json", "chat_template.jinja"]
 
 
@@ -67,14 +71,14 @@ def _pull(repository: str, revision: str, cache: Path, check: CheckConfig, progr
     from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
+    place: dict[str, Any] = {"revision": revision, "cache_dir": cache, "local_files_only": not is_hub_reachable()}
     try:
-        config = Path(hf_hub_download(repository, "config.json", revision=revision, cache_dir=cache))
+        config = Path(hf_hub_download(repository, "config.json", **place))
         check(read_config(config.parent))
         folder = snapshot_download(
             repository,
-            revision=revision,
-            cache_dir=cache,
             allow_patterns=WANTED_FILES,
+            **place,
             tqdm_class=_bar_that_tells(progress) if progress else None,
         )
     except LocalEntryNotFoundError:
@@ -82,6 +86,28 @@ def _pull(repository: str, revision: str, cache: Path, check: CheckConfig, progr
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         raise ModelNotFound(f"{repository}@{revision} cannot be pulled: {error}") from None
     return Path(folder)
+
+
+def is_hub_reachable() -> bool:
+    """Whether Hugging Face, or HF_ENDPOINT, takes a connection within 2 s.
+
+    Its library would try for half a minute, with a warning each time.
+    """
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return False
+    try:
+        request = Request(constants.ENDPOINT, method="HEAD")  # noqa: S310 - the operator's own setting
+        urlopen(request, timeout=_CONNECT_S).close()  # noqa: S310
+    except HTTPError:
+        pass
+    except URLError as error:
+        # What certificates are good is for the library to say.
+        return isinstance(error.reason, SSLError)
+    except OSError:
+        pass  # It is there, and slow.
+    return True
 
 
 def _bar_that_tells(progress: Progress) -> type[Any]:

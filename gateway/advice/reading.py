@@ -7,7 +7,7 @@ from typing import Any
 from cluster.errors import ModelInvalid, ModelNotFound
 from cluster.models.manifest import read_config
 from cluster.models.model_card import ModelCard, read_card
-from cluster.models.store import find_model, model_name
+from cluster.models.store import find_model, is_hub_reachable, model_name
 
 _CONFIG_BYTES_MAX = 2**20
 # Sizes are added up layer by layer, and plans look at each: nobody's config.json may make that last.
@@ -54,6 +54,8 @@ def _config(repository: str, revision: str, cache: Path) -> dict[str, Any]:
                 )
             )
         except LocalEntryNotFoundError:
+            if not is_hub_reachable():
+                raise
             path = Path(hf_hub_download(repository, "config.json", revision=revision, cache_dir=cache))
         if path.stat().st_size > _CONFIG_BYTES_MAX:
             raise ModelInvalid(f"{repository}: its config.json is longer than {_CONFIG_BYTES_MAX} bytes")

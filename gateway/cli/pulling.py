@@ -99,11 +99,12 @@ def pull_model(reference: str, cache: Path, check: Callable[[Path], object]) -> 
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
     from huggingface_hub.utils import build_hf_headers, disable_progress_bars
 
-    from cluster.models.store import WANTED_FILES
+    from cluster.models.store import WANTED_FILES, is_hub_reachable
 
     disable_progress_bars()  # Ours are others.
     repository, _, revision = reference.partition("@")
     place: dict[str, Any] = {"revision": revision or "main", "cache_dir": cache}
+    place["local_files_only"] = not is_hub_reachable()
     headers = build_hf_headers()
     try:
         config = Path(hf_hub_download(repository, "config.json", **place))

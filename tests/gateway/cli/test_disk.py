@@ -1,8 +1,11 @@
 """What is on this machine's disk: models pulled, gone on with, removed; a node that leaves; the doctor alone."""
 
 import json
+import os
 import shutil
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -54,6 +57,15 @@ def test_a_pull_is_whole_once_and_gone_when_removed(hub: Hub, tmp_path: Path) ->
     assert removed["freed_bytes"] == pulled["bytes"]
     assert not Path(pulled["folder"]).exists()
     assert millrace(tmp_path, "pull", "acme/nothing").exit_code == output.FAILED
+
+
+def test_without_a_hub_a_pull_fails_with_one_line(tmp_path: Path) -> None:
+    """The hub's library alone tries for half a minute, and says so at each try."""
+    command = [sys.executable, "-m", "gateway", "pull", "acme/none", "--data-dir", str(tmp_path)]
+    away = os.environ | {"HF_ENDPOINT": "http://127.0.0.1:9"}
+    done = subprocess.run(command, env=away, capture_output=True, text=True, timeout=300)
+    line = "error: acme/none is not on this machine and Hugging Face cannot be reached\n"
+    assert (done.returncode, done.stderr) == (output.FAILED, line)
 
 
 def test_a_pull_that_is_stopped_goes_on_where_it_was(
