@@ -6,6 +6,8 @@ from typing import Annotated
 from fastapi import Path, Query
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
+from gateway.paging import CURSOR_MAX, PAGE_MAX, Cursor
+
 _NS_MAX = 2**63 - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -19,6 +21,8 @@ Wanted = Annotated[str | None, Query(max_length=200, pattern=_TEXT)]
 Texts = Annotated[tuple[Text, ...], Field(min_length=1, max_length=1000)]
 
 
+PageCursor = Annotated[str | None, Query(max_length=CURSOR_MAX, description="`next` of the page before.")]
+PageLimit = Annotated[int, Query(ge=1, le=PAGE_MAX)]
 Since = Annotated[AwareDatetime | None, Query(description="RFC 3339, with its offset from UTC.")]
 
 
@@ -27,6 +31,11 @@ def as_ns(when: datetime | None) -> int | None:
     if when is None:
         return None
     return min(max((when - _EPOCH) // _MICROSECOND * 1_000, 0), _NS_MAX)
+
+
+def as_cursor(text: str | None, param: str) -> Cursor | None:
+    """Raises RequestInvalid."""
+    return None if text is None else Cursor.parse(text, param)
 
 
 class Body(BaseModel):

@@ -11,12 +11,13 @@ from accounting.chart import terms_of
 from accounting.errors import AccountUnknown
 from gateway.api.authority import Authority, Manager
 from gateway.api.delegation import OfSession, refuse_more_than_own
-from gateway.api.fields import Body, Named, Text, Texts, Wanted
+from gateway.api.fields import Body, Named, PageCursor, PageLimit, Text, Texts, Wanted, as_cursor
 from gateway.api.people import person_of
 from gateway.errors import NotFound, RequestInvalid, RoleForbids
 from gateway.identity.key_rows import KeyRow, KeyTerms
 from gateway.identity.keys import KEY_LASTS_MAX_S, IssuedKey
 from gateway.identity.people import Person, checked_name
+from gateway.paging import PAGE_MAX, cut
 from gateway.settings.base import LaneName, Privacy
 
 router = APIRouter(prefix="/keys")
@@ -60,10 +61,18 @@ class Rotation(Body):
 
 
 @router.get("")
-def list_keys(authority: Manager, organization: Wanted = None, user: Wanted = None) -> list[dict[str, Any]]:
-    """The keys that one administers, without their texts."""
-    rows = authority.services.keys.rows(authority.within(organization), user)
-    return [row.facts() for row in rows]
+def list_keys(
+    authority: Manager,
+    organization: Wanted = None,
+    user: Wanted = None,
+    before: PageCursor = None,
+    limit: PageLimit = PAGE_MAX,
+) -> dict[str, Any]:
+    """The keys that one administers, without their texts, newest first.
+
+    `next` is the `before` of the next page, null on the last one.
+    """
+    return key_page(authority, authority.within(organization), user, before, limit)
 
 
 @router.post("")
@@ -124,6 +133,16 @@ def revoke_key(authority: Manager, key: Named) -> dict[str, Any]:
     if not authority.services.keys.revoke(row.key_id, authority.actor):
         raise NotFound(f"no valid key has the id or prefix {key}")
     return {"revoked": row.key_id}
+
+
+def key_page(
+    authority: Authority, organization_id: str | None, user_id: str | None, before: str | None, limit: int
+) -> dict[str, Any]:
+    """Raises RequestInvalid."""
+    cursor = as_cursor(before, "before")
+    found = authority.services.keys.rows(organization_id, user_id, before=cursor, limit=limit + 1)
+    shown, last = cut(found, limit)
+    return {"keys": [row.facts() for row in shown], "next": str(last.cursor) if last else None}
 
 
 def _key_of(authority: Authority, key: str) -> KeyRow:

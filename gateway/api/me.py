@@ -9,11 +9,13 @@ from fastapi import APIRouter, Depends, Query
 from accounting.metering.usage import UsageTotal, usage_totals
 from accounting.money import format_usd
 from gateway.api.authority import Authority, Somebody
-from gateway.api.fields import Named
+from gateway.api.fields import Named, PageCursor, PageLimit
+from gateway.api.keys import key_page
 from gateway.errors import NotFound, RequestInvalid, RoleForbids
 from gateway.identity.caller import Caller
 from gateway.identity.key_queries import usage_of
 from gateway.identity.quotas import facts
+from gateway.paging import PAGE_MAX
 
 router = APIRouter(prefix="/me")
 
@@ -41,10 +43,10 @@ def show_me(me: Me) -> dict[str, Any]:
 
 
 @router.get("/keys")
-def show_my_keys(me: Me) -> list[dict[str, Any]]:
-    """One's own keys, without their texts."""
+def show_my_keys(me: Me, before: PageCursor = None, limit: PageLimit = PAGE_MAX) -> dict[str, Any]:
+    """One's own keys, without their texts, newest first; `next` is the `before` of the next page."""
     authority, caller = me
-    return [row.facts() for row in authority.services.keys.rows(user_id=caller.user_id)]
+    return key_page(authority, None, caller.user_id, before, limit)
 
 
 @router.delete("/keys/{key}")

@@ -6,9 +6,10 @@ from typing import Any
 from fastapi import APIRouter
 
 from gateway.api.authority import Authority, Manager, Operator
-from gateway.api.fields import Body, Named, Text, Wanted
+from gateway.api.fields import Body, Named, PageCursor, PageLimit, Text, Wanted, as_cursor
 from gateway.errors import Conflict, RoleForbids
 from gateway.identity.people import Organization, Person
+from gateway.paging import PAGE_MAX, cut
 from gateway.settings.base import Role
 
 router = APIRouter()
@@ -47,10 +48,21 @@ def add_organization(authority: Operator, wanted: NewOrganization) -> dict[str, 
 
 
 @router.get("/people")
-def list_people(authority: Manager, organization: Wanted = None, removed: bool = False) -> list[dict[str, Any]]:
-    """The people whom one administers; with `removed` also those who are gone."""
-    found = authority.directory.people.people(authority.within(organization), removed=removed)
-    return [asdict(person) for person in found]
+def list_people(
+    authority: Manager,
+    organization: Wanted = None,
+    removed: bool = False,
+    after: PageCursor = None,
+    limit: PageLimit = PAGE_MAX,
+) -> dict[str, Any]:
+    """The people whom one administers, oldest first; with `removed` also those who are gone.
+
+    `next` is the `after` of the next page, null on the last one.
+    """
+    within, cursor = authority.within(organization), as_cursor(after, "after")
+    found = authority.directory.people.people(within, removed=removed, after=cursor, limit=limit + 1)
+    shown, last = cut(found, limit)
+    return {"people": [asdict(person) for person in shown], "next": str(last.cursor) if last else None}
 
 
 @router.post("/people")

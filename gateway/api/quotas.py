@@ -6,10 +6,11 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from gateway.api.authority import Authority, Manager
-from gateway.api.fields import Body, Text, Wanted
+from gateway.api.fields import Body, PageLimit, Text, Wanted
 from gateway.errors import RoleForbids
 from gateway.identity.quotas import facts, parse_quota
 from gateway.limits.quotas import Measure, Span
+from gateway.paging import PAGE_MAX, cut
 
 router = APIRouter(prefix="/quotas")
 
@@ -27,9 +28,20 @@ class NewQuota(Body):
 
 
 @router.get("")
-def list_quotas(authority: Manager, organization: Wanted = None) -> list[dict[str, Any]]:
-    """Every limit of the organizations that one administers."""
-    return [facts(quota) for quota in authority.directory.quotas.rows(authority.within(organization))]
+def list_quotas(
+    authority: Manager,
+    organization: Wanted = None,
+    offset: Annotated[int, Query(ge=0, le=10**6)] = 0,
+    limit: PageLimit = PAGE_MAX,
+) -> dict[str, Any]:
+    """Limits of the organizations that one administers, by scope.
+
+    `next` is the `offset` of the next page, null on the last one.
+    """
+    within = authority.within(organization)
+    found = authority.directory.quotas.rows(within, offset=offset, limit=limit + 1)
+    shown, last = cut(found, limit)
+    return {"quotas": [facts(quota) for quota in shown], "next": offset + limit if last else None}
 
 
 @router.put("")

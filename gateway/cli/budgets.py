@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from gateway.cli import output
-from gateway.cli.serving import AsJson, DataDir, settings_from
+from gateway.cli.serving import AsJson, DataDir, PageLimit, settings_from
+from gateway.paging import PAGE_MAX, cut
 
 if TYPE_CHECKING:
     from gateway.identity.directory import Directory
@@ -23,6 +24,8 @@ _COLUMNS = ("scope", "span", "model", "amount", "spent", "left", "resets_at")
 @app.command("list")
 def show(
     scope: Annotated[str | None, typer.Argument(help="Only of this scope.")] = None,
+    limit: PageLimit = PAGE_MAX,
+    offset: Annotated[int, typer.Option(help="The next page: what the page before says.", min=0)] = 0,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -31,9 +34,15 @@ def show(
     from gateway.limits.budgets import budget_facts
 
     with open_directory(settings_from(data_dir)) as directory:
-        quotas = directory.quotas.rows() if scope is None else directory.quotas.of((_named(directory, scope),))
+        if scope is None:
+            quotas = directory.quotas.rows(measure="spend", offset=offset, limit=limit + 1)
+        else:
+            of_scope = directory.quotas.of((_named(directory, scope),))
+            quotas = [quota for quota in of_scope if quota.measure == "spend"][offset : offset + limit + 1]
+        shown, last = cut(quotas, limit)
         with directory.read() as session:
-            found = [budget_facts(session, quota) for quota in quotas if quota.measure == "spend"]
+            found = [budget_facts(session, quota) for quota in shown]
+    output.more_follow(limit, "--offset", last and offset + limit)
     output.table(_COLUMNS, [tuple(row[name] for name in _COLUMNS) for row in found], as_json=as_json)
 
 

@@ -64,7 +64,8 @@ def _models(running: dict[str, Any]) -> list[str]:
 
 
 def _keys(running: dict[str, Any]) -> list[str]:
-    return [row["prefix"] for row in peek(running, "/admin/keys") or [] if row["revoked_ns"] is None]
+    found = (peek(running, "/admin/keys") or {}).get("keys", [])
+    return [row["prefix"] for row in found if row["revoked_ns"] is None]
 
 
 def _machines(running: dict[str, Any]) -> list[str]:

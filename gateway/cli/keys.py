@@ -9,8 +9,9 @@ import typer
 from gateway.cli import output
 from gateway.cli.completing import Key
 from gateway.cli.running import BORROWED
-from gateway.cli.serving import AsJson, DataDir, settings_from
+from gateway.cli.serving import AsJson, DataDir, PageLimit, settings_from
 from gateway.limits.quotas import Measure, Span
+from gateway.paging import PAGE_MAX, Cursor, cut
 from gateway.settings import LaneName
 from gateway.settings.base import Privacy
 
@@ -60,14 +61,22 @@ def list_keys(
     everything: Annotated[
         bool, typer.Option("--all", help="Also those that were made for one command, and have ended with it.")
     ] = False,
+    limit: PageLimit = PAGE_MAX,
+    before: Annotated[str | None, typer.Option(help="The next page: what the page before says.")] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show keys, never their secret part. Example: millrace key list"""
+    """Show keys, newest first, never their secret part. Example: millrace key list --limit 50"""
     from gateway.cli.directory import open_directory
+    from gateway.identity.key_queries import KeyFilter
 
+    wanted = KeyFilter(left_out=None if everything or as_json else BORROWED)
     with open_directory(settings_from(data_dir)) as directory:
-        found = [row.facts() for row in directory.keys.rows()]
+        cursor = Cursor.parse(before) if before else None
+        rows_read = directory.keys.rows(wanted=wanted, before=cursor, limit=limit + 1)
+    shown, last = cut(rows_read, limit)
+    output.more_follow(limit, "--before", last and last.cursor)
+    found = [row.facts() for row in shown]
     if as_json:
         output.data([_for_scripts(facts) for facts in found])
         return
@@ -86,7 +95,6 @@ def list_keys(
             _day(facts["revoked_ns"]),
         )
         for facts in found
-        if everything or facts["revoked_ns"] is None or not facts["name"].startswith(BORROWED)
     ]
     output.table(columns, rows, as_json=False)
 

@@ -75,6 +75,12 @@ def _cell(cell: object) -> Text:
     return Text("" if text is None else plain(str(text)), style)
 
 
+def more_follow(limit: int, option: str, place: object) -> None:
+    """Say that only a part is shown, if there is a place where the rest begins."""
+    if place:
+        say(("note:", "bold"), f" only {limit} are shown; more follow with {option} {place}")
+
+
 def fail(message: str, code: int = FAILED) -> NoReturn:
     say(("error:", "bold red"), f" {message}")
     raise typer.Exit(code)

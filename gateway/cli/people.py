@@ -8,7 +8,8 @@ import orjson
 import typer
 
 from gateway.cli import output
-from gateway.cli.serving import AsJson, DataDir, settings_from
+from gateway.cli.serving import AsJson, DataDir, PageLimit, settings_from
+from gateway.paging import PAGE_MAX, Cursor, cut
 from gateway.settings import Settings
 from gateway.settings.base import Role
 
@@ -24,15 +25,21 @@ _PERSON = ("user_id", "organization_id", "role", "name", "email", "removed_ns")
 def list_people(
     organization: Annotated[str | None, typer.Option(help="Only of this organization.")] = None,
     removed: Annotated[bool, typer.Option("--removed", help="Also who was removed.")] = False,
+    limit: PageLimit = PAGE_MAX,
+    after: Annotated[str | None, typer.Option(help="The next page: what the page before says.")] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show people with their roles. Example: millrace people list"""
+    """Show people with their roles, oldest first. Example: millrace people list"""
     from gateway.cli.directory import open_directory
 
     with open_directory(settings_from(data_dir)) as directory:
         within = directory.people.organization(organization).organization_id if organization else None
-        found = [asdict(person) for person in directory.people.people(within, removed=removed)]
+        cursor = Cursor.parse(after, "after") if after else None
+        rows = directory.people.people(within, removed=removed, after=cursor, limit=limit + 1)
+    shown, last = cut(rows, limit)
+    output.more_follow(limit, "--after", last and last.cursor)
+    found = [asdict(person) for person in shown]
     if as_json:
         output.data(found)
     else:

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from gateway.cli import output
 from gateway.data_folder import DataFolder
 from gateway.memory import share_one_arena
+from gateway.paging import PAGE_MAX
 from gateway.settings import Settings, SettingsInvalid, read_settings
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from gateway.serving import Running
 
 DataDir = Annotated[Path | None, typer.Option(help="Folder of everything kept.", show_default=False)]
+PageLimit = Annotated[int, typer.Option(help="How many at most.", min=1, max=PAGE_MAX)]
 AsJson = Annotated[bool, typer.Option("--json", help="Data as JSON on stdout.")]
 
 SCRIPTS_KEY = "up --json"
@@ -140,17 +142,18 @@ def _first_link(running: "Running") -> str | None:
 
 def _announced_key(services: "Services", as_json: bool) -> str | None:
     """The first start's key, and with --json each later start's, which takes the place of the one before."""
+    from gateway.identity.key_queries import KeyFilter
+
     keys, lanes = services.keys, services.settings.policy.lanes
-    earlier = keys.rows()
-    if not earlier:
+    if not keys.rows(limit=1):
         return keys.create("first key", lanes)
     if not as_json:
         return None
     name = _scripts_key(services.settings)
+    earlier = [key for key in keys.rows(wanted=KeyFilter(name=name)) if key.revoked_ns is None]
     token = keys.create(name, lanes)
     for key in earlier:
-        if key.name == name and key.revoked_ns is None:
-            keys.revoke(key.key_id)
+        keys.revoke(key.key_id)
     return token
 
 

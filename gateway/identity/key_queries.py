@@ -1,9 +1,10 @@
 """How keys are asked for: with the person whose they are, and only while both are valid."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, and_, literal_column, or_, select
+from sqlalchemy import ColumnElement, Row, Select, and_, literal, literal_column, not_, or_, select
 from sqlalchemy.orm import Session
 
 from accounting.tables import usage_table
@@ -11,7 +12,49 @@ from gateway.errors import Conflict, NotFound
 from gateway.identity import quotas
 from gateway.identity.caller import Caller
 from gateway.identity.key_rows import KeyRow, as_caller, as_row
+from gateway.identity.people import mentions
 from gateway.identity.tables import api_key_table, person_table
+from gateway.settings.base import LaneName, Privacy
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFilter:
+    """What the keys have in common; None and an empty text are all there are.
+
+    `text` is looked for in name, prefix, id and owner. `opens` are the keys that open something now, or those that
+    do not. Revoked keys whose names begin with `left_out` are left out.
+    """
+
+    user_id: str | None = None
+    organization_id: str | None = None
+    name: str | None = None
+    lane: LaneName | None = None
+    privacy: Privacy | None = None
+    text: str = ""
+    opens: bool | None = None
+    left_out: str | None = None
+
+    def conditions(self, now_ns: int) -> list[ColumnElement[bool]]:
+        key = api_key_table.c
+        equal = (
+            (key.user_id, self.user_id),
+            (person_table.c.organization_id, self.organization_id),
+            (key.name, self.name),
+            (key.privacy, self.privacy),
+        )
+        found: list[ColumnElement[bool]] = [column == value for column, value in equal if value is not None]
+        if self.lane is not None:
+            found.append((literal(",") + key.lanes + ",").contains(f",{self.lane},"))
+        if self.text:
+            found.append(mentions(self.text, key.name, key.prefix, key.key_id, key.user_id))
+        if self.opens is not None:
+            found.append(is_valid(now_ns) if self.opens else not_(is_valid(now_ns)))
+        if self.left_out is not None:
+            found.append(or_(key.revoked_ns.is_(None), not_(key.name.startswith(self.left_out, autoescape=True))))
+        return found
+
+
+ALL = KeyFilter()
 
 
 def with_people() -> Select[Any]:

@@ -8,6 +8,7 @@ from sqlalchemy import Row
 
 from gateway.identity.caller import Caller
 from gateway.limits.quotas import Quota
+from gateway.paging import Cursor
 from gateway.settings.base import LaneName, Privacy
 
 
@@ -56,6 +57,10 @@ class KeyRow:
     revoked_ns: int | None
     previous_until_ns: int | None
     is_guest: bool = False
+
+    @property
+    def cursor(self) -> Cursor:
+        return Cursor(self.created_ns, self.key_id)
 
     def facts(self) -> dict[str, Any]:
         """Flat and without anything secret: for the audit log, the admin API and the command line."""

@@ -10,8 +10,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import Literal
 
-from sqlalchemy import ColumnElement, or_, update
+from sqlalchemy import ColumnElement, func, or_, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from gateway.identity import audit, people
@@ -19,10 +20,11 @@ from gateway.identity.audit import MACHINE, Actor
 from gateway.identity.caller import OWNER, Caller
 from gateway.identity.key_cache import CACHE_MAX, CACHE_S, KeyCache
 from gateway.identity.key_changes import KeyChanges
-from gateway.identity.key_queries import caller_of, named, one, with_people
+from gateway.identity.key_queries import ALL, KeyFilter, caller_of, is_valid, named, one, with_people
 from gateway.identity.key_rows import ANY, KeyRow, KeyTerms, as_row
 from gateway.identity.races import refusing_what_others_did
 from gateway.identity.tables import api_key_table, person_table
+from gateway.paging import Cursor
 from gateway.settings.base import LaneName
 
 KEY_PREFIX = "mr-"
@@ -235,15 +237,43 @@ class Keys:
         with self._read() as session:
             return one(session, key_id_or_prefix)
 
-    def rows(self, organization_id: str | None = None, user_id: str | None = None) -> list[KeyRow]:
-        """Keys of an organization, of a person, or all, oldest first; at most ROWS_MAX."""
-        query = with_people().order_by(api_key_table.c.created_ns).limit(ROWS_MAX)
-        if organization_id is not None:
-            query = query.where(person_table.c.organization_id == organization_id)
-        if user_id is not None:
-            query = query.where(api_key_table.c.user_id == user_id)
+    def rows(
+        self,
+        organization_id: str | None = None,
+        user_id: str | None = None,
+        wanted: KeyFilter = ALL,
+        *,
+        before: Cursor | None = None,
+        limit: int = ROWS_MAX,
+    ) -> list[KeyRow]:
+        """Keys of an organization, of a person, or all, newest first; at most ROWS_MAX.
+
+        `before` is the cursor of the last one known, for the next page.
+        """
+        column = api_key_table.c
+        query = with_people().where(*_bounds(organization_id, user_id), *wanted.conditions(time.time_ns()))
+        query = query.order_by(column.created_ns.desc(), column.key_id.desc()).limit(min(limit, ROWS_MAX))
+        if before is not None:
+            query = query.where(tuple_(column.created_ns, column.key_id) < (before.at_ns, before.name))
         with self._read() as session:
             return [as_row(row) for row in session.execute(query)]
+
+    def count(
+        self, organization_id: str | None = None, user_id: str | None = None, wanted: KeyFilter = ALL
+    ) -> int:
+        """How many keys `rows` has on all its pages."""
+        query = with_people().where(*_bounds(organization_id, user_id), *wanted.conditions(time.time_ns()))
+        with self._read() as session:
+            return session.scalar(select(func.count()).select_from(query.subquery())) or 0
+
+    def opening(self, of: Literal["user_id", "organization_id"], names: Sequence[str]) -> dict[str, int]:
+        """How many keys of each of these people or organizations open something now."""
+        column = person_table.c[of]
+        joined = api_key_table.join(person_table, person_table.c.user_id == api_key_table.c.user_id)
+        query = select(column, func.count()).select_from(joined).group_by(column)
+        with self._read() as session:
+            rows = session.execute(query.where(column.in_(names), is_valid(time.time_ns())))
+            return {row[0]: row[1] for row in rows}
 
     def _tell_revoked(self, key_ids: Sequence[str]) -> None:
         self._drop(key_ids)
@@ -262,6 +292,11 @@ class Keys:
 
     def _digest(self, token: str) -> str:
         return hmac.new(self._secret, token.encode("utf-8", "surrogateescape"), sha256).hexdigest()
+
+
+def _bounds(organization_id: str | None, user_id: str | None) -> list[ColumnElement[bool]]:
+    """Whose keys are seen, whatever is wanted of them."""
+    return KeyFilter(user_id=user_id, organization_id=organization_id).conditions(0)
 
 
 def _revoke(session: Session, which: ColumnElement[bool], by: Actor) -> list[str]:

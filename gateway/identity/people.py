@@ -2,11 +2,11 @@
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, func, select, update
+from sqlalchemy import ColumnElement, delete, func, or_, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from accounting.ledger.balances import balances
@@ -16,6 +16,7 @@ from gateway.identity.audit import MACHINE, Actor
 from gateway.identity.caller import GUESTS, HOME, OWNER
 from gateway.identity.races import refusing_what_others_did
 from gateway.identity.tables import organization_table, password_link_table, password_table, person_table
+from gateway.paging import Cursor
 from gateway.settings.base import Role
 
 NAME_MAX = 100
@@ -44,6 +45,10 @@ class Person:
     role: Role
     created_ns: int
     removed_ns: int | None = None
+
+    @property
+    def cursor(self) -> Cursor:
+        return Cursor(self.created_ns, self.user_id)
 
 
 class People:
@@ -77,15 +82,49 @@ class People:
             _record(session, by, "organization.add", f"organization:{made.organization_id}", made)
         return made
 
-    def people(self, organization_id: str | None = None, *, removed: bool = False) -> list[Person]:
-        """The people of an organization or all, those who were removed only if asked for; at most ROWS_MAX."""
-        query = select(*_COLUMNS).order_by(person_table.c.created_ns, person_table.c.user_id).limit(ROWS_MAX)
-        if organization_id is not None:
-            query = query.where(person_table.c.organization_id == organization_id)
-        if not removed:
-            query = query.where(person_table.c.removed_ns.is_(None))
+    def people(
+        self,
+        organization_id: str | None = None,
+        text: str = "",
+        *,
+        removed: bool = False,
+        after: Cursor | None = None,
+        limit: int = ROWS_MAX,
+    ) -> list[Person]:
+        """The people of an organization or all, oldest first, those who were removed only if asked for.
+
+        `text` is looked for in id, name, address and organization. `after` is the cursor of the last one known,
+        for the next page. At most ROWS_MAX.
+        """
+        column = person_table.c
+        query = select(*_COLUMNS).order_by(column.created_ns, column.user_id).limit(min(limit, ROWS_MAX))
+        if after is not None:
+            query = query.where(tuple_(column.created_ns, column.user_id) > (after.at_ns, after.name))
         with self._read() as session:
-            return [Person(*row) for row in session.execute(query)]
+            return [Person(*row) for row in session.execute(query.where(*_wanted(organization_id, text, removed)))]
+
+    def count(self, organization_id: str | None = None, text: str = "") -> int:
+        """How many people are here whom `people` has on all its pages."""
+        query = select(func.count()).select_from(person_table).where(*_wanted(organization_id, text, False))
+        with self._read() as session:
+            return session.scalar(query) or 0
+
+    def number_in(self, organization_ids: Sequence[str]) -> dict[str, int]:
+        """How many people are here of each of these organizations."""
+        column = person_table.c
+        query = select(column.organization_id, func.count()).group_by(column.organization_id)
+        here = (column.organization_id.in_(organization_ids), column.removed_ns.is_(None))
+        with self._read() as session:
+            return {row[0]: row[1] for row in session.execute(query.where(*here))}
+
+    def names(self, user_ids: Sequence[str]) -> dict[str, str]:
+        """What those of them who are here are called, by their ids."""
+        column = person_table.c
+        query = select(column.user_id, column.name).where(
+            column.user_id.in_(user_ids), column.removed_ns.is_(None)
+        )
+        with self._read() as session:
+            return {row[0]: row[1] for row in session.execute(query)}
 
     def person(self, user_id: str) -> Person:
         """Raises NotFound, also for who was removed."""
@@ -241,6 +280,24 @@ def _refuse_known_email(session: Session, made: Person) -> None:
     others = awaits_sign_in(made.email) & (person_table.c.user_id != made.user_id)
     if session.execute(select(person_table.c.user_id).where(others)).first():
         raise Conflict(f"email: somebody else is known as {made.email} already", param="email")
+
+
+def mentions(text: str, *columns: ColumnElement[str]) -> ColumnElement[bool]:
+    """Whether a text is in one of the columns, in small letters or capitals. SQLite folds those of ASCII alone."""
+    spelled = sorted({text, text.lower(), text.upper(), text.title()})
+    return or_(*(column.icontains(each, autoescape=True) for column in columns for each in spelled))
+
+
+def _wanted(organization_id: str | None, text: str, removed: bool) -> list[ColumnElement[bool]]:
+    column = person_table.c
+    found: list[ColumnElement[bool]] = []
+    if organization_id is not None:
+        found.append(column.organization_id == organization_id)
+    if not removed:
+        found.append(column.removed_ns.is_(None))
+    if text:
+        found.append(mentions(text, column.user_id, column.name, column.email, column.organization_id))
+    return found
 
 
 def organization_named(session: Session, id_or_name: str) -> Organization:

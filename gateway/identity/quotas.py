@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import ColumnElement, delete, func, literal, or_, select
 from sqlalchemy.orm import Session
 
 from accounting.errors import AmountInvalid
@@ -83,12 +83,41 @@ class Quotas:
         self._read = read
         self._write = write
 
-    def rows(self, organization_id: str | None = None) -> list[Quota]:
-        """Every limit, or those of an organization, its people, teams and their keys."""
+    def rows(
+        self,
+        organization_id: str | None = None,
+        measure: Measure | None = None,
+        *,
+        offset: int = 0,
+        limit: int = QUOTAS_MAX,
+    ) -> list[Quota]:
+        """Limits of all, or of an organization, its people, teams and their keys; at most QUOTAS_MAX."""
+        column = quota_table.c
+        ordered = select(quota_table).order_by(column.scope, column.measure, column.span, column.model)
+        query = ordered.where(*_wanted(organization_id, measure)).offset(offset).limit(min(limit, QUOTAS_MAX))
         with self._read() as session:
-            if organization_id is not None:
-                return of_scopes(session, _scopes_within(session, organization_id))
-            return [_as_quota(row) for row in session.execute(select(quota_table).limit(QUOTAS_MAX))]
+            return [_as_quota(row) for row in session.execute(query)]
+
+    def scopes(
+        self,
+        organization_id: str | None = None,
+        measure: Measure | None = None,
+        *,
+        offset: int = 0,
+        limit: int = QUOTAS_MAX,
+    ) -> list[str]:
+        """What the limits of `rows` are on, each once; at most QUOTAS_MAX after `offset`."""
+        scope = quota_table.c.scope
+        query = select(scope).where(*_wanted(organization_id, measure)).distinct().order_by(scope)
+        with self._read() as session:
+            return list(session.scalars(query.offset(offset).limit(min(limit, QUOTAS_MAX))))
+
+    def teams(self, organization_id: str) -> list[str]:
+        """The teams of an organization that have limits; at most QUOTAS_MAX."""
+        scope = quota_table.c.scope
+        query = select(scope).where(_is_team_of(organization_id)).distinct().order_by(scope).limit(QUOTAS_MAX)
+        with self._read() as session:
+            return list(session.scalars(query))
 
     def of(self, scopes: Sequence[str]) -> list[Quota]:
         with self._read() as session:
@@ -164,19 +193,27 @@ def _organization_of(session: Session, scope: str) -> str:
     return found
 
 
-def _scopes_within(session: Session, organization_id: str) -> list[str]:
-    person, key = person_table.c, api_key_table.c
-    people = session.scalars(select(person.user_id).where(person.organization_id == organization_id)).all()
-    keys = session.scalars(
-        select(key.key_id)
-        .join(person_table, person.user_id == key.user_id)
-        .where(person.organization_id == organization_id)
-    ).all()
-    # Not by the keys' departments: a team may have a limit before it has a key.
-    scope, beginning = quota_table.c.scope, f"team:{organization_id}/"
-    teams = session.scalars(select(scope).where(func.substr(scope, 1, len(beginning)) == beginning).distinct())
-    names = [f"organization:{organization_id}", *teams, *(f"person:{user}" for user in people)]
-    return names + [f"key:{key_id}" for key_id in keys]
+def _wanted(organization_id: str | None, measure: Measure | None) -> list[ColumnElement[bool]]:
+    found: list[ColumnElement[bool]] = [] if measure is None else [quota_table.c.measure == measure]
+    return found if organization_id is None else [*found, _is_of(organization_id)]
+
+
+def _is_of(organization_id: str) -> ColumnElement[bool]:
+    scope, person, key = quota_table.c.scope, person_table.c, api_key_table.c
+    people = select(literal("person:") + person.user_id).where(person.organization_id == organization_id)
+    keys = select(literal("key:") + key.key_id).join(person_table, person.user_id == key.user_id)
+    return or_(
+        scope == f"organization:{organization_id}",
+        _is_team_of(organization_id),
+        scope.in_(people),
+        scope.in_(keys.where(person.organization_id == organization_id)),
+    )
+
+
+def _is_team_of(organization_id: str) -> ColumnElement[bool]:
+    """Not by the keys' departments: a team may have a limit before it has a key."""
+    beginning = f"team:{organization_id}/"
+    return func.substr(quota_table.c.scope, 1, len(beginning)) == beginning
 
 
 def _key_of(quota: Quota) -> dict[str, str]:

@@ -6,8 +6,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, func, literal, literal_column, or_, select, tuple_
 
 from accounting.tables import usage_table
-from gateway.errors import RequestInvalid
 from gateway.identity.tables import api_key_table, person_table
+from gateway.paging import Cursor
 from gateway.records.tables import request_table
 
 SCANNED_MAX = 100_000
@@ -15,9 +15,6 @@ SCANNED_MAX = 100_000
 WALKED_MAX = 2000
 """So many of the newest rows are looked through first for what some people asked: by their keys' index all that
 they ever asked is read and sorted."""
-
-_STARTED_NS_MAX = 2**63 - 1
-_REQUEST_ID_MAX = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,26 +46,6 @@ class RequestFilter:
     def is_of_people(self) -> bool:
         """Whether it is of several keys, whose rows are apart in the index."""
         return self.key_id is None and not (self.user_id is None and self.organization_id is None)
-
-
-@dataclass(frozen=True, slots=True)
-class Cursor:
-    """Where a page ended: the next one has what is older."""
-
-    started_ns: int
-    request_id: str
-
-    def __str__(self) -> str:
-        return f"{self.started_ns}.{self.request_id}"
-
-    @classmethod
-    def parse(cls, text: str) -> "Cursor":
-        """Raises RequestInvalid for what no page has given out."""
-        started, _, request_id = text.partition(".")
-        is_number = started.isascii() and started.isdigit() and len(started) <= len(str(_STARTED_NS_MAX))
-        if not is_number or int(started) > _STARTED_NS_MAX or len(request_id) > _REQUEST_ID_MAX:
-            raise RequestInvalid("before: take it from the page before, or leave it out", param="before")
-        return cls(int(started), request_id)
 
 
 def first_out_of_sight(before: Cursor | None) -> Select[Any]:
@@ -111,7 +88,7 @@ def conditions(wanted: RequestFilter, *, is_walked: bool = False) -> list[Column
 
 def older_than(before: Cursor) -> ColumnElement[bool]:
     place = tuple_(request_table.c.started_ns, request_table.c.request_id)
-    return place < (before.started_ns, before.request_id)
+    return place < (before.at_ns, before.name)
 
 
 def _is_of(people: Select[tuple[str]], is_walked: bool) -> ColumnElement[bool]:

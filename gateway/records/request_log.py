@@ -19,9 +19,9 @@ from sqlalchemy.orm import Session
 from accounting.ledger.inserting import Row as Values
 from accounting.ledger.inserting import insert_rows
 from gateway.database import allow_s
+from gateway.paging import Cursor
 from gateway.records.decisions import pack, sentence, unpack
 from gateway.records.request_filter import (
-    Cursor,
     RequestFilter,
     among_newest,
     conditions,

@@ -84,7 +84,7 @@ def test_the_owner_gets_the_only_slot(gateway: Gateway, key: str) -> None:
             row = gateway.record(guest.headers["x-request-id"])
             assert (row["lane"], row["outcome"], row["error"]) == ("cluster", "interrupted", "preempted")
             assert 0 < row["completion_tokens"] < 900
-    usage = {row["key_id"]: row for row in gateway.admin("/admin/keys")}[row["key_id"]]
+    usage = {row["key_id"]: row for row in gateway.admin("/admin/keys")["keys"]}[row["key_id"]]
     assert (usage["prefix"], usage["is_guest"]) == (key[:10], True)
 
 

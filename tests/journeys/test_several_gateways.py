@@ -349,7 +349,7 @@ def test_credits_that_a_killed_gateway_had_put_aside_come_back(house: House) -> 
 
 
 def _key_id(gateway: Gateway, key: str) -> str:
-    (key_id,) = (row["key_id"] for row in gateway.admin("/admin/keys") if key.startswith(row["prefix"]))
+    (key_id,) = (row["key_id"] for row in gateway.admin("/admin/keys")["keys"] if key.startswith(row["prefix"]))
     return str(key_id)
 
 

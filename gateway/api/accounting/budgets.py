@@ -16,6 +16,7 @@ from gateway.api.quotas import refuse_own
 from gateway.identity.quotas import of_scopes
 from gateway.limits.budgets import budget_facts
 from gateway.limits.quotas import Quota
+from gateway.paging import cut
 
 router = APIRouter(prefix="/accounting/v1/budgets", route_class=KeyedRoute)
 
@@ -45,23 +46,25 @@ async def list_budgets(
     """
 
     def read(session: Session) -> Facts:
-        found = _found(authority, session, scope)
         # A look into the usage rows for each: so many at a time.
-        shown = [budget_facts(session, quota) for quota in found[offset : offset + limit]]
-        return {"data": shown, "next": offset + limit if len(found) > offset + limit else None}
+        shown, last = cut(_found(authority, session, scope, offset, limit + 1), limit)
+        return {
+            "data": [budget_facts(session, quota) for quota in shown],
+            "next": offset + limit if last else None,
+        }
 
     return await authority.services.books.look(read)
 
 
-def _found(authority: Somebody, session: Session, scope: str | None) -> list[Quota]:
-    if scope is not None:
-        wanted = scope_of(authority, scope)
-        found = authority.directory.quotas.rows() if wanted is None else of_scopes(session, (wanted,))
-    elif authority.caller is not None:
+def _found(authority: Somebody, session: Session, scope: str | None, offset: int, limit: int) -> list[Quota]:
+    wanted = None if scope is None else scope_of(authority, scope)
+    if wanted is not None:
+        found = of_scopes(session, (wanted,))
+    elif scope is None and authority.caller is not None:
         found = list(authority.caller.quotas)
     else:
-        found = authority.directory.quotas.rows()
-    return [quota for quota in found if quota.measure == "spend"]
+        return authority.directory.quotas.rows(measure="spend", offset=offset, limit=limit)
+    return [quota for quota in found if quota.measure == "spend"][offset : offset + limit]
 
 
 @router.put("")

@@ -61,11 +61,14 @@ async def test_an_organization_is_set_up_and_each_step_is_in_the_log_once(serve:
             me = await made(bob, "GET", "/admin/me")
             assert (me["person"]["role"], me["quotas"]) == ("admin", [quota | {"model": None}])
             await made(bob, "POST", "/admin/people", user="cyd")
-            assert {person["user_id"] for person in await made(bob, "GET", "/admin/people")} == {"bob", "cyd"}
+            assert {person["user_id"] for person in (await made(bob, "GET", "/admin/people"))["people"]} == {
+                "bob",
+                "cyd",
+            }
             rotated = await made(bob, "POST", f"/admin/keys/{key['prefix']}/rotate", grace_s=0)
             assert (await bob.get("/admin/me")).status_code == 401
         async with served.bearer(rotated["api_key"]) as bob:
-            assert (await made(bob, "GET", "/admin/me/keys"))[0]["key_id"] == key["key_id"]
+            assert (await made(bob, "GET", "/admin/me/keys"))["keys"][0]["key_id"] == key["key_id"]
             assert await made(bob, "GET", "/admin/me/usage") == []
             changed = await made(bob, "PATCH", f"/admin/keys/{key['key_id']}", priority=10)
             assert (changed["priority"], changed["models"]) == (10, ["a"])

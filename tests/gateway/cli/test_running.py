@@ -39,7 +39,7 @@ def ending(process: "subprocess.Popen[str]") -> Iterator[None]:
 
 
 def keys(gateway: Gateway) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = gateway.admin("/admin/keys")
+    found: list[dict[str, Any]] = gateway.admin("/admin/keys")["keys"]
     return [key for key in found if key["name"].startswith(BORROWED)]
 
 

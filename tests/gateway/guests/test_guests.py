@@ -112,7 +112,7 @@ async def test_guests_leave_no_trace_but_their_usage(home: House) -> None:
     assert (await receive(await send(home.running, stream=True))).status == 200  # the owner's one is there still
     await until(lambda: services.bookkeeper.waiting == 0, 60)
     rows = [row for row in (await home.admin("GET", "/admin/requests")).json() if row["lane"] == "pool"]
-    keys = {row["key_id"]: row for row in (await home.admin("GET", "/admin/keys")).json()}
+    keys = {row["key_id"]: row for row in (await home.admin("GET", "/admin/keys")).json()["keys"]}
     assert [keys[row["key_id"]]["is_guest"] for row in rows] == [False, True, True]
     assert keys[rows[1]["key_id"]]["user"] == GUESTS
     assert rows[1]["completion_tokens"] > 0
@@ -244,7 +244,7 @@ async def test_a_key_ends_with_the_next_one_and_with_the_gateway(tmp_path: Path)
         later = (await home.admin("POST", "/admin/guest-key")).json()
         replaced = (await home.come("short")).result()
         assert (replaced.status, code_of(replaced)) == (401, "invalid_api_key")
-        valid = [row for row in (await home.admin("GET", "/admin/keys")).json() if row["is_guest"]]
+        valid = [row for row in (await home.admin("GET", "/admin/keys")).json()["keys"] if row["is_guest"]]
         assert [row["revoked_ns"] is None for row in valid] == [False, True]
     async with house(tmp_path) as home:
         forgotten = House(home.running, home.backend, later["key"])

@@ -53,17 +53,16 @@ def _look(session: Session, visitor: Visitor, start: int) -> dict[str, Any]:
 
 def _others(session: Session, visitor: Visitor, start: int) -> list[LimitLine]:
     """Limits on money of everybody whom the visitor may administer, the fullest of the page first."""
-    scopes = _scopes(visitor)[start : start + PAGE_ROWS]
+    scopes = _scopes(visitor, start, PAGE_ROWS)
     found = [line for line in limit_lines(session, scopes) if line.quota.measure == "spend"]
     return sorted(found, key=lambda line: -line.percent)
 
 
 def _has_more(visitor: Visitor, start: int) -> bool:
-    return len(_scopes(visitor)) > start + PAGE_ROWS
+    return bool(_scopes(visitor, start + PAGE_ROWS, 1))
 
 
-def _scopes(visitor: Visitor) -> list[str]:
+def _scopes(visitor: Visitor, start: int, limit: int) -> list[str]:
     if not visitor.may_administer:
         return []
-    quotas = visitor.directory.quotas.rows(visitor.authority.within(None))
-    return sorted({quota.scope for quota in quotas if quota.measure == "spend"})
+    return visitor.directory.quotas.scopes(visitor.authority.within(None), "spend", offset=start, limit=limit)

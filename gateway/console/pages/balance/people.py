@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -17,13 +18,14 @@ from gateway.console.pages.balance.asking import refuse_weak_key
 from gateway.console.pages.keys.fields import Plain
 from gateway.console.rendering import page
 from gateway.identity.people import Organization, Person
+from gateway.paging import CURSOR_MAX, Cursor, cut
 
 PAGE_ROWS = 50
 _POOLS_MAX = 200
 
 router = APIRouter(prefix="/people")
 
-Start = Annotated[int, Query(ge=0, le=10**6)]
+After = Annotated[str, Query(max_length=CURSOR_MAX, description="The cursor that the page before gave.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,30 +47,29 @@ class PoolMoney:
 
 
 @router.get("")
-async def show(visitor: Manager, text: Plain = "", start: Start = 0) -> Response:
-    """Raises RoleForbids for whoever may not see others' money."""
+async def show(visitor: Manager, text: Plain = "", after: After = "") -> Response:
+    """Raises RequestInvalid, RoleForbids for whoever may not see others' money."""
     refuse_weak_key(visitor)
-    values = await asyncio.to_thread(_look, visitor, text.strip(), start)
-    return page("balance/people.html", visitor, text=text, start=start, rows=PAGE_ROWS, tab="people", **values)
+    text, cursor = text.strip(), Cursor.parse(after, "after") if after else None
+    values = await asyncio.to_thread(_look, visitor, text, cursor)
+    return page("balance/people.html", visitor, text=text, is_first=cursor is None, tab="people", **values)
 
 
-def _look(visitor: Visitor, text: str, start: int) -> dict[str, Any]:
+def _look(visitor: Visitor, text: str, after: Cursor | None) -> dict[str, Any]:
     within = visitor.authority.within(None)
-    known = sorted(visitor.directory.people.people(within), key=lambda person: person.user_id)
-    words = text.casefold()
-    found = [
-        person for person in known if words in f"{person.user_id} {person.name} {person.email or ''}".casefold()
-    ]
-    pools = [each for each in visitor.directory.people.organizations() if within in (None, each.organization_id)]
+    people = visitor.directory.people
+    shown, last = cut(people.people(within, text, after=after, limit=PAGE_ROWS + 1), PAGE_ROWS)
+    pools = [each for each in people.organizations() if within in (None, each.organization_id)]
     with visitor.directory.read() as session:
         return {
-            "people": _money_of(session, visitor, found[start : start + PAGE_ROWS]),
-            "found": len(found),
+            "people": _money_of(session, visitor, shown),
+            "found": people.count(within, text),
+            "next": str(last.cursor) if last else None,
             "pools": [_pool_of(session, pool) for pool in pools[:_POOLS_MAX]],
         }
 
 
-def _money_of(session: Session, visitor: Visitor, people: list[Person]) -> list[PersonMoney]:
+def _money_of(session: Session, visitor: Visitor, people: Sequence[Person]) -> list[PersonMoney]:
     """Three questions to the database, whatever their number."""
     payers = {person.user_id: Payer(person.user_id, person.organization_id) for person in people}
     purses = purses_of(session, list(payers.values()), time.time_ns())

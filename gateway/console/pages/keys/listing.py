@@ -1,7 +1,6 @@
-"""Keys: who has which, what they did this month, and how much of their limits is gone; live."""
+"""Keys: who has which, what they did this month, and how much of their limits is gone; in pages, and live."""
 
 import asyncio
-import time
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
@@ -11,10 +10,14 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from gateway.console.access import Viewer, Visitor
 from gateway.console.live import LivePage, Points, Region, live_response
 from gateway.console.pages.keys.fields import Plain
-from gateway.console.pages.keys.figures import OPENS, KeyState, key_lines, state_of
+from gateway.console.pages.keys.figures import key_lines
 from gateway.console.rendering import page
+from gateway.identity import key_queries
+from gateway.identity.key_queries import ALL
 from gateway.identity.key_rows import KeyRow
+from gateway.identity.keys import ROWS_MAX
 from gateway.identity.people import Person
+from gateway.paging import CURSOR_MAX, Cursor, cut
 from gateway.settings.base import LaneName, Privacy
 
 PAGE_ROWS = 50
@@ -24,11 +27,12 @@ _EVERY_S = 10.0
 router = APIRouter(prefix="/console/keys")
 
 Which = Literal["valid", "ended", "all"]
+_OPENS: dict[Which, bool | None] = {"valid": True, "ended": False, "all": None}
 
 
 @dataclass(frozen=True, slots=True)
 class KeyFilter:
-    """Which keys are shown; every part narrows. `text` is looked for in name, prefix, id and owner."""
+    """Which keys are shown; every part narrows. `before` is the cursor that the page before gave."""
 
     which: Which = "valid"
     text: str = ""
@@ -36,7 +40,7 @@ class KeyFilter:
     user: str | None = None
     organization: str | None = None
     privacy: Privacy | None = None
-    start: int = 0
+    before: str = ""
 
     def query(self, **changed: object) -> str:
         """As it stands in an address; what changes is named."""
@@ -44,20 +48,15 @@ class KeyFilter:
         found = {name: value for name, value in (asdict(self) | changed).items() if value != usual[name]}
         return f"?{urlencode(found)}" if found else ""
 
-    def passes(self, row: KeyRow, state: KeyState) -> bool:
-        if self.which != "all" and (state in OPENS) != (self.which == "valid"):
-            return False
-        if self.lane is not None and self.lane not in row.lanes:
-            return False
-        for wanted, found in (
-            (self.user, row.user_id),
-            (self.organization, row.organization_id),
-            (self.privacy, row.terms.privacy),
-        ):
-            if wanted not in (None, found):
-                return False
-        words = f"{row.name} {row.prefix} {row.key_id} {row.user_id}".casefold()
-        return self.text.casefold() in words
+    def wanted(self) -> key_queries.KeyFilter:
+        return key_queries.KeyFilter(
+            user_id=self.user,
+            organization_id=self.organization,
+            lane=self.lane,
+            privacy=self.privacy,
+            text=self.text,
+            opens=_OPENS[self.which],
+        )
 
 
 def _filter(
@@ -67,9 +66,12 @@ def _filter(
     user: Plain | None = None,
     organization: Plain | None = None,
     privacy: Privacy | None = None,
-    start: Annotated[int, Query(ge=0, le=10**6)] = 0,
+    before: Annotated[str, Query(max_length=CURSOR_MAX)] = "",
 ) -> KeyFilter:
-    return KeyFilter(which, text.strip(), lane or None, user or None, organization or None, privacy, start)
+    """Raises RequestInvalid."""
+    if before:
+        Cursor.parse(before)
+    return KeyFilter(which, text.strip(), lane or None, user or None, organization or None, privacy, before)
 
 
 Wanted = Annotated[KeyFilter, Depends(_filter)]
@@ -96,41 +98,40 @@ async def _values(visitor: Visitor, wanted: KeyFilter) -> dict[str, Any]:
 
 def _look(visitor: Visitor, wanted: KeyFilter) -> dict[str, Any]:
     """One page of the keys that the visitor may see, newest first."""
-    now_ns, rows, people = time.time_ns(), rows_of(visitor), names_of(visitor)
-    found = [row for row in reversed(rows) if wanted.passes(row, state_of(row, people, now_ns))]
-    shown = found[wanted.start : wanted.start + PAGE_ROWS]
+    before = Cursor.parse(wanted.before) if wanted.before else None
+    shown, last = cut(rows_of(visitor, wanted.wanted(), before, PAGE_ROWS + 1), PAGE_ROWS)
+    names = visitor.directory.people.names(sorted({row.user_id for row in shown}))
     with visitor.directory.read() as session:
-        lines = key_lines(session, shown, people)
-    after = wanted.start + PAGE_ROWS
+        lines = key_lines(session, shown, names)
     return {
         "lines": lines,
         "is_manager": visitor.is_manager,
-        "found": len(found),
-        "has_any": bool(rows),
-        "next_start": after if len(found) > after else None,
+        "found": visitor.services.keys.count(*_bounds(visitor), wanted.wanted()),
+        "has_any": bool(lines) or bool(rows_of(visitor, limit=1)),
+        "next": str(last.cursor) if last else None,
     }
 
 
-def rows_of(visitor: Visitor) -> list[KeyRow]:
-    """Everybody's keys for the house, an organization's for its admins, one's own for all others."""
-    if visitor.is_manager:
-        return visitor.services.keys.rows(visitor.authority.within(None))
-    return visitor.services.keys.rows(user_id=visitor.caller.user_id)
+def rows_of(
+    visitor: Visitor, wanted: key_queries.KeyFilter = ALL, before: Cursor | None = None, limit: int = ROWS_MAX
+) -> list[KeyRow]:
+    """Everybody's keys for the house, an organization's for its admins, one's own for all others; newest first."""
+    return visitor.services.keys.rows(*_bounds(visitor), wanted, before=before, limit=limit)
 
 
-def opening_rows(visitor: Visitor) -> list[KeyRow]:
+def opening_rows(visitor: Visitor, limit: int = ROWS_MAX) -> list[KeyRow]:
     """Those of the keys that open something just now."""
-    now_ns, people = time.time_ns(), names_of(visitor)
-    return [row for row in rows_of(visitor) if state_of(row, people, now_ns) in OPENS]
+    return rows_of(visitor, key_queries.KeyFilter(opens=True), limit=limit)
 
 
-def people_of(visitor: Visitor) -> list[Person]:
+def people_of(visitor: Visitor, limit: int) -> list[Person]:
     """Whom the visitor may see, of those who are here."""
     people = visitor.directory.people
     if visitor.is_manager:
-        return people.people(visitor.authority.within(None))
+        return people.people(visitor.authority.within(None), limit=limit)
     return [people.person(visitor.caller.user_id)]
 
 
-def names_of(visitor: Visitor) -> dict[str, str]:
-    return {person.user_id: person.name for person in people_of(visitor)}
+def _bounds(visitor: Visitor) -> tuple[str | None, str | None]:
+    """Of which organization, and whose, are the keys that the visitor may see."""
+    return (visitor.authority.within(None), None) if visitor.is_manager else (None, visitor.caller.user_id)

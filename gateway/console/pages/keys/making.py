@@ -21,6 +21,9 @@ from gateway.identity.people import Person
 from gateway.identity.quotas import parse_quota
 from gateway.settings.base import LaneName
 
+# Of more than so many a person is named, not chosen.
+PEOPLE_OFFERED = 200
+
 router = APIRouter(prefix="/new")
 
 
@@ -62,13 +65,14 @@ def _made(authority: Authority, wanted: NewKeyForm) -> dict[str, Any]:
 
 
 async def _page(visitor: Visitor, form: Form[NewKeyForm], status: int = 200) -> Response:
-    people: Sequence[Person] = await asyncio.to_thread(people_of, visitor)
+    people: Sequence[Person] = await asyncio.to_thread(people_of, visitor, PEOPLE_OFFERED + 1)
     return page(
         "keys/new.html",
         visitor,
         status,
         form=form,
         people=people,
+        offered=PEOPLE_OFFERED,
         lanes=get_args(LaneName),
         tab="keys",
     )

@@ -1,7 +1,6 @@
 """Organizations: people who share limits; and how people sign in from outside."""
 
 import asyncio
-from collections import Counter
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -15,10 +14,11 @@ from gateway.console.pages.keys.asking import asked
 from gateway.console.pages.keys.fields import OrganizationForm
 from gateway.console.pages.keys.figures import limit_lines
 from gateway.console.pages.keys.limits import KINDS
-from gateway.console.pages.keys.listing import opening_rows
 from gateway.console.rendering import go, page
 
 router = APIRouter(prefix="/organizations")
+
+_PEOPLE_SHOWN = 100
 
 
 @router.get("")
@@ -51,14 +51,12 @@ async def _list(visitor: Visitor, form: Form[OrganizationForm], status: int = 20
 
 def _look(visitor: Visitor) -> dict[str, Any]:
     directory, within = visitor.directory, visitor.authority.within(None)
-    people = directory.people.people(within)
-    keys = opening_rows(visitor)
+    organizations = [one for one in directory.people.organizations() if within in (None, one.organization_id)]
+    ids = [one.organization_id for one in organizations]
     return {
-        "organizations": [
-            one for one in directory.people.organizations() if within in (None, one.organization_id)
-        ],
-        "people_in": Counter(person.organization_id for person in people),
-        "keys_in": Counter(row.organization_id for row in keys),
+        "organizations": organizations,
+        "people_in": directory.people.number_in(ids),
+        "keys_in": directory.keys.opening("organization_id", ids),
         "identity": directory.settings,
         "redirect_address": f"{root_of(visitor.request)}/console/oidc/callback",
     }
@@ -69,16 +67,15 @@ def _look_at(visitor: Visitor, organization_id: str) -> dict[str, Any]:
     directory, authority = visitor.directory, visitor.authority
     authority.over(organization_id, f"organization {organization_id}")
     organization = directory.people.organization(organization_id)
-    scopes = {quota.scope for quota in directory.quotas.rows(organization.organization_id)}
-    teams = sorted(scope for scope in scopes if scope.startswith("team:"))
     with directory.read() as session:
         own = limit_lines(session, [f"organization:{organization.organization_id}"])
-        of_teams = limit_lines(session, teams)
+        of_teams = limit_lines(session, directory.quotas.teams(organization.organization_id))
     return {
         "organization": organization,
         "limits": own,
         "of_teams": of_teams,
-        "people": directory.people.people(organization.organization_id),
+        "people": directory.people.people(organization.organization_id, limit=_PEOPLE_SHOWN),
+        "people_count": directory.people.count(organization.organization_id),
         "may_set": visitor.may_administer and visitor.is_operator,
         "may_set_teams": visitor.may_administer,
     }

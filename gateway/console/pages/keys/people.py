@@ -1,7 +1,6 @@
 """People: who is there and how they sign in; added, given another role, sent a link for a password, removed."""
 
 import asyncio
-from collections import Counter
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -16,10 +15,9 @@ from gateway.console.pages.keys.browsers import shown_browser
 from gateway.console.pages.keys.fields import Nothing, PersonForm, Plain, RoleForm
 from gateway.console.pages.keys.figures import key_lines, limit_lines
 from gateway.console.pages.keys.limits import KINDS
-from gateway.console.pages.keys.listing import opening_rows
 from gateway.console.rendering import go, page
 from gateway.identity.passwords import LINK_LASTS_S, address_of
-from gateway.identity.people import Person
+from gateway.paging import CURSOR_MAX, Cursor, cut
 
 router = APIRouter(prefix="/people")
 
@@ -29,10 +27,11 @@ _PAGE_ROWS = 100
 
 @router.get("")
 async def show_people(
-    visitor: Manager, text: Plain = "", start: Annotated[int, Query(ge=0, le=10**6)] = 0
+    visitor: Manager, text: Plain = "", after: Annotated[str, Query(max_length=CURSOR_MAX)] = ""
 ) -> Response:
+    """Raises RequestInvalid."""
     form: Form[PersonForm] = Form.showing(role="member", organization=visitor.caller.organization_id)
-    return await _list(visitor, form, text=text.strip(), start=start)
+    return await _list(visitor, form, text=text.strip(), after=after)
 
 
 @router.post("")
@@ -91,29 +90,26 @@ async def make_link(request: Request, visitor: Operator, user: Named) -> Respons
 
 
 async def _list(
-    visitor: Visitor, form: Form[PersonForm], status: int = 200, *, text: str = "", start: int = 0
+    visitor: Visitor, form: Form[PersonForm], status: int = 200, *, text: str = "", after: str = ""
 ) -> Response:
-    values = await asyncio.to_thread(_look, visitor, text, start)
-    return page("keys/people.html", visitor, status, form=form, text=text, start=start, tab="people", **values)
+    values = await asyncio.to_thread(_look, visitor, text, Cursor.parse(after, "after") if after else None)
+    values |= {"text": text, "is_first": not after}
+    return page("keys/people.html", visitor, status, form=form, tab="people", **values)
 
 
-def _look(visitor: Visitor, text: str, start: int) -> dict[str, Any]:
+def _look(visitor: Visitor, text: str, after: Cursor | None) -> dict[str, Any]:
     directory, within = visitor.directory, visitor.authority.within(None)
     organizations = [one for one in directory.people.organizations() if within in (None, one.organization_id)]
-    found = [one for one in directory.people.people(within) if text.casefold() in _words_of(one)]
-    after = start + _PAGE_ROWS
+    found = directory.people.people(within, text, after=after, limit=_PAGE_ROWS + 1)
+    shown, last = cut(found, _PAGE_ROWS)
     return {
-        "people": found[start:after],
-        "found": len(found),
-        "next_start": after if len(found) > after else None,
+        "people": shown,
+        "found": directory.people.count(within, text),
+        "next": str(last.cursor) if last else None,
         "organizations": organizations,
-        "keys_of": Counter(row.user_id for row in opening_rows(visitor)),
+        "keys_of": directory.keys.opening("user_id", [person.user_id for person in shown]),
         "with_password": directory.passwords.with_one(),
     }
-
-
-def _words_of(person: Person) -> str:
-    return f"{person.user_id} {person.name} {person.email or ''} {person.organization_id}".casefold()
 
 
 async def _one(
@@ -136,7 +132,7 @@ async def _one(
 
 def _look_at(visitor: Visitor, user: str) -> dict[str, Any]:
     directory, person = visitor.directory, person_of(visitor.authority, user)
-    keys = [row for row in reversed(directory.keys.rows(user_id=user)) if row.revoked_ns is None]
+    keys = [row for row in directory.keys.rows(user_id=user) if row.revoked_ns is None]
     with directory.read() as session:
         lines = key_lines(session, keys[:_KEYS_SHOWN], {user: person.name})
         limits = limit_lines(session, [f"person:{user}"])

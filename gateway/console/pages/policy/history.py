@@ -12,9 +12,9 @@ from fastapi import APIRouter, Query, Response
 from gateway.console.access import Manager
 from gateway.console.pages.keys.fields import Plain
 from gateway.console.pages.keys.limits import place_of
-from gateway.console.pages.keys.listing import rows_of
 from gateway.console.rendering import page
 from gateway.identity.audit import Entry, Filter
+from gateway.identity.key_queries import names_of
 
 router = APIRouter(prefix="/history")
 
@@ -56,7 +56,10 @@ async def show_history(
 
     def look() -> tuple[list[Entry], dict[str, str]]:
         found = visitor.directory.audit.entries(wanted, before_seq=before, limit=PAGE_ROWS + 1)
-        return found, {f"key:{row.key_id}": f"key {row.name}" for row in rows_of(visitor)}
+        kinds = (entry.target.partition(":") for entry in found)
+        ids = sorted({name for kind, _, name in kinds if kind == "key"})
+        with visitor.directory.read() as session:
+            return found, {f"key:{key_id}": f"key {name}" for key_id, name in names_of(session, ids).items()}
 
     found, names = await asyncio.to_thread(look)
     shown = found[:PAGE_ROWS]

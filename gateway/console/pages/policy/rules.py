@@ -30,8 +30,7 @@ def _look(visitor: Visitor) -> dict[str, Any]:
     keys = opening_rows(visitor)
     lanes = Counter(lane for row in keys for lane in row.lanes)
     privacy = Counter(row.terms.privacy for row in keys)
-    quotas = visitor.directory.quotas.rows(visitor.authority.within(None))
-    scopes = sorted({quota.scope for quota in quotas})
+    scopes = visitor.directory.quotas.scopes(visitor.authority.within(None))
     with visitor.directory.read() as session:
         limits = limit_lines(session, scopes[:_LIMITS_SHOWN])
     settings = visitor.services.settings

@@ -120,6 +120,6 @@ def _models(visitor: Visitor) -> list[str]:
 
 
 def _keys(visitor: Visitor) -> list[tuple[str, str]]:
-    rows = reversed(opening_rows(visitor)[-KEYS_SHOWN:])
+    rows = opening_rows(visitor, KEYS_SHOWN)
     named = [(row.key_id, f"{row.name} of {row.user_id} ({row.prefix}…)") for row in rows]
     return [("", "you, as you are signed in"), *named]

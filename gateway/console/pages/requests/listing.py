@@ -14,7 +14,8 @@ from gateway.console.pages.requests.wanted import LANES, Wanted, read_wanted, vi
 from gateway.console.rendering import page
 from gateway.errors import RequestInvalid
 from gateway.identity.key_queries import names_of
-from gateway.records.request_filter import Cursor, RequestFilter
+from gateway.paging import Cursor
+from gateway.records.request_filter import RequestFilter
 from gateway.records.request_log import RequestPage
 from gateway.services import Services
 
@@ -84,8 +85,8 @@ def _look(services: Services, wanted: RequestFilter, before: Cursor | None) -> d
 def _keys(visitor: Visitor, chosen: str) -> list[tuple[str, str]]:
     """What to choose a key from: the newest, and the one that is chosen."""
     bound = visible_to(visitor).key_id
-    rows = [row for row in rows_of(visitor) if bound in (None, row.key_id)][-_KEYS_SHOWN:]
-    named = [(row.key_id, f"{row.name} ({row.prefix}…)") for row in reversed(rows)]
+    rows = [visitor.services.keys.row(bound)] if bound else rows_of(visitor, limit=_KEYS_SHOWN)
+    named = [(row.key_id, f"{row.name} ({row.prefix}…)") for row in rows]
     if chosen and chosen not in dict(named):
         named.insert(0, (chosen, chosen))
     return [("", "any"), *named]

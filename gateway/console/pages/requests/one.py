@@ -16,7 +16,7 @@ from gateway.console.pages.requests.wanted import visible_to
 from gateway.console.rendering import page, pages_of, partial
 from gateway.errors import NotFound
 from gateway.identity.key_queries import names_of
-from gateway.records.request_filter import Cursor
+from gateway.paging import Cursor
 from gateway.records.request_log import ROWS_MAX, RequestEntry, RequestLog
 
 router = APIRouter(prefix="/console/requests")

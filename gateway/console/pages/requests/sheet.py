@@ -12,7 +12,8 @@ from accounting.money import format_usd
 from gateway.console.access import Viewer
 from gateway.console.pages.requests.wanted import read_wanted, visible_to
 from gateway.errors import RequestInvalid
-from gateway.records.request_filter import Cursor, RequestFilter
+from gateway.paging import Cursor
+from gateway.records.request_filter import RequestFilter
 from gateway.records.request_log import RequestEntry, RequestLog
 from gateway.records.sheets import as_csv
 

@@ -1,0 +1,40 @@
+"""Pages of a list: where one ended, and what of the rows that were read it shows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from gateway.errors import RequestInvalid
+
+PAGE_MAX = 1000
+CURSOR_MAX = 600
+
+_AT_NS_MAX = 2**63 - 1
+_NAME_MAX = 512
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """The time and the id of the last row of a page; the next page begins after it."""
+
+    at_ns: int
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.at_ns}.{self.name}"
+
+    @classmethod
+    def parse(cls, text: str, param: str = "before") -> "Cursor":
+        """Raises RequestInvalid for what no page has given out."""
+        at, _, name = text.partition(".")
+        is_number = at.isascii() and at.isdigit() and len(at) <= len(str(_AT_NS_MAX))
+        if not is_number or int(at) > _AT_NS_MAX or len(name) > _NAME_MAX or "\x00" in name:
+            raise RequestInvalid(f"{param}: take it from the page before, or leave it out", param=param)
+        return cls(int(at), name)
+
+
+def cut(found: Sequence[T], limit: int) -> tuple[Sequence[T], T | None]:
+    """What a page shows of the `limit` + 1 rows that were asked for, and its last row if more follow."""
+    return found[:limit], found[limit - 1] if len(found) > limit else None
