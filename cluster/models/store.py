@@ -3,6 +3,7 @@
 import hashlib
 import os
 from collections.abc import Callable
+from http.client import HTTPException
 from pathlib import Path
 from ssl import SSLError
 from typing import Any
@@ -105,8 +106,8 @@ def is_hub_reachable() -> bool:
     except URLError as error:
         # What certificates are good is for the library to say.
         return isinstance(error.reason, SSLError)
-    except OSError:
-        pass  # It is there, and slow.
+    except (OSError, HTTPException, ValueError):
+        pass  # It is slow, no web server, or no address: the library names the problem.
     return True
 
 

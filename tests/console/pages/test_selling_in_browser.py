@@ -165,7 +165,7 @@ def test_the_wizard_in_every_look(page: Page, gateway: Gateway) -> None:
     page.get_by_label("The house", exact=True).fill(gateway.root)
     assert_accessible(page)
     page.get_by_role("button", name="Check", exact=True).click()
-    expect(page.get_by_text("It can be listed", exact=True)).to_be_visible()
+    expect(page.get_by_text("It can be listed once your key at the house is given", exact=True)).to_be_visible()
     assert_accessible(page)
     # A step can be gone back to, and has what was answered.
     page.get_by_role("link", name="Price").click()
