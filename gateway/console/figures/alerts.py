@@ -78,7 +78,7 @@ def of_lanes(offers: Iterable[Offer]) -> list[Alert]:
 
 def of_silent(backends: Iterable[tuple[str, str]]) -> list[Alert]:
     """Backends of the pool, by name and why, silent since the start: no model of theirs is known."""
-    remedy = "Start it, correct its address, or remove it with `millrace pool remove`"
+    remedy = "Start it, correct its address, or remove it with `millrace pool remove NAME`"
     return [
         Alert("warn", f"pool:{name} has not answered since the gateway started: {why}", remedy, "/console/models")
         for name, why in backends
