@@ -139,7 +139,8 @@ async def test_the_machine_prints_the_first_link_and_one_for_anybody(
         running = Running(
             "http://10.0.0.1:8000/v1", "http://10.0.0.1:8000/console", Target("h", 1), served.services
         )
-        link = _first_password(running).removeprefix("choose one within an hour: http://10.0.0.1:8000")
+        told = "choose one within an hour, to administer in the console:"
+        link = _first_password(running).removeprefix(f"{told} http://10.0.0.1:8000")
         assert (await browser.get(link)).status_code == 200
         served.services.directory.people.add("ann")
         other = printed("people", "password", "ann").strip().removeprefix("https://mill.example")

@@ -64,11 +64,11 @@ def counted() -> Iterator[Counter[str]]:
         counts[request_id] += 1
         return placed
 
-    def settling(self: Bookkeeper, trip: Trip, *given: Any) -> None:
+    def settling(self: Bookkeeper, trip: Trip, *given: Any) -> int:
         counts["settled"] += 1
         if trip.hold:
             counts[trip.hold.request_id] -= 1
-        settle(self, trip, *given)
+        return settle(self, trip, *given)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Books, "hold", holding)
