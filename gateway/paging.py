@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from gateway.errors import RequestInvalid
-
 PAGE_MAX = 1000
 CURSOR_MAX = 600
 
@@ -28,6 +26,9 @@ class Cursor:
     @classmethod
     def parse(cls, text: str, param: str = "before") -> "Cursor":
         """Raises RequestInvalid for what no page has given out."""
+        # Commands take bounds from this module and print help without SQLAlchemy, which the errors import.
+        from gateway.errors import RequestInvalid
+
         at, _, name = text.partition(".")
         is_number = at.isascii() and at.isdigit() and len(at) <= len(str(_AT_NS_MAX))
         if not is_number or int(at) > _AT_NS_MAX or len(name) > _NAME_MAX or "\x00" in name:
