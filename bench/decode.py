@@ -23,8 +23,9 @@ from bench.network import two_cores
 from cluster.compute.stage_model import StageModel, load_stage_model
 from cluster.models.manifest import Manifest, read_manifest
 from cluster.models.model_card import ModelCard, Precision, read_card
+from cluster.models.stage_spec import CHUNK_TOKENS, StageSpec
 from cluster.models.store import open_source
-from cluster.plans.plan import BLOCK_TOKENS, CHUNK_TOKENS, StageSpec
+from cluster.plans.plan import BLOCK_TOKENS
 
 READ_BYTES = 512 * 2**20
 WARM_UP_TOKENS = 4

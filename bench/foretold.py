@@ -13,13 +13,13 @@ import msgspec
 
 from bench.network import LINKS
 from bench.work import Measured, Work
+from cluster.machine import Pace
 from cluster.models.manifest import read_config
 from cluster.models.model_card import ModelCard, Precision, read_card
 from cluster.nodes.probe import probe_machine
 from cluster.plans.candidates import plain_wire
 from cluster.plans.forecast import Costs, Prediction, RingForecast
 from cluster.plans.network import Link
-from cluster.plans.speeds import Pace
 
 
 class _Kept(msgspec.Struct, frozen=True):

@@ -12,8 +12,6 @@ import structlog
 
 from cluster import wire
 from cluster.client import HeadClient
-from cluster.control.absences import Absences
-from cluster.control.chronicle import ClusterEvent
 from cluster.control.deployment import Deployment, Model
 from cluster.control.embedder_place import Held, held_by
 from cluster.control.embedding_manager import EmbeddingManager
@@ -25,6 +23,7 @@ from cluster.control.readiness import Status
 from cluster.control.roster import Roster
 from cluster.control.topology import MachineState, PlanDraft, Topology
 from cluster.errors import ClusterUnavailable, HeadLost, ModelError, ModelNotFound
+from cluster.events import ClusterEvent
 from cluster.generation import ChatPrompt, GenerateRequest, GenerationEvent
 from cluster.models.chat_format import ChatFormat
 from cluster.models.checkpoint import check_tensors
@@ -32,6 +31,7 @@ from cluster.models.manifest import Progress
 from cluster.models.model_card import Precision, read_card
 from cluster.models.store import find_model, load_manifest, model_name, read_part
 from cluster.net.channel import Door
+from cluster.nodes.absences import Absences
 from cluster.plans.forecast import Prediction
 from cluster.plans.plan import Goal
 from cluster.resuming import ResumedRequest
@@ -118,7 +118,7 @@ class Controller:
             asyncio.create_task(renewal.keep_fresh(self._identity, self._renew), name="certificate renewal"),
         ]
         if self._discovery and is_reachable(host):
-            from cluster.trust.discovery import Announcement  # Multicast is 4 MB that loopback needs not.
+            from cluster.joining.discovery import Announcement  # Multicast is 4 MB that loopback needs not.
 
             announcement = Announcement(socket.gethostname(), host, bound, self._authority.fingerprint)
             self._tasks.append(asyncio.create_task(announcement.run(), name="announcement"))

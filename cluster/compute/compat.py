@@ -19,7 +19,7 @@ from cluster.compute.weights import ReadTensor, row_dtype
 from cluster.errors import ModelUnsupported
 from cluster.models.manifest import Manifest
 from cluster.models.model_card import ModelCard
-from cluster.plans.plan import StageSpec
+from cluster.models.stage_spec import StageSpec
 
 
 def load(

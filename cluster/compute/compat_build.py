@@ -16,7 +16,7 @@ from cluster.errors import ModelInvalid, ModelUnsupported, WeightsMismatch
 from cluster.models.compat_card import BLOCK_SCALE, check_names, config_settings, is_plain, layer_of, stage_names
 from cluster.models.manifest import Manifest
 from cluster.models.model_card import ModelCard, Precision
-from cluster.plans.plan import StageSpec
+from cluster.models.stage_spec import StageSpec
 
 
 def build(config: dict[str, Any], dtype: torch.dtype) -> Any:

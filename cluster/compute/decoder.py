@@ -14,7 +14,7 @@ from cluster.compute.linear import Linear
 from cluster.compute.norms import Apply
 from cluster.compute.rotary import rotations
 from cluster.models.model_card import ModelCard
-from cluster.plans.plan import StageSpec
+from cluster.models.stage_spec import StageSpec
 
 _Layer = Callable[[Tensor, Batch], Tensor]
 

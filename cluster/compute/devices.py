@@ -2,7 +2,7 @@
 
 import torch
 
-from cluster.nodes.probe import Device
+from cluster.machine import Device
 
 
 def pick_device() -> tuple[torch.device, Device | None]:

@@ -23,8 +23,9 @@ from cluster.models.embedding_model import check_family, find_recipe
 from cluster.models.manifest import Manifest, TensorEntry, read_config, read_manifest
 from cluster.models.model_card import Precision, read_card
 from cluster.models.pooling import Recipe
+from cluster.models.stage_spec import StageSpec
 from cluster.models.store import open_source
-from cluster.plans.plan import BLOCK_TOKENS, StageSpec
+from cluster.plans.plan import BLOCK_TOKENS
 
 # Rows of one pass: enough to keep matrices busy, few enough for the rows' own memory to stay small.
 _ROWS_MAX = 2048

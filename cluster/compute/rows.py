@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cluster.errors import FrameInvalid
-from cluster.plans.plan import WireFormat
+from cluster.models.stage_spec import WireFormat
 
 # One scale for so many values: at 0.7 % error a hop this keeps massive channels from drowning their neighbours.
 _BLOCK = 128

@@ -12,7 +12,7 @@ from cluster.compute.rows import kept_dtype
 from cluster.compute.weights import ReadTensor, load_stage, row_dtype
 from cluster.models.manifest import Manifest
 from cluster.models.model_card import ModelCard
-from cluster.plans.plan import StageSpec
+from cluster.models.stage_spec import StageSpec
 
 
 class StageModel(Protocol):

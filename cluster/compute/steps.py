@@ -14,7 +14,8 @@ from cluster.errors import ClusterError, FrameInvalid
 from cluster.generation import SampledToken
 from cluster.models.grammar_check import GRAMMAR_CHARACTERS_MAX
 from cluster.models.model_card import ModelCard
-from cluster.plans.plan import BLOCK_TOKENS, StageSpec
+from cluster.models.stage_spec import StageSpec
+from cluster.plans.plan import BLOCK_TOKENS
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from cluster.models.checkpoint import Checkpoint, LayerTensors, Matrix, Stored, 
 from cluster.models.family import FAMILIES
 from cluster.models.manifest import Manifest, TensorEntry
 from cluster.models.model_card import ModelCard, Precision
-from cluster.plans.plan import StageSpec
+from cluster.models.stage_spec import StageSpec
 
 ReadTensor = Callable[[TensorEntry], bytearray]
 """A tensor's raw bytes, from a checkpoint folder or a fetched copy."""

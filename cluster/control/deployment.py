@@ -17,10 +17,11 @@ import structlog
 from cluster import wire
 from cluster.control.holdings import Holdings
 from cluster.errors import ClusterError, LinkLost, NodeFailed, PeerRejected
+from cluster.joining.handshake import check_ready
 from cluster.models.manifest import Manifest
 from cluster.models.model_card import ModelCard
-from cluster.plans.plan import Plan, PlannedStage, StageSpec
-from cluster.trust.handshake import check_ready
+from cluster.models.stage_spec import StageSpec
+from cluster.plans.plan import Plan, PlannedStage
 from cluster.trust.identity import NodeId
 
 log = structlog.get_logger(__name__)

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from cluster.plans.plan import Plan, StageSpec
+from cluster.models.stage_spec import StageSpec
+from cluster.plans.plan import Plan
 from cluster.trust.identity import NodeId
 
 

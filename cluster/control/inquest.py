@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 import structlog
 
 from cluster import wire
-from cluster.control.chronicle import Chronicle
 from cluster.control.deployment import CAUSE_PATIENCE_S, Deployment, is_clear, suspicion
 from cluster.control.membership import Membership
 from cluster.control.recovery import stuck_at
 from cluster.control.rests import Rests
 from cluster.errors import NodeFailed
+from cluster.events import Chronicle
 from cluster.trust.identity import NodeId
 
 log = structlog.get_logger(__name__)

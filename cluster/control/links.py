@@ -7,14 +7,12 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from cluster import wire
-from cluster.nodes.condition import Condition
+from cluster.machine import Condition
 from cluster.plans.machine_warnings import MachineWarning, machine_warnings
 from cluster.plans.network import Link, Network, is_plausible
 from cluster.plans.planned import Member
 from cluster.trust.identity import NodeId
 
-# Measurements that one order may ask for.
-PEERS_MAX = 8
 # A newcomer loads and is planned with first.
 SETTLE_S = 3.0
 REFRESH_S = 1800.0
@@ -65,7 +63,7 @@ class LinkSurvey:
         if not report.links:
             return
         place.asked_s = None
-        for measured in report.links[:PEERS_MAX]:
+        for measured in report.links[: wire.LINK_PEERS_MAX]:
             # Only what it was asked for: figures about others would be rumours.
             if measured.node_id in place.tried_s and measured.link and is_plausible(measured.link):
                 self._links[node_id, measured.node_id] = measured.link
@@ -131,4 +129,4 @@ class LinkSurvey:
             address = self._places[other].address
             if address and now_s - place.tried_s.get(other, -pause_s) >= pause_s:
                 wanted.append(address)
-        return wanted[:PEERS_MAX]
+        return wanted[: wire.LINK_PEERS_MAX]

@@ -3,8 +3,8 @@
 import asyncio
 from typing import Literal
 
-from cluster.control.absences import Absences
 from cluster.errors import ClusterUnavailable
+from cluster.nodes.absences import Absences
 
 Status = Literal["no_model", "waiting", "planning", "ready", "failed"]
 

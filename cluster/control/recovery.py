@@ -7,10 +7,11 @@ from msgspec.structs import replace
 
 from cluster import wire
 from cluster.models.model_card import ModelCard
+from cluster.models.stage_spec import StageSpec
 from cluster.plans.candidates import Candidates, Task
 from cluster.plans.needs import read_needs
 from cluster.plans.network import Network
-from cluster.plans.plan import BLOCK_TOKENS, Member, Pin, Plan, PlannedStage, StageSpec
+from cluster.plans.plan import BLOCK_TOKENS, Member, Pin, Plan, PlannedStage
 from cluster.plans.replicas import place_standbys, with_standby
 from cluster.trust.identity import NodeId
 

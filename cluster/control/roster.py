@@ -9,20 +9,20 @@ import structlog
 from msgspec.structs import replace
 
 from cluster import wire
-from cluster.control.absences import Absences
 from cluster.control.answers import Answers
-from cluster.control.chronicle import Chronicle
 from cluster.control.links import LinkSurvey
 from cluster.control.membership import HEARTBEAT_MS, PATIENCE_MS, Membership
 from cluster.control.parts import Parts, ReadPart
 from cluster.errors import LinkError, LinkLost, MachineRemoved, PeerRejected
+from cluster.events import Chronicle
+from cluster.joining.enrolment import admit_newcomer
+from cluster.joining.handshake import check_hello, check_memory
 from cluster.net.channel import Channel
+from cluster.nodes.absences import Absences
 from cluster.nodes.sources import Measured, nearest
 from cluster.plans.plan import Member
 from cluster.trust.authority import Authority
-from cluster.trust.handshake import check_hello, check_memory
 from cluster.trust.identity import NodeId
-from cluster.trust.joining import admit_newcomer
 from cluster.trust.machines import MachineBook
 
 log = structlog.get_logger(__name__)

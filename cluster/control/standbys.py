@@ -10,7 +10,8 @@ from cluster import wire
 from cluster.control.deployment import Model
 from cluster.control.holdings import Holdings
 from cluster.errors import LinkLost
-from cluster.plans.plan import PlannedStage, StageSpec
+from cluster.models.stage_spec import StageSpec
+from cluster.plans.plan import PlannedStage
 from cluster.trust.identity import NodeId
 
 log = structlog.get_logger(__name__)

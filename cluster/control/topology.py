@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cluster.control.readiness import Status
-from cluster.nodes.condition import Condition
+from cluster.machine import Condition
 from cluster.plans.machine_warnings import MachineWarning
 from cluster.plans.network import Network
 from cluster.plans.plan import Member, Plan, PlannedStage

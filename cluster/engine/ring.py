@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from cluster import wire
 from cluster.errors import FrameInvalid, LinkLost, PeerRejected
+from cluster.joining.handshake import check_terms
 from cluster.net.transport import Frame, Link, Listener, Outbox, dial
-from cluster.trust.handshake import check_terms
 from cluster.trust.identity import Identity, NodeId
 
 

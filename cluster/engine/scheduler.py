@@ -17,7 +17,8 @@ from cluster.engine.sequence import Sequence
 from cluster.engine.slots import Slots, blocks_of
 from cluster.errors import FrameInvalid
 from cluster.generation import SampledToken
-from cluster.plans.plan import BLOCK_TOKENS, CHUNK_TOKENS
+from cluster.models.stage_spec import CHUNK_TOKENS
+from cluster.plans.plan import BLOCK_TOKENS
 from cluster.wire import Sampled, Step
 
 # A prefill chunk may make the decoding sequences' step so many times as long.

@@ -22,9 +22,9 @@ from cluster.engine.sealing import Seal
 from cluster.errors import ClusterError, LinkError
 from cluster.models.manifest import Manifest
 from cluster.models.model_card import read_card
+from cluster.models.stage_spec import StageSpec
 from cluster.models.store import open_source
 from cluster.net.transport import Frame
-from cluster.plans.plan import StageSpec
 from cluster.trust.identity import Identity
 
 log = structlog.get_logger(__name__)

@@ -9,7 +9,7 @@ from cluster.models.family import FAMILIES, Family
 from cluster.models.gguf_file import BLOCK_SIZES
 from cluster.models.manifest import Manifest, TensorEntry
 from cluster.models.model_card import ModelCard
-from cluster.plans.plan import StageSpec
+from cluster.models.stage_spec import StageSpec
 
 
 @dataclass(frozen=True, slots=True)

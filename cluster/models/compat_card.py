@@ -11,7 +11,7 @@ from cluster.models.manifest import Manifest
 from cluster.models.model_card import ModelCard
 from cluster.models.model_config import ModelConfig
 from cluster.models.rope import Rope
-from cluster.plans.plan import StageSpec
+from cluster.models.stage_spec import StageSpec
 
 _SEEN_TO_WORK = (
     "apertus arcee aria_text axk1 cohere cohere2 cohere2_moe cwm deepseek_v2 deepseek_v3 dots1 "

@@ -6,21 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from msgspec import Struct
+
+from cluster.machine import Condition
 
 _INTERFACES = Path("/sys/class/net")
 # Names that Linux' drivers give the sensors in a processor.
 _PROCESSOR_SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "cpu-thermal", "soc_thermal")
 _RADIO_NAMES = ("wi-fi", "wifi", "wlan", "wireless", "wlp")
-
-
-class Condition(Struct, frozen=True, kw_only=True):
-    """None stands for what this system does not tell."""
-
-    on_battery: bool | None = None
-    on_wifi: bool | None = None
-    is_throttled: bool | None = None
-    temperature_c: float | None = None
 
 
 def read_condition(host: str = "") -> Condition:

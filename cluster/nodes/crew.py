@@ -12,13 +12,14 @@ from msgspec.structs import replace
 
 from cluster import wire
 from cluster.errors import ClusterError, LinkLost
+from cluster.machine import Machine
 from cluster.models.checkpoint import stage_tensor_names
 from cluster.models.model_card import read_card
 from cluster.models.store import check_files
 from cluster.nodes.child import Child, Handle
 from cluster.nodes.fetching import Fetcher
 from cluster.nodes.node_options import NodeOptions
-from cluster.nodes.probe import Machine, usable_memory_bytes
+from cluster.nodes.probe import usable_memory_bytes
 from cluster.trust.identity import Identity
 
 log = structlog.get_logger(__name__)

@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from cluster import wire
-from cluster.control.links import PEERS_MAX
 from cluster.errors import FrameInvalid, LinkError, LinkLost, PeerRejected
 from cluster.net.sockets import tune
 from cluster.net.transport import Link, Listener
@@ -72,7 +71,7 @@ class LinkProbe:
 
     async def _measure(self, order: wire.MeasureLinks, send: Send) -> None:
         links = []
-        for peer in order.peers[:PEERS_MAX]:
+        for peer in order.peers[: wire.LINK_PEERS_MAX]:
             try:
                 figures = await asyncio.to_thread(measure_link, peer, self._identity)
                 links.append(wire.MeasuredLink(peer.node_id, figures))

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from cluster.control.absences import Absences
 from cluster.errors import PeerRejected
+from cluster.nodes.absences import Absences
 from cluster.nodes.interpreter import command_of, environment
 from cluster.nodes.node_options import REMOVED_STATUS, NodeOptions
 from cluster.nodes.probe import compute_threads

@@ -10,6 +10,9 @@ import structlog
 
 from cluster import wire
 from cluster.errors import FrameInvalid, LinkLost, OwnRemoval, PeerRejected, WrongPeer
+from cluster.joining.enrolment import join
+from cluster.joining.handshake import PROGRAM
+from cluster.joining.whereabouts import Whereabouts
 from cluster.models.store import PART_BYTES
 from cluster.net.channel import Channel, dial
 from cluster.nodes.crew import Crew
@@ -20,10 +23,7 @@ from cluster.nodes.sharing import FileDoor
 from cluster.trust import renewal
 from cluster.trust.addresses import Target
 from cluster.trust.authority import fingerprint, read_token
-from cluster.trust.handshake import PROGRAM
 from cluster.trust.identity import AUTHORITY_FILE, Identity
-from cluster.trust.joining import join
-from cluster.trust.whereabouts import Whereabouts
 
 log = structlog.get_logger(__name__)
 

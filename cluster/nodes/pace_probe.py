@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from cluster.compute.kernels import KernelReport, measure, read_bytes_per_s, self_test
-from cluster.plans.speeds import TEXT_CHARACTERS_MAX, Pace, Speed
+from cluster.machine import TEXT_CHARACTERS_MAX, Pace, Speed
 
 # A usual layer's shape: kernels are timed on it, and predictions are by the number of weights.
 _HIDDEN, _INTERMEDIATE = 1024, 2816

@@ -5,38 +5,13 @@ import platform
 import socket
 
 import psutil
-from msgspec import Struct
 
-from cluster.nodes.condition import Condition, read_condition
+from cluster.machine import Device, Machine, Pace
+from cluster.nodes.condition import read_condition
 from cluster.nodes.memory_limits import memory_limit
-from cluster.plans.speeds import Pace
 
 # What the operating system and other programs need is not usable, however free it looks just now.
 _SYSTEM_SHARE = 0.10
-
-
-class Device(Struct, frozen=True):
-    """Where a stage computes: "cpu", "cuda" or "mps"."""
-
-    kind: str
-    name: str
-    memory_bytes: int
-
-
-class Machine(Struct, frozen=True, kw_only=True):
-    """A node's own account of its machine; `memory_usable_bytes` already leaves the system its share.
-
-    `pace` is empty until the machine has measured itself.
-    """
-
-    system: str
-    architecture: str
-    cores: int
-    memory_total_bytes: int
-    memory_usable_bytes: int
-    device: Device
-    pace: Pace = Pace()
-    condition: Condition = Condition()
 
 
 def usable_memory_bytes(share: float = 1.0) -> int:

@@ -6,11 +6,12 @@ from itertools import accumulate
 from math import inf
 
 from cluster.models.layer_cost import Precision
+from cluster.models.stage_spec import WireFormat
 from cluster.plans.candidates import Candidates, Task
 from cluster.plans.cuts import ALONE, Fleet, Ring, best_cut, even
 from cluster.plans.exact_rings import MACHINES_MAX, exact_ring
 from cluster.plans.forecast import Costs, RingForecast, in_flight_choices, links_of
-from cluster.plans.planned import Member, WireFormat
+from cluster.plans.planned import Member
 from cluster.plans.ring_search import search_ring
 
 # A cut may cost so much more than the best one when it is more even: measurements are no more exact than that.

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 from msgspec import Struct
 
+from cluster.machine import Machine
 from cluster.models.layer_cost import Precision
 from cluster.models.model_card import ModelCard
-from cluster.nodes.probe import Machine
-from cluster.plans.needs import CHUNK_TOKENS
+from cluster.models.stage_spec import CHUNK_TOKENS
 from cluster.plans.network import Link, Network
 from cluster.plans.speeds import dispatch_s, memory_bytes_per_s, speed_of
 from cluster.trust.identity import NodeId

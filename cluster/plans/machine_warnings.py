@@ -5,7 +5,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from cluster.nodes.probe import Machine
+from cluster.machine import Machine
 from cluster.plans.network import Link
 
 _SKEW_MAX_S = 5.0

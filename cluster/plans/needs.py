@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from cluster.models.layer_cost import BYTES_PER_VALUE, QUANTIZED, Precision
 from cluster.models.model_card import ModelCard
+from cluster.models.stage_spec import CHUNK_TOKENS
 from cluster.plans.cuts import ALONE, FIRST, LAST, MIDDLE
 
 BLOCK_TOKENS = 64
-CHUNK_TOKENS = 256
 # Rows of a step that live at once: residual, normed, fused projections, attention and the allocator's slack.
 _WORKSPACE_VECTORS = 8
 # Without a ring that serves many at once long contexts would ask for memory that nobody uses.

@@ -6,13 +6,14 @@ from dataclasses import replace
 from cluster.errors import ModelDoesNotFit
 from cluster.models.layer_cost import Precision
 from cluster.models.model_card import ModelCard
+from cluster.models.stage_spec import CHUNK_TOKENS, StageSpec, WireFormat
 from cluster.plans.candidates import Candidates, Task, plain_wire
 from cluster.plans.choice import Choice, choose_ring
 from cluster.plans.forecast import Costs, Step, links_of
-from cluster.plans.needs import BLOCK_TOKENS, CHUNK_TOKENS, CONTEXT_TOKENS_MIN, context_room, halves, kv_wishes
+from cluster.plans.needs import BLOCK_TOKENS, CONTEXT_TOKENS_MIN, context_room, halves, kv_wishes
 from cluster.plans.network import Network
 from cluster.plans.plan_reasons import plan_reasons, stage_reason
-from cluster.plans.planned import Goal, Member, Pin, Plan, PlannedStage, StageSpec, WireFormat
+from cluster.plans.planned import Goal, Member, Pin, Plan, PlannedStage
 from cluster.plans.replicas import place_standbys
 from cluster.plans.speeds import is_measured, why_not
 from cluster.trust.identity import NodeId

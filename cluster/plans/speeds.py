@@ -5,45 +5,11 @@ s(b) are seconds per million weights: flat while reading the weights takes longe
 measured points of s, per precision, therefore predict any model.
 """
 
-import bisect
 import math
 from collections.abc import Mapping
 
-from msgspec import Struct
-
+from cluster.machine import POINTS_MAX, Pace, Speed
 from cluster.models.model_card import PRECISIONS, Precision
-
-# Of what a machine says of itself.
-POINTS_MAX = 16
-TEXT_CHARACTERS_MAX = 200
-
-
-class Speed(Struct, frozen=True):
-    """Seconds per million weights for steps of so many rows, in one precision; or why it cannot be used."""
-
-    rows: tuple[int, ...] = ()
-    seconds: tuple[float, ...] = ()
-    is_usable: bool = True
-    reason: str = ""
-
-    def per_million(self, rows: float) -> float:
-        """A line between the measured points; behind the last one as steep as before it."""
-        if rows <= self.rows[0] or len(self.rows) == 1:
-            return self.seconds[0] * max(1.0, rows / self.rows[-1] if len(self.rows) == 1 else 1.0)
-        right = min(bisect.bisect_left(self.rows, rows), len(self.rows) - 1)
-        left = right - 1
-        slope = (self.seconds[right] - self.seconds[left]) / (self.rows[right] - self.rows[left])
-        return max(self.seconds[left] + slope * (rows - self.rows[left]), self.seconds[0] / 4)
-
-
-class Pace(Struct, frozen=True, kw_only=True):
-    """How fast a machine computes. Zeros and precisions that are not named have not been measured."""
-
-    speeds: dict[str, Speed] = {}
-    # What each layer of a step costs before any arithmetic: calls, small kernels, waking threads.
-    dispatch_s: float = 0.0
-    memory_bytes_per_s: float = 0.0
-
 
 # One core of a server of 2019, and small GPUs: what a machine is taken for until it has measured itself.
 _ROWS = (1, 16, 256)

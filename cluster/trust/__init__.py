@@ -1,1 +1,1 @@
-"""Who may take part: certificates, tokens, handshakes, finding each other."""
+"""Identities of machines: keys, the authority that certifies them, and the renewal of certificates."""

@@ -13,8 +13,8 @@ from cluster.wire.codec import (
     encode,
     read_header,
 )
+from cluster.wire.enrolment import AskAuthority, Authority, Enrol, Enrolled, Refused
 from cluster.wire.files import AskHeld, Fetch, Held, NoPart, Part
-from cluster.wire.joining import AskAuthority, Authority, Enrol, Enrolled, Refused
 from cluster.wire.orders import (
     ANY_EPOCH,
     NO_TERMS,
@@ -37,6 +37,7 @@ from cluster.wire.orders import (
     Tidy,
 )
 from cluster.wire.presence import (
+    LINK_PEERS_MAX,
     Heartbeat,
     Hello,
     LinkReport,
@@ -54,6 +55,7 @@ from cluster.wire.steps import Move, OpenSlot, RingHello, Sampled, Step
 __all__ = [
     "ANY_EPOCH",
     "HEADER",
+    "LINK_PEERS_MAX",
     "MESSAGE_BYTES_MAX",
     "NO_TERMS",
     "ORDER_BYTES_MAX",

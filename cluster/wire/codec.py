@@ -14,8 +14,8 @@ import msgspec
 
 from cluster.errors import FrameInvalid
 from cluster.wire.calls import Cancel, Embed, Embedded, Events, Generate, Rejected
+from cluster.wire.enrolment import AskAuthority, Authority, Enrol, Enrolled, Refused
 from cluster.wire.files import AskHeld, Fetch, Held, NoPart, Part
-from cluster.wire.joining import AskAuthority, Authority, Enrol, Enrolled, Refused
 from cluster.wire.orders import (
     AssignEmbedder,
     AssignHead,

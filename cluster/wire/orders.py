@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from cluster.models.manifest import Manifest
 from cluster.models.pooling import Recipe
-from cluster.plans.plan import StageSpec
+from cluster.models.stage_spec import StageSpec
 from cluster.trust.identity import NodeId
 from cluster.wire.addresses import Address
 

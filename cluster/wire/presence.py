@@ -2,11 +2,13 @@
 
 from msgspec import Struct
 
-from cluster.nodes.condition import Condition
-from cluster.nodes.probe import Machine
+from cluster.machine import Condition, Machine
 from cluster.plans.network import Link
 from cluster.trust.identity import NodeId
 from cluster.wire.addresses import Address
+
+LINK_PEERS_MAX = 8
+"""Links that one order may have a node measure."""
 
 
 class Hello(Struct, frozen=True, tag=True):

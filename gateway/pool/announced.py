@@ -13,7 +13,7 @@ from zeroconf import Error as ZeroconfError
 from zeroconf import ServiceStateChange, Zeroconf
 from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
-from cluster.trust.discovery import ALL_INTERFACES, SERVICE, Interfaces
+from cluster.joining.discovery import ALL_INTERFACES, SERVICE, Interfaces
 from gateway.pool.scanning import Place
 from gateway.settings.pool import is_own_host
 

@@ -20,6 +20,9 @@ from msgspec.structs import replace
 from cluster import wire
 from cluster.control.membership import HEARTBEAT_MS
 from cluster.errors import LinkError, LinkLost, ModelError
+from cluster.joining.enrolment import join
+from cluster.joining.handshake import PROGRAM
+from cluster.machine import Machine
 from cluster.models.manifest import read_manifest
 from cluster.models.store import ModelCopy, read_part
 from cluster.net.channel import Channel, open_channel
@@ -27,13 +30,11 @@ from cluster.net.channel import dial as dial_channel
 from cluster.net.transport import Link, Listener, dial
 from cluster.nodes.node import Agent
 from cluster.nodes.node_options import NodeOptions
-from cluster.nodes.probe import Machine, probe_machine
+from cluster.nodes.probe import probe_machine
 from cluster.nodes.sharing import FileDoor
 from cluster.trust.addresses import Target
 from cluster.trust.authority import Authority
-from cluster.trust.handshake import PROGRAM
 from cluster.trust.identity import Identity
-from cluster.trust.joining import join
 from tests.cluster.test_joining import node_id, until
 from tests.clusters import DEMO_MODEL, PATIENCE_S, Cluster, running_cluster
 

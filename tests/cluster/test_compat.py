@@ -16,8 +16,8 @@ from cluster.models import compat_card
 from cluster.models.compat_card import stage_names
 from cluster.models.manifest import Manifest, read_manifest
 from cluster.models.model_card import ModelCard, Precision, read_card
+from cluster.models.stage_spec import StageSpec
 from cluster.models.store import open_source
-from cluster.plans.plan import StageSpec
 
 TOKENS = 16
 SHAPE = {

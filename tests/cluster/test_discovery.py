@@ -13,13 +13,13 @@ import structlog
 from cluster import wire
 from cluster.controller import Controller
 from cluster.errors import LinkLost, PeerRejected, WrongPeer
+from cluster.joining.discovery import Announcement, look_for
+from cluster.joining.enrolment import join
+from cluster.joining.whereabouts import Whereabouts
 from cluster.net.channel import Channel, Door, dial
 from cluster.trust.addresses import Target, is_reachable, own_addresses
 from cluster.trust.authority import Authority
-from cluster.trust.discovery import Announcement, look_for
 from cluster.trust.identity import Identity
-from cluster.trust.joining import join
-from cluster.trust.whereabouts import Whereabouts
 from tests.cluster.test_joining import until
 from tests.clusters import PATIENCE_S
 
@@ -29,8 +29,8 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine announcements take a while; who is found is not waited for any longer."""
-    monkeypatch.setattr("cluster.trust.whereabouts.LOOK_S", PATIENCE_S)
-    monkeypatch.setattr("cluster.trust.discovery._ASK_MS", PATIENCE_S * 1000)
+    monkeypatch.setattr("cluster.joining.whereabouts.LOOK_S", PATIENCE_S)
+    monkeypatch.setattr("cluster.joining.discovery._ASK_MS", PATIENCE_S * 1000)
 
 
 # Multicast that stays on this machine.
@@ -151,7 +151,7 @@ async def test_a_controller_that_moved_is_found_again(tmp_path: Path) -> None:
 
 
 async def test_nobody_found_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cluster.trust.whereabouts.LOOK_S", 0.3)
+    monkeypatch.setattr("cluster.joining.whereabouts.LOOK_S", 0.3)
 
     async def attempt(target: Target) -> None:
         raise AssertionError(f"{target} is another cluster")
@@ -185,7 +185,7 @@ async def test_no_multicast_is_no_reason_to_end() -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_a_failed_announcement_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A network that comes up later; until then it is said once that there is none."""
-    monkeypatch.setattr("cluster.trust.discovery._LOOK_AGAIN_S", 0.05)
+    monkeypatch.setattr("cluster.joining.discovery._LOOK_AGAIN_S", 0.05)
     announcement = Announcement("box", "127.0.0.1", 7, "5" * 32, interfaces=["192.0.2.77"])
     with structlog.testing.capture_logs() as logs:
         running = asyncio.create_task(announcement.run())

@@ -31,13 +31,13 @@ from cluster.errors import (
     ModelError,
     RequestInvalid,
 )
+from cluster.machine import Device, Machine
 from cluster.models.manifest import read_config
 from cluster.models.model_card import read_card
 from cluster.net.channel import Channel, Door, open_channel
 from cluster.nodes.local_nodes import LocalNodes
 from cluster.nodes.node import Agent
 from cluster.nodes.node_options import NodeOptions
-from cluster.nodes.probe import Device, Machine
 from cluster.plans.plan import BLOCK_TOKENS, Member, plan_stages
 from cluster.trust.addresses import Target
 from cluster.trust.authority import Authority

@@ -32,8 +32,8 @@ from cluster.errors import ModelInvalid, ModelUnsupported
 from cluster.models.checkpoint import check_tensors
 from cluster.models.manifest import Manifest, read_manifest
 from cluster.models.model_card import ModelCard, Precision, read_card
+from cluster.models.stage_spec import StageSpec
 from cluster.models.store import open_source
-from cluster.plans.plan import StageSpec
 
 VISION = ("vision", "projector")
 CONTEXT, VOCABULARY, LAYERS, TOKENS = 96, 90, 3, 24

@@ -36,9 +36,9 @@ from cluster.models.gguf_file import BLOCK_SIZES
 from cluster.models.gguf_tokenizer import tokenizer_files
 from cluster.models.manifest import Manifest, TensorEntry
 from cluster.models.model_card import Precision, read_card
+from cluster.models.stage_spec import StageSpec
 from cluster.models.store import find_model, load_manifest, model_name, open_source, read_part
 from cluster.models.text import TextCodec
-from cluster.plans.plan import StageSpec
 from tests.cluster.ggufs import write_gguf
 from tests.clusters import DEMO_MODEL
 

@@ -19,6 +19,7 @@ from cluster import wire
 from cluster.controller import Controller
 from cluster.errors import ClusterError, LinkError, LinkLost, PeerRejected
 from cluster.generation import GenerateRequest, TextPrompt
+from cluster.joining.enrolment import join
 from cluster.net.channel import Channel, Door, open_channel
 from cluster.net.transport import _LINKS_MAX, Link, Listener, dial
 from cluster.nodes.node import Agent
@@ -26,7 +27,6 @@ from cluster.nodes.node_options import NodeOptions
 from cluster.trust.addresses import Target
 from cluster.trust.authority import Authority, fingerprint
 from cluster.trust.identity import Identity, NodeId
-from cluster.trust.joining import join
 from tests.clusters import PATIENCE_S, Cluster, running_cluster
 
 pytestmark = pytest.mark.anyio

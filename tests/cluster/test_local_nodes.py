@@ -6,9 +6,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cluster.control.absences import Absences
-from cluster.control.chronicle import Chronicle
 from cluster.errors import ClusterError
+from cluster.events import Chronicle
+from cluster.nodes.absences import Absences
 from cluster.nodes.crew import STARTS_MAX, Crew
 from cluster.nodes.local_nodes import LocalNodes
 from cluster.nodes.node import Agent

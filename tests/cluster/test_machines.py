@@ -12,19 +12,19 @@ from msgspec.structs import replace
 from cluster import wire
 from cluster.errors import LinkError, LinkLost, MachineUnknown, NameTaken, PeerRejected
 from cluster.generation import GenerateRequest, Limits, TextPrompt, TokenEvent
+from cluster.joining.enrolment import join
+from cluster.joining.handshake import PROGRAM, check_hello
+from cluster.machine import Device, Pace, Speed
 from cluster.net.channel import dial as dial_channel
 from cluster.net.channel import open_channel
 from cluster.net.transport import dial
 from cluster.nodes.node import Agent
 from cluster.nodes.node_options import NodeOptions
-from cluster.nodes.probe import Device, probe_machine
-from cluster.plans.speeds import Pace, Speed
+from cluster.nodes.probe import probe_machine
 from cluster.trust import authority, renewal
 from cluster.trust.addresses import Target
 from cluster.trust.authority import Authority
-from cluster.trust.handshake import PROGRAM, check_hello
 from cluster.trust.identity import Identity, NodeId
-from cluster.trust.joining import join
 from cluster.trust.machines import CLOCK_MARGIN_S, MachineBook
 from tests.cluster.test_joining import controller, node_id, stage_names, until
 from tests.clusters import DEMO_MODEL, GREEDY, PATIENCE_S, Cluster, running_cluster

@@ -12,14 +12,13 @@ from msgspec.structs import replace as changed
 
 from cluster.control.recovery import with_copies
 from cluster.errors import ModelDoesNotFit
+from cluster.machine import Device, Machine, Pace, Speed
 from cluster.models.model_card import ModelCard, Precision, Rope
-from cluster.nodes.probe import Device, Machine
 from cluster.plans.needs import CONTEXT_TOKENS_MIN
 from cluster.plans.network import Link, Network
 from cluster.plans.plan import BLOCK_TOKENS, Goal, Member, Pin, Plan, plan_stages
 from cluster.plans.plan_changes import explain_change, is_worth
 from cluster.plans.replicas import with_standby
-from cluster.plans.speeds import Pace, Speed
 from cluster.trust.identity import NodeId
 
 GIB = 2**30

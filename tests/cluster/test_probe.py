@@ -10,15 +10,14 @@ from cryptography import x509
 from cluster import wire
 from cluster.control.links import REFRESH_S, SETTLE_S, LinkSurvey
 from cluster.errors import LinkLost, PeerRejected
-from cluster.nodes.condition import Condition, read_condition
+from cluster.machine import Condition, Device, Machine, Pace, Speed
+from cluster.nodes.condition import read_condition
 from cluster.nodes.link_probe import LinkProbe, measure_link
 from cluster.nodes.memory_limits import memory_limit
 from cluster.nodes.pace_probe import probe_pace
-from cluster.nodes.probe import Device, Machine
 from cluster.plans.machine_warnings import machine_warnings
 from cluster.plans.network import ASSUMED, Link
 from cluster.plans.plan import Member
-from cluster.plans.speeds import Pace, Speed
 from cluster.trust.authority import Authority
 from cluster.trust.identity import CERTIFICATE_FILE, Identity, NodeId
 from tests.clusters import PATIENCE_S

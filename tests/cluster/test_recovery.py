@@ -12,9 +12,10 @@ from cluster.engine.pipeline import CRAWL_S, FIRST_STEP_S, LATE_S, Pipeline
 from cluster.engine.scheduler import Scheduler
 from cluster.engine.sequence import Sequence
 from cluster.generation import SampledToken, Sampling
+from cluster.machine import Device, Machine
 from cluster.models.manifest import Manifest
-from cluster.nodes.probe import Device, Machine
-from cluster.plans.plan import Member, Plan, PlannedStage, StageSpec
+from cluster.models.stage_spec import StageSpec
+from cluster.plans.plan import Member, Plan, PlannedStage
 from cluster.trust.identity import NodeId
 
 MACHINE = Machine(

@@ -13,10 +13,10 @@ from cluster.control.answers import UNREAD_MAX
 from cluster.control.parts import FETCHES_MAX, ReadPart
 from cluster.control.roster import Roster
 from cluster.errors import LinkLost, ModelNotFound
+from cluster.joining.handshake import PROGRAM
 from cluster.net.channel import Channel, Door, open_channel
 from cluster.nodes.probe import probe_machine
 from cluster.trust.authority import Authority
-from cluster.trust.handshake import PROGRAM
 from cluster.trust.identity import NodeId
 from tests.cluster.test_joining import node_id
 from tests.clusters import PATIENCE_S

@@ -11,7 +11,8 @@ from cluster.engine.scheduler import Scheduler
 from cluster.engine.sequence import Sequence
 from cluster.engine.slots import blocks_of
 from cluster.generation import SampledToken, Sampling
-from cluster.plans.plan import BLOCK_TOKENS, CHUNK_TOKENS
+from cluster.models.stage_spec import CHUNK_TOKENS
+from cluster.plans.plan import BLOCK_TOKENS
 from cluster.wire import MESSAGE_BYTES_MAX, Sampled, Step, encode
 
 

@@ -11,7 +11,7 @@ from cluster import wire
 from cluster.compute.steps import LoadedStage
 from cluster.engine.stage import Stage
 from cluster.models.manifest import Manifest, read_manifest
-from cluster.plans.plan import StageSpec
+from cluster.models.stage_spec import StageSpec
 from cluster.trust.authority import Authority
 from tests.cluster.test_steps import DEMO_MODEL, load
 from tests.clusters import PATIENCE_S

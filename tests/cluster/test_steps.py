@@ -20,8 +20,8 @@ from cluster.errors import ClusterError, FrameInvalid
 from cluster.generation import Sampling
 from cluster.models.manifest import Manifest, read_manifest
 from cluster.models.model_card import Precision, read_card
+from cluster.models.stage_spec import StageSpec, WireFormat
 from cluster.models.store import open_source
-from cluster.plans.plan import StageSpec, WireFormat
 from cluster.wire import Move, OpenSlot, Sampled, Step
 
 DEMO_MODEL = Path(__file__).parents[2] / "demo" / "model"

@@ -16,8 +16,8 @@ from cluster.errors import ModelInvalid, ModelNotFound, ModelUnsupported, Weight
 from cluster.models.checkpoint import check_tensors, stage_tensor_names
 from cluster.models.manifest import Manifest, TensorEntry, read_manifest
 from cluster.models.model_card import read_card
+from cluster.models.stage_spec import StageSpec
 from cluster.models.store import ModelCopy, find_model, load_manifest, model_name, open_source, read_part
-from cluster.plans.plan import StageSpec
 from tests.clusters import DEMO_MODEL
 from tests.fakes.hub import Hub
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from cluster import wire
 from cluster.errors import FrameInvalid
 from cluster.generation import SampledToken, Sampling
-from cluster.plans.plan import StageSpec
+from cluster.models.stage_spec import StageSpec
 from cluster.trust.identity import NodeId
 
 SPEC = StageSpec(

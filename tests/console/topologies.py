@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from cluster.control.topology import Topology
+from cluster.machine import Device, Machine
 from cluster.models.model_card import ModelCard, Rope
-from cluster.nodes.probe import Device, Machine
 from cluster.plans.machine_warnings import MachineWarning
 from cluster.plans.network import Link, Network
 from cluster.plans.plan import Member, plan_stages

@@ -17,8 +17,9 @@ from bench.models import DEMO_MODEL
 from cluster.compute.stage_model import StageModel, load_stage_model
 from cluster.models.manifest import read_manifest
 from cluster.models.model_card import Precision, read_card
+from cluster.models.stage_spec import CHUNK_TOKENS, StageSpec
 from cluster.models.store import open_source
-from cluster.plans.plan import BLOCK_TOKENS, CHUNK_TOKENS, StageSpec
+from cluster.plans.plan import BLOCK_TOKENS
 from demo.training import tales
 from demo.training.corpus import entry_maker, own_text
 from market.auditing.logprobs import Told

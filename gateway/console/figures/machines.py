@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cluster.control.topology import MachineState, Topology
-from cluster.nodes.condition import Condition
+from cluster.machine import Condition
 from cluster.plans.network import Link
 from cluster.trust.identity import NodeId
 from gateway.console.figures.picture import Picture, Tank, duration, is_slow, rate

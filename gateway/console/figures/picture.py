@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from cluster.control.topology import Topology
+from cluster.machine import Machine
 from cluster.models.model_card import ModelCard
-from cluster.nodes.probe import Machine
 from cluster.plans.machine_warnings import MachineWarning
 from cluster.plans.needs import BLOCK_TOKENS, read_needs
 from cluster.plans.network import Link

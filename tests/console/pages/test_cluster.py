@@ -12,12 +12,12 @@ import pytest
 
 from cluster import wire
 from cluster.errors import LinkLost
+from cluster.joining.enrolment import join
+from cluster.joining.handshake import PROGRAM
 from cluster.net.channel import dial
 from cluster.nodes.probe import probe_machine
 from cluster.trust.addresses import Target
-from cluster.trust.handshake import PROGRAM
 from cluster.trust.identity import Identity, NodeId
-from cluster.trust.joining import join
 from gateway.api import admin
 from gateway.identity.audit import Filter
 from tests.cluster.test_joining import node_id, until

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
 
-from cluster.trust.discovery import Announcement
+from cluster.joining.discovery import Announcement
 from gateway.errors import RequestInvalid
 from gateway.http.client import Client
 from gateway.pool.announced import announced

@@ -1,6 +1,6 @@
 """Local nodes that should run and do not, and why: what people read while they are started again."""
 
-from cluster.control.chronicle import Chronicle
+from cluster.events import Chronicle
 
 
 class Absences:

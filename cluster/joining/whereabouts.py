@@ -10,8 +10,8 @@ import msgspec
 import structlog
 
 from cluster.errors import LinkError, LinkLost, PeerRejected, WrongPeer
+from cluster.joining.discovery import ALL_INTERFACES, LOOK_S, Interfaces, look_for
 from cluster.trust.addresses import Target
-from cluster.trust.discovery import ALL_INTERFACES, LOOK_S, Interfaces, look_for
 from cluster.trust.identity import replace_file
 
 log = structlog.get_logger(__name__)

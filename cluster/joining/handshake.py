@@ -5,8 +5,7 @@ from importlib.metadata import version
 
 from cluster import wire
 from cluster.errors import PeerRejected
-from cluster.nodes.probe import Machine
-from cluster.plans.speeds import POINTS_MAX, TEXT_CHARACTERS_MAX
+from cluster.machine import POINTS_MAX, TEXT_CHARACTERS_MAX, Machine
 
 PROGRAM = version("millrace")
 

@@ -1,0 +1,1 @@
+"""How a machine finds its cluster and joins it: discovery, enrolment, and the handshake of every connection."""
