@@ -48,11 +48,12 @@ dev: .venv/dev ## gateway and two nodes with readable logs; Ctrl-C stops
 	@MILLRACE_LOG__FORMAT=console MILLRACE_LOG__LEVEL=debug $(BIN)/millrace up --model demo/model --nodes 2 --data-dir .dev
 
 # ------------------------------------------------------------------ quality
-check: .venv/dev ## style, types, direction of imports
+check: .venv/dev ## style, types, direction of imports, structure and words
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/python .ci/structure.py
 
 fix: .venv/dev ## mend what the formatter and linter can mend
 	@$(BIN)/ruff check --fix .

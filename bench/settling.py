@@ -13,12 +13,14 @@ from accounting.money import Price
 from accounting.rules.held import Payer
 from gateway.database import read_sessions, write_sessions
 from gateway.identity.caller import Caller
-from gateway.journey.trip import Ending, Trip
+from gateway.journey.finished import observe_answer, settle_request
+from gateway.journey.trip import Trip
 from gateway.lanes.base import Call, Meter, Offer
-from gateway.observability.metrics import Metrics
+from gateway.metrics.metrics import Metrics
 from gateway.openai import read_request
-from gateway.records.bookkeeping import Bookkeeper
+from gateway.records.bookkeeper import Bookkeeper
 from gateway.records.books import Books
+from gateway.records.ended import Ending
 from gateway.records.request_log import RequestLog
 from gateway.records.spool import Spool
 from gateway.request_ids import new_request_id
@@ -38,6 +40,7 @@ _CLOUD = Offer("cloud", "demo", "demo", price=PricedModel("cloud", "demo", "list
 _LOAD = Load(120, 0, 0, 3, None, is_resident=True, is_stream=False)
 _METER = Meter(120, 0, 40, "upstream", is_complete=True)
 _DONE = Ending(200, "complete")
+_METRICS = Metrics.create()
 
 
 def measure(name: str, engine: Engine) -> None:
@@ -49,7 +52,7 @@ async def _measure(name: str, engine: Engine) -> None:
     read, write = read_sessions(engine), write_sessions(engine)
     with tempfile.TemporaryDirectory() as folder:
         books, log = Books(read, write), RequestLog(read, write)
-        keeper = Bookkeeper(books, log, Metrics.create(), Spool(Path(folder) / "spool"))
+        keeper = Bookkeeper(books, log, _METRICS, Spool(Path(folder) / "spool"))
         books.start()
         log.start()
         keeper.start()
@@ -85,14 +88,14 @@ def _trips(offer: Offer, count: int) -> list[Trip]:
 
 
 async def _settle_free(keeper: Bookkeeper, trip: Trip) -> None:
-    keeper.observe(trip, _METER, _DONE)
-    keeper.settle(trip, _METER, _DONE)
+    observe_answer(_METRICS, trip, _METER)
+    settle_request(keeper, trip, _METER, _DONE)
 
 
 async def _settle_paid(books: Books, keeper: Bookkeeper, trip: Trip) -> None:
     trip.hold = await books.hold(trip.call.id, Payer("ann"), 100_000)
-    keeper.observe(trip, _METER, _DONE)
-    keeper.settle(trip, _METER, _DONE)
+    observe_answer(_METRICS, trip, _METER)
+    settle_request(keeper, trip, _METER, _DONE)
 
 
 async def _turn_s() -> float:

@@ -23,8 +23,8 @@ from cluster.trust.addresses import Target
 from gateway.afterwork import Afterwork
 from gateway.api.edge import Edge
 from gateway.api.plain import PlainRoutes, plain_routes
+from gateway.batch_jobs.runner import Runner as BatchRunner
 from gateway.batches.batches import Batches
-from gateway.batches.runner import Runner as BatchRunner
 from gateway.cache.embedding import Embedder
 from gateway.cache.opening import open_answers
 from gateway.cloud_worker.providers import CloudConfiguration, CloudModel, Timeouts
@@ -41,18 +41,18 @@ from gateway.identity.secret import open_secret
 from gateway.lanes.base import Lane
 from gateway.lanes.cloud import CloudLane
 from gateway.lanes.cluster import ClusterLane
-from gateway.lanes.model_terms import ModelTerms
-from gateway.lanes.pool import PoolLane
 from gateway.limits.admission import Admission
 from gateway.limits.opening import open_limits
 from gateway.metering.opening import open_recounter, use_cluster, write_prices
 from gateway.metering.rates import Rates
+from gateway.metrics.metrics import Metrics
 from gateway.observability.access_log import AccessLog
 from gateway.observability.history import History
-from gateway.observability.metrics import Metrics
 from gateway.observability.opening import open_telemetry
+from gateway.pool.lane import PoolLane
+from gateway.pool.model_terms import ModelTerms
 from gateway.queueing.turns import Turns
-from gateway.records.bookkeeping import Bookkeeper
+from gateway.records.bookkeeper import Bookkeeper
 from gateway.records.books import Books
 from gateway.records.clerk import Booked
 from gateway.records.request_log import RequestLog
@@ -322,7 +322,10 @@ async def _open_market(
     """The lane to other people's machines, where the owner wants it; nothing of it is imported otherwise."""
     from gateway.buying.opening import open_market
 
-    return await open_market(settings.market, folder.market, books, bookkeeper, stack, write)
+    tokenizers = bookkeeper.recounter.tokenizers
+    return await open_market(
+        settings.market, folder.market, books, tokenizers, lambda: bookkeeper.is_behind, stack, write
+    )
 
 
 def _model_terms(

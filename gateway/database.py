@@ -269,7 +269,9 @@ def upgrade(engine: Engine) -> None:
             raise DatabaseNewer(
                 f"the database is at revision {found}, unknown to this version of Millrace: start a newer one"
             )
-        from gateway.migrating import migrate  # Alembic is a fifth of a second and 7 MB; most starts need none.
+        from gateway.schema_upgrade import (
+            migrate,  # Alembic is a fifth of a second and 7 MB; most starts need none.
+        )
 
         migrate(connection)
 

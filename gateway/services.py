@@ -13,13 +13,13 @@ from gateway.identity.directory import Directory
 from gateway.identity.keys import Keys
 from gateway.lanes.base import Lane
 from gateway.lanes.cloud import CloudLane
-from gateway.lanes.model_terms import ModelTerms
 from gateway.limits.admission import Admission
 from gateway.limits.limits import Limits
+from gateway.metrics.metrics import Metrics
 from gateway.observability.history import History
-from gateway.observability.metrics import Metrics
+from gateway.pool.model_terms import ModelTerms
 from gateway.queueing.turns import Turns
-from gateway.records.bookkeeping import Bookkeeper
+from gateway.records.bookkeeper import Bookkeeper
 from gateway.records.books import Books
 from gateway.records.request_log import RequestLog
 from gateway.responses.store import ResponseStore

@@ -1,6 +1,6 @@
 """Tables brought up to date by a process that ends.
 
-What migrating imports would stay with a gateway for its whole life, and is 7 MB. The process (`gateway.migrating`)
+Alembic would stay with a gateway for its whole life, and is 7 MB. The process (`gateway.migration_process`)
 gets the DSN, which may hold a password, as a line on stdin and ends when stdin does: it outlives no gateway.
 """
 
@@ -30,7 +30,11 @@ async def upgrade_aside(dsn: str) -> None:
         return
     # In a session of its own: a terminal's Ctrl-C reaches the gateway alone, which ends it without a word.
     process = await asyncio.create_subprocess_exec(
-        *command_of("gateway.migrating"), stdin=PIPE, stdout=PIPE, env=environment(), start_new_session=True
+        *command_of("gateway.migration_process"),
+        stdin=PIPE,
+        stdout=PIPE,
+        env=environment(),
+        start_new_session=True,
     )
     try:
         async with asyncio.timeout(_PATIENCE_S):

@@ -9,16 +9,16 @@ from starlette.types import ASGIApp
 from accounting.errors import LedgerError
 from cluster.trust.addresses import Target
 from gateway.api import admin, advice, batches, files, guests, messages, ollama, responses, routes_admin
+from gateway.api import pool as pool_api
 from gateway.api.accounting import ledger
 from gateway.api.accounting.routes import accounting_routers
 from gateway.api.edge import BoundedBodies, misspelt
+from gateway.api.idle import IdleWatch
 from gateway.api.plain import error_response, plain_routes
 from gateway.console.console import add_console
 from gateway.console.errors import answer_error, is_console
 from gateway.dialects.routes import ROUTES
 from gateway.errors import DATABASE_AWAY, GatewayError, MethodNotAllowed, NotFound, RequestInvalid
-from gateway.guests.idle import IdleWatch
-from gateway.pool import api as pool_api
 from gateway.records.asked import AskedBefore
 from gateway.services import Services
 
@@ -51,9 +51,9 @@ def make_web(services: Services, cluster: Target) -> ASGIApp:
     for router in accounting_routers(has_payments=services.till is not None):
         app.include_router(router)
     if services.house is not None:
-        from gateway.house.relay import relay_router
-        from gateway.house.relay_opening import relay_of
-        from gateway.house.routes import house_routers
+        from gateway.api.marketplace.relay import relay_router
+        from gateway.api.marketplace.relay_factory import relay_of
+        from gateway.api.marketplace.routes import house_routers
 
         relay = relay_of(services.house, lambda: services.guests.is_closed)
         for router in (*house_routers(services.house), relay_router(relay)):

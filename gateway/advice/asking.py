@@ -12,7 +12,7 @@ from cluster.models.model_card import ModelCard
 from gateway.advice.advice import Advice, advise
 from gateway.advice.question import CloudPrice, OwnCost, PoolCopy, Question, is_same_model
 from gateway.advice.reading import read_shape
-from gateway.lanes.pool import PoolLane
+from gateway.pool.lane import PoolLane
 from gateway.services import Services
 from gateway.settings import CostsSettings, Settings
 

@@ -11,7 +11,7 @@ from gateway.api.catalogue import find_entry
 from gateway.dialects.base import Question
 from gateway.errors import ModelUnknown, Overloaded
 from gateway.identity.caller import Caller
-from gateway.lanes.tokens import estimate_prompt
+from gateway.openai.prompt_estimate import estimate_prompt
 from gateway.services import Services
 
 _PATIENCE_S = 10.0

@@ -6,8 +6,7 @@ from typing import Protocol
 
 from gateway.errors import RoleForbids
 from gateway.identity.key_rows import ANY, KeyTerms
-from gateway.routing.need import PRIVACY_RANK
-from gateway.settings.base import LaneName
+from gateway.settings.base import PRIVACY_RANK, LaneName
 
 
 class Allowed(Protocol):

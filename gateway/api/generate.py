@@ -9,11 +9,11 @@ from gateway.dialects.base import Route, Writer
 from gateway.dialects.routes import ROUTES
 from gateway.dialects.upkeep import Upkeep, UpkeepAsked, answer_of
 from gateway.errors import ApiError, RoleForbids, to_api_error
-from gateway.guests.hosting import host
 from gateway.http.exchange import Exchange, Headers
 from gateway.http.proxies import TrustedProxies
 from gateway.identity.caller import Caller
 from gateway.journey.client import Client
+from gateway.journey.guest_requests import host
 from gateway.journey.heads import printable
 from gateway.journey.serve import serve
 from gateway.journey.upkeep import look_after

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 
 from gateway.api.authority import Operator
+from gateway.api.idle import IdleWatch
 from gateway.guests.agent import AgentWord
-from gateway.guests.idle import IdleWatch
 from gateway.guests.key import issue_guest_key
 
 WAIT_S_MAX = 60.0

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from gateway.observability.metrics import CONTENT_TYPE
+from gateway.metrics.metrics import CONTENT_TYPE
 from gateway.services import Services
 
 

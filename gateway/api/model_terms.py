@@ -10,7 +10,7 @@ from accounting.money import Nano, format_usd, parse_usd
 from gateway.api.authority import Authority, Operator
 from gateway.api.fields import Body
 from gateway.errors import RequestInvalid
-from gateway.lanes.model_terms import Alias, OwnPrice
+from gateway.pool.model_terms import Alias, OwnPrice
 
 router = APIRouter()
 

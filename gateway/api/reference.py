@@ -14,14 +14,14 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import iter_route_contexts
 
 from gateway.api import admin, advice, batches, files, guests, messages, ollama, responses, routes_admin
+from gateway.api import pool as pool_api
 from gateway.api.accounting import ledger
 from gateway.api.accounting.keyed import key_of
 from gateway.api.accounting.routes import accounting_routers
 from gateway.api.authority import Manager, Operator, Somebody
-from gateway.house import disputes, sellers
-from gateway.house import routes as house
-from gateway.house.relay import relay_router
-from gateway.pool import api as pool_api
+from gateway.api.marketplace import disputes, sellers
+from gateway.api.marketplace import routes as house
+from gateway.api.marketplace.relay import relay_router
 
 _HEAD = """# Every route
 

@@ -6,9 +6,9 @@ from fastapi import APIRouter
 
 from accounting.money import format_usd
 from gateway.api.authority import Operator
-from gateway.buying.offers import OnOffer
 from gateway.errors import NotFound
 from gateway.lanes.market import MarketLane
+from market.offers import OnOffer
 
 router = APIRouter()
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from sqlalchemy.orm import Session
 
+from accounting.metering.tokenizers import Tokenizers
 from gateway.auditing.booking import AuditBooking
 from gateway.buying.booking import OwedBooking
 from gateway.buying.program import buyer_worker
 from gateway.lanes.base import Lane
 from gateway.lanes.market import MarketLane
 from gateway.metering.opening import write_versions
-from gateway.records.bookkeeping import Bookkeeper
 from gateway.records.books import Books
 from gateway.settings.market import MarketSettings
 
@@ -22,23 +22,25 @@ async def open_market(
     settings: MarketSettings,
     folder: Path,
     books: Books,
-    bookkeeper: Bookkeeper,
+    tokenizers: Tokenizers,
+    is_behind: Callable[[], bool],
     stack: AsyncExitStack,
     write: Callable[[], Session],
 ) -> Lane:
     """The lane, listening to a buyer that is being started; `folder` is the market's, and `stack` ends both.
 
-    What audits cost and what a buyer that died still owed is booked from here on.
+    `is_behind` says whether ended requests are missing in the ledger. Costs of audits, and what a buyer that died
+    still owed, are booked from here on.
     """
     note_prices = partial(write_versions, write=write)
     market = MarketLane(settings, buyer_worker(settings, folder), note_prices, folder / "tokenizers")
     stack.push_async_callback(market.stop)
     await market.start()
-    bookkeeper.recounter.tokenizers.look_also(market.tokenizer_of)
+    tokenizers.look_also(market.tokenizer_of)
     audits = AuditBooking(market.ask_buyer, books.book)
     audits.start()
     stack.push_async_callback(audits.stop)
-    owed = OwedBooking(market.ask_buyer, books.book, books.look, lambda: bookkeeper.is_behind)
+    owed = OwedBooking(market.ask_buyer, books.book, books.look, is_behind)
     owed.start()
     stack.push_async_callback(owed.stop)
     return market

@@ -7,13 +7,13 @@ from typing import Protocol
 from gateway.buying.credit import Credit
 from gateway.buying.display import OFFERS_MAX, Display
 from gateway.buying.errors import SellerRefuses
-from gateway.buying.offers import Excluded, NotOnOffer, Offers, OnOffer
 from gateway.buying.orders import Orders
 from gateway.buying.sellers import Sellers
 from gateway.buying.ware import Ware
 from market.auditing.findings import Believed, Findings, Thing, believed
 from market.listings.listing import Listing, is_on_offer
 from market.listings.prices import Prices
+from market.offers import Excluded, NotOnOffer, Offers, OnOffer
 from market.records.envelope import Record
 from market.records.standing import StandingOf
 

@@ -95,7 +95,7 @@ async def answer(
     """
     import httpx
 
-    from gateway.http.events import EventSplitter
+    from gateway.sse import EventSplitter
 
     began_s, heard, events = time.perf_counter(), _Heard(), EventSplitter()
     question = body | {"stream": True, "stream_options": {"include_usage": True}}

@@ -10,8 +10,8 @@ from gateway.cli import output
 from gateway.cli.completing import Key
 from gateway.cli.running import BORROWED
 from gateway.cli.serving import AsJson, DataDir, PageLimit, settings_from
-from gateway.limits.quotas import Measure, Span
 from gateway.paging import PAGE_MAX, Cursor, cut
+from gateway.quota import Measure, Span
 from gateway.settings import LaneName
 from gateway.settings.base import Privacy
 

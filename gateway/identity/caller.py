@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from accounting.rules.held import Payer
-from gateway.limits.quotas import Quota
+from gateway.quota import Quota
 from gateway.settings.base import LaneName, Privacy, Role
 
 HOME = "home"

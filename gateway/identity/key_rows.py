@@ -7,8 +7,8 @@ import orjson
 from sqlalchemy import Row
 
 from gateway.identity.caller import Caller
-from gateway.limits.quotas import Quota
 from gateway.paging import Cursor
+from gateway.quota import Quota
 from gateway.settings.base import LaneName, Privacy
 
 

@@ -14,7 +14,7 @@ from gateway.identity.audit import MACHINE, Actor
 from gateway.identity.people import checked_id
 from gateway.identity.races import refusing_what_others_did
 from gateway.identity.tables import api_key_table, organization_table, person_table, quota_table
-from gateway.limits.quotas import Measure, Quota, Span
+from gateway.quota import Measure, Quota, Span
 
 # What each measure is counted over; concurrency is what runs now.
 SPANS: dict[Measure, tuple[Span | None, ...]] = {

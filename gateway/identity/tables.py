@@ -86,7 +86,7 @@ class ApiKey(SQLModel, table=True):
 
 
 class QuotaRow(SQLModel, table=True):
-    """One limit, as `gateway.limits.quotas.Quota`; an empty `span` or `model` is none, for they are in the key."""
+    """One limit, as `gateway.quota.Quota`; an empty `span` or `model` is none, for they are in the key."""
 
     __tablename__ = "quota"
 

@@ -10,8 +10,8 @@ from accounting.payments.errors import PayerFrozen
 from accounting.rules.held import Hold
 from gateway.errors import BudgetExceeded, BudgetUnavailable, GatewayError
 from gateway.journey.trip import Trip
+from gateway.lanes.allowance import USEFUL_TOKENS, Allowance, allowance_of
 from gateway.lanes.base import Offer
-from gateway.limits.allowance import USEFUL_TOKENS, Allowance, allowance_of
 from gateway.services import Services
 
 Ended = Literal["credits_exhausted", "budget_exceeded", "payments_frozen", "books_unavailable"]

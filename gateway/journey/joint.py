@@ -6,9 +6,9 @@ import msgspec
 import orjson
 from msgspec import structs
 
-from gateway.http.events import DONE, EventSplitter
 from gateway.lanes.base import Call, Out
 from gateway.openai import ChatRequest, read_request
+from gateway.sse import DONE, EventSplitter
 
 _TEXT_CHARS_MAX = 2**20
 _SAME = ("id", "created", "model", "system_fingerprint")

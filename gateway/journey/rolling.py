@@ -18,12 +18,12 @@ from gateway.journey.fitting import part_of
 from gateway.journey.holding import Ended, put_aside_late, put_more_aside
 from gateway.journey.tally import Tally
 from gateway.journey.trip import Trip
+from gateway.lanes.allowance import Allowance
 from gateway.lanes.base import Answer, Out
 from gateway.lanes.body import Body
 from gateway.lanes.events import events_of
 from gateway.lanes.meter import Meter
 from gateway.lanes.whole import ANSWER_BYTES_MAX
-from gateway.limits.allowance import Allowance
 from gateway.services import Services
 
 log = structlog.get_logger(__name__)

@@ -11,6 +11,7 @@ from gateway.journey.client import Client
 from gateway.journey.continuing import continues, send_on
 from gateway.journey.cut import cut_short
 from gateway.journey.deadline import in_time
+from gateway.journey.finished import observe_answer
 from gateway.journey.heads import headers_of
 from gateway.journey.heard import Followed, heard
 from gateway.journey.lingering import send_out
@@ -18,12 +19,13 @@ from gateway.journey.opening import open_first
 from gateway.journey.recall import recall
 from gateway.journey.rolling import PaidUp, rolled
 from gateway.journey.settling import refusal, report, settle
-from gateway.journey.trip import Ending, Trip
+from gateway.journey.trip import Trip
 from gateway.journey.turn import take_at_once, take_turn
 from gateway.journey.twins import lasting, with_twins
 from gateway.lanes.base import Answer, Call, Meter
-from gateway.limits.admission import choices_of
+from gateway.lanes.token_bounds import choices_of
 from gateway.openai import TaskRequest
+from gateway.records.ended import Ending
 from gateway.services import Services
 
 log = structlog.get_logger(__name__)
@@ -110,7 +112,7 @@ async def _deliver(services: Services, trip: Trip, answer: Answer, client: Clien
                 hearing.tell(answer.meter, trip.call, is_whole=outcome == "complete", others=others)
             ending = Ending(answer.status, outcome, problem)
             report(trip, answer.meter, ending)
-            services.bookkeeper.observe(trip, answer.meter, ending)
+            observe_answer(services.metrics, trip, answer.meter)
             settle(services, trip, answer.meter, ending)
 
 

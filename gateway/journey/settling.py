@@ -3,9 +3,11 @@
 from msgspec import structs
 
 from gateway.errors import EXPECTED, to_api_error
-from gateway.journey.trip import Bearer, Ending, Trip
+from gateway.journey.finished import settle_request
+from gateway.journey.trip import Trip
 from gateway.lanes.base import Meter
 from gateway.limits.hang_ups import HangUps
+from gateway.records.ended import Bearer, Ending
 from gateway.services import Services
 
 # Whoever counted these knows what of the prompt it had kept.
@@ -36,7 +38,7 @@ def settle(services: Services, trip: Trip, meter: Meter, ending: Ending) -> None
     if ending.prompt != "nobody" and not meter.prompt_tokens:
         meter.prompt_tokens = trip.call.prompt_tokens
         meter.source = "characters"
-    spent_nano = services.bookkeeper.settle(trip, meter, ending)
+    spent_nano = settle_request(services.bookkeeper, trip, meter, ending)
     if trip.ticket:
         # What was found needed nobody's work: it counts as a request, and as no tokens.
         tokens = 0 if trip.found else meter.prompt_tokens + meter.completion_tokens

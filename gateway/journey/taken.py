@@ -10,10 +10,10 @@ from typing import Any
 
 import orjson
 
-from gateway.http.events import DONE, EVENT_BYTES_MAX
 from gateway.lanes.base import Out
 from gateway.lanes.records import Record, read_record
 from gateway.openai import HAD_TOKENS_MAX, Had
+from gateway.sse import DONE, EVENT_BYTES_MAX
 
 # What all parts of an answer say alike.
 _SAME = ("id", "created", "model", "system_fingerprint")

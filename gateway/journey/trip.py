@@ -1,23 +1,21 @@
 """What is known of a request on its way, and how it ended."""
 
 import time
-from typing import Literal
 
 from msgspec import Struct
 
-from accounting.ledger.postings import FROM_CACHE, Outcome
+from accounting.ledger.postings import FROM_CACHE
 from accounting.rules.held import Hold
 from gateway.cache.answers import Lead, Source
 from gateway.identity.caller import Caller
 from gateway.journey.tally import Tally
+from gateway.lanes.allowance import Allowance
 from gateway.lanes.base import Call, Offer
-from gateway.limits.allowance import Allowance
 from gateway.limits.ticket import Ticket
+from gateway.records.ended import NO_LANE
 from gateway.routing.decision import Decision
 from gateway.routing.dispatch import Dispatch
 
-NO_LANE = "none"
-Bearer = Literal["nobody", "gateway", "seller", "caller"]
 UNDECIDED = Decision((), ())
 
 
@@ -80,15 +78,3 @@ class Trip(Struct):
     @property
     def elapsed_s(self) -> float:
         return time.perf_counter() - self.began_s
-
-
-class Ending(Struct, frozen=True):
-    """How a request ended: the status sent, whether the answer was whole, what went wrong in words.
-
-    `prompt` is who bears the cost of a prompt that somebody had who is paid, if no word was delivered.
-    """
-
-    status: int
-    outcome: Outcome
-    problem: str = ""
-    prompt: Bearer = "nobody"

@@ -11,8 +11,8 @@ from gateway.journey.attempt import note_error
 from gateway.journey.nobody import why_nobody
 from gateway.journey.turn import first_pause
 from gateway.lanes.base import Call, Offer
-from gateway.lanes.pool import PoolLane
 from gateway.openai import read_request
+from gateway.pool.lane import PoolLane
 from gateway.pool.members import Pool
 from gateway.pool.residence import can_be_told, reside
 from gateway.routing.decision import sift

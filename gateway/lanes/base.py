@@ -11,8 +11,8 @@ from accounting.metering.prices import PricedModel
 from gateway.lanes.body import Body, GeneratorBody, Out, begun
 from gateway.lanes.features import ALL_FEATURES, Feature, features_of
 from gateway.lanes.meter import Meter
-from gateway.lanes.tokens import estimate_prompt
 from gateway.openai import KINDS, GenerationRequest, Kind, Request, TaskRequest
+from gateway.openai.prompt_estimate import estimate_prompt
 from gateway.settings import LaneName
 from gateway.settings.base import Privacy
 

@@ -2,8 +2,8 @@
 
 import orjson
 
-from gateway.http.events import EVENT_BYTES_MAX, EventSplitter
 from gateway.lanes.tokens import said_in
+from gateway.sse import EVENT_BYTES_MAX, EventSplitter
 
 # Of what is free the first events say what the others are like; every stream under way has so much in memory.
 _BYTES_MAX = 16 * 2**10

@@ -15,20 +15,20 @@ from sqlalchemy.exc import SQLAlchemyError
 from accounting.metering.prices import PricedModel
 from accounting.metering.tokenizers import Pinned
 from accounting.money import Price
-from gateway.buying.offers import Offers, OnOffer
 from gateway.cloud_worker.supervisor import CloudWorkerUnavailable, Worker
 from gateway.cloud_worker.worker_process import ask_worker
 from gateway.errors import LaneBrokeOff, LaneBusy, LaneFailed, LaneUnreachable
 from gateway.http.client import Client
+from gateway.lanes.allowance import allowance_of
 from gateway.lanes.base import Answer, Call, Offer
 from gateway.lanes.features import Feature
 from gateway.lanes.market_draw import drawn, excluded
 from gateway.lanes.paid import paid_body
 from gateway.lanes.relay import relay
 from gateway.lanes.upstream import Upstream
-from gateway.limits.allowance import allowance_of
 from gateway.openai import GENERATES, CompletionRequest
 from gateway.settings import LaneName, MarketSettings
+from market.offers import Offers, OnOffer
 
 log = structlog.get_logger(__name__)
 

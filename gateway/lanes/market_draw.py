@@ -7,13 +7,13 @@ not be asked, by a rule of the caller's, leaves the others with the chances that
 from collections.abc import Sequence
 from math import log
 
-from gateway.buying.offers import OnOffer
 from market.listings.prices import Prices, cost_nano
 from market.matching.candidate import Candidate, Need
 from market.matching.caps import LearnedCap
 from market.matching.choice import Chance, choose
 from market.matching.track import Tally, Track
 from market.matching.weighing import Weighed
+from market.offers import OnOffer
 from market.records.amounts import Amount
 
 USUAL_PROMPT_TOKENS = 512

@@ -5,7 +5,7 @@ from typing import Any
 
 from gateway.lanes.base import Call, Offer
 from gateway.lanes.rewriting import OURS, with_fields
-from gateway.limits.admission import output_bound
+from gateway.lanes.token_bounds import output_bound
 from gateway.openai import ChatRequest
 
 _LIMITS = ("max_tokens", "max_completion_tokens")

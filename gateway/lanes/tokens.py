@@ -1,21 +1,17 @@
 """Counts and estimates of tokens, from what upstreams say and from texts where they say nothing."""
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
-from accounting.metering.counts import counts_of, estimate_tokens
+from accounting.metering.counts import counts_of
 from gateway.cloud_worker.schemas import SchemaTooLarge, expanded_bytes
 from gateway.errors import RequestInvalid
 from gateway.lanes.meter import Meter
 from gateway.lanes.said import said_of
-from gateway.openai import ChatRequest, EmbeddingRequest, Message, Request, TaskRequest
+from gateway.openai import ChatRequest, Request
 
-# What a picture of usual size comes to with the large providers; its bytes say nothing about it.
-_PICTURE_TOKENS = 1000
-_MESSAGE_TOKENS = 4
 _TOOLS_TOKENS = 1024
 _TOOL_TOKENS = 64
 _COST = re.compile("[0-9]{1,15}")
@@ -35,21 +31,6 @@ def read_usage(answer: Any, meter: Meter) -> bool:
 def cost_of(said: Any) -> int | None:
     """Nano-USD that our own buyer says; whatever else says it is not believed, and not asked."""
     return int(said) if isinstance(said, str) and _COST.fullmatch(said) else None
-
-
-def estimate_prompt(request: Request) -> int:
-    """Prompt tokens where nobody told."""
-    if isinstance(request, ChatRequest):
-        tokens = sum(map(_message_tokens, request.messages))
-        if request.tools or request.functions or request.response_format:
-            tokens += sum(map(estimate_tokens, _descriptions(request)))
-        return tokens
-    if isinstance(request, TaskRequest) and not isinstance(request, EmbeddingRequest):
-        return sum(map(estimate_tokens, request.texts))
-    parts = request.input if isinstance(request, EmbeddingRequest) else request.prompt
-    if isinstance(parts, str):
-        return estimate_tokens(parts)
-    return sum(estimate_tokens(part) if isinstance(part, str) else _ids(part) for part in parts)
 
 
 def tool_tokens_max(request: Request) -> int:
@@ -77,28 +58,5 @@ def said_in(choice: Any) -> str:
     return said_of(choice).text if isinstance(choice, dict) else ""
 
 
-def _message_tokens(message: Message) -> int:
-    tokens = _MESSAGE_TOKENS
-    content = message.content
-    if isinstance(content, str):
-        tokens += estimate_tokens(content)
-    elif content:
-        for part in content:
-            tokens += _PICTURE_TOKENS if part.text is None else estimate_tokens(part.text)
-    if message.tool_calls:
-        tokens += estimate_tokens(_json(message.tool_calls))
-    return tokens
-
-
-def _descriptions(request: ChatRequest) -> Iterator[str]:
-    for described in (request.tools, request.functions, request.response_format):
-        if described:
-            yield _json(described)
-
-
 def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
-
-
-def _ids(part: int | list[int]) -> int:
-    return 1 if isinstance(part, int) else len(part)

@@ -10,8 +10,8 @@ import math
 from abc import ABC, abstractmethod
 from typing import NamedTuple
 
-from gateway.limits.quotas import Measure, Quota, Span
 from gateway.limits.windows import MINUTE_S, window
+from gateway.quota import Measure, Quota, Span
 
 # A second counts until no moment of it is within the last 60 seconds: the present one and 60 before it.
 _SECONDS = MINUTE_S + 1

@@ -4,8 +4,8 @@ import math
 
 from gateway.limits.counters import SOON_S, Counter, CounterKey
 from gateway.limits.orders import Grant, Order
-from gateway.limits.quotas import Quota
 from gateway.limits.windows import DAY_S, MINUTE_S, boundaries, window
+from gateway.quota import Quota
 
 # What no request has asked for within this time goes back.
 IDLE_S = 1.0

@@ -15,8 +15,8 @@ from gateway.limits.local import Reader, begin_of, longest
 from gateway.limits.lookups import Lookups
 from gateway.limits.orders import Order
 from gateway.limits.plans import Shortage
-from gateway.limits.quotas import Quota
 from gateway.limits.refusals import Refused, unknown_budget
+from gateway.quota import Quota
 
 log = structlog.get_logger(__name__)
 

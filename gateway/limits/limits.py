@@ -10,9 +10,9 @@ from gateway.identity.caller import Caller
 from gateway.limits.counters import Counter
 from gateway.limits.hang_ups import HangUps
 from gateway.limits.plans import Plan, Plans, Shortage, shortages
-from gateway.limits.quotas import Measure, Quota
 from gateway.limits.refusals import Refused, in_words, refusal
 from gateway.limits.ticket import Ticket
+from gateway.quota import Measure, Quota
 
 # Draws are short and bounded; this is for a crowd that keeps taking what one waiter drew, and for shared counters
 # that are rebuilt, which takes as long as a lease.

@@ -9,9 +9,9 @@ from gateway.limits.clock import SteadyClock
 from gateway.limits.counters import Counter, CounterKey, counter_for
 from gateway.limits.lookups import Lookups
 from gateway.limits.plans import Shortage
-from gateway.limits.quotas import Quota
 from gateway.limits.refusals import Refused, refusal, unknown_budget
 from gateway.limits.windows import MINUTE_S, window
+from gateway.quota import Quota
 
 Reader = Callable[[CounterKey, int, int | None], int]
 """What the books have of this since that second (blocking), without requests that began since the nanosecond.

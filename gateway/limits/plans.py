@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from gateway.identity.caller import Caller
 from gateway.limits.counters import Counter
 from gateway.limits.headers import Headers, Shown
-from gateway.limits.quotas import Quota
+from gateway.quota import Quota
 
 # So many keys' plans are remembered; past it all are forgotten and made again as they are needed.
 PLANS_MAX = 16_384

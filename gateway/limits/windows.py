@@ -2,7 +2,7 @@
 
 from datetime import UTC, date, datetime, timedelta
 
-from gateway.limits.quotas import Span
+from gateway.quota import Span
 
 MINUTE_S = 60
 DAY_S = 86_400

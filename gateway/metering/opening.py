@@ -12,7 +12,7 @@ from accounting.metering.prices import PricedModel
 from accounting.metering.tokenizers import Pinned, Tokenizers
 from cluster.controller import Controller
 from gateway.lanes.base import Lane
-from gateway.observability.metrics import Metrics
+from gateway.metrics.metrics import Metrics
 from gateway.records.recount import Recounter
 from gateway.settings import LaneName, MeteringSettings
 

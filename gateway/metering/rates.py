@@ -16,7 +16,7 @@ from accounting.metering.own_cost import ANY_MACHINE, CLUSTER_LANE, CostTerms, r
 from accounting.metering.power import Energy, Zone, card_watts, find_zones, mean_watts, read_energy
 from accounting.metering.prices import PricedModel
 from accounting.money import parse_usd
-from gateway.observability.metrics import Metrics
+from gateway.metrics.metrics import Metrics
 from gateway.settings import CostsSettings
 
 log = structlog.get_logger(__name__)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from accounting.ledger.postings import FROM_CACHE
-from gateway.observability.metrics import Metrics
+from gateway.metrics.metrics import Metrics
 from gateway.observability.slots import Ring, Slot, of_all_lanes, percentile, spread_over, summed
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from accounting.payments.ledger import Ledger
 from accounting.payments.mode import keep_mode
 from accounting.payments.payments import open_payments
 from accounting.payments.terms import Terms
-from gateway.observability.metrics import Metrics
+from gateway.metrics.metrics import Metrics
 from gateway.payments.till import Till
 from gateway.settings import PaymentsSettings, Settings, SettingsInvalid
 

@@ -12,7 +12,7 @@ import structlog
 from msgspec import structs
 
 from accounting.errors import BooksUnavailable, LedgerError
-from gateway.observability.metrics import Metrics
+from gateway.metrics.metrics import Metrics
 from gateway.records.ended import Ended
 from gateway.records.recount import Recounter
 from gateway.records.settler import Settled, Settler

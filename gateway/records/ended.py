@@ -4,24 +4,30 @@ Neither the prompt nor the answer is among it, so that what waits to be written 
 the few answers whose text a tokenizer is to count.
 """
 
-import asyncio
-from collections.abc import Callable
+from typing import Literal
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
-from accounting.ledger.postings import MAX_TEXT, UsageRecord
-from accounting.metering.prices import PricedModel
-from accounting.money import MAX_TOKENS
-from accounting.rules.held import CloudBill, Hold
-from gateway.journey.trip import NO_LANE, Bearer, Ending, Trip
-from gateway.lanes.base import Meter, Offer
+from accounting.ledger.postings import Outcome
 from gateway.openai import Kind
-from gateway.records.recount import Recount, bill_of
+from gateway.records.recount import Recount
 from gateway.records.spool import Settlement
 from gateway.routing.decision import Decision
 
-# No request keeps more machines busy all its time.
-_STAGES_MAX = 1024
+NO_LANE = "none"
+Bearer = Literal["nobody", "gateway", "seller", "caller"]
+
+
+class Ending(Struct, frozen=True):
+    """How a request ended: the status sent, whether the answer was whole, what went wrong in words.
+
+    `prompt` is who bears the cost of a prompt that somebody had who is paid, if no word was delivered.
+    """
+
+    status: int
+    outcome: Outcome
+    problem: str = ""
+    prompt: Bearer = "nobody"
 
 
 class Ended(Struct, frozen=True, gc=False):
@@ -40,143 +46,3 @@ class Ended(Struct, frozen=True, gc=False):
     finish_reasons: tuple[str, ...] = ()
     recount: Recount | None = None
     decided_ms: int | None = None
-
-
-def end(trip: Trip, meter: Meter, ending: Ending) -> Ended:
-    """Take from a trip what outlives it. Raises LedgerError for what no book can hold."""
-    offer, call = trip.offer, trip.call
-    return Ended(
-        _settlement(trip, meter, ending),
-        call.kind,
-        offer.backend if offer else trip.lane,
-        trip.decision,
-        ending.status,
-        ending.problem,
-        trip.caller.key_prefix,
-        call.request.is_stream,
-        call.traceparent,
-        call.address,
-        meter.finish_reasons,
-        _recount(trip, meter) if meter.delivered and meter.completion_tokens else None,
-        None if trip.decided_s is None else int(1000 * trip.decided_s),
-    )
-
-
-def _recount(trip: Trip, meter: Meter) -> Recount | None:
-    """Of what the backend has counted itself, the count is only checked."""
-    offer = trip.offer
-    if offer is None:
-        return None
-    is_check = meter.source == "upstream"
-    price = None if is_check or trip.hold is None else offer.price
-    return Recount(offer.counted_as, meter.delivered, price, is_check, _correction(trip) if price else None)
-
-
-def _correction(trip: Trip) -> Callable[[int], object] | None:
-    """Counters belong to the event loop; the count is made on another thread."""
-    ticket = trip.ticket
-    if ticket is None:
-        return None
-    loop = asyncio.get_running_loop()
-    return lambda more_nano: loop.call_soon_threadsafe(ticket.correct, more_nano)
-
-
-def _settlement(trip: Trip, meter: Meter, ending: Ending) -> Settlement:
-    """Capture what a provider delivered, else release; without a hold only the usage row."""
-    usage = _usage(trip, meter, ending)
-    price = trip.offer.price if trip.offer else None
-    # Own machines charge nothing.
-    if trip.hold is None or price is None:
-        return Settlement(usage, trip.hold)
-    if meter.cost_nano is not None and price.lane == "market":
-        return _bought(usage, trip.hold, price, meter.cost_nano)
-    return Settlement(usage, trip.hold, bill_of(price, usage) or _prompt_bill(price, usage, ending.prompt))
-
-
-def _prompt_bill(price: PricedModel, usage: UsageRecord, bearer: Bearer) -> CloudBill | None:
-    """Without a word of the answer: what the prompt comes to at the provider, for whoever pays it."""
-    cost_nano = price.charge_for(usage.prompt_tokens, usage.cached_tokens, 0)
-    if not cost_nano or bearer in ("nobody", "seller"):
-        return None
-    return CloudBill(price.provider, cost_nano if bearer == "caller" else 0, cost_nano, price.id)
-
-
-def _bought(usage: UsageRecord, hold: Hold, price: PricedModel, cost_nano: int) -> Settlement:
-    """What sellers are owed, to the nano. Several of them, or a price that fell meanwhile, are of no one price."""
-    if not usage.completion_tokens:
-        return Settlement(usage, hold)
-    usual = bill_of(price, usage)
-    if usual is not None and usual.cost_nano == cost_nano:
-        return Settlement(usage, hold, usual)
-    return Settlement(structs.replace(usage, price_id=None), hold, CloudBill(price.provider, cost_nano, cost_nano))
-
-
-def _usage(trip: Trip, meter: Meter, ending: Ending) -> UsageRecord:
-    offer, caller = trip.offer, trip.caller
-    duration_s = trip.elapsed_s
-    prompt_tokens, cached_tokens, completion_tokens = _counts(meter)
-    price = offer.price if offer and trip.hold else None
-    return UsageRecord(
-        trip.call.id,
-        caller.user_id,
-        caller.department,
-        caller.key_id,
-        _storable(trip.call.request.model),
-        trip.lane,
-        _provider(offer),
-        prompt_tokens,
-        cached_tokens,
-        completion_tokens,
-        meter.source,
-        ending.outcome,
-        trip.started_ns,
-        int(1000 * duration_s),
-        None if trip.first_byte_s is None else int(1000 * trip.first_byte_s),
-        0,
-        0,
-        _compute_nano(offer, meter, ending, duration_s),
-        _served_model(trip),
-        _between(0, meter.reasoning_tokens, completion_tokens),
-        _between(0, meter.tool_tokens, completion_tokens),
-        price.id if price else None,
-    )
-
-
-def _counts(meter: Meter) -> tuple[int, int, int]:
-    """Prompt, cached and completion tokens, as far as any request can have them: some upstreams count nonsense."""
-    prompt, cached, completion = meter.prompt_tokens, meter.cached_tokens, meter.completion_tokens
-    if 0 <= cached <= prompt <= MAX_TOKENS and 0 <= completion <= MAX_TOKENS:
-        return prompt, cached, completion
-    prompt = _between(0, prompt, MAX_TOKENS)
-    return prompt, _between(0, cached, prompt), _between(0, completion, MAX_TOKENS)
-
-
-def _provider(offer: Offer | None) -> str:
-    if offer is None:
-        return NO_LANE
-    return offer.price.provider if offer.price else offer.backend
-
-
-def _compute_nano(offer: Offer | None, meter: Meter, ending: Ending, duration_s: float) -> int:
-    duration_ns = int(duration_s * 1e9)
-    if offer and offer.lane == "pool" and ending.outcome in ("complete", "interrupted"):
-        # A backend that is not ours does not say how busy it was: the time it took stands for it.
-        return duration_ns
-    return _between(0, meter.compute_ns, duration_ns * _STAGES_MAX)
-
-
-def _served_model(trip: Trip) -> str | None:
-    """None where nobody answered, or the model is called the same where it was served, as nearly all are."""
-    served_as = trip.offer.served_as if trip.offer and trip.first_byte_s is not None else None
-    return None if served_as is None or served_as == trip.call.request.model else _storable(served_as)
-
-
-def _between(least: int, number: int, most: int) -> int:
-    return max(least, min(number, most))
-
-
-def _storable(model: str) -> str:
-    """The name that a caller gave a model, as far as a row may hold it."""
-    if len(model) <= MAX_TEXT and model.isascii() and "\0" not in model:
-        return model
-    return model[:MAX_TEXT].replace("\0", "").encode(errors="replace").decode()

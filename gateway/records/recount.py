@@ -16,7 +16,7 @@ from accounting.metering.delivered import Counts, Delivered, count_all
 from accounting.metering.prices import PricedModel
 from accounting.metering.tokenizers import Tokenizers
 from accounting.rules.held import CloudBill
-from gateway.observability.metrics import Metrics
+from gateway.metrics.metrics import Metrics
 from gateway.records.spool import Settlement
 
 log = structlog.get_logger(__name__)

@@ -15,8 +15,7 @@ from gateway.errors import DATABASE_AWAY, NotFound, Overloaded, RequestInvalid, 
 from gateway.identity.caller import Caller
 from gateway.responses.pruning import prune
 from gateway.responses.tables import response_table
-from gateway.routing.need import PRIVACY_RANK
-from gateway.settings.base import Privacy
+from gateway.settings.base import PRIVACY_RANK, Privacy
 from gateway.settings.responses import ResponsesSettings
 from gateway.storage import Storage
 

@@ -14,9 +14,8 @@ from gateway.lanes.base import Call
 from gateway.lanes.features import Feature
 from gateway.openai import Extras, Kind, MaxPrice, ProviderPreferences
 from gateway.settings import LaneName
-from gateway.settings.base import Privacy
+from gateway.settings.base import PRIVACY_RANK, Privacy
 
-PRIVACY_RANK: dict[Privacy, int] = {"public": 0, "internal": 1, "private": 2}
 _PRICE_NANO_MAX = 10**15
 
 

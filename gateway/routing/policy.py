@@ -16,8 +16,8 @@ from gateway.lanes.base import Offer
 from gateway.lanes.features import Feature
 from gateway.openai import DOES, GENERATES, Kind
 from gateway.redaction import without_internals
-from gateway.routing.need import NO_PREFERENCES, PRIVACY_RANK, Need, Preferences
-from gateway.settings.base import FOREIGN, Privacy
+from gateway.routing.need import NO_PREFERENCES, Need, Preferences
+from gateway.settings.base import FOREIGN, PRIVACY_RANK, Privacy
 
 Check = Literal[
     "lane",

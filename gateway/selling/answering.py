@@ -8,12 +8,12 @@ from typing import Any
 
 import structlog
 
-from gateway.http.events import DONE
 from gateway.selling.carrier import Carrier, Gone
 from gateway.selling.chunks import ChunkBroken, UpstreamError
 from gateway.selling.delivery import WAIT_EVENT, Delivering
 from gateway.selling.own_gateway import GatewayAway, UpstreamRefused
 from gateway.selling.upstream import Upstream, refused_by
+from gateway.sse import DONE
 from market.channels.job import Cut
 from market.channels.terms import ANSWER_S_MAX
 from market.errors import StatementInvalid

@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from accounting.money import format_usd
 from gateway.data_folder import ADMIN_HEADER, DataFolder
-from gateway.http.events import EventSplitter
 from gateway.selling.store import Sale
+from gateway.sse import EventSplitter
 from market.channels.job import Kind
 
 ASK_S = 10.0

@@ -14,6 +14,8 @@ Privacy = Literal["public", "internal", "private"]
 """How far a request may travel. `private`: own machines alone; `internal`: also providers under contract;
 `public`: anywhere. A lane, a backend or a provider is cleared up to one of them."""
 
+PRIVACY_RANK: dict[Privacy, int] = {"public": 0, "internal": 1, "private": 2}
+
 Role = Literal["admin", "member", "seller"]
 
 

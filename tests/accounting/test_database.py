@@ -34,7 +34,7 @@ from gateway.database import (
     upgrade,
     write_sessions,
 )
-from gateway.migrating import config_of
+from gateway.schema_upgrade import config_of
 from gateway.upgrading import upgrade_aside
 from tests.databases import Databases, Kind
 

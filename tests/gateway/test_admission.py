@@ -14,9 +14,9 @@ from accounting.metering.prices import PricedModel
 from accounting.money import Price
 from gateway.errors import to_api_error
 from gateway.journey.serve import _tokens_max
+from gateway.lanes.allowance import FIRST_TOKENS, STEP_TOKENS_MAX, Allowance, allowance_of
 from gateway.lanes.base import Call, Offer
-from gateway.limits.admission import choices_of, output_bound
-from gateway.limits.allowance import FIRST_TOKENS, STEP_TOKENS_MAX, Allowance, allowance_of
+from gateway.lanes.token_bounds import choices_of, output_bound
 from gateway.openai import Kind, read_request
 
 PER_TOKEN_NANO = 1000

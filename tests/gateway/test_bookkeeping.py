@@ -23,12 +23,14 @@ from accounting.spending.lease import LEASE_NS
 from accounting.tables import event_table, usage_table
 from gateway.database import open_engine, read_sessions, write_sessions
 from gateway.identity.caller import Caller
-from gateway.journey.trip import Ending, Trip
+from gateway.journey.finished import settle_request
+from gateway.journey.trip import Trip
 from gateway.lanes.base import Call, Meter, Offer
-from gateway.observability.metrics import Metrics
+from gateway.metrics.metrics import Metrics
 from gateway.openai import read_request
-from gateway.records.bookkeeping import Bookkeeper
+from gateway.records.bookkeeper import Bookkeeper
 from gateway.records.books import Books
+from gateway.records.ended import Ending
 from gateway.records.request_log import RequestLog
 from gateway.records.spool import Settlement, Spool
 from gateway.routing.decision import Decision
@@ -131,7 +133,7 @@ async def test_a_short_outage_loses_nothing(database: Database, tmp_path: Path) 
     async with keeping(database, tmp_path) as (books, bookkeeper):
         held = await held_by(books)
         database.is_away = True
-        bookkeeper.settle(trip(CLOUD, held), said(), DONE)
+        settle_request(bookkeeper, trip(CLOUD, held), said(), DONE)
         await asyncio.sleep(0.8)
         assert usage_rows(database) == {}
         database.is_away = False
@@ -146,10 +148,10 @@ async def test_what_an_outage_outlasts_is_booked_at_the_next_start(database: Dat
     async with keeping(database, tmp_path) as (books, bookkeeper):
         held = await held_by(books)
         database.is_away = True
-        bookkeeper.settle(trip(CLOUD, held), said(), DONE)
-        bookkeeper.settle(trip(POOL, request_id="req_2"), said(), DONE)
+        settle_request(bookkeeper, trip(CLOUD, held), said(), DONE)
+        settle_request(bookkeeper, trip(POOL, request_id="req_2"), said(), DONE)
         await asyncio.sleep(0)
-    bookkeeper.settle(trip(POOL, request_id="req_3"), said(), FAILED)
+    settle_request(bookkeeper, trip(POOL, request_id="req_3"), said(), FAILED)
     spooled = tmp_path / "unbooked.jsonl"
     assert spooled.stat().st_mode & 0o077 == 0
     kept = [json.loads(line) for line in spooled.read_text().splitlines()]
@@ -185,7 +187,7 @@ async def test_own_machines_that_take_over_are_booked_and_nothing_is_charged(
     database: Database, tmp_path: Path
 ) -> None:
     async with keeping(database, tmp_path) as (books, bookkeeper):
-        bookkeeper.settle(trip(POOL, await held_by(books)), said(), DONE)
+        settle_request(bookkeeper, trip(POOL, await held_by(books)), said(), DONE)
     lane, charge_nano, compute_nano = usage_rows(database)["req_1"]
     assert (lane, charge_nano) == ("pool", 0)
     assert standing(database, supply("pool")) == compute_nano > 0
@@ -203,8 +205,8 @@ async def test_after_the_reaper_credits_pay_first_and_the_rest_is_owed(
             other.now_ns = time.time_ns() + LEASE_NS
             assert other.reaper.sweep() == 1
             other.hold("req_3", "ann", 2 * CREDIT - credits_left)
-        bookkeeper.settle(trip(CLOUD, held), said(), DONE)
-        bookkeeper.settle(trip(CLOUD, silent, "req_2"), said(0), FAILED)
+        settle_request(bookkeeper, trip(CLOUD, held), said(), DONE)
+        settle_request(bookkeeper, trip(CLOUD, silent, "req_2"), said(0), FAILED)
     assert usage_rows(database) == {"req_1": ("cloud", CHARGE, 0), "req_2": ("cloud", 0, 0)}
     assert standing(database, user_receivable("ann")) == owed
     assert OtherGateway(database.engine).findings() == []
@@ -217,7 +219,7 @@ async def test_the_price_list_and_what_providers_miscount_are_kept_sane(
     meter = said()
     meter.prompt_tokens, meter.cached_tokens = 2, 9
     async with keeping(database, tmp_path) as (books, bookkeeper):
-        bookkeeper.settle(trip(CLOUD, await held_by(books)), meter, DONE)
+        settle_request(bookkeeper, trip(CLOUD, await held_by(books)), meter, DONE)
     with read_sessions(database.engine)() as session:
         kept = session.scalars(select(event_table.c.meta).where(event_table.c.kind == "lease")).all()
     assert [meta for meta in kept if meta != "{}"] == [f'{{"price":"{PRICE.id}"}}']
@@ -228,7 +230,7 @@ async def test_what_no_book_can_hold_keeps_nothing_aside(database: Database, tmp
     """A provider counts nonsense, at a price with which it comes to more than any event may move."""
     dear = replace(CLOUD, price=replace(PRICE, price=Price(0, 0, 2 * 10**12)))
     async with keeping(database, tmp_path) as (books, bookkeeper):
-        bookkeeper.settle(trip(dear, await held_by(books)), said(10**9), DONE)
+        settle_request(bookkeeper, trip(dear, await held_by(books)), said(10**9), DONE)
         assert (await books.hold("req_2", Payer("ann"), CREDIT)).amount_nano == CREDIT
 
 
@@ -273,7 +275,7 @@ async def test_what_waits_while_the_books_hang_is_bounded_and_the_rest_is_on_dis
     async with keeping(database, tmp_path) as (_, bookkeeper):
         database.answers.clear()
         for number in range(60):
-            bookkeeper.settle(trip(POOL, request_id=f"req_{number}"), said(), DONE)
+            settle_request(bookkeeper, trip(POOL, request_id=f"req_{number}"), said(), DONE)
         # The clerk's thread may have taken one batch out of the queue before it was full.
         assert 20 <= bookkeeper.waiting <= 40
         spooled = (tmp_path / "unbooked.jsonl").read_text().splitlines()
@@ -290,11 +292,11 @@ async def test_many_free_requests_are_few_events_and_each_counts_once(database: 
     spool.add_all([Settlement(usage(f"req_{n}", lane="pool", compute_nano=10)) for n in (3, 4, 700)])
     async with keeping(database, tmp_path) as (_, bookkeeper):
         for number in (*range(600), 5, 6):
-            bookkeeper.settle(trip(POOL, request_id=f"req_{number}"), said(), DONE)
+            settle_request(bookkeeper, trip(POOL, request_id=f"req_{number}"), said(), DONE)
         await until(lambda: len(usage_rows(database)) == 601)
-        bookkeeper.settle(trip(POOL, request_id="req_7"), said(), DONE)
-        bookkeeper.settle(trip(POOL, request_id="x" * 600), said(), DONE)
-        bookkeeper.settle(trip(POOL, request_id="req_701"), said(), DONE)
+        settle_request(bookkeeper, trip(POOL, request_id="req_7"), said(), DONE)
+        settle_request(bookkeeper, trip(POOL, request_id="x" * 600), said(), DONE)
+        settle_request(bookkeeper, trip(POOL, request_id="req_701"), said(), DONE)
     rows = usage_rows(database)
     assert len(rows) == 602
     assert standing(database, supply("pool")) == sum(compute for _, _, compute in rows.values())

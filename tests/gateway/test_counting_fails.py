@@ -9,7 +9,7 @@ import pytest
 from accounting.errors import TextNotCounted
 from accounting.metering.delivered import Delivered, TokenCounter, count_delivered
 from accounting.metering.tokenizers import Tokenizers
-from gateway.observability.metrics import Metrics
+from gateway.metrics.metrics import Metrics
 from gateway.records.clerk import Clerk
 from gateway.records.ended import Ended
 from gateway.records.recount import Recount, Recounter

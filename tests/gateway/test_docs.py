@@ -21,7 +21,7 @@ from gateway.cli.main import app
 from gateway.console.navigation import PAGES
 from gateway.console.pages import ROUTERS
 from gateway.errors import _TABLE
-from gateway.observability.metrics import Metrics
+from gateway.metrics.metrics import Metrics
 from gateway.routing.policy import RULES
 from gateway.settings import variables
 from market.house.terms import Terms

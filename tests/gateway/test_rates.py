@@ -13,7 +13,7 @@ from cluster.controller import Controller
 from gateway.database import open_engine, read_sessions, write_sessions
 from gateway.metering.opening import open_recounter, use_cluster
 from gateway.metering.rates import Rates
-from gateway.observability.metrics import Metrics
+from gateway.metrics.metrics import Metrics
 from gateway.settings import CostsSettings, MeteringSettings
 
 pytestmark = pytest.mark.anyio

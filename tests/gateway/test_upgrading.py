@@ -68,7 +68,7 @@ def test_it_ends_with_the_gateway_that_started_it(number: signal.Signals, tmp_pa
 @pytest.mark.parametrize("said", [b"", b'"sqlite:///'])
 def test_who_is_told_nothing_ends_without_a_word(said: bytes) -> None:
     """Its gateway was gone before it had said what to migrate, or all of it."""
-    child = subprocess.run(command_of("gateway.migrating"), input=said, capture_output=True, timeout=60)
+    child = subprocess.run(command_of("gateway.migration_process"), input=said, capture_output=True, timeout=60)
     assert (child.returncode, child.stdout, child.stderr) == (1, b"", b"")
 
 
@@ -76,7 +76,7 @@ def _child_of(gateway: "subprocess.Popen[str]") -> psutil.Process:
     until_s = time.monotonic() + 60
     while time.monotonic() < until_s and gateway.poll() is None:
         for child in psutil.Process(gateway.pid).children():
-            if "gateway.migrating" in child.cmdline():
+            if "gateway.migration_process" in child.cmdline():
                 return child
         time.sleep(0.02)
     raise AssertionError("nobody migrates")

@@ -15,8 +15,8 @@ from gateway.api.fields import Body, Text, Wanted
 from gateway.api.quotas import refuse_own
 from gateway.identity.quotas import of_scopes
 from gateway.limits.budgets import budget_facts
-from gateway.limits.quotas import Quota
 from gateway.paging import cut
+from gateway.quota import Quota
 
 router = APIRouter(prefix="/accounting/v1/budgets", route_class=KeyedRoute)
 

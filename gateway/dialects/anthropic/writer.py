@@ -9,7 +9,7 @@ from gateway.dialects.base import Question
 from gateway.dialects.chat_writer import MIXED_CALLS, ChatWriter
 from gateway.dialects.pieces import CallPart, Piece, ToolCall, Usage
 from gateway.errors import ApiError
-from gateway.lanes.tokens import estimate_prompt
+from gateway.openai.prompt_estimate import estimate_prompt
 
 Json = dict[str, Any]
 

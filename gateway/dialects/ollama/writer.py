@@ -13,7 +13,7 @@ from gateway.dialects.chat_writer import ChatWriter
 from gateway.dialects.ollama.errors import error_body, error_event
 from gateway.dialects.pieces import Piece, Said, ToolCall, Usage
 from gateway.errors import ApiError
-from gateway.lanes.tokens import estimate_prompt
+from gateway.openai.prompt_estimate import estimate_prompt
 
 Json = dict[str, Any]
 

@@ -14,8 +14,7 @@ from gateway.dialects.responses.shapes import Item, ReferenceItem
 from gateway.errors import NotFound
 from gateway.identity.caller import Caller
 from gateway.responses.store import ResponseStore, StoredResponse, owner_of
-from gateway.routing.need import PRIVACY_RANK
-from gateway.settings.base import Privacy
+from gateway.settings.base import PRIVACY_RANK, Privacy
 
 REFERENCES_MAX = 1000
 

@@ -24,7 +24,7 @@ from gateway.console.pages.balance import giving
 from gateway.console.pages.balance.daily import Cell, daily
 from gateway.console.pages.balance.lines import ALL, LineFilter, codes_of, entry, read_lines
 from gateway.console.pages.balance.whose import Whose
-from gateway.limits.quotas import Quota
+from gateway.quota import Quota
 from gateway.records.spool import Settlement
 from tests.accounting.books import usage
 from tests.console.browsing import Visit, visiting

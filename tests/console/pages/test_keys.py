@@ -8,7 +8,7 @@ from playwright.sync_api import Page, expect
 
 from gateway.console.browser import COOKIE
 from gateway.identity.audit import MACHINE, Filter
-from gateway.limits.quotas import Quota
+from gateway.quota import Quota
 from tests.console.browsing import Visit, admin_key, assert_accessible, sign_in, visiting
 from tests.gateway.api.conftest import Served
 from tests.gateways import Gateway

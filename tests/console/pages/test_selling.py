@@ -17,6 +17,7 @@ from pydantic import SecretStr
 from accounting.metering.delivered import Delivered
 from accounting.spending.earned import Earned
 from cluster.trust.addresses import Target
+from gateway.api.idle import Idle
 from gateway.app import create_app, open_services
 from gateway.console.filters import usd
 from gateway.console.pages.selling import first_sales, sellers_here
@@ -28,7 +29,6 @@ from gateway.console.pages.selling.remote import read_reply
 from gateway.data_folder import DataFolder
 from gateway.errors import Overloaded
 from gateway.guests.agent import UNREACHED, AgentWord
-from gateway.guests.idle import Idle
 from gateway.house.house import House
 from gateway.house.upkeep import Upkeep
 from gateway.identity.audit import Filter

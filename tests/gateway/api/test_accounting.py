@@ -14,7 +14,7 @@ from accounting.rules import local
 from accounting.rules.corrections import correction
 from gateway.errors import BudgetExceeded
 from gateway.identity.caller import Caller
-from gateway.limits.quotas import Quota
+from gateway.quota import Quota
 from gateway.times import at
 from tests.gateway.api.conftest import Serve, Served
 from tests.gateway.api.shops import USD, post

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.dialects.ollama.shapes import GenerateBody
 from gateway.identity.audit import Filter
-from gateway.limits.quotas import Quota
+from gateway.quota import Quota
 from tests.fakes import pool_servers as servers
 from tests.gateway.http.edges import Edge
 from tests.gateway.journey.roads import road

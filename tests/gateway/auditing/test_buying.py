@@ -20,7 +20,6 @@ from gateway.auditing.shelf import Shelf
 from gateway.auditing.telling import Telling
 from gateway.auditing.wares import Ware
 from gateway.buying.audits import Audits
-from gateway.buying.offers import Offers
 from gateway.buying.orders import Bounds
 from gateway.lanes.market import MarketLane
 from gateway.lanes.market_draw import drawn, excluded
@@ -30,6 +29,7 @@ from market.auditing.evidence import PASSED_MIN
 from market.auditing.logprobs import told_of
 from market.auditing.verdicts import Audit, after_audit, after_request, new_case
 from market.listings.listing import Evidence
+from market.offers import Offers
 from market.records.envelope import Record
 from tests.fakes.market_seller import MarketSeller
 from tests.gateway.buying.stalls import ANSWER, Stalls, asked, learn, stalls

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from gateway.batches.desk import Desk
+from gateway.batch_jobs.desk import Desk
 from gateway.batches.items import Items
 from gateway.batches.job import Callers, Job
 from gateway.batches.output import Output

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.app import open_services
-from gateway.batches.runner import JOBS_MAX, Runner, may_open
+from gateway.batch_jobs.runner import JOBS_MAX, Runner, may_open
 from gateway.data_folder import DataFolder
 from gateway.settings import Settings
 from tests.gateway.batches.test_output import BATCH

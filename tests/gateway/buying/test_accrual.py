@@ -15,10 +15,10 @@ import msgspec
 import pytest
 
 from gateway.buying.booking import LOST_AFTER_S, OwedBooking
-from gateway.buying.offers import Offers
 from gateway.buying.owed import OwedPage
 from gateway.buying.unbroken import unbroken
 from gateway.lanes.market import MarketLane
+from market.offers import Offers
 from tests.fakes.market_seller import Manners
 from tests.gateway.buying.stalls import ANSWER, due_nano
 from tests.gateway.buying.test_lane import ASKED, Fair, fair

@@ -8,13 +8,13 @@ from msgspec import structs
 
 from accounting.metering.prices import PricedModel
 from accounting.money import Price
-from gateway.buying.offers import OnOffer
 from gateway.lanes.base import Offer
 from gateway.lanes.market_draw import drawn, excluded
 from gateway.routing.decision import Candidate, rank
 from gateway.routing.need import Need
 from gateway.routing.prediction import Prediction
 from gateway.routing.rates import Load
+from market.offers import OnOffer
 
 ROW = OnOffer(
     listing="l",

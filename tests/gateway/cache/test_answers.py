@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
-from gateway.batches.asking import ask as ask_as_batch
+from gateway.batch_jobs.line_request import ask as ask_as_batch
 from gateway.cache.answers import Answers, Found
 from gateway.cache.remote import RemoteShelf
 from gateway.dialects.routes import ROUTES
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Answer, Call, Meter, Out
 from gateway.lanes.body import BytesBody
-from gateway.limits.quotas import Measure, Quota
 from gateway.openai import read_request
+from gateway.quota import Measure, Quota
 from gateway.settings.base import Privacy
 from gateway.settings.cache import CacheSettings
 from tests.gateway.http.edges import Writer, backend, until, whole

@@ -10,10 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.api import idle
 from gateway.errors import Conflict
-from gateway.guests import idle
 from gateway.identity.caller import GUESTS
-from gateway.limits.quotas import Quota
+from gateway.quota import Quota
 from gateway.selling.own_gateway import OwnGateway, Running
 from gateway.settings import CacheSettings
 from tests.gateway.guests.guestbook import SLOTS, House, house

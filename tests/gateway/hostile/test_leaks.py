@@ -15,7 +15,7 @@ from gateway.http.client import Client
 from gateway.lanes.base import Answer, Call, Lane, Offer
 from gateway.lanes.relay import relay
 from gateway.lanes.upstream import Upstream
-from gateway.limits.quotas import Quota
+from gateway.quota import Quota
 from gateway.routing import breaker
 from gateway.routing.router import Router
 from gateway.settings import LaneName

@@ -10,9 +10,9 @@ from fastapi import FastAPI, Request, Response
 from starlette.types import ASGIApp
 
 from accounting.errors import LedgerError
+from gateway.api.marketplace.relay import Relay, relay_router
 from gateway.api.plain import error_response
 from gateway.errors import GatewayError
-from gateway.house.relay import Relay, relay_router
 from gateway.house.relay_desk import Bounds
 from market.identity.lineage import Identities
 from tests.market.parties import id_of

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gateway.house.forms import SEALED_CHARS_MAX
+from gateway.api.marketplace.forms import SEALED_CHARS_MAX
 from gateway.selling.disputing import Disputing
 from gateway.selling.house import House, LanesTold
 from gateway.selling.proofs import Proofs

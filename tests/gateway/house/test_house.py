@@ -12,7 +12,7 @@ from accounting.metering.delivered import Delivered
 from accounting.money import format_usd
 from accounting.spending.lots import Lot
 from gateway.house.upkeep import Upkeep
-from gateway.limits.quotas import Quota
+from gateway.quota import Quota
 from market.channels.terms import Terms, read_allocation
 from market.counting.answer import transcript_of
 from market.house.sellers import proof_message

@@ -12,8 +12,8 @@ import pytest
 from fastapi import FastAPI, Request, Response
 from starlette.responses import StreamingResponse
 
+from gateway.api.marketplace.relay import Relay
 from gateway.errors import GatewayError, Overloaded, QueueFull
-from gateway.house.relay import Relay
 from gateway.house.relay_desk import Bounds, Carried, Desk
 from gateway.house.relay_sessions import SESSIONS_PER_SELLER_MAX
 from gateway.market.errand import Part

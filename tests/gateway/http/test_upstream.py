@@ -9,11 +9,11 @@ import pytest
 
 from gateway.errors import LaneBusy, LaneUnreachable
 from gateway.http import client
-from gateway.http.events import EVENT_BYTES_MAX
 from gateway.lanes.base import Call, Offer
 from gateway.lanes.relay import relay
 from gateway.lanes.upstream import Upstream
 from gateway.openai import read_request
+from gateway.sse import EVENT_BYTES_MAX
 from tests.gateway.http.edges import (
     DONE,
     SSE,

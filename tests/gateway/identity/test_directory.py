@@ -17,7 +17,7 @@ from gateway.identity.gate import ADDRESSES_MAX, Gate, WrongKeys
 from gateway.identity.key_cache import CACHE_MAX, CACHE_S
 from gateway.identity.key_rows import KeyTerms
 from gateway.identity.quotas import parse_quota
-from gateway.limits.quotas import Quota
+from gateway.quota import Quota
 
 ANN = Actor("person:ann", "10.0.0.9")
 

@@ -13,7 +13,7 @@ from gateway.identity import keys as keys_module
 from gateway.identity.caller import HOME
 from gateway.identity.directory import Directory
 from gateway.identity.keys import Keys
-from gateway.limits.quotas import Quota
+from gateway.quota import Quota
 from gateway.settings import IdentitySettings
 
 HOUR_S = 3600.0

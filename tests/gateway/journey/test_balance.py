@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from accounting.rules.held import Hold
-from gateway.journey.trip import Trip
-from gateway.limits.quotas import Measure, Quota, Span
-from gateway.records.bookkeeping import Bookkeeper
+from gateway.quota import Measure, Quota, Span
+from gateway.records.bookkeeper import Bookkeeper
 from gateway.records.books import Books
+from gateway.records.ended import Ended
 from gateway.routing.breaker import Breakers
 from gateway.settings import RoutingSettings
 from tests.gateway.http.edges import DONE, SSE, Edge, Writer, backend, chunk, said, until, whole
@@ -64,11 +64,11 @@ def counted() -> Iterator[Counter[str]]:
         counts[request_id] += 1
         return placed
 
-    def settling(self: Bookkeeper, trip: Trip, *given: Any) -> int:
+    def settling(self: Bookkeeper, ended: Ended) -> int:
         counts["settled"] += 1
-        if trip.hold:
-            counts[trip.hold.request_id] -= 1
-        return settle(self, trip, *given)
+        if hold := ended.settlement.hold:
+            counts[hold.request_id] -= 1
+        return settle(self, ended)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Books, "hold", holding)

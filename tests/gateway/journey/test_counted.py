@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.limits.quotas import Quota
+from gateway.quota import Quota
 from tests.gateway.http.edges import DONE, SSE, Edge, Writer, chunk, question, until, whole
 from tests.gateway.journey.roads import send
 from tests.gateway.journey.talkers import CREDITS, TIME_S, WORD, Talker, ending, paid, spent, spoken, stream

@@ -16,8 +16,8 @@ from accounting.metering.recharge import mischarges
 from accounting.money import Price
 from accounting.tables import usage_table
 from gateway.limits.hang_ups import UNPAID_MAX
-from gateway.limits.quotas import Quota
 from gateway.metering.opening import write_prices
+from gateway.quota import Quota
 from tests.gateway.http.edges import DONE, SSE, Backend, Edge, Writer, backend, chunk, until, whole
 from tests.gateway.journey.roads import ANSWER, receive, road, send, with_paid_lane
 from tests.gateway.journey.talkers import CREDITS, PRICE, TIME_S, spent, spoken

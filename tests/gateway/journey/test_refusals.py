@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from accounting.money import Price
-from gateway.batches.asking import ask
+from gateway.batch_jobs.line_request import ask
 from gateway.batches.reply import Reply
 from gateway.dialects.routes import ROUTES
 from gateway.identity.caller import Caller
-from gateway.limits.quotas import Measure, Quota
+from gateway.quota import Measure, Quota
 from gateway.request_ids import new_request_id
 from gateway.services import Services
 from gateway.settings import PoolBackend, RoutingSettings

@@ -12,7 +12,7 @@ from accounting.money import Price
 from accounting.rules.held import Hold
 from gateway.journey import rolling
 from gateway.lanes.base import Answer, Call, Lane, Offer
-from gateway.limits.quotas import Quota
+from gateway.quota import Quota
 from gateway.records.books import Books
 from gateway.routing.router import Router
 from gateway.settings import LaneName

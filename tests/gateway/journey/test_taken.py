@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from gateway.http.events import EVENT_BYTES_MAX
 from gateway.journey.taken import PartUseless, TakenStream
 from gateway.lanes.records import Record, write_record
+from gateway.sse import EVENT_BYTES_MAX
 from tests.gateway.http.edges import DONE, said
 
 pytestmark = pytest.mark.anyio

@@ -11,10 +11,10 @@ from accounting.money import Nano, Price
 from cluster.trust.addresses import Target
 from gateway.app import create_app, open_services
 from gateway.identity.audit import MACHINE, Filter
-from gateway.lanes import model_terms
 from gateway.lanes.cloud import CloudLane
-from gateway.lanes.model_terms import ModelTerms, Terms
-from gateway.lanes.pool import PoolLane
+from gateway.pool import model_terms
+from gateway.pool.lane import PoolLane
+from gateway.pool.model_terms import ModelTerms, Terms
 from gateway.services import Services
 from gateway.settings import CloudModel, CloudSettings, Settings
 from gateway.settings.pool import PoolSettings

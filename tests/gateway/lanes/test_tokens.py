@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from gateway.errors import RequestInvalid
-from gateway.lanes.tokens import estimate_prompt, said_in, tool_tokens_max
+from gateway.lanes.tokens import said_in, tool_tokens_max
 from gateway.openai import Request, read_request
+from gateway.openai.prompt_estimate import estimate_prompt
 
 PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 400_000}}
 

@@ -1,7 +1,7 @@
 """Callers for tests of limits."""
 
 from gateway.identity.caller import Caller
-from gateway.limits.quotas import Measure, Quota, Span
+from gateway.quota import Measure, Quota, Span
 
 
 def caller(*quotas: Quota, key_id: str = "a") -> Caller:

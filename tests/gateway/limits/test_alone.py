@@ -12,9 +12,9 @@ from gateway.limits import lookups
 from gateway.limits.counters import CounterKey
 from gateway.limits.limits import Limits
 from gateway.limits.local import LocalSource
-from gateway.limits.quotas import Quota
 from gateway.limits.ticket import Ticket
 from gateway.limits.windows import window
+from gateway.quota import Quota
 from tests.gateway.limits.callers import caller, quota
 
 pytestmark = pytest.mark.anyio

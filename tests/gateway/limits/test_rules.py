@@ -11,9 +11,9 @@ from gateway.limits.counters import CounterKey, counter_for
 from gateway.limits.limits import Limits
 from gateway.limits.local import LocalSource
 from gateway.limits.plans import Plans
-from gateway.limits.quotas import Measure, Quota, Span
 from gateway.limits.ticket import Ticket
 from gateway.limits.windows import boundaries, window
+from gateway.quota import Measure, Quota, Span
 from tests.gateway.limits.callers import caller, quota
 
 SPANS: tuple[Span, ...] = ("minute", "day", "month")

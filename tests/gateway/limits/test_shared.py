@@ -18,8 +18,8 @@ from gateway.limits.leases import LeaseSource
 from gateway.limits.limits import Limits
 from gateway.limits.local import Reader
 from gateway.limits.orders import Grant, Order
-from gateway.limits.quotas import Quota, Span
 from gateway.limits.ticket import Ticket
+from gateway.quota import Quota, Span
 from tests.gateway.limits.callers import caller, quota
 from tests.redis_server import RedisServer
 

@@ -14,7 +14,7 @@ from gateway.limits.counters import CounterKey
 from gateway.limits.restoring import used_since
 from gateway.limits.tables import usage_sum_table
 from gateway.limits.windows import DAY_S, window
-from gateway.migrating import config_of
+from gateway.schema_upgrade import config_of
 from tests.accounting.books import Books, usage
 from tests.databases import Databases
 

@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from gateway.journey.trip import Ending
+from gateway.metrics.metrics import Metrics
 from gateway.observability.history import STEP_S, History
-from gateway.observability.metrics import Metrics
 from gateway.observability.slots import percentile, spread_over, summed
 from gateway.records.clerk import Booked
+from gateway.records.ended import Ending
 from tests.gateway.observability.test_witnesses import booked
 
 START_S = 1_790_000_000.0

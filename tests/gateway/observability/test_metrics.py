@@ -6,7 +6,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.observability.metrics import Metrics
+from gateway.metrics.metrics import Metrics
 
 DASHBOARD = Path(__file__).parents[3] / "deploy" / "grafana" / "millrace.json"
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.limits.quotas import Quota
+from gateway.quota import Quota
 from gateway.settings import CacheSettings, MeteringSettings
 from gateway.settings.metering import TokenizerFile
 from tests.accounting.tokenizer import make_tokenizer

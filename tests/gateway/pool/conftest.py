@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 
-from gateway.lanes.pool import PoolLane
+from gateway.pool.lane import PoolLane
 from gateway.settings.pool import PoolBackend, PoolSettings
 
 PATIENCE_S = 60.0

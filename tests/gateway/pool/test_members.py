@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from gateway.errors import NotFound, RequestInvalid
-from gateway.lanes.pool import PoolLane
+from gateway.pool.lane import PoolLane
 from gateway.pool.stored import PoolStore
 from gateway.settings.pool import PoolBackend, PoolSettings
 from tests.fakes import pool_servers as servers

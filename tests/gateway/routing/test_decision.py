@@ -9,13 +9,12 @@ from hypothesis import strategies as st
 
 from gateway.errors import RequestInvalid
 from gateway.lanes.base import Offer
-from gateway.limits.quotas import Quota
 from gateway.openai import Extras, MaxPrice, ProviderPreferences
-from gateway.routing.need import PRIVACY_RANK
+from gateway.quota import Quota
 from gateway.routing.policy import clearance_of
 from gateway.routing.router import SAMPLE
 from gateway.settings import LaneName, PolicySettings, RoutingSettings
-from gateway.settings.base import Privacy
+from gateway.settings.base import PRIVACY_RANK, Privacy
 from tests.gateway.routing.offers import CLOUD, CLUSTER, EVERYBODY, MARKET, POOL, Bench, call, caller
 
 

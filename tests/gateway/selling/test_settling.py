@@ -10,8 +10,8 @@ import pytest
 
 from accounting.proofs.signing import Signer
 from accounting.rules.held import Payer
+from gateway.api.marketplace.forms import NewSettlement
 from gateway.database import open_engine
-from gateway.house.forms import NewSettlement
 from market.channels.terms import read_allocation
 from market.house.allocations import Wanted
 from market.house.sellers import proof_message

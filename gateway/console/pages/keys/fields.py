@@ -8,7 +8,7 @@ from pydantic import BaseModel, BeforeValidator, Field
 
 from gateway.api.fields import Text
 from gateway.api.keys import ChangedKey, NewKey, Priority, Region
-from gateway.limits.quotas import Measure, Span
+from gateway.quota import Measure, Span
 from gateway.settings.base import LaneName, Privacy, Role
 
 _DAY_S = 86_400

@@ -13,10 +13,10 @@ from gateway.identity.key_rows import KeyRow
 from gateway.identity.quotas import of_scopes
 from gateway.identity.tables import api_key_table
 from gateway.limits.counters import CounterKey
-from gateway.limits.quotas import Quota
 from gateway.limits.restoring import used_in
 from gateway.limits.tables import usage_sum_table
 from gateway.limits.windows import DAY_S, window
+from gateway.quota import Quota
 
 KeyState = Literal["valid", "ends soon", "expired", "revoked", "person removed"]
 OPENS: frozenset[KeyState] = frozenset(("valid", "ends soon"))

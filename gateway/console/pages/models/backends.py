@@ -5,12 +5,12 @@ from typing import Annotated
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field, ValidationError
 
+from gateway.api import pool as api
 from gateway.console.access import Operator, Visitor
 from gateway.console.forms import read_form
 from gateway.console.pages.models.overview import PATH, models_page
 from gateway.console.rendering import go
 from gateway.errors import GatewayError, NotFound, RequestInvalid
-from gateway.pool import api
 from gateway.settings.pool import PoolBackend
 
 router = APIRouter(prefix=f"{PATH}/servers")

@@ -6,8 +6,8 @@ from gateway.api.catalogue import catalogue
 from gateway.console.access import Visitor
 from gateway.console.figures.models import ModelRow, model_rows
 from gateway.identity.caller import Caller
-from gateway.lanes.pool import PoolLane
 from gateway.pool.backend import Backend
+from gateway.pool.lane import PoolLane
 from gateway.pool.members import Pool
 from gateway.pool.residence import can_be_told
 from gateway.services import Services

@@ -18,7 +18,7 @@ from gateway.console.figures.placing import Sketch, sketch
 from gateway.console.figures.usage import DAYS, UsageFigures
 from gateway.console.pages.overview.scope import Scope, scope_of
 from gateway.identity.key_queries import names_of
-from gateway.lanes.pool import PoolLane
+from gateway.pool.lane import PoolLane
 from gateway.records.request_log import RequestEntry
 from gateway.routing.pauses import Pausable
 from gateway.services import Services

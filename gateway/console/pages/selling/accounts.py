@@ -83,7 +83,7 @@ class OwnAccount:
 
     async def standing(self) -> Standing:
         # Of house and market nothing is imported where nobody asks for it: most gateways have neither.
-        from gateway.house.sellers import show_seller
+        from gateway.api.marketplace.sellers import show_seller
 
         return standing_of(msgspec.convert(await show_seller(self.desk, self.visitor.caller), Mine))
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from gateway.api.idle import Idle
 from gateway.guests.agent import SELLING, UNREACHED, AgentWord
-from gateway.guests.idle import Idle
 from gateway.settings import SellingSettings
 
 Tone = Literal["good", "busy", "info", "warn", "bad", "off"]

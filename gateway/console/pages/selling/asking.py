@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from accounting.errors import LedgerError
 from accounting.money import format_usd
+from gateway.api.idle import Idle, IdleWatch
 from gateway.console.access import Viewer, Visitor
 from gateway.console.forms import WHOLE, Form
 from gateway.errors import (
@@ -21,7 +22,6 @@ from gateway.errors import (
     RoleForbids,
     to_api_error,
 )
-from gateway.guests.idle import Idle, IdleWatch
 
 PATH = "/console/selling"
 

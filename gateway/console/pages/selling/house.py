@@ -45,8 +45,8 @@ async def show(visitor: Operator, seller: Wanted = None) -> Response:
 async def bar(request: Request, visitor: Operator, user: Named) -> Response:
     """Nothing more is allocated to a seller, and nothing matures, until somebody looked into it."""
     house, form = _house(visitor), await read_form(request, visitor, Why)
-    from gateway.house import sellers
-    from gateway.house.forms import Barred
+    from gateway.api.marketplace import sellers
+    from gateway.api.marketplace.forms import Barred
 
     async def work(wanted: Why) -> dict[str, Any]:
         return await sellers.bar(house, visitor.authority, "", user, Barred(why=wanted.why))
@@ -61,8 +61,8 @@ async def bar(request: Request, visitor: Operator, user: Named) -> Response:
 async def unbar(request: Request, visitor: Operator, user: Named) -> Response:
     house = _house(visitor)
     await read_form(request, visitor, Nothing)
-    from gateway.house import sellers
-    from gateway.house.forms import Barred
+    from gateway.api.marketplace import sellers
+    from gateway.api.marketplace.forms import Barred
 
     await sellers.bar(house, visitor.authority, "", user, Barred(why=None))
     return go(visitor, HOUSE, f"{user} is barred no more.")
@@ -72,8 +72,8 @@ async def unbar(request: Request, visitor: Operator, user: Named) -> Response:
 async def forfeit(request: Request, visitor: Operator, user: Named) -> Response:
     """Give back to the buyers what has not matured; for good."""
     house, form = _house(visitor), await read_form(request, visitor, Forfeit)
-    from gateway.house import sellers
-    from gateway.house.forms import Forfeited
+    from gateway.api.marketplace import sellers
+    from gateway.api.marketplace.forms import Forfeited
 
     if form.value is not None and form.value.name.strip() != user:
         form = form.refused("This is not the seller's name.", "name")

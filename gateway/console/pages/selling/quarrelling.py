@@ -3,9 +3,9 @@
 import time
 from typing import Any
 
+from gateway.api.marketplace.disputes import bring
+from gateway.api.marketplace.forms import DisputedText, NewDispute
 from gateway.errors import RequestInvalid
-from gateway.house.disputes import bring
-from gateway.house.forms import DisputedText, NewDispute
 from gateway.house.house import House
 from gateway.identity.caller import Caller
 from market.auditing.conduct import fee_nano

@@ -7,10 +7,10 @@ from collections.abc import Coroutine, Iterable
 
 import structlog
 
+from gateway.batch_jobs.desk import POLL_S, Desk
+from gateway.batch_jobs.life import CANCELLED, Life
 from gateway.batches.batch import Batch
-from gateway.batches.desk import POLL_S, Desk
 from gateway.batches.job import Job, Stop
-from gateway.batches.life import CANCELLED, Life
 from gateway.services import Services
 
 log = structlog.get_logger(__name__)

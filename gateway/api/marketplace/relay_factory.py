@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from sqlalchemy import select
 
+from gateway.api.marketplace.relay import Relay
 from gateway.house.house import House
-from gateway.house.relay import Relay
 from market.errors import NotRegistered
 from market.house.sellers import seller_behind
 from market.house.statements import identities_known

@@ -6,10 +6,10 @@ from accounting.money import format_usd
 from accounting.payments.errors import PayerFrozen
 from gateway.api.accounting.asking import Key, Person
 from gateway.api.accounting.keyed import KeyedRoute, id_of
+from gateway.api.marketplace import disputes, sellers
+from gateway.api.marketplace.dependencies import Facts, Open, Shared, read_record
+from gateway.api.marketplace.forms import NewAllocation, NewSettlement
 from gateway.errors import PolicyForbids, RateLimited, RequestInvalid
-from gateway.house import disputes, sellers
-from gateway.house.asking import Facts, Open, Shared, read_record
-from gateway.house.forms import NewAllocation, NewSettlement
 from gateway.house.house import SETTLEMENT_RECORDS, House
 from gateway.identity.caller import Caller
 from gateway.market.gossip_routes import router as gossip

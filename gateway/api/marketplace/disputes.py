@@ -6,9 +6,9 @@ from fastapi import APIRouter
 
 from accounting.money import format_usd
 from gateway.api.accounting.asking import Person
+from gateway.api.marketplace.dependencies import Facts, Open, read_record
+from gateway.api.marketplace.forms import Id, NewDispute, ShownPrompt
 from gateway.errors import RequestInvalid
-from gateway.house.asking import Facts, Open, read_record
-from gateway.house.forms import Id, NewDispute, ShownPrompt
 from gateway.times import at
 from market.auditing.prompts import Shown
 from market.errors import RecordInvalid

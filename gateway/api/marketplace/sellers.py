@@ -12,8 +12,8 @@ from gateway.api.accounting.asking import Key, Person
 from gateway.api.accounting.keyed import KeyedRoute
 from gateway.api.authority import Authority, Operator
 from gateway.api.fields import Named
-from gateway.house.asking import Facts, Open
-from gateway.house.forms import Barred, Forfeited, NewSeller
+from gateway.api.marketplace.dependencies import Facts, Open
+from gateway.api.marketplace.forms import Barred, Forfeited, NewSeller
 from gateway.house.house import House
 
 keyed = APIRouter(prefix="/market/v1/sellers", route_class=KeyedRoute)

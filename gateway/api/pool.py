@@ -9,9 +9,9 @@ from pydantic import Field
 from gateway.api.authority import Authority, Operator
 from gateway.api.fields import Body, Named
 from gateway.errors import NotFound, RequestInvalid
-from gateway.lanes.pool import PoolLane
 from gateway.pool.announced import announced
 from gateway.pool.kinds.catalogue import KINDS_OF_BACKEND
+from gateway.pool.lane import PoolLane
 from gateway.pool.scanning import HOSTS_MAX, PORTS_MAX, Found, places, scan
 from gateway.settings.pool import PoolBackend
 

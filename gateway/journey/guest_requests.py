@@ -11,13 +11,15 @@ from gateway.errors import GatewayError, LaneFailed, LaneTimeout, Preempted, Req
 from gateway.guests.guests import Stay
 from gateway.identity.caller import Caller
 from gateway.journey.client import Client
+from gateway.journey.finished import settle_request
 from gateway.journey.heads import headers_of
 from gateway.journey.nobody import why_nobody
 from gateway.journey.settling import refusal
-from gateway.journey.trip import Ending, Trip
+from gateway.journey.trip import Trip
 from gateway.lanes.base import Answer, Call, Meter, Offer
-from gateway.limits.admission import choices_of
+from gateway.lanes.token_bounds import choices_of
 from gateway.openai import GENERATES
+from gateway.records.ended import Ending
 from gateway.services import Services
 
 log = structlog.get_logger(__name__)
@@ -113,4 +115,4 @@ class _Hosted:
         """A usage row and a line of the request log, as for everybody; nothing that own requests are judged by."""
         outcome = "preempted" if self._stay.is_over else ending.outcome
         self._services.metrics.guests.labels(outcome).inc()
-        self._services.bookkeeper.settle(self._trip, meter, ending)
+        settle_request(self._services.bookkeeper, self._trip, meter, ending)

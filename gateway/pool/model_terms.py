@@ -18,9 +18,9 @@ from gateway.identity import audit
 from gateway.identity.audit import Actor
 from gateway.identity.races import refusing_what_others_did
 from gateway.lanes.cloud import CloudLane
-from gateway.lanes.pool import PoolLane
 from gateway.lanes.tables import alias_table, own_price_table
 from gateway.metering.opening import write_versions
+from gateway.pool.lane import PoolLane
 from gateway.pool.offering import Aliases
 from gateway.pool.report import is_safe_name
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import structlog
 
-from gateway.batches.asking import ask
+from gateway.batch_jobs.line_request import ask
 from gateway.batches.job import Callers, Job, Ready
 from gateway.batches.lines import Item, route_of
 from gateway.batches.reply import Reply, pause_s

@@ -7,8 +7,8 @@ from accounting.money import TOKENS_PER_PRICE, Nano, Price
 from accounting.spending import holds
 from gateway.errors import RequestInvalid
 from gateway.lanes.base import Call, Offer
+from gateway.lanes.token_bounds import choices_of, output_bound, prompt_tokens_max
 from gateway.lanes.transcript import CHOICES_MAX
-from gateway.limits.admission import choices_of, output_bound, prompt_tokens_max
 from gateway.openai import ChatRequest, GenerationRequest, TaskRequest
 
 FIRST_TOKENS = 512

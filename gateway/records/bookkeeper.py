@@ -6,14 +6,13 @@ from collections.abc import Callable, Sequence
 import structlog
 from msgspec import structs
 
-from accounting.errors import LedgerError
+from accounting.ledger.postings import Outcome
 from accounting.metering.tokenizers import Tokenizers
-from gateway.journey.trip import Ending, Trip
-from gateway.lanes.base import Meter
-from gateway.observability.metrics import Metrics
+from accounting.rules.held import Hold
+from gateway.metrics.metrics import Metrics
 from gateway.records.books import Books
 from gateway.records.clerk import Booked, Clerk
-from gateway.records.ended import Ended, end
+from gateway.records.ended import Ended
 from gateway.records.recount import WAITING_MAX, Recounter
 from gateway.records.request_log import RequestEntry, RequestLog
 from gateway.records.spool import Spool
@@ -49,20 +48,14 @@ class Bookkeeper:
     def start(self) -> None:
         self._clerk.start()
 
-    def settle(self, trip: Trip, meter: Meter, ending: Ending) -> int:
-        """Everything that follows a request. Nobody waits for it but `stop`; never raises.
+    def settle(self, ended: Ended) -> int:
+        """Book a request and tell the logs of it. Only `stop` waits for that; never raises.
 
-        Returns what counts against its payer's budgets, in nano-USD; what is still to be counted again is
-        corrected then.
+        Returns what counts against its payer's budgets, in nano-USD. If the answer is still to be counted again,
+        that sum is corrected later.
         """
-        self._metrics.requests.labels(trip.lane, ending.outcome).inc()
-        try:
-            ended = end(trip, meter, ending)
-        except LedgerError as error:
-            log.error("request not settled", request_id=trip.call.id, reason=str(error))
-            if trip.hold:
-                self._leases.end(trip.hold, 0)  # Nobody else would.
-            return 0
+        usage = ended.settlement.usage
+        self._metrics.requests.labels(usage.lane, usage.outcome).inc()
         settlement, recount = ended.settlement, ended.recount
         if recount and self.waiting > WAITING_MAX:
             ended, recount = structs.replace(ended, recount=None), None
@@ -72,18 +65,11 @@ class Bookkeeper:
         self._clerk.add(ended)
         return settlement.spent_nano
 
-    def observe(self, trip: Trip, meter: Meter, ending: Ending) -> None:  # noqa: ARG002 - what it came to is settled
-        """How long the answer took, and what it came to; for requests that were begun to be answered."""
-        tallies = self._metrics.of_lane(trip.lane)
-        elapsed_s, first_byte_s, tokens = trip.elapsed_s, trip.first_byte_s, meter.completion_tokens
-        tallies.request_seconds.observe(elapsed_s)
-        if first_byte_s is not None:
-            tallies.first_token_seconds.observe(first_byte_s)
-            # What comes as a whole, or was there already, does not show how fast it was made.
-            if tokens > 1 and trip.call.request.is_stream and not trip.found:
-                tallies.token_seconds.observe((elapsed_s - first_byte_s) / (tokens - 1))
-        tallies.prompt_tokens.value += meter.prompt_tokens
-        tallies.completion_tokens.value += tokens
+    def abandon(self, hold: Hold | None, lane: str, outcome: Outcome) -> None:
+        """Release the hold of a request that the ledger cannot book."""
+        self._metrics.requests.labels(lane, outcome).inc()
+        if hold:
+            self._leases.end(hold, 0)
 
     @property
     def waiting(self) -> int:

@@ -2,7 +2,7 @@
 
 from typing import Literal, NamedTuple, TypeAlias
 
-from gateway.observability.tallies import Count, Counter, Gauge, Histogram, Instrument, Labels, Spread
+from gateway.metrics.tallies import Count, Counter, Gauge, Histogram, Instrument, Labels, Spread
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

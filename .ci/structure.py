@@ -1,0 +1,113 @@
+"""Count what makes the code hard to read, and fail if any count is above its limit: `python .ci/structure.py`.
+
+Limits only ever go down. The aim of each stands beside it.
+"""
+
+import ast
+import re
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("accounting", "cluster", "gateway", "market")
+
+ARCHAIC = re.compile(
+    r"\b(nobody|whoever|whomever|somebody|anew|put aside|besides|whence|thereof|of whom|so many|so much|hears?"
+    r"|heed|lest|ours|theirs|owner's own)\b",
+    re.IGNORECASE,
+)
+"""Words and phrases that CONTRIBUTING.md replaces."""
+
+NOUNS_IN_ING = {
+    "accounting", "batching", "billing", "caching", "embedding", "hedging", "logging", "metering", "pricing",
+    "ring", "routing", "scheduling", "sealing", "streaming", "string", "tracing",
+}  # fmt: skip
+
+# What is counted: (limit, aim).
+LIMITS = {
+    "archaic words in code": (1775, 50),
+    "archaic words in docs and templates": (311, 10),
+    "class names of three or more classes": (55, 5),
+    "modules named by a gerund": (123, 15),
+    "folders in an import cycle": (0, 0),
+}
+
+
+def main() -> None:
+    """Print every count with its limit; exit with 1 if one is above."""
+    files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    texts = {path: path.read_text() for path in files}
+    trees = {path: ast.parse(text) for path, text in texts.items()}
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "gateway").rglob("templates/**/*.html")]
+    classes = Counter(
+        node.name for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
+    )
+    counts = {
+        "archaic words in code": sum(len(ARCHAIC.findall(text)) for text in texts.values()),
+        "archaic words in docs and templates": sum(len(ARCHAIC.findall(page.read_text())) for page in pages),
+        "class names of three or more classes": sum(count > 2 for count in classes.values()),
+        "modules named by a gerund": sum(
+            path.stem.endswith("ing") and path.stem not in NOUNS_IN_ING for path in files
+        ),
+        "folders in an import cycle": sum(len(cycle) for cycle in _cycles(trees)),
+    }
+    for name, count in counts.items():
+        limit, aim = LIMITS[name]
+        verdict = "  ABOVE ITS LIMIT" if count > limit else ""
+        sys.stdout.write(f"{name}: {count} (limit {limit}, aim {aim}){verdict}\n")
+    sys.exit(any(count > LIMITS[name][0] for name, count in counts.items()))
+
+
+def _cycles(trees: dict[Path, ast.Module]) -> Iterator[set[str]]:
+    """Sets of folders that import one another, in one package; lazy and type-only imports count."""
+    names = {path: _module(path) for path in trees}
+    known = set(names.values())
+    imports: defaultdict[str, set[str]] = defaultdict(set)
+    for path, tree in trees.items():
+        here = names[path]
+        for target in _targets(tree, known):
+            if target.split(".")[0] == here.split(".")[0] and "." in here and "." in target:
+                imports[_folder(here)].add(_folder(target))
+    reached = {folder: _reached(folder, imports) for folder in list(imports)}
+    seen: set[str] = set()
+    for folder, others in reached.items():
+        cycle = {other for other in others if other != folder and folder in reached.get(other, ())}
+        if cycle and folder not in seen:
+            seen |= cycle | {folder}
+            yield cycle | {folder}
+
+
+def _targets(tree: ast.Module, known: set[str]) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                yield whole if whole in known else node.module
+
+
+def _reached(folder: str, imports: dict[str, set[str]]) -> set[str]:
+    found: set[str] = set()
+    left = [folder]
+    while left:
+        for other in imports.get(left.pop(), ()):
+            if other not in found:
+                found.add(other)
+                left.append(other)
+    return found
+
+
+def _module(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _folder(module: str) -> str:
+    return ".".join(module.split(".")[:2])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""The most tokens that a paid request may come to: its prompt, its choices and each of their answers. Pure."""
+
+from accounting.metering.counts import tokens_max
+from gateway.lanes.base import Call, Offer
+from gateway.lanes.tokens import tool_tokens_max
+from gateway.openai import ChatRequest, GenerationRequest
+
+# Every model that no list knows can do this much.
+_OUTPUT_TOKENS = 4096
+# OpenAI's completions stop after so many unless told otherwise.
+_COMPLETION_TOKENS = 16
+_FORMAT_TOKENS = 16
+# The most that a model of the price list bills for one inline picture: gpt-4o-mini's 2833 + 5667 a tile, 8 tiles.
+_MEDIA_TOKENS = 2833 + 8 * 5667
+
+
+def output_bound(request: GenerationRequest, offer: Offer) -> int:
+    """The most tokens that each choice may have: what the hold pays for, and what upstream is told."""
+    if request.tokens_limit is not None:
+        return request.tokens_limit
+    if not isinstance(request, ChatRequest):
+        return _COMPLETION_TOKENS
+    return (offer.price and offer.price.max_output_tokens) or _OUTPUT_TOKENS
+
+
+def choices_of(request: GenerationRequest) -> int:
+    """How many answers a provider generates and charges for, whether or not it shows them all."""
+    wanted = request.n or 1
+    if isinstance(request, ChatRequest):
+        return wanted
+    return max(wanted, request.best_of or 1) * _prompts(request.prompt)
+
+
+def _prompts(prompt: str | list[str | int | list[int]]) -> int:
+    """A list of texts or of token lists is as many prompts; a list of tokens is one."""
+    if isinstance(prompt, str) or isinstance(prompt[0], int):
+        return 1
+    return len(prompt)
+
+
+def prompt_tokens_max(call: Call) -> int:
+    """The most tokens that a provider may find in a prompt. Raises RequestInvalid."""
+    # Every token of the prompt stands for at least a byte of the body.
+    text = call.raw.decode("utf-8", "replace")
+    return tokens_max([text]) + _added_tokens(call) + tool_tokens_max(call.request)
+
+
+def _added_tokens(call: Call) -> int:
+    """What a provider adds: its chat format around each message, and pictures, whose bytes say nothing."""
+    if not isinstance(call.request, ChatRequest):
+        return _FORMAT_TOKENS
+    messages = call.request.messages
+    parts = [part for message in messages if isinstance(message.content, list) for part in message.content]
+    media = sum(part.type != "text" for part in parts)
+    return _FORMAT_TOKENS * (len(messages) + len(parts)) + _MEDIA_TOKENS * media

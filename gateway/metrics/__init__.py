@@ -1,0 +1,1 @@
+"""What is counted while requests are answered, as Prometheus reads it."""

@@ -1,0 +1,38 @@
+"""Bring a database's tables up to date, in a process of its own that `gateway.upgrading` starts.
+
+It reads a DSN from stdin, upgrades that database, says on stdout how that went, and ends. If stdin ends before, it
+ends at once, with nothing committed.
+"""
+
+import os
+import sys
+import threading
+
+import msgspec
+
+from gateway.database import DatabaseUnusable, open_upgraded
+from gateway.upgrading import Outcome
+
+
+def main() -> None:
+    if not (asked := sys.stdin.buffer.readline()).endswith(b"\n"):
+        sys.exit(1)  # The gateway was gone before it said what to migrate.
+    dsn = msgspec.json.decode(asked, type=str)
+    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    outcome = Outcome()
+    try:
+        open_upgraded(dsn).dispose()
+    except DatabaseUnusable as error:
+        outcome = Outcome(str(error))
+    sys.stdout.write(f"\n{msgspec.json.encode(outcome).decode()}\n")
+    sys.exit(1 if outcome.problem else 0)
+
+
+def _end_with_stdin() -> None:
+    """The gateway is gone, however that came."""
+    os.read(sys.stdin.fileno(), 1)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()
