@@ -68,7 +68,7 @@ class InsufficientCredit(PostingDenied):
     """The account has less than the event needs, holds counted; both amounts in the account's unit."""
 
     def __init__(self, account: str, needed_nano: int, available_nano: int) -> None:
-        super().__init__(f"{account} has {available_nano} nano available, {needed_nano} are needed")
+        super().__init__(f"{account} has {available_nano} nano available, {needed_nano} nano are needed")
         self.account = account
         self.needed_nano = needed_nano
         self.available_nano = available_nano

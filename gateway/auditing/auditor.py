@@ -82,7 +82,7 @@ class Auditor:
         self._due: asyncio.Queue[Ware] = asyncio.Queue(WAITING_MAX)
 
     async def served(self, ware: Ware, *, is_odd: bool = False) -> None:
-        """An ordinary request was answered; `is_odd` where something about it was (padding, pace, haste)."""
+        """An ordinary request was answered; `is_odd`: it was padded, or its receipt inflated."""
         async with self._writing:
             rate = await asyncio.to_thread(self._count, ware, is_odd)
         # Audits are a share of all requests, of which these are the others.

@@ -121,7 +121,8 @@ class Desk:
 
     async def _ask(self, job: Job, ready: Ready, caller: Caller, request_id: str) -> Reply:
         try:
-            return await ask(self._services, caller, route_of(job.batch.endpoint), ready.question, request_id)
+            route = route_of(job.batch.endpoint)
+            return await ask(self._services, caller, route, ready.question, request_id, lambda: job.is_left)
         except asyncio.CancelledError:
             # It may have been charged for what it had got: asked anew, it is another request.
             with contextlib.suppress(OSError, BodyTooLarge):

@@ -70,6 +70,7 @@ class Life:
         """The last word, once what was under way has come to something."""
         if job.asking:
             await asyncio.wait(job.asking, timeout=_PATIENCE_S)
+            job.is_left = True
             for task in job.asking:
                 task.cancel()
             await asyncio.gather(*job.asking, return_exceptions=True)

@@ -1,6 +1,6 @@
 """One request of a batch on the journey that every request takes, its answer collected here."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -19,14 +19,15 @@ ANSWER_BYTES_MAX = 64 * 2**20
 
 
 class _Collector:
-    """The client of a request that nobody waits for on a connection."""
+    """The client of a request that nobody waits for on a connection; it is gone once its batch ends it."""
 
-    def __init__(self, route: Route, question: Question, request_id: str) -> None:
+    def __init__(self, route: Route, question: Question, request_id: str, is_left: Callable[[], bool]) -> None:
         self.status = 0
         self.retry_after_s: float | None = None
         self._route = route
         self._question = question
         self._request_id = request_id
+        self._is_left = is_left
         self._writer: Writer | None = None
         self._parts: list[bytes] = []
         self._bytes = 0
@@ -52,7 +53,7 @@ class _Collector:
 
     @property
     def is_gone(self) -> bool:
-        return False
+        return self._is_left()
 
     @property
     def keeps_calls(self) -> bool:
@@ -81,10 +82,20 @@ class _Collector:
             self._parts.append(data)
 
 
-async def ask(services: Services, caller: Caller, route: Route, question: Question, request_id: str) -> Reply:
-    """The answer, or the error that the same request would have got on a connection."""
+async def ask(
+    services: Services,
+    caller: Caller,
+    route: Route,
+    question: Question,
+    request_id: str,
+    is_left: Callable[[], bool] = lambda: False,
+) -> Reply:
+    """The answer, or the error that the same request would have got on a connection.
+
+    `is_left` says, when this is cancelled, whether the batch ends the request; else this gateway stops.
+    """
     call = Call(request_id, question.kind, question.request, question.raw, caller.user_id, question.content_type)
-    client = _Collector(route, question, request_id)
+    client = _Collector(route, question, request_id, is_left)
     is_limit = False
     try:  # A request's edge, as for those on connections.
         await serve(services, caller, call, client)

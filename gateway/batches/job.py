@@ -84,6 +84,8 @@ class Job:
         self.ready: Ready | None = None
         self.look_again_s = 0.0
         self.held_until_s = 0.0
+        self.is_left = False
+        """Whether its requests are ended because the batch is, as if their caller hung up."""
         self._abreast = float("inf")
         self.noted = (batch.completed, batch.failed)
         self._item_s = _ITEM_S

@@ -4,6 +4,7 @@ Nothing that is gone still is, and what pages point to is there.
 """
 
 import ast
+import difflib
 import re
 import textwrap
 import tomllib
@@ -42,7 +43,8 @@ _MADE = ("Refusal", "LineInvalid", "_Row")
 _NO_COMMANDS = ("millrace seller",)
 _CODE = re.compile(r"[a-z]+(_[a-z]+)*")
 # Names of files look like settings.
-_FILES = (".db", ".json", ".key", ".keys", ".py", ".toml")
+_FILES = (".db", ".dump", ".json", ".key", ".keys", ".md", ".py", ".toml")
+_DOTTED = re.compile(r"(?<![\w./:-])([a-z_]+\.[a-z_]+)(?![\w/(])")
 
 
 def commands(group: Any, prefix: str = "millrace") -> Iterator[tuple[str, str]]:
@@ -59,20 +61,34 @@ def test_every_setting_is_documented_as_it_is() -> None:
 
 
 def test_every_setting_that_a_page_names_is_one() -> None:
-    """In backticks as `section.name`, as a variable, and in examples of millrace.toml."""
+    """As `section.name` in backticks and in prose, as a variable, and in examples of millrace.toml."""
     names = {name.removeprefix("MILLRACE_").lower().replace("__", ".") for name, _, _ in variables()}
     sections = {name.partition(".")[0] for name in names}
     named = {(page.name, name) for page in WRITTEN_PAGES for name in settings_in(page.read_text())}
     assert len(named) > 150
-    wrong = {(page, name) for page, name in named if name not in names and name.partition(".")[0] in sections}
+    wrong = {(page, name) for page, name in named if name not in names and is_meant(name, sections)}
     assert wrong == set()
+
+
+def test_names_of_settings_are_found_wherever_they_stand() -> None:
+    told = (
+        "The file `selling.token_file`, or seling.tunnel, see [market.md](market.md); MILLRACE_SELLING__PORTT=1."
+    )
+    assert set(settings_in(told)) == {"selling.token_file", "seling.tunnel", "selling.portt"}
+    assert all(is_meant(name, {"selling", "server"}) for name in settings_in(told))
+    assert not is_meant("torch.compile", {"selling", "server"})
+
+
+def is_meant(name: str, sections: Iterable[str]) -> bool:
+    """Whether it looks like a setting: a section before the dot, or what is nearly one."""
+    return bool(difflib.get_close_matches(name.partition(".")[0], list(sections), 1, 0.85))
 
 
 def settings_in(text: str) -> Iterator[str]:
     """Whatever looks like one; of nested ones `section.name`."""
-    for code in re.findall(r"`([^`\n]+)`", text):
-        dotted = re.findall(r"(?<![\w./:-])([a-z_]+\.[a-z_]+)(?![\w/(])", code)
-        yield from (name for name in dotted if not name.endswith(_FILES))
+    prose = re.sub(r"\]\([^)\s]*\)", "", text)
+    for part in re.split(r"`", prose):
+        yield from (name for name in _DOTTED.findall(part) if not name.endswith(_FILES))
     for name in re.findall(r"\bMILLRACE_([A-Z_]*[A-Z])(?!_?\w)", text):
         yield name.lower().replace("__", ".")
     for block in re.findall(r"(?:^ {4}.*\n|^ *\n)+", text, re.MULTILINE):

@@ -20,9 +20,12 @@ from tests.fakes import openai_provider as provider
 from tests.fakes.broken_upstream import BrokenUpstream, broken_upstream, said
 from tests.gateways import Gateway, running_gateway, until
 
-WORDS = "cannot load /srv/models/secret.gguf; is MODEL_FOLDER set? See C:\\models\\log.txt"
+WORDS = (
+    "cannot load /srv/models/secret.gguf; is MODEL_FOLDER set? See C:\\models\\log.txt, /secret.gguf, "
+    "C:\\Program Files\\Hidden\\log.txt, '/srv/my own/secret folder/x', /Users/bob/Hidden Support/secret/x"
+)
 INTERNALS = re.compile(
-    r"/srv/|C:\\models|[A-Z]+_KEY\b|MODEL_FOLDER|MILLRACE_|_usd_per_mtok|keys_file|base_url|api_key\b|"
+    r"/srv/|C:\\\\|[Ss]ecret|Hidden|bob|[A-Z]+_KEY\b|MODEL_FOLDER|MILLRACE_|_usd_per_mtok|keys_file|base_url|api_key\b|"
     r"\b(?:user|pool|seller|provider):[\w.@-]+:\w+|\b(?:asset|clearing|expense|income):\w+|\bnano\b"
 )
 
@@ -43,7 +46,11 @@ class House:
 
 def failing(status: int, words: str = WORDS) -> bytes:
     """What asks to be left alone asks it for longer than anybody waits."""
-    content = json.dumps({"error": {"message": words, "code": None}}).encode()
+    return failing_with({"error": {"message": words, "code": None}}, status)
+
+
+def failing_with(body: dict[str, Any], status: int = 422) -> bytes:
+    content = json.dumps(body).encode()
     return (
         b"HTTP/1.1 %d No\r\ncontent-type: application/json\r\nretry-after: 900\r\ncontent-length: %d\r\n\r\n%b"
         % (
@@ -77,6 +84,7 @@ def scripts() -> dict[str, tuple[Any, ...]]:
     error = b"data: " + json.dumps({"error": {"message": WORDS}}).encode() + b"\n\n"
     stream = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
     return {f"answers-{status}": (failing(status),) for status in (400, 401, 404, 413, 422, 429, 500, 503)} | {
+        "listed": (failing_with({"detail": [{"loc": ["body"], "msg": WORDS, "type": "value_error"}]}),),
         "template": (failing(400, f"Jinja Exception: {WORDS}"),),
         "first": (stream + error, "close"),
         "late": (stream + said("one") + error, "close"),
@@ -135,7 +143,7 @@ def test_callers_read_nothing_of_the_operators_machine(house: House) -> None:
         assert answer.status_code >= 400 or '"error"' in answer.text, about
         assert not (found := INTERNALS.findall(told)), (about, found, answer.text)
         assert folder not in told, (about, answer.text)
-        assert "cannot load" in answer.text or about not in ("late", "template", "answers-400"), about
+        assert "cannot load" in answer.text or about not in ("late", "listed", "template", "answers-400"), about
     assert {answers[about].status_code for about in ("no credit", "no credit, as a message", "no pool")} == {402}
     assert answers["no credit"].json()["error"]["code"] == "insufficient_credit"
     assert "gone-Q4_K_M" in answers["no backend"].text
@@ -144,6 +152,23 @@ def test_callers_read_nothing_of_the_operators_machine(house: House) -> None:
     until(lambda: any("OTHER_KEY" in line and folder in line for line in house.gateway.log) or None)
     record = house.gateway.record(answers["no credit"].headers["x-request-id"])
     assert "user:ann:paid has 0 nano" in record["error"]
+
+
+def test_the_console_shows_operators_alone_what_belongs_to_them(house: House) -> None:
+    house.gateway.admin("/admin/people", {"user": "ben"})
+    bens = str(house.gateway.admin("/admin/keys", {"name": "b", "user": "ben", "lanes": ["cloud"]})["api_key"])
+    refused_id = house.ask(house.gateway.http(bens), "good").headers["x-request-id"]
+    until(lambda: house.gateway.record(refused_id))
+    shown = {}
+    for name, key in (("ben", bens), ("owner", house.gateway.api_key)):
+        with httpx.Client(base_url=house.gateway.base_url.removesuffix("/v1"), follow_redirects=True) as browser:
+            assert browser.post("/console/login", data={"key": key}).status_code == 200
+            pages = (f"/console/requests/{refused_id}", "/console/requests", "/console", "/console/requests/csv")
+            shown[name] = [browser.get(page).raise_for_status().text for page in pages]
+    assert all("[account] has [amount] available" in text for text in shown["ben"])
+    assert [INTERNALS.findall(text) for text in shown["ben"]] == [[]] * 4
+    # The overview of a key's session is of that key alone.
+    assert ["user:ben:paid has" in text for text in shown["owner"]] == [True, True, False, True]
 
 
 def test_a_spending_limit_is_all_that_the_owner_needs(house: House) -> None:

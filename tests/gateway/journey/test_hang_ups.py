@@ -1,12 +1,14 @@
 """Whoever hangs up before the first word: who pays the provider for the prompt, and how often nobody may."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 from sqlalchemy import select
 
@@ -15,9 +17,11 @@ from accounting.ledger.balances import balance
 from accounting.metering.recharge import mischarges
 from accounting.money import Price
 from accounting.tables import usage_table
+from gateway.batch_jobs import life
 from gateway.limits.hang_ups import UNPAID_MAX
 from gateway.metering.opening import write_prices
 from gateway.quota import Quota
+from gateway.settings import BatchesSettings, CloudSettings
 from tests.gateway.http.edges import DONE, SSE, Backend, Edge, Writer, backend, chunk, until, whole
 from tests.gateway.journey.roads import ANSWER, receive, road, send, with_paid_lane
 from tests.gateway.journey.talkers import CREDITS, PRICE, TIME_S, spent, spoken
@@ -139,3 +143,41 @@ async def test_those_on_their_way_beyond_the_bound_are_paid(tmp_path: Path) -> N
         await hang_up_before_it_begins(running, provider, UNPAID_MAX + 4)
         assert await spent(running) == 4 * PROMPT_TOKENS
         assert await variance_nano(running) == UNPAID_MAX * PROMPT_TOKENS
+
+
+async def test_whoever_cancels_a_batch_is_bounded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the provider has is left when the patience with a cancelled batch ends."""
+    monkeypatch.setattr(life, "_PATIENCE_S", 0.1)
+    asked = UNPAID_MAX + 4
+    price = {"prompt_usd_per_mtok": "1", "completion_usd_per_mtok": "1", "max_output_tokens": 100}
+    async with backend(Slow()) as provider:
+        model = {"model": "openai/slow", "key": "KEY", "base_url": provider.base_url} | price
+        keys = tmp_path / "cloud.keys"
+        keys.write_text("KEY=sk-test\n")
+        keys.chmod(0o600)
+        cloud = CloudSettings(models={"slow": model}, keys_file=keys)
+        batches = BatchesSettings(concurrency=asked)
+        async with road(tmp_path / "data", cloud=cloud, batches=batches) as running:
+            await running.services.books.credit("c1", "owner", 10**9, "test")
+            body = {"model": "slow", "messages": PROMPT, "max_tokens": 10}
+            lines = [
+                {"custom_id": f"{n}", "method": "POST", "url": "/v1/chat/completions", "body": body}
+                for n in range(asked)
+            ]
+            content = "".join(json.dumps(line) + "\n" for line in lines).encode()
+            url = f"http://127.0.0.1:{running.port}/v1"
+            async with openai.AsyncOpenAI(base_url=url, api_key=running.key, max_retries=0) as client:
+                file = await client.files.create(file=("lines.jsonl", content), purpose="batch")
+                batch = await client.batches.create(
+                    input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
+                )
+                await until(lambda: len(provider.requests) == asked, TIME_S)
+                await client.batches.cancel(batch.id)
+                async with asyncio.timeout(TIME_S):
+                    while (await client.batches.retrieve(batch.id)).status != "cancelled":
+                        await asyncio.sleep(0.05)
+            await until(lambda: running.services.bookkeeper.waiting == 0, TIME_S)
+            told = await rows(running)
+            nano = 1000 * PROMPT_TOKENS
+            assert sorted(row[3:] for row in told) == [(0, nano)] * UNPAID_MAX + [(nano, nano)] * 4
+            assert await variance_nano(running) == UNPAID_MAX * nano

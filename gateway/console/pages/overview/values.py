@@ -17,6 +17,7 @@ from gateway.console.figures.month import Month, charged, month
 from gateway.console.figures.placing import Sketch, sketch
 from gateway.console.figures.usage import DAYS, UsageFigures
 from gateway.console.pages.overview.scope import Scope, scope_of
+from gateway.console.pages.requests.wanted import as_shown
 from gateway.identity.key_queries import names_of
 from gateway.pool.lane import PoolLane
 from gateway.records.request_log import RequestEntry
@@ -194,7 +195,8 @@ async def _keys(services: Services, usage: UsageFigures, name: str | None) -> li
 
 
 def _requests(services: Services, scope: Scope) -> list[RequestEntry]:
-    return services.request_log.page(scope.wanted, REQUESTS_SHOWN, stretches=_STRETCHES, has_decisions=False).rows
+    found = services.request_log.page(scope.wanted, REQUESTS_SHOWN, stretches=_STRETCHES, has_decisions=False)
+    return [as_shown(row, to_operator=scope.is_house) for row in found.rows]
 
 
 async def people(visitor: Visitor, scope: Scope) -> list[tuple[str, str]]:

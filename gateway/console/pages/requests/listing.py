@@ -10,14 +10,13 @@ from gateway.console.forms import Form
 from gateway.console.live import LivePage, Points, Region, live_response
 from gateway.console.pages.keys.listing import rows_of
 from gateway.console.pages.requests.sheet import ROWS_MAX
-from gateway.console.pages.requests.wanted import LANES, Wanted, read_wanted, visible_to
+from gateway.console.pages.requests.wanted import LANES, Wanted, as_shown, read_wanted, visible_to
 from gateway.console.rendering import page
 from gateway.errors import RequestInvalid
 from gateway.identity.key_queries import names_of
 from gateway.paging import Cursor
 from gateway.records.request_filter import RequestFilter
 from gateway.records.request_log import RequestPage
-from gateway.services import Services
 
 PAGE_ROWS = 50
 _KEYS_SHOWN = 300
@@ -36,7 +35,7 @@ async def show(request: Request, visitor: Viewer, before: Before = "") -> Respon
     if wanted is None:
         return await _page(visitor, form, None, before, status=400)
     within = wanted.within(visible_to(visitor))
-    values = await asyncio.to_thread(_look, visitor.services, within, cursor)
+    values = await asyncio.to_thread(_look, visitor, within, cursor)
     return await _page(visitor, form, values, before)
 
 
@@ -46,11 +45,11 @@ async def live(request: Request, visitor: Viewer) -> Response:
     wanted = read_wanted(request).value
     if wanted is None:
         raise RequestInvalid("The filter is not understood. Load the page again.")
-    services, visible = visitor.services, visible_to(visitor)
+    visible = visible_to(visitor)
     wanted.within(visible)
 
     async def render() -> list[Region | Points]:
-        found = await asyncio.to_thread(_look, services, wanted.within(visible), None)
+        found = await asyncio.to_thread(_look, visitor, wanted.within(visible), None)
         values = found | {"wanted": wanted, "is_first": True, "form": None}
         return [Region("request-rows", "requests/rows.html", values)]
 
@@ -75,11 +74,13 @@ async def _page(
     )
 
 
-def _look(services: Services, wanted: RequestFilter, before: Cursor | None) -> dict[str, Any]:
+def _look(visitor: Visitor, wanted: RequestFilter, before: Cursor | None) -> dict[str, Any]:
+    services = visitor.services
     found: RequestPage = services.request_log.page(wanted, PAGE_ROWS, before, _STRETCHES, has_decisions=False)
     with services.directory.read() as session:
         names = names_of(session, sorted({row.key_id for row in found.rows if row.key_id}))
-    return {"rows": found.rows, "names": names, "next": found.next}
+    rows = [as_shown(row, to_operator=visitor.is_operator) for row in found.rows]
+    return {"rows": rows, "names": names, "next": found.next}
 
 
 def _keys(visitor: Visitor, chosen: str) -> list[tuple[str, str]]:

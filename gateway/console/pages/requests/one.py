@@ -12,7 +12,7 @@ from accounting.tables import event_table, usage_table
 from gateway.console.access import Viewer, Visitor
 from gateway.console.browser import is_htmx
 from gateway.console.pages.requests.said import stored_turns
-from gateway.console.pages.requests.wanted import visible_to
+from gateway.console.pages.requests.wanted import as_shown, visible_to
 from gateway.console.rendering import page, pages_of, partial
 from gateway.errors import NotFound
 from gateway.identity.key_queries import names_of
@@ -80,7 +80,7 @@ async def show(request: Request, visitor: Viewer, request_id: RequestId) -> Resp
     entry = await asyncio.to_thread(find_visible, visitor, request_id)
     if entry is None:
         raise NotFound("There is no such request in the log, or it is not yours. Old ones are removed.")
-    values = await values_of(visitor, entry)
+    values = await values_of(visitor, as_shown(entry, to_operator=visitor.is_operator))
     if is_htmx(request):
         return partial("requests/one.html", visitor, in_drawer=True, **values)
     return page("requests/one_page.html", visitor, in_drawer=False, **values)

@@ -9,12 +9,12 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 
 from accounting.money import format_usd
-from gateway.console.access import Viewer
-from gateway.console.pages.requests.wanted import read_wanted, visible_to
+from gateway.console.access import Viewer, Visitor
+from gateway.console.pages.requests.wanted import as_shown, read_wanted, visible_to
 from gateway.errors import RequestInvalid
 from gateway.paging import Cursor
 from gateway.records.request_filter import RequestFilter
-from gateway.records.request_log import RequestEntry, RequestLog
+from gateway.records.request_log import RequestEntry
 from gateway.records.sheets import as_csv
 
 ROWS_MAX = 50_000
@@ -54,11 +54,12 @@ async def download(request: Request, visitor: Viewer) -> Response:
         raise RequestInvalid(f"{name}: {sentence}", param=name)
     wanted = form.value.within(visible_to(visitor))
     headers = {"content-disposition": 'attachment; filename="requests.csv"', "cache-control": "no-store"}
-    lines = _lines(visitor.services.request_log, wanted)
+    lines = _lines(visitor, wanted)
     return StreamingResponse(lines, headers=headers, media_type="text/csv; charset=utf-8")
 
 
-async def _lines(log: RequestLog, wanted: RequestFilter) -> AsyncIterator[str]:
+async def _lines(visitor: Visitor, wanted: RequestFilter) -> AsyncIterator[str]:
+    log = visitor.services.request_log
     header = as_csv(_COLUMNS, ())
     yield header
     left: int = ROWS_MAX
@@ -67,7 +68,9 @@ async def _lines(log: RequestLog, wanted: RequestFilter) -> AsyncIterator[str]:
     for _ in range(_LOOKS_MAX):
         rows, before = await asyncio.to_thread(log.page, wanted, min(left, _ROWS_AT_ONCE), before)
         if rows:
-            yield as_csv(_COLUMNS, map(_row, rows)).removeprefix(header)
+            yield as_csv(
+                _COLUMNS, (_row(as_shown(row, to_operator=visitor.is_operator)) for row in rows)
+            ).removeprefix(header)
         left -= len(rows)
         if before is None or not left:
             return

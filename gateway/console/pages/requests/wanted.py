@@ -16,6 +16,8 @@ from gateway.console.access import Visitor
 from gateway.console.forms import Form, check
 from gateway.errors import RoleForbids
 from gateway.records.request_filter import RequestFilter
+from gateway.records.request_log import RequestEntry
+from gateway.redaction import texts_without_internals, without_internals
 
 LANES = ("cluster", "pool", "cloud", "market", "cache", "none")
 Lane = Literal["cluster", "pool", "cloud", "market", "cache", "none"]
@@ -103,6 +105,18 @@ def visible_to(visitor: Visitor) -> RequestFilter:
     if visitor.is_manager:
         return RequestFilter(organization_id=caller.organization_id)
     return RequestFilter(user_id=caller.user_id, key_id=caller.key_id or None)
+
+
+def as_shown(entry: RequestEntry, *, to_operator: bool) -> RequestEntry:
+    """The entry as it may be shown: only operators read paths, names of keys, accounts and nano-dollars."""
+    if to_operator:
+        return entry
+    return replace(
+        entry,
+        error=without_internals(entry.error),
+        reason=without_internals(entry.reason),
+        decision=texts_without_internals(entry.decision),
+    )
 
 
 def _bounds(status: str | None) -> tuple[int, int] | None:
