@@ -299,7 +299,9 @@ async def _open_lanes(
     """The lanes that the settings call for; cluster and pool always, since machines may join at any time."""
     cluster = settings.cluster
     lanes: dict[LaneName, Lane] = {
-        "cluster": ClusterLane(controller, cluster.slots, speculate=cluster.speculation)
+        "cluster": ClusterLane(
+            controller, cluster.slots, speculate=cluster.speculation, patience_s=settings.routing.queue_s
+        )
     }
     pool = PoolLane(settings.pool, folder.pool, lambda name: health.of(f"pool:{name}").breakers.returned())
     stack.push_async_callback(pool.stop)

@@ -27,10 +27,14 @@ class ClusterLane:
 
     name: LaneName = "cluster"
 
-    def __init__(self, controller: Controller, slots: int, *, speculate: bool = True) -> None:
+    def __init__(
+        self, controller: Controller, slots: int, *, speculate: bool = True, patience_s: float | None = None
+    ) -> None:
+        """`patience_s` is how long a request waits for a closed ring; without, as long as the controller does."""
         self._controller = controller
         self._slots = slots
         self._speculate = speculate
+        self._patience_s = patience_s
 
     def models(self) -> list[str]:
         names = {self._controller.model_name, self._controller.embeddings.model_name}
@@ -80,7 +84,7 @@ class ClusterLane:
     async def open(self, call: Call, offer: Offer) -> Answer:
         """Returns with the first text, or all of it when the caller does not stream."""
         if isinstance(call.request, EmbeddingRequest):
-            return await open_embeddings(self._controller.embeddings, call.id, call.request)
+            return await open_embeddings(self._controller.embeddings, call.id, call.request, self._patience_s)
         meter = Meter(source="tokenizer")
         body = self._body(call, offer, meter)
         try:
@@ -121,7 +125,7 @@ class ClusterLane:
     async def _events(self, requests: list[GenerateRequest]) -> AsyncGenerator[_Numbered]:
         """Events of all prompts as they come, each with its prompt's number."""
         if len(requests) == 1:
-            async with aclosing(self._controller.generate(requests[0])) as events:
+            async with aclosing(self._controller.generate(requests[0], self._patience_s)) as events:
                 async for event in events:
                     yield 0, event
             return
@@ -144,7 +148,7 @@ class ClusterLane:
         self, number: int, request: GenerateRequest, merged: "asyncio.Queue[_Numbered | Exception]"
     ) -> None:
         try:
-            async with aclosing(self._controller.generate(request)) as events:
+            async with aclosing(self._controller.generate(request, self._patience_s)) as events:
                 async for event in events:
                     await merged.put((number, event))
         except Exception as error:  # noqa: BLE001 - a task's edge: whoever merges raises it again
