@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from cluster.controller import Controller
+from cluster.controller import READY_PATIENCE_S, Controller
 from cluster.errors import ClusterBusy, ClusterUnavailable, RequestInvalid
 from cluster.generation import Accepted, Done, GenerateRequest, GenerationEvent, TokenEvent
-from gateway.errors import LaneBusy
+from gateway.errors import FeatureUnsupported, LaneBusy
 from gateway.lanes.base import Answer, Call, GeneratorBody, Meter, Offer, begun
 from gateway.lanes.cluster_answers import AnswerWriter
 from gateway.lanes.cluster_requests import echo_of, requests_of, tools_of
@@ -73,9 +73,12 @@ class ClusterLane:
 
     @property
     def _features(self) -> frozenset[Feature]:
-        """Tools where the model's template has them, schemas where the machines can keep to them."""
+        """Tools where the model's template has them, schemas where the machines can keep to them.
+
+        Before the model is read it may have both: `open` waits for that.
+        """
         found: set[Feature] = {"logprobs", *HINTS}
-        if self._controller.chat_format.tools:
+        if self._controller.chat_format.tools or self._controller.model is None:
             found.add("tools")
         if not self._controller.unconstrained:
             found.add("json")
@@ -85,6 +88,8 @@ class ClusterLane:
         """Returns with the first text, or all of it when the caller does not stream."""
         if isinstance(call.request, EmbeddingRequest):
             return await open_embeddings(self._controller.embeddings, call.id, call.request, self._patience_s)
+        if self._controller.model is None:
+            await self._wait_for_model(call)
         meter = Meter(source="tokenizer")
         body = self._body(call, offer, meter)
         try:
@@ -97,6 +102,16 @@ class ClusterLane:
             raise RequestInvalid(f"millrace.resume: {error.message}", "millrace.resume") from None
         content_type = "text/event-stream" if call.request.is_stream else "application/json"
         return Answer(200, content_type, GeneratorBody(await begun(_resume(first, body))), meter)
+
+    async def _wait_for_model(self, call: Call) -> None:
+        """Until it is known what the model can do and how it writes. Raises LaneBusy, FeatureUnsupported."""
+        try:
+            await self._controller.wait_ready(READY_PATIENCE_S if self._patience_s is None else self._patience_s)
+        except ClusterUnavailable as error:
+            raise LaneBusy(error.message, code=error.code) from error
+        if missing := call.features.keys() - self._features:
+            text = f"'{call.request.model}' does not support {', '.join(sorted(missing))}"
+            raise FeatureUnsupported(text, param=call.features[min(missing)])
 
     async def _body(self, call: Call, offer: Offer, meter: Meter) -> AsyncGenerator[bytes]:
         form, tools, weights = self._controller.chat_format, tools_of(call), self._weights
