@@ -341,15 +341,19 @@ class Controller:
         """Raises ClusterUnavailable, with the reason, when there is no working ring in time."""
         await self._manager.readiness.wait(timeout_s)
 
-    async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerationEvent]:
+    async def generate(
+        self, request: GenerateRequest, patience_s: float | None = None
+    ) -> AsyncGenerator[GenerationEvent]:
         """Events of one request. Raises GenerationError.
 
         Heads and their rings may be lost meanwhile: what was told stays, and the next head goes on behind it. A
-        request waits READY_PATIENCE_S for its first ring and RESUME_PATIENCE_S for another after each loss.
+        request waits `patience_s` (READY_PATIENCE_S) for its first ring, and RESUME_PATIENCE_S for another after
+        each loss.
         """
         loop = asyncio.get_running_loop()
         asked = ResumedRequest(request)
-        until_s, pause_s = loop.time() + READY_PATIENCE_S, LOSS_PAUSE_S
+        until_s = loop.time() + (READY_PATIENCE_S if patience_s is None else patience_s)
+        pause_s = LOSS_PAUSE_S
         while True:
             await self._wait_for_ring(asked, until_s)
             try:

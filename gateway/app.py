@@ -121,7 +121,7 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
         controller = _controller(settings.cluster, folder)
         stack.push_async_callback(controller.stop)
         use_cluster(recounter, controller)
-        lanes = await _open_lanes(settings, folder, controller, stack)
+        lanes = await _open_lanes(settings, folder, controller, lane_health, stack)
         if settings.market.is_wanted:
             lanes["market"] = await _open_market(settings, folder, books, bookkeeper, stack, write)
         model_terms = _model_terms(lanes, read, write)
@@ -293,14 +293,17 @@ async def _open_lanes(
     settings: Settings,
     folder: DataFolder,
     controller: Controller,
+    health: LaneHealth,
     stack: AsyncExitStack,
 ) -> dict[LaneName, Lane]:
     """The lanes that the settings call for; cluster and pool always, since machines may join at any time."""
     cluster = settings.cluster
     lanes: dict[LaneName, Lane] = {
-        "cluster": ClusterLane(controller, cluster.slots, speculate=cluster.speculation)
+        "cluster": ClusterLane(
+            controller, cluster.slots, speculate=cluster.speculation, patience_s=settings.routing.queue_s
+        )
     }
-    pool = PoolLane(settings.pool, folder.pool)
+    pool = PoolLane(settings.pool, folder.pool, lambda name: health.of(f"pool:{name}").breakers.returned())
     stack.push_async_callback(pool.stop)
     await pool.start()
     lanes["pool"] = pool

@@ -130,14 +130,15 @@ def running_gateway(
     nodes: int = 2,
     settings: dict[str, str] | None = None,
     is_new: bool = False,
+    port: int = 0,
 ) -> Iterator[Gateway]:
     """Start it, wait for its first line, stop it. `settings` are MILLRACE_* variables without the prefix.
 
-    Unless it `is_new` it finds its tables made, which would take it a process of its own.
+    Port 0 is any free one. Unless it `is_new` it finds its tables made, which would take it a process of its own.
     """
     if not is_new and "DATABASE__DSN" not in (settings or {}):
         prepared(folder)
-    command = [sys.executable, "-m", "gateway", "up", "--json", "--port", "0", "--data-dir", str(folder)]
+    command = [sys.executable, "-m", "gateway", "up", "--json", "--port", str(port), "--data-dir", str(folder)]
     if model:
         command += ["--model", str(model), "--nodes", str(nodes)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MILLRACE_")}

@@ -101,10 +101,13 @@ class EmbeddingManager:
         self.model = model
         return model
 
-    async def embed(self, request: EmbedRequest) -> Embeddings:
-        """Raises GenerationError. What a lost machine had is asked of the next one, RETRIES_MAX times."""
+    async def embed(self, request: EmbedRequest, patience_s: float | None = None) -> Embeddings:
+        """Raises GenerationError. What a lost machine had is asked of the next one, RETRIES_MAX times.
+
+        A request waits `patience_s` (READY_PATIENCE_S) for each of them.
+        """
         for retries_left in range(RETRIES_MAX, -1, -1):
-            await self.readiness.wait(READY_PATIENCE_S)
+            await self.readiness.wait(READY_PATIENCE_S if patience_s is None else patience_s)
             if (serving := self._serving) is None:
                 raise ClusterUnavailable(self.readiness.status[1])
             try:

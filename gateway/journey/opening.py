@@ -14,6 +14,7 @@ from gateway.errors import (
     LaneBrokeOff,
     LaneBusy,
     LaneFailed,
+    LaneUnreachable,
     QueueFull,
     RateLimited,
     TooManyHangUps,
@@ -23,8 +24,9 @@ from gateway.journey.deadline import in_time
 from gateway.journey.hedging import open_hedged
 from gateway.journey.holding import put_aside
 from gateway.journey.nobody import why_nobody
+from gateway.journey.outage import Failure
 from gateway.journey.trip import Trip
-from gateway.journey.turn import first_pause, move_turn, take_other_turn, wait_for_pause
+from gateway.journey.turn import first_pause, move_turn, take_other_turn, wait_for_candidate
 from gateway.lanes.base import Answer, Offer
 from gateway.routing.decision import Candidate
 from gateway.services import Services
@@ -32,7 +34,7 @@ from gateway.services import Services
 log = structlog.get_logger(__name__)
 
 # A request that nobody could begin to answer is offered to so many candidates at most. One that only asks to be
-# left alone for a while does not count: its pause is waited for.
+# left alone for a while does not count, and neither does a gateway that restarts: these are waited for.
 ATTEMPTS_MAX = 3
 
 # The caller's money does not cover the candidate, and says nothing against those that charge nothing.
@@ -45,15 +47,17 @@ async def open_first(services: Services, trip: Trip) -> Answer:
     """The best candidate that begins to answer; one that fails before its first byte is replaced by the next.
 
     One that the caller's money or limits do not cover is replaced, too, by those that they do cover. Where none of
-    these answers, that is what the caller is told. If the only ones left asked to be left alone, the request waits
-    for the end of the first such pause, as long as its patience lasts.
+    these answers, that is what the caller is told. If the only ones left asked to be left alone, or are a gateway
+    that restarts, the request waits for the end of the first such pause or of the restart, as long as its patience
+    lasts.
     """
     failure: LaneFailed | None = None
     refusal: Exception | None = None
-    rest, failed = deque(trip.decision.candidates), set[tuple[str, str]]()
-    while len(failed) < ATTEMPTS_MAX:
+    rest, failed = deque(trip.decision.candidates), dict[tuple[str, str], Failure]()
+    attempts = 0
+    while attempts < ATTEMPTS_MAX:
         if not rest:
-            if refusal or not await wait_for_pause(services, trip, failed):
+            if refusal or not await wait_for_candidate(services, trip, failed):
                 break
             rest = deque(trip.decision.candidates)
             continue
@@ -71,7 +75,8 @@ async def open_first(services: Services, trip: Trip) -> Answer:
         except LaneFailed as error:
             failure = error
             if not (isinstance(error, LaneBusy) and error.asks_for_pause):
-                failed.add((offer.label, offer.model))
+                failed[offer.label, offer.model] = Failure.of(services, offer, error)
+                attempts += not (offer.is_gateway and isinstance(error, LaneUnreachable))
             log.warning("lane failed", request_id=trip.call.id, lane=offer.label, reason=str(error))
             services.metrics.lane_failures.labels(offer.lane).inc()
             if _may_cost_twice(offer, error):

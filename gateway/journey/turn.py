@@ -2,11 +2,12 @@
 
 import math
 import time
-from collections.abc import Container
+from collections.abc import Callable
 
 from msgspec import Struct, structs
 
 from gateway.errors import QueueFull
+from gateway.journey.outage import RESTART_S, Failures, answers_again, find_outage
 from gateway.journey.trip import Trip
 from gateway.lanes.base import Offer
 from gateway.queueing.turns import Wish
@@ -78,39 +79,54 @@ def first_pause(services: Services, decision: Decision) -> Pause | None:
     return min(found, key=lambda pause: pause.left_s, default=None)
 
 
-async def wait_for_pause(services: Services, trip: Trip, failed: Container[tuple[str, str]]) -> bool:
-    """Wait until somebody may be asked who did not fail; the trip has a new decision, and a turn at its first.
+async def wait_for_candidate(services: Services, trip: Trip, failed: Failures) -> bool:
+    """Wait until a backend may be asked that did not fail; the trip has a new decision, and a turn at its first.
 
-    False if no pause is to be waited for, or if it ends later than the request's patience does. `failed` are
-    labels and models.
+    What is waited for is the end of a pause that a backend asked for, or another gateway that restarts.
+    False if there is neither, or if neither ends within the request's patience.
     """
     _leave_turn(services, trip)
     is_found = _decide_anew(services, trip, failed)
     pause = first_pause(services, trip.decision)
-    if pause is None or pause.left_s > _patience_s(services, trip):
+    if pause and pause.left_s > _patience_s(services, trip):
+        pause = None
+    outage = None if pause else find_outage(services, trip.decision, failed)
+    is_back = any((c.offer.label, c.offer.model) in failed for c in trip.decision.candidates)
+    if not (pause or outage or is_back):
         return False
     try:
-        if not is_found:
-            await _sit_out(services, trip, failed, pause)
+        if pause and not is_found:
+            await _sit_out(services, trip, pause.name, pause.left_s, lambda: _decide_anew(services, trip, failed))
+        elif outage and not is_found:
+            await _sit_out(services, trip, outage, RESTART_S, lambda: _is_over(services, trip, failed))
         await take_turn(services, trip)
     except QueueFull:
         return False
     return True
 
 
-async def _sit_out(services: Services, trip: Trip, failed: Container[tuple[str, str]], pause: Pause) -> None:
+def _is_over(services: Services, trip: Trip, failed: Failures) -> bool:
+    """Whether somebody may be asked, or nobody can be waited for any more."""
+    if _decide_anew(services, trip, failed):
+        return True
+    return not (first_pause(services, trip.decision) or find_outage(services, trip.decision, failed))
+
+
+async def _sit_out(
+    services: Services, trip: Trip, name: str, request_s: float, is_over: Callable[[], bool]
+) -> None:
     """In a line of no slots, which is left with a decision. Raises QueueFull."""
-    began_s, wish = time.monotonic(), _wish(services, trip, pause.left_s)
+    began_s, wish = time.monotonic(), _wish(services, trip, request_s)
     try:
-        await services.turns.take(pause.name, 0, wish, lambda _: _decide_anew(services, trip, failed))
+        await services.turns.take(name, 0, wish, lambda _: is_over())
     finally:
         services.metrics.queue_seconds.observe(time.monotonic() - began_s)
 
 
-def _decide_anew(services: Services, trip: Trip, failed: Container[tuple[str, str]]) -> bool:
+def _decide_anew(services: Services, trip: Trip, failed: Failures) -> bool:
     """Whether anybody may be asked now; the trip has the decision."""
     decision = _allowed(trip, services.router.decide(trip.caller, trip.call))
-    candidates = tuple(c for c in decision.candidates if (c.offer.label, c.offer.model) not in failed)
+    candidates = tuple(c for c in decision.candidates if answers_again(services, c.offer, failed))
     trip.decision = structs.replace(decision, candidates=candidates)
     return bool(candidates)
 

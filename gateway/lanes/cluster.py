@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from cluster.controller import Controller
+from cluster.controller import READY_PATIENCE_S, Controller
 from cluster.errors import ClusterBusy, ClusterUnavailable, RequestInvalid
 from cluster.generation import Accepted, Done, GenerateRequest, GenerationEvent, TokenEvent
-from gateway.errors import LaneBusy
+from gateway.errors import FeatureUnsupported, LaneBusy
 from gateway.lanes.base import Answer, Call, GeneratorBody, Meter, Offer, begun
 from gateway.lanes.cluster_answers import AnswerWriter
 from gateway.lanes.cluster_requests import echo_of, requests_of, tools_of
@@ -27,10 +27,14 @@ class ClusterLane:
 
     name: LaneName = "cluster"
 
-    def __init__(self, controller: Controller, slots: int, *, speculate: bool = True) -> None:
+    def __init__(
+        self, controller: Controller, slots: int, *, speculate: bool = True, patience_s: float | None = None
+    ) -> None:
+        """`patience_s` is how long a request waits for a closed ring; without, as long as the controller does."""
         self._controller = controller
         self._slots = slots
         self._speculate = speculate
+        self._patience_s = patience_s
 
     def models(self) -> list[str]:
         names = {self._controller.model_name, self._controller.embeddings.model_name}
@@ -69,9 +73,12 @@ class ClusterLane:
 
     @property
     def _features(self) -> frozenset[Feature]:
-        """Tools where the model's template has them, schemas where the machines can keep to them."""
+        """Tools where the model's template has them, schemas where the machines can keep to them.
+
+        Before the model is read it may have both: `open` waits for that.
+        """
         found: set[Feature] = {"logprobs", *HINTS}
-        if self._controller.chat_format.tools:
+        if self._controller.chat_format.tools or self._controller.model is None:
             found.add("tools")
         if not self._controller.unconstrained:
             found.add("json")
@@ -80,7 +87,9 @@ class ClusterLane:
     async def open(self, call: Call, offer: Offer) -> Answer:
         """Returns with the first text, or all of it when the caller does not stream."""
         if isinstance(call.request, EmbeddingRequest):
-            return await open_embeddings(self._controller.embeddings, call.id, call.request)
+            return await open_embeddings(self._controller.embeddings, call.id, call.request, self._patience_s)
+        if self._controller.model is None:
+            await self._wait_for_model(call)
         meter = Meter(source="tokenizer")
         body = self._body(call, offer, meter)
         try:
@@ -93,6 +102,16 @@ class ClusterLane:
             raise RequestInvalid(f"millrace.resume: {error.message}", "millrace.resume") from None
         content_type = "text/event-stream" if call.request.is_stream else "application/json"
         return Answer(200, content_type, GeneratorBody(await begun(_resume(first, body))), meter)
+
+    async def _wait_for_model(self, call: Call) -> None:
+        """Until it is known what the model can do and how it writes. Raises LaneBusy, FeatureUnsupported."""
+        try:
+            await self._controller.wait_ready(READY_PATIENCE_S if self._patience_s is None else self._patience_s)
+        except ClusterUnavailable as error:
+            raise LaneBusy(error.message, code=error.code) from error
+        if missing := call.features.keys() - self._features:
+            text = f"'{call.request.model}' does not support {', '.join(sorted(missing))}"
+            raise FeatureUnsupported(text, param=call.features[min(missing)])
 
     async def _body(self, call: Call, offer: Offer, meter: Meter) -> AsyncGenerator[bytes]:
         form, tools, weights = self._controller.chat_format, tools_of(call), self._weights
@@ -121,7 +140,7 @@ class ClusterLane:
     async def _events(self, requests: list[GenerateRequest]) -> AsyncGenerator[_Numbered]:
         """Events of all prompts as they come, each with its prompt's number."""
         if len(requests) == 1:
-            async with aclosing(self._controller.generate(requests[0])) as events:
+            async with aclosing(self._controller.generate(requests[0], self._patience_s)) as events:
                 async for event in events:
                     yield 0, event
             return
@@ -144,7 +163,7 @@ class ClusterLane:
         self, number: int, request: GenerateRequest, merged: "asyncio.Queue[_Numbered | Exception]"
     ) -> None:
         try:
-            async with aclosing(self._controller.generate(request)) as events:
+            async with aclosing(self._controller.generate(request, self._patience_s)) as events:
                 async for event in events:
                     await merged.put((number, event))
         except Exception as error:  # noqa: BLE001 - a task's edge: whoever merges raises it again

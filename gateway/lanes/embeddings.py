@@ -33,13 +33,15 @@ def embedding_offers(manager: EmbeddingManager, model: str) -> list[Offer]:
     return [Offer("cluster", "embeddings", model, state=state, note=note, features=frozenset(), kinds=_KINDS)]
 
 
-async def open_embeddings(manager: EmbeddingManager, call_id: str, request: EmbeddingRequest) -> Answer:
-    """Returns with all vectors computed. Raises LaneFailed, GenerationError."""
+async def open_embeddings(
+    manager: EmbeddingManager, call_id: str, request: EmbeddingRequest, patience_s: float | None = None
+) -> Answer:
+    """Returns with all vectors computed. `patience_s` is for a machine. Raises LaneFailed, GenerationError."""
     asked = EmbedRequest(
         id=call_id, texts=request.texts, token_ids=request.token_ids, dimensions=request.dimensions
     )
     try:
-        done = await manager.embed(asked)
+        done = await manager.embed(asked, patience_s)
     except (ClusterBusy, ClusterUnavailable) as error:
         raise LaneBusy(error.message, code=error.code) from error
     except EmbedderLost as error:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from gateway.errors import LaneFailed, LaneLimited, LaneUnreachable, MessagesRefused
@@ -33,12 +34,17 @@ class PoolLane:
 
     name: LaneName = "pool"
 
-    def __init__(self, settings: PoolSettings, kept: Path | None = None) -> None:
-        """`kept` is the file of what is added and drained while the gateway runs."""
+    def __init__(
+        self,
+        settings: PoolSettings,
+        kept: Path | None = None,
+        on_return: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`kept` is the file of what is added and drained while the gateway runs; `on_return` is the pool's."""
         self._settings = settings
         self._client = Client()
         self.probes = Client(CONNECTIONS_MAX)
-        self.pool = Pool(settings, self.probes, PoolStore(kept) if kept else None)
+        self.pool = Pool(settings, self.probes, PoolStore(kept) if kept else None, on_return)
         self._upstreams: dict[str, tuple[PoolBackend, Upstream]] = {}
 
     async def start(self) -> None:

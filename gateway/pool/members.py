@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import contextvars
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
@@ -32,10 +33,18 @@ class _Member:
 class Pool:
     """Changed on one event loop. Without a `store` what is added is forgotten at the end."""
 
-    def __init__(self, settings: PoolSettings, client: Client, store: PoolStore | None = None) -> None:
+    def __init__(
+        self,
+        settings: PoolSettings,
+        client: Client,
+        store: PoolStore | None = None,
+        on_return: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`on_return` is told the name of a backend that answers after it was down."""
         self._settings = settings
         self._client = client
         self._store = store
+        self._on_return = on_return
         self._keeping = asyncio.Lock()
         self._members: dict[str, _Member] = {}
         self._aliases: Aliases = settings.aliases
@@ -157,7 +166,7 @@ class Pool:
 
     def _member(self, settings: PoolBackend, origin: Origin) -> _Member:
         backend = Backend(settings, self._aliases, origin)
-        return _Member(backend, Prober(backend, self._settings, self._client))
+        return _Member(backend, Prober(backend, self._settings, self._client, self._on_return))
 
     async def _take_out(self, name: str) -> None:
         member = self._members.pop(name, None)

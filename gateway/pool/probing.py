@@ -3,6 +3,7 @@
 import asyncio
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import structlog
@@ -36,6 +37,8 @@ class Prober:
     backend: Backend
     settings: PoolSettings
     client: Client
+    on_return: Callable[[str], None] = lambda _: None
+    """Told the backend's name if it answers after it was down."""
     _reader: Reader | None = field(default=None, init=False)
     _misses: int = field(default=0, init=False)
     _doubted: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -80,7 +83,10 @@ class Prober:
             news = self._missed(ProbeFailed("strange", "could not be asked; the gateway's log says why"))
         else:
             self._misses = 0
+            was_down = backend.probed.state == "down"
             news = backend.heard(report)
+            if was_down:
+                self.on_return(backend.settings.name)
         if news:
             standing = backend.standing
             log.info(

@@ -38,6 +38,8 @@ class Breaker:
     closed_until_s: float = 0.0
     asked_until_s: float = 0.0
     trial_until_s: float = 0.0
+    failed_s: float = 0.0
+    """When it failed last."""
     is_limit: bool = False
     _asked_in_row: int = 0
 
@@ -72,6 +74,7 @@ class Breaker:
 
     def failed(self, now_s: float) -> None:
         self.failures_in_row += 1
+        self.failed_s = now_s
         self.trial_until_s = 0.0
         if self.failures_in_row >= BREAK_AFTER:
             doublings = min(8, self.failures_in_row - BREAK_AFTER)
@@ -136,6 +139,15 @@ class Breakers:
 
     def asked(self, model: str, now_s: float, retry_after_s: float | None, *, is_limit: bool) -> None:
         self._model(model).asked(now_s, retry_after_s, is_limit=is_limit)
+
+    def failed_s(self, model: str) -> float:
+        """When a request for this model failed last, or none reached the backend; 0.0 if that never happened."""
+        return max(one.failed_s for one in self._both(model))
+
+    def returned(self) -> None:
+        """The backend was down and answers again: its failures were another process's. Pauses go on."""
+        for one in (self.backend, *self._models.values()):
+            one.failures_in_row, one.trial_until_s = 0, 0.0
 
     def _both(self, model: str) -> Iterator[Breaker]:
         yield self.backend

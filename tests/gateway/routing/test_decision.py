@@ -251,3 +251,20 @@ def test_more_load_never_makes_a_backend_cheaper(
         costs.append((predicted.cost_nano, predicted.first_token_s))
     assert [cost for cost, _ in costs] == sorted(cost for cost, _ in costs)
     assert [first_s for _, first_s in costs] == sorted(first_s for _, first_s in costs)
+
+
+def test_with_defaults_a_paid_lane_takes_over_from_a_queue_of_a_few_seconds() -> None:
+    """Callers that may pay wait for own machines while these begin within some two seconds, and no longer."""
+    bench = Bench(replace(CLUSTER, slots=2), CLOUD)
+    for _ in range(20):
+        bench.serve("cluster", first_s=0.1, token_s=0.02)
+        bench.serve("cloud:big-m", first_s=0.3, token_s=0.005)
+        bench.now_s += 2
+    chosen = []
+    for _ in range(16):
+        decision = bench.router.decide(EVERYBODY, call())
+        chosen.append(decision.candidates[0])
+        bench.router.began(chosen[-1].offer.label, decision)
+    assert chosen[0].offer.lane == "cluster"
+    assert chosen[-1].offer.lane == "cloud"
+    assert max(candidate.predicted.first_token_s for candidate in chosen) < 4
