@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from gateway.errors import LaneBrokeOff, LaneFailed, LaneTimeout, LaneUnreachable
 from gateway.lanes.base import Offer
-from gateway.lanes.pool import PoolLane
 from gateway.pool.backend import Backend
+from gateway.pool.lane import PoolLane
 from gateway.pool.members import Pool
 from gateway.routing.decision import Decision
 from gateway.services import Services
