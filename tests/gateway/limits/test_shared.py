@@ -276,6 +276,74 @@ async def test_when_redis_forgets_the_books_remember(redis_server: RedisServer) 
             await ticket.reserve_spend(61)
 
 
+async def test_what_the_books_know_before_redis_does_counts_once(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After Redis lost everything, one process reads the books when another has not reported its last request."""
+    spent, who = [0], caller(quota("spend", 100, "month"))
+    reads: list[int] = []
+
+    def read(*_: object) -> int:
+        reads.append(spent[0])
+        return spent[0]
+
+    async with gateways(redis_server, 2, read, lease_s=LONG_LEASE_S) as (one, two):
+        for gateway in (one, two):
+            await _spend(gateway, who, 10, spent)
+        before = one.source._standing.generation
+        with redis_server.client() as client:
+            client.flushall()
+        await eventually(lambda: _are_open_again(before, one, two))
+        two_tells = _silence(two, monkeypatch)
+        one_tells = await _spend(one, who, 10, spent, lambda: _silence(one, monkeypatch))
+        served = asyncio.create_task(_spend(two, who, 10, spent))
+        await eventually(lambda: _holds(reads[-1] == 30))
+        two_tells.set()
+        await asyncio.wait([served], timeout=0.5)
+        one_tells.set()
+        await served
+        for gateway in (one, two) * 3:
+            await _spend(gateway, who, 10, spent)
+    assert spent == [100]
+
+
+async def _holds(condition: bool) -> bool:
+    return condition
+
+
+async def _are_open_again(before: str, *all_of_them: Gateway) -> bool:
+    sources = [gateway.source for gateway in all_of_them]
+    return all(source._is_open and source._standing.generation != before for source in sources)
+
+
+def _silence(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Its process begins no further exchange until this is set."""
+    ended, exchange = asyncio.Event(), gateway.source._exchange
+
+    async def later() -> None:
+        await ended.wait()
+        await exchange()
+
+    monkeypatch.setattr(gateway.source, "_exchange", later)
+    return ended
+
+
+async def _spend(
+    gateway: Gateway,
+    who: Caller,
+    amount: int,
+    spent: list[int],
+    silence: Callable[[], asyncio.Event] = asyncio.Event,
+) -> asyncio.Event:
+    """One request, which is in the books as soon as it ends, and before Redis knows of it after a `silence`."""
+    ticket = await gateway.limits.enter(who, "m", 0)
+    await ticket.reserve_spend(amount)
+    silent = silence()
+    spent[0] += amount
+    ticket.leave(1, amount)
+    return silent
+
+
 async def test_a_counter_is_kept_until_redis_knows_that_nothing_is_lent() -> None:
     counter = LeasedCounter(quota("spend", 1000, "month"), "counter")
     drawn = Grant(True, 350, 650, 0, False, LEASE_S, 0.0, 0.0, 0.0)
