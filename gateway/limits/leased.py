@@ -252,6 +252,8 @@ class LeasedCounter(Counter):
             or self.books >= 0
             or self.is_alone
             or not self.is_told
+            # Until it is known what the books have without the requests that are under way.
+            or (self._is_unknown and self.tickets)
             or (self._is_lent and not has_lease)
             or (self.held and not self._is_lent)
             # What came back from requests that ended is worth knowing elsewhere.

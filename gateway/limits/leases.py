@@ -229,8 +229,9 @@ class LeaseSource:
         now_s = self.clock()
         for (counter, order), grant in zip(orders, answer.grants, strict=True):
             counter.accept(order, grant, sent_s, now_s, is_open=answer.is_open)
-            # The process reads an unknown counter when a request needs it.
-            if counter.wants_books and not counter.is_unknown:
+            # The process reads an unknown counter when a request needs it. If requests are under way that it has
+            # told again, it reads at once: once they have ended, the books have them, too, and they count twice.
+            if counter.wants_books and (not counter.is_unknown or (answer.is_open and counter.tickets)):
                 self._lookups.begin(counter)
 
     def _lose(self, generation: str) -> None:

@@ -307,6 +307,24 @@ async def test_what_the_books_know_before_redis_does_counts_once(
     assert spent == [100]
 
 
+async def test_requests_under_way_when_redis_forgets_count_once(redis_server: RedisServer) -> None:
+    """They end long after, and before anybody asks again."""
+    ended, who = [0], caller(quota("requests", 10, "day"))
+    async with gateways(redis_server, 2, lambda *_: ended[0], lease_s=LONG_LEASE_S) as (one, two):
+        under_way = [await gateway.limits.enter(who, "m", 0) for gateway in (one, two) * 2]
+        before = one.source._standing.generation
+        with redis_server.client() as client:
+            client.flushall()
+        counters = [gateway.source.counter(who.quotas[0]) for gateway in (one, two)]
+        await eventually(lambda: _are_open_again(before, one, two))
+        await eventually(lambda: _holds(not any(counter.wants_books for counter in counters)))
+        for ticket in under_way:
+            ended[0] += 1
+            ticket.leave(1, 0)
+        entered = [await gateway.enter(who) for gateway in (one, two) * 5]
+        assert sum(ticket is not None for ticket in entered) == 6
+
+
 def _without_waiting(call: Coroutine[Any, Any, Any]) -> Any:
     """Its result. It waits for nobody: neither for Redis nor for the books."""
     try:
