@@ -1,72 +1,61 @@
-"""A model's chat template: messages and tools in the model's own words. It is foreign code, run in a sandbox."""
+"""A model's chat template: messages and tools in the model's own words. It is foreign code."""
 
 import hashlib
 import json
+import time
 from collections.abc import Iterator
-from datetime import datetime
 from itertools import chain
 from pathlib import Path
-from typing import Any, NoReturn
-
-from jinja2 import Template, TemplateError, nodes
-from jinja2.ext import Extension
-from jinja2.parser import Parser
+from typing import Any
 
 from cluster.errors import ModelInvalid, RequestInvalid
 from cluster.generation import ChatPrompt
 from cluster.models.chat_format import ChatFormat, read_format
 from cluster.models.folding import folds
-from cluster.models.template_bounds import BoundedEnvironment, TemplateBeyondBounds
+from cluster.models.template_process import LIMITS, TemplateProcess, TemplateStopped
 
 # Mistral's templates refuse ids of calls that have another length.
 _SHORT_ID = 9
+# The longest known have some 30,000.
+_SOURCE_CHARS_MAX = 2**20
 
 _Messages = list[dict[str, Any]]
-
-
-class _GenerationBlock(Extension):
-    """`{% generation %}` marks the assistant's words for whoever trains; here they are words like all others."""
-
-    tags = {"generation"}  # noqa: RUF012 - jinja's own way
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-class _Stopped(RequestInvalid):
-    """The template went beyond its bounds."""
 
 
 class ChatTemplate:
     """`special` are the tokens that templates name, like bos_token. Models may have another template for tools."""
 
     def __init__(self, source: str, special: dict[str, str], tools_source: str | None = None) -> None:
-        """Raises ModelInvalid."""
-        self._environment = environment = _environment()
+        """Raises ModelInvalid, ClusterUnavailable."""
         self._special = special
-        self._template, takes_tools = _compile(environment, source)
+        self._template, takes_tools = _opened(source)
         self._tools_template = self._template
         if tools_source:
-            self._tools_template, takes_tools = _compile(environment, tools_source)
+            self._tools_template, takes_tools = _opened(tools_source)
         self.format: ChatFormat = read_format(tools_source or source, takes_tools=takes_tools)
 
     def render(self, prompt: ChatPrompt) -> str:
         """The conversation in the model's own format, ready for the assistant's turn.
 
-        The template gets the messages folded only if it refuses them as they are. Raises RequestInvalid.
+        The template gets the messages folded only if it refuses them as they are.
+
+        Raises RequestInvalid, ClusterBusy, ClusterUnavailable.
         """
         if prompt.tools and self.format.tools is None:
             raise RequestInvalid("this model's chat template has no place for tools", "tools")
         refused: RequestInvalid | None = None
+        until_s = time.monotonic() + LIMITS.cpu_s
         conversations = chain([prompt.messages], folds(prompt.messages))
         for messages in chain.from_iterable(map(self._shapes, conversations)):
             try:
                 return self._render(messages, prompt)
-            except _Stopped:
-                raise  # Another shape of the messages would cost as much again.
+            except TemplateStopped as error:
+                message = f"the model's chat template was stopped: {error}"
+                raise RequestInvalid(message, "messages") from None
             except RequestInvalid as error:
                 refused = refused or error
+                if time.monotonic() > until_s:
+                    break
         assert refused
         raise refused
 
@@ -86,27 +75,24 @@ class ChatTemplate:
 
     def _render(self, messages: _Messages, prompt: ChatPrompt) -> str:
         template = self._tools_template if prompt.tools else self._template
+        given = {
+            "messages": messages,
+            "tools": prompt.tools or None,
+            "documents": None,
+            "add_generation_prompt": True,
+        }
         try:
-            return self._environment.joined(
-                template.generate(
-                    self._special
-                    | prompt.options
-                    | {
-                        "messages": messages,
-                        "tools": prompt.tools or None,
-                        "documents": None,
-                        "add_generation_prompt": True,
-                    }
-                )
-            )
-        except TemplateBeyondBounds as error:
-            raise _Stopped(f"the model's chat template was stopped: {error}", "messages") from None
-        except TemplateError as error:
-            message = f"the model's chat template refuses these messages: {error}"
-            raise RequestInvalid(message, "messages") from None
-        except Exception as error:  # noqa: BLE001 - a template is foreign code and may fail in any way
-            message = f"the model's chat template cannot render these messages: {type(error).__name__}: {error}"
-            raise RequestInvalid(message, "messages") from None
+            reply = template.render(self._special | prompt.options | given)
+        except RecursionError:
+            raise RequestInvalid("these messages are nested too deeply", "messages") from None
+        if "refused" in reply:
+            message = f"the model's chat template refuses these messages: {reply['refused']}"
+            raise RequestInvalid(message, "messages")
+        if "text" not in reply:
+            message = f"the model's chat template cannot render these messages: {reply['failed']}"
+            raise RequestInvalid(message, "messages")
+        text: str = reply["text"]
+        return text
 
 
 def read_folder_template(folder: Path) -> ChatTemplate | None:
@@ -142,35 +128,18 @@ def special_tokens(settings: dict[str, Any]) -> dict[str, str]:
     return tokens
 
 
-def _compile(environment: BoundedEnvironment, source: str) -> tuple[Template, bool]:
+def _opened(source: str) -> tuple[TemplateProcess, bool]:
     """The template, and whether it reads what tools there are."""
+    if len(source) > _SOURCE_CHARS_MAX:
+        raise ModelInvalid(f"chat template cannot be read: it is longer than {_SOURCE_CHARS_MAX} characters")
+    template = TemplateProcess(source)
     try:
-        parsed = environment.parse(source)
-        takes_tools = any(name.name == "tools" for name in parsed.find_all(nodes.Name))
-        return environment.from_string(environment.bounded(parsed)), takes_tools
-    except (TemplateError, RecursionError, SyntaxError, ValueError, OverflowError, MemoryError) as error:
+        reply = template.read()
+    except TemplateStopped as error:
         raise ModelInvalid(f"chat template cannot be read: {error}") from None
-
-
-def _environment() -> BoundedEnvironment:
-    environment = BoundedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _GenerationBlock]
-    )
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = lambda form: datetime.now().astimezone().strftime(form)
-    environment.filters["tojson"] = _to_json
-    return environment
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Without jinja's own escapes, which are meant for HTML."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    if "takes_tools" not in reply:
+        raise ModelInvalid(f"chat template cannot be read: {reply.get('refused') or reply.get('failed')}")
+    return template, bool(reply["takes_tools"])
 
 
 def _with_objects(message: dict[str, Any]) -> dict[str, Any]:
@@ -206,7 +175,3 @@ def _short(call_id: str) -> str:
     if len(call_id) == _SHORT_ID and call_id.isalnum():
         return call_id
     return hashlib.blake2b(call_id.encode("utf-8", "replace"), digest_size=8).hexdigest()[:_SHORT_ID]
-
-
-def _raise_exception(message: str) -> NoReturn:
-    raise TemplateError(message)

@@ -29,12 +29,14 @@ class Standing(NamedTuple):
     """What a process knows of the others, as it says with every exchange.
 
     `generation` is that of the counters that it has seen, empty before the first. `has_told_again` is whether it
-    has told all its requests under way since it learned that the generation before has vanished.
+    has told all its requests under way since it learned that the generation before has vanished. `told_ms` is the
+    time in Redis's clock before which it has reported everything.
     """
 
     generation: str = ""
     processes: int = 1
     has_told_again: bool = False
+    told_ms: int = 0
 
 
 class Round(NamedTuple):
@@ -43,6 +45,7 @@ class Round(NamedTuple):
     processes: int
     generation: str
     is_open: bool
+    at_ms: int
     grants: list[Grant]
 
 
@@ -73,9 +76,10 @@ class Central:
         self, orders: Sequence[tuple[LeasedCounter, Order]], wall_s: float, standing: Standing
     ) -> Round:
         """The answer to each order, in order. Raises CentralUnavailable."""
-        names = [f"{{{self._prefix}}}:processes", f"{{{self._prefix}}}:generation"]
+        names = [f"{{{self._prefix}}}:{shared}" for shared in ("processes", "generation", "told")]
         names += [counter.name for counter, _ in orders]
-        arguments: list[str | int] = [self.process, self._lease_ms, *standing[:2], int(standing.has_told_again)]
+        arguments: list[str | int] = [self.process, self._lease_ms, *standing[:2]]
+        arguments += [int(standing.has_told_again), standing.told_ms]
         for counter, order in orders:
             arguments += _arguments(counter, order, wall_s)
         try:
@@ -85,7 +89,7 @@ class Central:
             raise CentralUnavailable(type(error).__name__) from error
         starts = range(0, len(fields), REPLY_FIELDS)
         grants = [_grant(fields[start : start + REPLY_FIELDS]) for start in starts]
-        return Round(int(head[0]), head[1].decode(), head[2] == b"1", grants)
+        return Round(int(head[0]), head[1].decode(), head[2] == b"1", int(head[3]), grants)
 
     async def recall(self, names: Sequence[str]) -> None:
         """Ask the other processes for what they do not use of these counters. Raises CentralUnavailable."""
@@ -153,6 +157,7 @@ def _arguments(counter: LeasedCounter, order: Order, wall_s: float) -> list[str 
         order.ahead,
         order.books,
         int(order.is_again),
+        int(1000 * order.books_age_s),
     ]
 
 
@@ -161,7 +166,7 @@ def _parsed(reply: list[bytes]) -> tuple[list[bytes], list[int]]:
 
 
 def _grant(fields: list[int]) -> Grant:
-    known, granted, available, elsewhere, lost, lease_ms, age_ms, room_ms, ended_ms = fields
+    known, granted, available, elsewhere, lost, lease_ms, age_ms, room_ms, ended_ms, early = fields
     return Grant(
         is_known=bool(known),
         granted=granted,
@@ -172,4 +177,5 @@ def _grant(fields: list[int]) -> Grant:
         age_s=age_ms / 1000,
         room_s=room_ms / 1000,
         ended_s=ended_ms / 1000,
+        are_books_early=bool(early),
     )

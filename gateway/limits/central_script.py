@@ -19,17 +19,23 @@ or the lease of those that do not answer has ended. A counter of days or months 
 `x` is what processes have told again, and the books say the rest. For a minute after a loss that holds for
 minutes, too: `k`.
 
+The books may know of requests that their process has not reported yet. They are compared with a counter of days or
+months only once every process has reported all that ended before they were read: each says the time of the answer
+before its report. Otherwise such a request would count twice until the window ends.
+
 Each process says first: who it is; how long leases last; the generation that it knows; how many processes it knew;
-whether it has told all again. It is told first: how many processes there are; the generation; whether anything is
-granted. For each counter it says: limit; kind (s: places, m: minutes, c: calendar); four begins of windows; taken
-and untaken, as they are, then as they were acknowledged; held; idle; need, least, ahead; books; whether this tells
-again what an unknown counter lacks. It is told: whether the counter is known; granted (below 0: taken back);
+whether it has told all again; up to when its reports are complete, in ms of Redis's clock. It is told first: how
+many processes there are; the generation; whether anything is granted; what time it is. For each counter it says:
+limit; kind (s: places, m: minutes, c: calendar); four begins of windows; taken and untaken, as they are, then as
+they were acknowledged; held; idle; need, least, ahead; books; whether this tells again what an unknown counter
+lacks; ms since the books were read. It is told: whether the counter is known; granted (below 0: taken back);
 available; idle elsewhere; whether its lease was lost; ms until the lease ends; ms since the window began; ms until
-there may be room; ms since the oldest ended lease ended. Of counters of another generation it is told nothing.
+there may be room; ms since the oldest ended lease ended; whether it is to say again what the books have, as others
+have not reported since. Of counters of another generation it is told nothing.
 """
 
-REPLY_HEAD = 3
-REPLY_FIELDS = 9
+REPLY_HEAD = 4
+REPLY_FIELDS = 10
 
 SCRIPT = """
 local owner, lease_ms = ARGV[1], tonumber(ARGV[2])
@@ -55,8 +61,11 @@ if ARGV[3] ~= generation then
     redis.call('HSETNX', KEYS[2], 'lost', text(now))
     redis.call('HSET', KEYS[2], 'peers', text(math.max(tonumber(peers or 0), tonumber(ARGV[4]))))
   end
-  return {text(processes), generation, '0'}
+  return {text(processes), generation, '0', text(now)}
 end
+redis.call('ZADD', KEYS[3], ARGV[6], owner)
+redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', now - lease_ms)
+redis.call('EXPIRE', KEYS[3], 60)
 lost = lost and tonumber(lost)
 
 local function is_whole()
@@ -135,6 +144,15 @@ local function others(key, have, grace)
   return leased, idle, ended
 end
 
+-- Whether every other process that lives has reported all that ended before this time.
+local function have_told_since(at)
+  local all = redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES')
+  for i = 1, #all, 2 do
+    if all[i] ~= owner and tonumber(all[i + 1]) < at then return false end
+  end
+  return true
+end
+
 -- The ledger has what was used before; usage that processes reported again is added.
 local function count(key, have, kind, books)
   if kind == 'c' then
@@ -203,7 +221,9 @@ local function serve(key, base)
   local have = read(key)
   if kind == 's' or (kind == 'm' and not (lost and now < lost + (SPAN + 1) * 1000)) then have.counted = true end
   if not is_open then books = -1 end
-  if not have.counted and books < 0 and given(17) == 0 then return {0, 0, 0, 0, 1, lease_ms, 0, 0, 0} end
+  local is_early = books >= 0 and kind == 'c' and have.counted and not have_told_since(now - given(18) + 1)
+  if is_early then books = -1 end
+  if not have.counted and books < 0 and given(17) == 0 then return {0, 0, 0, 0, 1, lease_ms, 0, 0, 0, 0} end
   local grace, till, age = 0, FOREVER, FOREVER
   if kind == 'm' then
     grace = (SPAN + 1) * 1000
@@ -229,7 +249,8 @@ local function serve(key, base)
   local cut = math.max(0, -available)
   idle, available = math.max(0, idle - cut), math.max(0, available)
   local granted, wait = 0, 0
-  local may_grant = is_open and have.counted
+  local is_known = have.counted and not (is_early and given(17) == 1)
+  local may_grant = is_open and is_known
   if not may_grant then cut, available, need, ahead = 0, 0, 0, 0 end
   if need > 0 then
     if available >= least then granted = math.min(need, available)
@@ -248,13 +269,14 @@ local function serve(key, base)
   if kind == 'c' then keep = till * 1000 - now + 86400000 end
   redis.call('PEXPIRE', key, text(keep + 1000))
   local is_lost = mine and 0 or 1
-  local is_known = have.counted and 1 or 0
-  return {is_known, granted - cut, available - granted, elsewhere, is_lost, ends - now, age, wait, ended}
+  is_known = is_known and 1 or 0
+  is_early = is_early and 1 or 0
+  return {is_known, granted - cut, available - granted, elsewhere, is_lost, ends - now, age, wait, ended, is_early}
 end
 
-local replies = {text(processes), generation, is_open and '1' or '0'}
-for i = 3, #KEYS do
-  for _, number in ipairs(serve(KEYS[i], 5 + (i - 3) * 17)) do
+local replies = {text(processes), generation, is_open and '1' or '0', text(now)}
+for i = 4, #KEYS do
+  for _, number in ipairs(serve(KEYS[i], 6 + (i - 4) * 18)) do
     replies[#replies + 1] = text(number)
   end
 end

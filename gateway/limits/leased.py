@@ -33,6 +33,7 @@ class LeasedCounter(Counter):
         "_active_s",
         "_available",
         "_before",
+        "_books_read_s",
         "_held_before",
         "_is_lent",
         "_is_unknown",
@@ -68,6 +69,7 @@ class LeasedCounter(Counter):
         """Whether the books owe an answer for longer than anybody waits."""
         self.wants_books = False
         self.books = -1
+        self._books_read_s = 0.0
         self.recalling_s: float | None = None
         self._processes = 1
         self._taken_before = self._untaken = self._untaken_before = 0
@@ -145,9 +147,9 @@ class LeasedCounter(Counter):
         self._is_unknown = False
         self.is_unreadable = True
 
-    def know_books(self, used: int) -> None:
+    def know_books(self, used: int, now_s: float) -> None:
         """The books have answered."""
-        self.books = used
+        self.books, self._books_read_s = used, now_s
         self.is_unreadable = self.wants_books = False
 
     def go_alone(self, now_s: float, wall_s: float, processes: int) -> None:
@@ -197,6 +199,7 @@ class LeasedCounter(Counter):
             books=self.books,
             left=self.left,
             is_again=self._is_unknown,
+            books_age_s=now_s - self._books_read_s if self.books >= 0 else 0.0,
         )
         self._need = self._least = 0
         self.is_recalled = False
@@ -209,11 +212,11 @@ class LeasedCounter(Counter):
         if not grant.is_known and not order.is_again:
             self.forget()
             return
-        if order.books >= 0:
+        if order.books >= 0 and not grant.are_books_early:
             self.books = -1
         self._is_unknown = not grant.is_known
         is_missing = self.key.span != "minute" and grant.ended_s >= MISSING_S
-        self.wants_books = self._is_unknown or is_missing
+        self.wants_books = (self._is_unknown or is_missing) and not grant.are_books_early
         # A slice whose lease was lost, or that this process gave itself, is no part of the limit any more.
         kept = 0 if self.is_alone or grant.is_lost else order.idle
         self.left += grant.granted + kept - order.left
@@ -249,6 +252,8 @@ class LeasedCounter(Counter):
             or self.books >= 0
             or self.is_alone
             or not self.is_told
+            # Until it is known what the books have without the requests that are under way.
+            or (self._is_unknown and self.tickets)
             or (self._is_lent and not has_lease)
             or (self.held and not self._is_lent)
             # What came back from requests that ended is worth knowing elsewhere.

@@ -59,6 +59,7 @@ class LeaseSource:
         self._active: dict[CounterKey, LeasedCounter] = {}
         self._settled = settled
         self._standing = Standing()
+        self._answered_ms = 0
         self._is_open = True
         self._telling: asyncio.Task[None] | None = None
         self._lookups = Lookups(self._look_up, self._know)
@@ -186,12 +187,18 @@ class LeaseSource:
 
     async def _exchange_all(self, orders: list[tuple[LeasedCounter, Order]]) -> None:
         standing, last = self._standing, max(0, len(orders) - 1) // _ORDERS_MAX
+        # These orders were collected after the last answer; all of them have come once the last part has.
+        told_ms = self._answered_ms
         for number in range(last + 1):
             some = orders[number * _ORDERS_MAX : (number + 1) * _ORDERS_MAX]
-            told = standing.has_told_again and number == last
-            await self._exchange_some(some, standing._replace(has_told_again=told))
+            if number == last:
+                part = standing._replace(told_ms=told_ms)
+            else:
+                part = standing._replace(has_told_again=False)
+            await self._exchange_some(some, part)
             if self._standing.generation != standing.generation:
                 return
+        self._standing = self._standing._replace(told_ms=told_ms)
 
     def _is_down_now(self, reason: str) -> None:
         if not self.is_down:
@@ -214,7 +221,7 @@ class LeaseSource:
     async def _exchange_some(self, orders: list[tuple[LeasedCounter, Order]], standing: Standing) -> None:
         sent_s = self.clock()
         answer = await self._central.exchange(orders, self._wall(), standing)
-        self._is_open = answer.is_open
+        self._is_open, self._answered_ms = answer.is_open, answer.at_ms
         if answer.generation != self._standing.generation:
             self._lose(answer.generation)
             return
@@ -222,8 +229,9 @@ class LeaseSource:
         now_s = self.clock()
         for (counter, order), grant in zip(orders, answer.grants, strict=True):
             counter.accept(order, grant, sent_s, now_s, is_open=answer.is_open)
-            # The process reads an unknown counter when a request needs it.
-            if counter.wants_books and not counter.is_unknown:
+            # The process reads an unknown counter when a request needs it. If requests are under way that it has
+            # told again, it reads at once: once they have ended, the books have them, too, and they count twice.
+            if counter.wants_books and (not counter.is_unknown or (answer.is_open and counter.tickets)):
                 self._lookups.begin(counter)
 
     def _lose(self, generation: str) -> None:
@@ -269,7 +277,7 @@ class LeaseSource:
 
     def _know(self, counter: Counter, used: int) -> None:
         assert isinstance(counter, LeasedCounter)
-        counter.know_books(used)
+        counter.know_books(used, self.clock())
         self._wake.set()
 
     async def _listen(self) -> None:

@@ -23,12 +23,14 @@ class Order:
     books: int
     left: int
     is_again: bool = False
+    books_age_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
     """The answer. `elsewhere` is what others hold and do not use; `ended_s` how long ago the oldest lease ended of
-    which nothing was heard since."""
+    which nothing was heard since. `are_books_early`: other processes have not reported since the books were read.
+    """
 
     is_known: bool
     granted: int
@@ -39,3 +41,4 @@ class Grant:
     age_s: float
     room_s: float
     ended_s: float
+    are_books_early: bool = False

@@ -1,14 +1,16 @@
 """Chat templates: tools and calls as transformers renders them, and what a template tells of its model."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from cluster.errors import RequestInvalid
+from cluster.errors import ModelInvalid, RequestInvalid
 from cluster.generation import ChatPrompt
+from cluster.models import template_process
 from cluster.models.chat_format import ToolFormat, read_format
 from cluster.models.chat_template import ChatTemplate, read_folder_template
 from tests.clusters import DEMO_MODEL
@@ -133,13 +135,25 @@ GREEDY = {
     "joined by a filter": "{% set a = 'a' * 999999 %}{{ range(99999) | join(a) }}",
     "replaced text": "{% set a = 'a' * 999999 %}{{ a.replace('a', a) }}",
     "replaced by a filter": "{% set a = 'a' * 999999 %}{{ a | replace('a', a) }}",
+    "sorted texts": "{% set a = 'a' * 20000000 %}{{ ([a ~ 'b', a ~ 'c'] * 999999) | sort | length }}",
+    "lists of lists": "{% set a = [1] %}"
+    + "{% set a = [a, a, a, a, a, a, a, a] %}" * 20
+    + "{{ a | string | length }}",
+    "compared lists": "{% set a = [1] %}{% set b = [1] %}"
+    + "{% set a = [a, a, a, a] %}{% set b = [b, b, b, b] %}" * 40
+    + "{{ a == b }}",
+    "many lists": "".join(f"{{% set a{at} = [0] * 60000000 %}}" for at in range(99)) + "{{ a0 | length }}",
+    "chained filters": "{{ range(99999) | map('string') | map('center', 999999) | map('length') | sum }}",
 }
 
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("source", GREEDY.values(), ids=GREEDY)
-def test_a_template_that_would_hang_or_fill_the_machine_is_stopped(source: str, tmp_path: Path) -> None:
+def test_a_template_that_would_hang_or_fill_the_machine_is_stopped(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As it comes with a model's files."""
+    monkeypatch.setattr(template_process, "LIMITS", replace(template_process.LIMITS, cpu_s=1.0))
     (tmp_path / "chat_template.jinja").write_text(source)
     template = read_folder_template(tmp_path)
     assert template
@@ -155,3 +169,18 @@ def test_a_harmless_template_with_every_bounded_operation_is_as_before() -> None
     )
     prompt = ChatPrompt([{"role": "user", "content": "Hi"}])
     assert ChatTemplate(source, {}).render(prompt) == "**user**:7  <b  x-yk=vp, q"
+
+
+def test_a_process_that_was_ended_is_started_again_for_the_next_conversation() -> None:
+    template = ChatTemplate("{{ messages[0].content }}", {})
+    assert template.render(ChatPrompt([{"role": "user", "content": "Hi \ud800 é"}])) == "Hi \ud800 é"
+    process = template._template._child
+    assert process
+    process.process.kill()
+    process.process.wait()
+    assert template.render(ChatPrompt([{"role": "user", "content": "Hi"}])) == "Hi"
+
+
+def test_a_template_that_is_too_long_is_refused() -> None:
+    with pytest.raises(ModelInvalid, match="longer than"):
+        ChatTemplate("{{ messages }}" * 100_000, {})

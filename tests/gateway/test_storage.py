@@ -1,7 +1,9 @@
 """A data folder that is deleted or full while the gateway runs: nothing is acknowledged that is not kept."""
 
+import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -107,15 +109,21 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
+        while folder.is_mount():
+            subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(ballast: Path) -> Path:
+    """Until its disk has no room."""
+    with ballast.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
+        while True:
+            file.write(b"x" * 4096)
+    return ballast
 
 
 def test_nothing_is_acknowledged_while_the_disk_is_full(small_disk: Path) -> None:
     with running(small_disk) as house:
-        ballast = small_disk / "ballast"
-        with ballast.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
-            while True:
-                file.write(b"x" * 4096)
+        ballast = fill(small_disk / "ballast")
         assert_nothing_is_kept(house, "is full")
         ballast.unlink()
         until(lambda: house.is_ready() or None)
@@ -124,3 +132,23 @@ def test_nothing_is_acknowledged_while_the_disk_is_full(small_disk: Path) -> Non
         client = house.gateway.http(house.key)
         response_id = kept["response"].json()["id"]
         assert client.get(f"/v1/responses/{response_id}").status_code == 200
+
+
+@pytest.mark.parametrize("trouble", ["is full", "is read-only"])
+def test_the_doctor_and_readyz_tell_what_is_wrong_with_the_disk(small_disk: Path, trouble: str) -> None:
+    with running(small_disk) as house:
+        if trouble == "is full":
+            fill(small_disk / "ballast")
+        else:
+            # Over itself: files that are open for writing stay so, and whoever opens another is refused.
+            for options in (["--bind", str(small_disk)], ["-o", "remount,bind,ro"]):
+                subprocess.run(["mount", *options, str(small_disk)], check=True)
+        until(lambda: None if house.is_ready() else True)
+        assert trouble in house.admin.get("/readyz").json()["reason"]
+        assert any(trouble in each for each in _found_by_doctor(house.gateway))
+
+
+def _found_by_doctor(gateway: Gateway) -> list[str]:
+    command = [sys.executable, "-m", "gateway", "doctor", "--json", "--data-dir", str(gateway.folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    return [each["what"] for each in json.loads(done.stdout)["findings"] if each["level"] == "fail"]

@@ -117,7 +117,7 @@ async def test_without_the_books_requests_go_on_and_money_does_not() -> None:
 
 
 async def test_books_that_hang_are_asked_once_for_all_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookups, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(lookups, "PATIENCE_S", 0.2)
     now_s, hang, asked = [NOON_S], threading.Event(), []
 
     def read(key: CounterKey, since_s: int, _: int | None) -> int:
@@ -127,13 +127,13 @@ async def test_books_that_hang_are_asked_once_for_all_who_wait(monkeypatch: pyte
 
     limits, who = Limits(LocalSource(read, lambda: now_s[0])), caller(quota("spend", 10, "month"))
     tickets = [await limits.enter(who, "m", 0) for _ in range(8)]
-    began_s = time.monotonic()
     told = await asyncio.gather(*(ticket.reserve_spend(1) for ticket in tickets), return_exceptions=True)
     assert {type(error) for error in told} == {BudgetUnavailable}
+    # Whoever comes later waits no more: this one would wait for the whole test.
+    monkeypatch.setattr(lookups, "PATIENCE_S", 3600.0)
     with pytest.raises(BudgetUnavailable):
         await tickets[0].reserve_spend(1)
-    # One after the other they would wait nine seconds.
-    assert (len(asked), time.monotonic() - began_s < 6) == (1, True)
+    assert len(asked) == 1
     hang.set()
     while not await _reserves(tickets[0], 6):
         await asyncio.sleep(0.02)
