@@ -81,8 +81,11 @@ class Controller:
         owners: Owners | None = None,
         context_tokens: int | None = None,
         discovery: bool = True,
+        served_name: str | None = None,
     ) -> None:
+        """Callers ask for the model by `served_name`; without one by its folder's name or Hugging Face id."""
         self._folder = folder
+        self._served_name = served_name
         self._context_wished = context_tokens
         self._authority = Authority.open(folder / "authority")
         self._identity = self._own_identity()
@@ -244,7 +247,12 @@ class Controller:
 
     @property
     def model_name(self) -> str | None:
-        """What it is called, known before its files are."""
+        """What callers call it, known before its files are; None without a model."""
+        return self.model_source and (self._served_name or self.model_source)
+
+    @property
+    def model_source(self) -> str | None:
+        """Its folder's or file's name, or its Hugging Face id."""
         return self._model.name if self._model else self._asked_for
 
     @property
@@ -309,6 +317,7 @@ class Controller:
             reason=reason,
             epoch=self._manager.epoch,
             model=self.model_name,
+            model_source=self.model_source,
             members=members,
             plan=deployment.plan.naming(names) if deployment else None,
             head=deployment.head.node_id if deployment else None,

@@ -38,6 +38,7 @@ from gateway.identity.directory import Directory
 from gateway.identity.key_watch import KeyWatch
 from gateway.identity.keys import Keys
 from gateway.identity.secret import open_secret
+from gateway.lanes.aliases import Aliases
 from gateway.lanes.base import Lane
 from gateway.lanes.cloud import CloudLane
 from gateway.lanes.cluster import ClusterLane
@@ -121,10 +122,11 @@ async def open_services(settings: Settings, folder: DataFolder) -> AsyncGenerato
         controller = _controller(settings.cluster, folder)
         stack.push_async_callback(controller.stop)
         use_cluster(recounter, controller)
-        lanes = await _open_lanes(settings, folder, controller, lane_health, stack)
+        pool = await _open_pool(settings, folder, lane_health, stack)
+        lanes = _open_lanes(settings, folder, controller, pool, stack)
         if settings.market.is_wanted:
-            lanes["market"] = await _open_market(settings, folder, books, bookkeeper, stack, write)
-        model_terms = _model_terms(lanes, read, write)
+            lanes["market"] = await _open_market(settings, folder, books, bookkeeper, stack, write, pool.aliases)
+        model_terms = ModelTerms(read, write, lanes)
         await model_terms.start()
         stack.push_async_callback(model_terms.stop)
         await asyncio.to_thread(write_prices, lanes, write)
@@ -289,26 +291,37 @@ def _witnesses(settings: Settings, stack: AsyncExitStack) -> list[Callable[[list
     return witnesses
 
 
-async def _open_lanes(
+async def _open_pool(
+    settings: Settings, folder: DataFolder, health: LaneHealth, stack: AsyncExitStack
+) -> PoolLane:
+    pool = PoolLane(settings.pool, folder.pool, lambda name: health.of(f"pool:{name}").breakers.returned())
+    stack.push_async_callback(pool.stop)
+    await pool.start()
+    return pool
+
+
+def _open_lanes(
     settings: Settings,
     folder: DataFolder,
     controller: Controller,
-    health: LaneHealth,
+    pool: PoolLane,
     stack: AsyncExitStack,
 ) -> dict[LaneName, Lane]:
     """The lanes that the settings call for; cluster and pool always, since machines may join at any time."""
     cluster = settings.cluster
     lanes: dict[LaneName, Lane] = {
         "cluster": ClusterLane(
-            controller, cluster.slots, speculate=cluster.speculation, patience_s=settings.routing.queue_s
-        )
+            controller,
+            cluster.slots,
+            speculate=cluster.speculation,
+            patience_s=settings.routing.queue_s,
+            aliases=pool.aliases,
+        ),
+        "pool": pool,
     }
-    pool = PoolLane(settings.pool, folder.pool, lambda name: health.of(f"pool:{name}").breakers.returned())
-    stack.push_async_callback(pool.stop)
-    await pool.start()
-    lanes["pool"] = pool
     if settings.cloud.models:
-        cloud = CloudLane(settings.cloud, _cloud_worker(settings.cloud, folder), _price_book(settings.cloud))
+        worker, prices = _cloud_worker(settings.cloud, folder), _price_book(settings.cloud)
+        cloud = CloudLane(settings.cloud, worker, prices, pool.aliases)
         stack.push_async_callback(cloud.stop)
         lanes["cloud"] = cloud
     return lanes
@@ -321,22 +334,15 @@ async def _open_market(
     bookkeeper: Bookkeeper,
     stack: AsyncExitStack,
     write: Callable[[], Session],
+    aliases: Callable[[], Aliases],
 ) -> Lane:
     """The lane to other people's machines, where the owner wants it; nothing of it is imported otherwise."""
     from gateway.buying.opening import open_market
 
     tokenizers = bookkeeper.recounter.tokenizers
     return await open_market(
-        settings.market, folder.market, books, tokenizers, lambda: bookkeeper.is_behind, stack, write
+        settings.market, folder.market, books, tokenizers, lambda: bookkeeper.is_behind, stack, write, aliases
     )
-
-
-def _model_terms(
-    lanes: dict[LaneName, Lane], read: Callable[[], Session], write: Callable[[], Session]
-) -> ModelTerms:
-    pool, cloud = lanes["pool"], lanes.get("cloud")
-    assert isinstance(pool, PoolLane)
-    return ModelTerms(read, write, pool, cloud if isinstance(cloud, CloudLane) else None)
 
 
 def _controller(settings: ClusterSettings, folder: DataFolder) -> Controller:
@@ -349,6 +355,7 @@ def _controller(settings: ClusterSettings, folder: DataFolder) -> Controller:
         goal=settings.goal,
         owners=_owners(settings),
         context_tokens=settings.context_tokens,
+        served_name=settings.served_name,
         discovery=settings.discovery,
     )
 

@@ -81,6 +81,10 @@ class MethodNotAllowed(GatewayError):
     pass
 
 
+class HostUnknown(GatewayError):
+    """The request was meant for another host, by a name that is none of this gateway's."""
+
+
 class RoleForbids(GatewayError):
     """The key is valid, and its person may not do this."""
 
@@ -275,6 +279,7 @@ _TABLE: dict[type[Exception], _Row] = {
     ModelUnknown: _Row(404, "invalid_request_error", "model_not_found"),
     NotFound: _Row(404, "invalid_request_error", "not_found"),
     MethodNotAllowed: _Row(405, "invalid_request_error", "method_not_allowed"),
+    HostUnknown: _Row(421, "invalid_request_error", "host_unknown"),
     RoleForbids: _Row(403, "permission_error", "role_forbids"),
     Conflict: _Row(409, "invalid_request_error", "conflict"),
     TooManyWrongKeys: _Row(429, "rate_limit_error", "too_many_wrong_keys"),

@@ -24,6 +24,7 @@ from gateway import memory
 from gateway.api.generate import GenerateDesk
 from gateway.app import create_app, dsn_of, open_services
 from gateway.data_folder import DataFolder
+from gateway.http.hosts import Hosts
 from gateway.http.hot import HotProtocol
 from gateway.lanes.cloud import CloudLane
 from gateway.services import Services
@@ -95,7 +96,7 @@ async def run(
             app = create_app(services, cluster)
             memory.settle()
             sys.setswitchinterval(_TURN_S)
-            async with _http_server(app, GenerateDesk(services), settings.server, listening) as stopped:
+            async with _http_server(app, GenerateDesk(services), settings, listening) as stopped:
                 starting = asyncio.create_task(
                     _start_cluster(settings, running, nodes, progress), name="cluster start"
                 )
@@ -164,20 +165,22 @@ async def _local_nodes(
 
 @asynccontextmanager
 async def _http_server(
-    app: ASGIApp, desk: GenerateDesk, settings: ServerSettings, listening: socket.socket
+    app: ASGIApp, desk: GenerateDesk, settings: Settings, listening: socket.socket
 ) -> AsyncGenerator["asyncio.Task[None]"]:
     """Serving inside of the block; gives the task that ends when a signal asks for the end."""
+    server_settings = settings.server
+    hosts = Hosts.of(listening.getsockname()[0], settings.identity.public_url, desk.proxies)
     config = uvicorn.Config(
         app,
-        http=HotProtocol.serving(desk),
+        http=HotProtocol.serving(desk, hosts),
         ws="none",
         lifespan="off",
         access_log=False,
         proxy_headers=False,
         server_header=False,
         log_config=None,
-        limit_concurrency=_room_for_connections(settings.requests_max + IDLE_CONNECTIONS),
-        timeout_graceful_shutdown=settings.drain_s,
+        limit_concurrency=_room_for_connections(server_settings.requests_max + IDLE_CONNECTIONS),
+        timeout_graceful_shutdown=server_settings.drain_s,
     )
     server = _Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listening]), name="http server")

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import msgspec
 
-from cluster.nodes.interpreter import command_of, environment
+from cluster.interpreter import command_of, environment
 from gateway.database import MIGRATION_TIMEOUT_S, DatabaseUnusable, is_behind
 
 _PATIENCE_S = 2.0 * MIGRATION_TIMEOUT_S

@@ -20,11 +20,12 @@ from accounting.rules.parts import Part, Share, split
 from accounting.spending.purse import Purse, Source, at_hand, first_end_ns, left_of
 from accounting.spending.roll import Capture, Draw, Roll, fail_draws, refuse, tell_ended
 
-LEASE_NS = 180 * 10**9
-"""How long a lease lasts, in nanoseconds. Of a process that died, the reaper gives it back then."""
-_RENEWED_NS = 120 * 10**9
-# Clocks of machines differ: in its last minute nothing is promised on a lease.
-_LAST_NS = 60 * 10**9
+LEASE_NS = 20 * 10**9
+"""How long a lease lasts, in nanoseconds. The reaper gives back that of a process that died, seconds later."""
+# One that has less left than this is renewed.
+_RENEWED_NS = 14 * 10**9
+# Clocks of machines differ: in its last seconds nothing is promised on a lease.
+_LAST_NS = 5 * 10**9
 IDLE_NS = 5 * 10**9
 """After so long without a request what is free of a lease is given back, in nanoseconds."""
 # Requests that follow one another sooner than this draw a slice: worth so many of them at first, then at most. One

@@ -14,7 +14,10 @@ from cluster.trust.machines import MachineRecord
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The machines, the ring over some of them, and who embeds."""
+    """The machines, the ring over some of them, and who embeds.
+
+    `model` is what callers call it; `model_source` is its folder's name or Hugging Face id.
+    """
 
     status: Status
     reason: str
@@ -26,6 +29,7 @@ class Topology:
     round_trip_ms: float | None
     # Copies of the ring's stages that are loaded on machines beside it.
     standbys: tuple[PlannedStage, ...] = ()
+    model_source: str | None = None
     embedding_model: str | None = None
     embedder: NodeId | None = None
     embedder_status: tuple[Status, str] = ("no_model", "")

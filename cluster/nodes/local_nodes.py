@@ -11,8 +11,8 @@ import msgspec
 import structlog
 
 from cluster.errors import PeerRejected
+from cluster.interpreter import command_of, environment
 from cluster.nodes.absences import Absences
-from cluster.nodes.interpreter import command_of, environment
 from cluster.nodes.node_options import REMOVED_STATUS, NodeOptions
 from cluster.nodes.probe import compute_threads
 from cluster.trust import renewal

@@ -198,6 +198,7 @@ def describe(topology: Topology) -> dict[str, Any]:
         "reason": topology.reason,
         "epoch": topology.epoch,
         "model": topology.model,
+        "model_source": topology.model_source,
         "precision": topology.plan.precision if topology.plan else None,
         "context_tokens": topology.plan.context_tokens if topology.plan else None,
         "predicted": to_builtins(topology.plan.predicted) if topology.plan else None,

@@ -104,17 +104,18 @@ async def _loading(services: Services, reference: str) -> AsyncGenerator[bytes]:
                 done_bytes, total_bytes = told[-1]
                 told.clear()
                 yield _line({"done_bytes": done_bytes, "total_bytes": total_bytes})
-        yield _line(_outcome(loading))
+        yield _line(_outcome(services, loading))
     finally:
         loading.cancel()
         await asyncio.gather(loading, return_exceptions=True)
 
 
-def _outcome(loading: "asyncio.Task[Model]") -> dict[str, Any]:
+def _outcome(services: Services, loading: "asyncio.Task[Model]") -> dict[str, Any]:
     try:
-        return {"model": loading.result().name}
+        loading.result()
     except (ModelError, Conflict) as error:
         return {"error": str(error)}
+    return {"model": services.controller.model_name}
 
 
 def _line(facts: dict[str, Any]) -> bytes:

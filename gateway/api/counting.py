@@ -44,8 +44,8 @@ async def counting(services: Services, caller: Caller, model: str) -> AsyncItera
 
 async def prompt_tokens(services: Services, question: Question) -> int:
     """Tokens of a chat's prompt, with the tools that are described in it."""
-    controller = services.controller
-    if controller.model_name == question.request.model:
+    controller, model = services.controller, question.request.model
+    if controller.model_name in (model, *services.model_terms.aliases().get(model, ())):
         body = orjson.loads(question.raw)
         try:
             return await controller.count_tokens(body["messages"], body.get("tools") or [])

@@ -1,4 +1,4 @@
-"""/admin/aliases and /admin/prices: further names of the pool's models, and prices of providers' models."""
+"""/admin/aliases and /admin/prices: further names of models, and prices of providers' models."""
 
 from typing import Annotated, Any
 
@@ -20,7 +20,7 @@ Usd = Annotated[str, Field(min_length=1, max_length=40)]
 
 
 class NewAlias(Body):
-    """Of `models` each backend of the pool gives the first that it has."""
+    """Of `models` each backend of the pool, and each other lane, gives the first that it has."""
 
     alias: Name
     models: Annotated[tuple[Name, ...], Field(min_length=1, max_length=50)]
@@ -47,7 +47,7 @@ async def list_aliases(authority: Operator) -> list[dict[str, Any]]:
 
 @router.put("/aliases")
 async def set_alias(authority: Operator, wanted: NewAlias) -> dict[str, Any]:
-    """Let callers name models of the pool by another name, in every gateway of the house."""
+    """Let callers name models of any lane by another name, in every gateway of the database."""
     terms = authority.services.model_terms
     return _of_alias(await terms.set_alias(wanted.alias, wanted.models, authority.actor))
 

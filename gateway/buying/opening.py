@@ -11,6 +11,7 @@ from accounting.metering.tokenizers import Tokenizers
 from gateway.auditing.booking import AuditBooking
 from gateway.buying.booking import OwedBooking
 from gateway.buying.program import buyer_worker
+from gateway.lanes.aliases import Aliases
 from gateway.lanes.base import Lane
 from gateway.lanes.market import MarketLane
 from gateway.metering.opening import write_versions
@@ -26,6 +27,7 @@ async def open_market(
     is_behind: Callable[[], bool],
     stack: AsyncExitStack,
     write: Callable[[], Session],
+    aliases: Callable[[], Aliases],
 ) -> Lane:
     """The lane, listening to a buyer that is being started; `folder` is the market's, and `stack` ends both.
 
@@ -33,7 +35,9 @@ async def open_market(
     still owed, are booked from here on.
     """
     note_prices = partial(write_versions, write=write)
-    market = MarketLane(settings, buyer_worker(settings, folder), note_prices, folder / "tokenizers")
+    market = MarketLane(
+        settings, buyer_worker(settings, folder), note_prices, folder / "tokenizers", aliases=aliases
+    )
     stack.push_async_callback(market.stop)
     await market.start()
     tokenizers.look_also(market.tokenizer_of)

@@ -48,8 +48,8 @@ def run(
     if cluster["model"] is None or cluster["status"] == "failed":
         name = load(settings, model)
     else:
-        name = _name(model)
-        if cluster["model"] != name:
+        name = cluster["model"]
+        if _name(model) not in (name, cluster["model_source"]):
             output.fail(
                 f"the cluster serves {cluster['model']}, and one model for its life: stop the gateway and "
                 f"start it with `millrace up --model {model}`, or have a pool backend serve it",
@@ -109,7 +109,7 @@ def rm(
     settings = settings_from(data_dir)
     if DataFolder(settings.data_dir).read_running() is not None:
         cluster = ask(settings, "GET", "/admin/cluster")
-        if model.partition("@")[0] in (cluster["model"], cluster["embedding_model"]):
+        if model.partition("@")[0] in (cluster["model_source"], cluster["embedding_model"]):
             output.fail(f"{model} is being served; stop the gateway first", output.REFUSED)
     freed_bytes = freed_by_removing(settings.data_dir, model)
     if freed_bytes is None:

@@ -94,7 +94,7 @@ def undrain(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> No
 
 @app.command("aliases")
 def list_aliases(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Show further names of the pool's models. Example: millrace pool aliases"""
+    """Show further names of models. Example: millrace pool aliases"""
     rows = ask(settings_from(data_dir), "GET", "/admin/aliases")
     if as_json:
         output.data(rows)
@@ -113,7 +113,7 @@ def set_alias(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give models of the pool a further name. Example: millrace pool alias gpt-4o-mini qwen3:8b llama3.2"""
+    """Give models of any lane a further name. Example: millrace pool alias gpt-4o-mini qwen3:8b llama3.2"""
     done = ask(settings_from(data_dir), "PUT", "/admin/aliases", {"alias": alias, "models": models})
     output.tell(done, f"{alias} stands for {_few(done['models'])}", as_json=as_json)
 

@@ -36,6 +36,7 @@ def version(as_json: AsJson = False) -> None:  # noqa: ARG001 - it is data for p
 
 def up(
     model: Annotated[str | None, typer.Option(help="Model to serve: a folder or a Hugging Face id.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name by which callers ask for the model.")] = None,
     nodes: Annotated[int | None, typer.Option(help="Nodes to start on this machine.", min=0)] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="HTTP port, 0 for a free one.", min=0, max=65535)] = None,
@@ -49,7 +50,7 @@ def up(
     settings = settings_from(
         data_dir,
         server={"host": host, "port": port},
-        cluster={"model": model, "nodes": nodes},
+        cluster={"model": model, "nodes": nodes, "served_name": name},
         house={"enabled": house},
     )
     # Nothing that a start makes is garbage; looking for it over and over would be a tenth of the start.

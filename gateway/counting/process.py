@@ -10,7 +10,7 @@ from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
 
 import msgspec
 
-from cluster.nodes.interpreter import command_of, environment
+from cluster.interpreter import command_of, environment
 from gateway.counting.frames import LENGTH, Limits, Question, Reply, packed
 
 REPLY_BYTES_MAX = 2**18

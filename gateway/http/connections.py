@@ -6,7 +6,15 @@ from http import HTTPStatus
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from gateway.errors import GatewayError, HeadersTooLarge, Overloaded, RequestInvalid, to_api_error
+from gateway.errors import (
+    GatewayError,
+    HeadersTooLarge,
+    HostUnknown,
+    Overloaded,
+    RequestInvalid,
+    to_api_error,
+)
+from gateway.http.hosts import Hosts
 from gateway.request_ids import HEADER, new_request_id
 
 HEAD_BYTES_MAX = 64 * 2**10
@@ -14,6 +22,10 @@ HEADERS_MAX = 256
 # Requests that were sent before the one ahead of them was answered; each is kept whole.
 PIPELINED_MAX = 16
 _VERSIONS = ("1.1", "1.0")
+_WRONG_HOST = (
+    "Host: this gateway listens on its own machine alone, and that is none of its names. Ask for localhost; "
+    "behind a proxy, an admin sets identity.public_url or server.trusted_proxies."
+)
 # Said twice, each of these could be read in two ways.
 _SINGLE = (b"host", b"authorization", b"x-api-key", b"content-type")
 
@@ -24,6 +36,8 @@ class BoundedProtocol(HttpToolsProtocol):
     The server's `limit_concurrency` is the number of connections here, and must be given.
     """
 
+    hosts = Hosts()
+    """The names that callers may ask it by."""
     head_s = 10.0
     """From a new connection, or the end of an answer, to the whole head of the next request."""
     send_s = 60.0
@@ -43,11 +57,13 @@ class BoundedProtocol(HttpToolsProtocol):
     _fields: dict[bytes, bytes]
     _version: str
     _method: bytes
+    _peer = ""
     # The head offers another protocol, and will be read again without the offer.
     _is_offer = False
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._peer = self.client[0] if self.client else ""
         self._waiting_since_s = self.loop.time()
         self._timer = self.loop.call_later(self.head_s, self._look_at_the_clock)
         assert self.limit_concurrency is not None
@@ -157,6 +173,8 @@ class BoundedProtocol(HttpToolsProtocol):
             return RequestInvalid("Only HTTP 1.1 and 1.0 are understood, and nothing is tunnelled.")
         if b"host" not in fields and version == "1.1":
             return RequestInvalid("Host: missing; every request since HTTP 1.1 has one.")
+        if (host := fields.get(b"host")) is not None and not self.hosts.allows(host, self._peer):
+            return HostUnknown(_WRONG_HOST)
         if b"transfer-encoding" in fields and (problem := self._problem_with_coding(version)):
             return problem
         if len(fields) < len(self.headers) and (problem := self._problem_with_doubles()):

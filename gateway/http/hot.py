@@ -12,6 +12,7 @@ from gateway.errors import BodyTooLarge, GatewayError, KeyInvalid, RequestInvali
 from gateway.http.connections import BoundedProtocol
 from gateway.http.desk import Desk
 from gateway.http.exchange import Exchange
+from gateway.http.hosts import Hosts
 from gateway.http.repeated import RepeatedHead
 
 BODY_S = 30.0
@@ -32,17 +33,15 @@ class HotProtocol(BoundedProtocol):
     # The parser has seen the end of a message, and nothing of a next one.
     _is_between = False
     _repeated: RepeatedHead[tuple[Route, str, bytes, str]]
-    _peer = ""
 
     @classmethod
-    def serving(cls, desk: Desk) -> type["HotProtocol"]:
-        """The class that uvicorn makes its connections of."""
-        return type(cls.__name__, (cls,), {"desk": desk})
+    def serving(cls, desk: Desk, hosts: Hosts | None = None) -> type["HotProtocol"]:
+        """The class that uvicorn makes its connections of; without `hosts` it is asked by any name."""
+        return type(cls.__name__, (cls,), {"desk": desk, "hosts": hosts or Hosts()})
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         self._repeated = RepeatedHead()
         super().connection_made(transport)
-        self._peer = self.client[0] if self.client else ""
 
     def data_received(self, data: bytes) -> None:
         if self._is_between and _is_free(self.cycle) and (body := self._repeated.body_in(data)):

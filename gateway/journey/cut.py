@@ -50,7 +50,7 @@ async def _count(recounter: Recounter, trip: Trip, meter: Meter) -> None:
     if not (trip.call.generation.wants_usage and meter.delivered and trip.offer):
         return
     try:
-        counts = await asyncio.to_thread(recounter.count, trip.offer.model, meter.delivered)
+        counts = await asyncio.to_thread(recounter.count, trip.offer.counted_as, meter.delivered)
     except TextNotCounted as error:
         log.error("text not counted", request_id=trip.call.id, reason=str(error))
         return

@@ -27,8 +27,8 @@ def headers_of(trip: Trip, answer: Answer) -> list[tuple[bytes, bytes]]:
     ]
     if trip.found:
         headers.append((b"x-millrace-cache", trip.found.encode()))
-    elif trip.offer and trip.offer.model != trip.call.request.model:
-        headers.append((b"x-millrace-model", printable(trip.offer.model)))
+    elif trip.offer and trip.offer.answers_as != trip.call.request.model:
+        headers.append((b"x-millrace-model", printable(trip.offer.answers_as)))
     if trip.ticket:
         headers += trip.ticket.headers()
     if trip.tally:

@@ -82,7 +82,15 @@ class Offer:
     @property
     def counted_as(self) -> str:
         """Whose tokenizer its answers are counted by: the model's, or the one that a listing pins."""
-        return f"market/{self.price.source}" if self.lane == "market" and self.price else self.model
+        if self.lane == "market" and self.price:
+            return f"market/{self.price.source}"
+        # Owners name the tokenizers of pool models by the names that callers use.
+        return self.model if self.lane == "pool" else self.answers_as
+
+    @property
+    def answers_as(self) -> str:
+        """The model's own name at this gateway, if callers ask for it by an alias."""
+        return self.stands_for[0] if self.stands_for else self.model
 
 
 class Call(Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +14,7 @@ from gateway.cloud_worker.keys import keys_trouble
 from gateway.cloud_worker.supervisor import CloudWorker, CloudWorkerUnavailable
 from gateway.errors import LaneBrokeOff, LaneBusy, LaneUnreachable
 from gateway.http.client import Client
+from gateway.lanes.aliases import Aliases, names_with, offers_of
 from gateway.lanes.base import Answer, Call, Offer
 from gateway.lanes.cloud_logprobs import gives_logprobs
 from gateway.lanes.features import ALL_FEATURES, UNPRICED, Feature
@@ -37,8 +38,16 @@ class CloudLane:
 
     name: LaneName = "cloud"
 
-    def __init__(self, settings: CloudSettings, worker: CloudWorker, prices: PriceBook) -> None:
+    def __init__(
+        self,
+        settings: CloudSettings,
+        worker: CloudWorker,
+        prices: PriceBook,
+        aliases: Callable[[], Aliases] = dict,
+    ) -> None:
+        """`aliases` gives what names stand for just now."""
         self._settings = settings
+        self._aliases = aliases
         self._worker = worker
         self._listed = self._prices = prices
         self._client = Client()
@@ -58,9 +67,16 @@ class CloudLane:
         return [trouble for trouble in found if trouble]
 
     def models(self) -> list[str]:
-        return sorted(self._settings.models)
+        return names_with(self._aliases(), self._settings.models.keys())
+
+    def has(self, model: str) -> bool:
+        """Whether this is a model of the settings; an alias is none."""
+        return model in self._settings.models
 
     def offers(self, model: str) -> list[Offer]:
+        return offers_of(self._aliases(), model, self._own_offers)
+
+    def _own_offers(self, model: str) -> list[Offer]:
         entry = self._settings.models.get(model)
         if entry is None:
             return []

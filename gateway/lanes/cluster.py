@@ -1,13 +1,14 @@
 """The cluster lane: our own machines answer; the pipeline's tokens become OpenAI answers here."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 from cluster.controller import READY_PATIENCE_S, Controller
 from cluster.errors import ClusterBusy, ClusterUnavailable, RequestInvalid
 from cluster.generation import Accepted, Done, GenerateRequest, GenerationEvent, TokenEvent
 from gateway.errors import FeatureUnsupported, LaneBusy
+from gateway.lanes.aliases import Aliases, names_with, offers_of
 from gateway.lanes.base import Answer, Call, GeneratorBody, Meter, Offer, begun
 from gateway.lanes.cluster_answers import AnswerWriter
 from gateway.lanes.cluster_requests import echo_of, requests_of, tools_of
@@ -28,19 +29,32 @@ class ClusterLane:
     name: LaneName = "cluster"
 
     def __init__(
-        self, controller: Controller, slots: int, *, speculate: bool = True, patience_s: float | None = None
+        self,
+        controller: Controller,
+        slots: int,
+        *,
+        speculate: bool = True,
+        patience_s: float | None = None,
+        aliases: Callable[[], Aliases] = dict,
     ) -> None:
-        """`patience_s` is how long a request waits for a closed ring; without, as long as the controller does."""
+        """`patience_s` is how long a request waits for a closed ring; without, as long as the controller does.
+
+        `aliases` gives what names stand for just now.
+        """
         self._controller = controller
+        self._aliases = aliases
         self._slots = slots
         self._speculate = speculate
         self._patience_s = patience_s
 
     def models(self) -> list[str]:
         names = {self._controller.model_name, self._controller.embeddings.model_name}
-        return sorted(name for name in names if name)
+        return names_with(self._aliases(), {name for name in names if name})
 
     def offers(self, model: str) -> list[Offer]:
+        return offers_of(self._aliases(), model, self._own_offers)
+
+    def _own_offers(self, model: str) -> list[Offer]:
         offers = embedding_offers(self._controller.embeddings, model)
         if self._controller.model_name != model:
             return offers
@@ -87,7 +101,7 @@ class ClusterLane:
     async def open(self, call: Call, offer: Offer) -> Answer:
         """Returns with the first text, or all of it when the caller does not stream."""
         if isinstance(call.request, EmbeddingRequest):
-            return await open_embeddings(self._controller.embeddings, call.id, call.request, self._patience_s)
+            return await open_embeddings(self._controller.embeddings, call, offer, self._patience_s)
         if self._controller.model is None:
             await self._wait_for_model(call)
         meter = Meter(source="tokenizer")
@@ -119,7 +133,7 @@ class ClusterLane:
         requests = requests_of(call, tools, form, speculate=self._speculate, resume=resume_of(had))
         echoes = [echo_of(call.generation, request.prompt) for request in requests]
         tells = tells_tokens(call, weights)
-        writer = AnswerWriter(call, offer.model, echoes, form, tools, had=had, tells_tokens=tells)
+        writer = AnswerWriter(call, offer.model_there, echoes, form, tools, had=had, tells_tokens=tells)
         async with aclosing(self._events(requests)) as events:
             tally = _Tally(meter)
             try:

@@ -12,7 +12,7 @@ from cluster.control.readiness import Status
 from cluster.embedding import Embeddings, EmbedRequest
 from cluster.errors import ClusterBusy, ClusterUnavailable, EmbedderLost
 from gateway.errors import LaneBusy, LaneFailed
-from gateway.lanes.base import Answer, GeneratorBody, Meter, Offer, State, begun
+from gateway.lanes.base import Answer, Call, GeneratorBody, Meter, Offer, State, begun
 from gateway.openai import EmbeddingRequest, Kind
 
 STATES: dict[Status, State] = {"ready": "ready", "planning": "starting", "waiting": "starting"}
@@ -34,11 +34,13 @@ def embedding_offers(manager: EmbeddingManager, model: str) -> list[Offer]:
 
 
 async def open_embeddings(
-    manager: EmbeddingManager, call_id: str, request: EmbeddingRequest, patience_s: float | None = None
+    manager: EmbeddingManager, call: Call, offer: Offer, patience_s: float | None = None
 ) -> Answer:
     """Returns with all vectors computed. `patience_s` is for a machine. Raises LaneFailed, GenerationError."""
+    request = call.request
+    assert isinstance(request, EmbeddingRequest)
     asked = EmbedRequest(
-        id=call_id, texts=request.texts, token_ids=request.token_ids, dimensions=request.dimensions
+        id=call.id, texts=request.texts, token_ids=request.token_ids, dimensions=request.dimensions
     )
     try:
         done = await manager.embed(asked, patience_s)
@@ -47,10 +49,12 @@ async def open_embeddings(
     except EmbedderLost as error:
         raise LaneFailed(error.message, code=error.code) from error
     meter = Meter(prompt_tokens=sum(done.token_counts), source="tokenizer", compute_ns=done.compute_ns)
-    return Answer(200, "application/json", GeneratorBody(await begun(_write(request, done, meter))), meter)
+    return Answer(
+        200, "application/json", GeneratorBody(await begun(_write(request, offer.model_there, done, meter))), meter
+    )
 
 
-async def _write(request: EmbeddingRequest, done: Embeddings, meter: Meter) -> AsyncGenerator[bytes]:
+async def _write(request: EmbeddingRequest, model: str, done: Embeddings, meter: Meter) -> AsyncGenerator[bytes]:
     yield b""
     yield b'{"object":"list","data":['
     size_bytes = _VALUE_BYTES * done.dimensions
@@ -62,7 +66,7 @@ async def _write(request: EmbeddingRequest, done: Embeddings, meter: Meter) -> A
         await asyncio.sleep(0)
     tokens = meter.prompt_tokens
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    ending = b'],"model":' + msgspec.json.encode(request.model) + b',"usage":' + msgspec.json.encode(usage) + b"}"
+    ending = b'],"model":' + msgspec.json.encode(model) + b',"usage":' + msgspec.json.encode(usage) + b"}"
     meter.is_complete = True
     yield ending
 

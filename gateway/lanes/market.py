@@ -19,6 +19,7 @@ from gateway.cloud_worker.supervisor import CloudWorkerUnavailable, Worker
 from gateway.cloud_worker.worker_process import ask_worker
 from gateway.errors import LaneBrokeOff, LaneBusy, LaneFailed, LaneUnreachable
 from gateway.http.client import Client
+from gateway.lanes.aliases import Aliases, names_with, offers_of
 from gateway.lanes.allowance import allowance_of
 from gateway.lanes.base import Answer, Call, Offer
 from gateway.lanes.features import Feature
@@ -69,8 +70,11 @@ class MarketLane:
         note_prices: NotePrices,
         tokenizers: Path,
         chance: Callable[[], float] = random.random,
+        aliases: Callable[[], Aliases] = dict,
     ) -> None:
+        """`aliases` gives what names stand for just now."""
         self._settings = settings
+        self._aliases = aliases
         self._buyer = buyer
         self._note_prices = note_prices
         self._folder = tokenizers
@@ -94,9 +98,12 @@ class MarketLane:
         await self._buyer.stop()
 
     def models(self) -> list[str]:
-        return sorted(self._stalls)
+        return names_with(self._aliases(), self._stalls.keys())
 
     def offers(self, model: str) -> list[Offer]:
+        return offers_of(self._aliases(), model, self._own_offers)
+
+    def _own_offers(self, model: str) -> list[Offer]:
         """The listing that was drawn, and those who come after it; then those that are not asked just now."""
         stall = self._stalls.get(model)
         if stall is None:

@@ -39,7 +39,7 @@ def write_prices(lanes: Mapping[LaneName, Lane], write: Callable[[], Session]) -
         for lane in lanes.values()
         for name in lane.models()
         for offer in lane.offers(name)
-        if offer.price is not None
+        if offer.price is not None and offer.answers_as == name
     }
     write_versions(prices, write)
 
@@ -55,7 +55,7 @@ def write_versions(prices: Mapping[str, PricedModel], write: Callable[[], Sessio
 
 def _of_cluster(controller: Controller, name: str) -> Pinned | None:
     model = controller.model
-    if model is None or model.name != name:
+    if model is None or controller.model_name != name:
         return None
     entry = model.manifest.files.get(_TOKENIZER)
     return Pinned(model.folder / _TOKENIZER, entry.sha256) if entry else None

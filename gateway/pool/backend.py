@@ -4,9 +4,10 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from gateway.lanes.aliases import Aliases
 from gateway.lanes.base import Offer
 from gateway.pool.loads import LoadTimes
-from gateway.pool.offering import Aliases, Offering, Standing, offering
+from gateway.pool.offering import Offering, Standing, offering
 from gateway.pool.report import BackendReport
 from gateway.settings.pool import BackendKind, PoolBackend
 

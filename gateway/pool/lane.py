@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gateway.errors import LaneFailed, LaneLimited, LaneUnreachable, MessagesRefused
 from gateway.http.client import Client
+from gateway.lanes.aliases import Aliases
 from gateway.lanes.base import Answer, Call, Offer
 from gateway.lanes.folding import folded_calls
 from gateway.lanes.relay import relay
@@ -61,6 +62,10 @@ class PoolLane:
 
     def offers(self, model: str) -> list[Offer]:
         return self.pool.offers(model)
+
+    def aliases(self) -> Aliases:
+        """What names stand for just now, in every lane."""
+        return self.pool.aliases
 
     async def open(self, call: Call, offer: Offer) -> Answer:
         began_s = 0.0 if offer.is_resident else time.monotonic()

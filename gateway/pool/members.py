@@ -10,9 +10,9 @@ import structlog
 
 from gateway.errors import NotFound, RequestInvalid, StorageUnavailable
 from gateway.http.client import Client
+from gateway.lanes.aliases import Aliases
 from gateway.lanes.base import Offer
 from gateway.pool.backend import Backend, Origin
-from gateway.pool.offering import Aliases
 from gateway.pool.probing import Prober
 from gateway.pool.stored import PoolStore
 from gateway.settings.pool import PoolBackend, PoolSettings

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,12 +17,14 @@ from gateway.errors import NotFound, RequestInvalid
 from gateway.identity import audit
 from gateway.identity.audit import Actor
 from gateway.identity.races import refusing_what_others_did
+from gateway.lanes.aliases import Aliases
+from gateway.lanes.base import Lane
 from gateway.lanes.cloud import CloudLane
 from gateway.lanes.tables import alias_table, own_price_table
 from gateway.metering.opening import write_versions
 from gateway.pool.lane import PoolLane
-from gateway.pool.offering import Aliases
 from gateway.pool.report import is_safe_name
+from gateway.settings import LaneName
 
 log = structlog.get_logger(__name__)
 
@@ -67,19 +69,21 @@ class Terms:
 
 
 class ModelTerms:
-    """Kept in the database, so that they outlive the process. `cloud` is None where there is no such lane."""
+    """Kept in the database, so that they outlive the process. `lanes` has the pool's at least."""
 
     def __init__(
         self,
         read: Callable[[], Session],
         write: Callable[[], Session],
-        pool: PoolLane,
-        cloud: CloudLane | None,
+        lanes: Mapping[LaneName, Lane],
     ) -> None:
         self._read = read
         self._write = write
+        self._lanes = lanes
+        pool, cloud = lanes["pool"], lanes.get("cloud")
+        assert isinstance(pool, PoolLane)
         self._pool = pool
-        self._cloud = cloud
+        self._cloud = cloud if isinstance(cloud, CloudLane) else None
         self._now = Terms()
         # What was read earlier must not be taken later.
         self._taking = asyncio.Lock()
@@ -92,7 +96,7 @@ class ModelTerms:
 
     def aliases(self) -> Aliases:
         """What names stand for just now, those of the settings among them."""
-        return self._pool.pool.aliases
+        return self._pool.aliases()
 
     async def start(self) -> None:
         """Look now, and then again and again. Raises SQLAlchemyError where the database is away."""
@@ -105,13 +109,19 @@ class ModelTerms:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def set_alias(self, alias: str, models: tuple[str, ...], by: Actor) -> Alias:
-        """Instead of what it meant before. Raises RequestInvalid, Conflict where another did the same just now."""
+        """Instead of what it meant before; it stands for models of any lane.
+
+        Raises RequestInvalid, Conflict where another did the same just now.
+        """
         if not is_safe_name(alias):
             raise RequestInvalid("alias: a name of up to 256 characters, without `..`", param="alias")
         if not 0 < len(models) <= MODELS_MAX or not all(map(is_safe_name, models)):
             raise RequestInvalid(f"models: 1 to {MODELS_MAX} names of models", param="models")
         if alias in models:
             raise RequestInvalid("models: an alias cannot stand for itself", param="models")
+        if unknown := [model for model in models if not self._is_model(model)]:
+            text = f"models: there is no model {unknown[0]!r} here; GET /v1/models lists those there are"
+            raise RequestInvalid(text, param="models")
         wanted = Alias(alias, models, time.time_ns(), by.name)
         await asyncio.to_thread(self._put_alias, wanted, by)
         await self._look()
@@ -124,7 +134,7 @@ class ModelTerms:
 
     async def set_price(self, model: str, prompt_nano: Nano, completion_nano: Nano, by: Actor) -> OwnPrice:
         """From the next request on. Raises RequestInvalid for what is no cloud model of the settings, Conflict."""
-        if self._cloud is None or model not in self._cloud.models():
+        if self._cloud is None or not self._cloud.has(model):
             raise RequestInvalid("model: only models of cloud.models have a price to set", param="model")
         wanted = OwnPrice(model, prompt_nano, completion_nano, time.time_ns(), by.name)
         await asyncio.to_thread(self._put_price, wanted, by)
@@ -135,6 +145,12 @@ class ModelTerms:
         """That of the settings holds again, or the providers' list's. Raises NotFound."""
         await asyncio.to_thread(self._remove, "price", model, by)
         await self._look()
+
+    def _is_model(self, name: str) -> bool:
+        """Whether any lane has a model of this name, whatever aliases say."""
+        is_alias = name in self.aliases()
+        offers = (offer for lane in self._lanes.values() for offer in lane.offers(name))
+        return any(not (is_alias and offer.stands_for) for offer in offers)
 
     def _put_alias(self, wanted: Alias, by: Actor) -> None:
         with refusing_what_others_did("somebody set this alias"), self._write() as session, session.begin():

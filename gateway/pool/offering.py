@@ -1,14 +1,13 @@
 """From what a backend said and what its owner set to what it offers, by every name that callers may use. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gateway.lanes.aliases import Aliases
 from gateway.lanes.base import Offer, State
 from gateway.pool.loads import LoadTimes
 from gateway.pool.report import BackendReport, ModelReport, is_safe_name
 from gateway.settings.pool import PoolBackend
-
-Aliases = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from accounting.errors import DatabaseFailing
 from accounting.proofs.blocks import Head
 from accounting.proofs.tail import UNPROVEN_MAX_S
 from accounting.proofs.verdict import Verdict
-from cluster.nodes.interpreter import command_of, environment
+from cluster.interpreter import command_of, environment
 
 _PROCESS = "gateway.records.verify_process"
 # Imports, the last slice of blocks, SQLite's look at its file: beside the time that blocks are read.

@@ -1,14 +1,29 @@
 """The cluster lane: the model that own machines hold together."""
 
-from typing import Literal
+from pathlib import PureWindowsPath
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from gateway.settings.base import Section
 
 
+def _safe(name: str) -> str:
+    """It goes into answers, logs and addresses."""
+    if not name.isprintable() or ".." in PureWindowsPath(name).parts:
+        raise ValueError("printable characters, and no `..`, make the name of a model")
+    return name
+
+
+ModelName = Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_safe)]
+
+
 class ClusterSettings(Section):
     model: str | None = Field(None, description="Model to split: a local folder or a Hugging Face id.")
+    served_name: ModelName | None = Field(
+        None,
+        description="Name by which callers ask for the model; by default its folder's or its Hugging Face id.",
+    )
     embedding_model: str | None = Field(
         None, description="Model for embeddings, whole on one machine: a local folder or a Hugging Face id."
     )

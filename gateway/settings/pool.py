@@ -98,7 +98,7 @@ class PoolSettings(Section):
     )
     aliases: dict[str, tuple[str, ...]] = Field(
         {},
-        description="Names that callers may use for models of the pool; of each list a backend gives its first.",
+        description="Further names of models, in any lane; each backend or lane gives the first that it has.",
         examples=['{"gpt-4o-mini": ["qwen3:8b", "llama3.2"]}'],
     )
     probe_s: float = Field(10.0, gt=0, description="How often backends are asked for their models, in seconds.")

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cluster.nodes.interpreter import command_of
+from cluster.interpreter import command_of
 from gateway.database import open_engine, revisions
 from gateway.upgrading import upgrade_aside
 

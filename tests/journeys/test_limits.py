@@ -19,6 +19,7 @@ from tests.crowds import (
     crowd,
     crowd_while_held,
     new_key,
+    order,
     question,
     usd,
 )
@@ -64,6 +65,16 @@ def test_requests_a_minute(gateway: Gateway) -> None:
     assert left[-1] <= 19
     with pytest.raises(openai.RateLimitError, match="20 requests a minute"):
         gateway.openai(key).chat.completions.create(**question(FREE))
+
+
+def test_a_removed_limit_ends_at_once(gateway: Gateway) -> None:
+    key = new_key(gateway, "removed")
+    order(
+        gateway, "PUT", "quotas", {"scope": "person:removed", "measure": "requests", "amount": "1", "span": "day"}
+    )
+    assert [ask(gateway, key, FREE).status for _ in range(2)] == [200, 429]
+    order(gateway, "DELETE", "quotas?scope=person:removed&measure=requests&span=day")
+    assert [ask(gateway, key, FREE).status for _ in range(2)] == [200, 200]
 
 
 def test_tokens_a_minute(gateway: Gateway) -> None:

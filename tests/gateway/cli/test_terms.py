@@ -81,16 +81,16 @@ def test_a_further_name_is_given_used_and_taken_away(gateway: Gateway) -> None:
         )
         return "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
 
-    given = data(millrace(gateway.folder, "pool", "alias", "gpt-4o-mini", "none", MODEL, "--json"))
-    assert (given["alias"], given["models"]) == ("gpt-4o-mini", ["none", MODEL])
+    given = data(millrace(gateway.folder, "pool", "alias", "gpt-4o-mini", "big", MODEL, "--json"))
+    assert (given["alias"], given["models"]) == ("gpt-4o-mini", ["big", MODEL])
     rows = data(millrace(gateway.folder, "pool", "aliases", "--json"))
     assert [(row["alias"], row["models"]) for row in rows] == [
-        ("gpt-4o-mini", ["none", MODEL]),
+        ("gpt-4o-mini", ["big", MODEL]),
         ("of-the-settings", [MODEL]),
     ]
     assert len({row["origin"] for row in rows}) == 2
     table = millrace(gateway.folder, "pool", "aliases").stdout
-    assert f"none, {MODEL}" in table
+    assert f"big, {MODEL}" in table
     assert ask("gpt-4o-mini") == ask("of-the-settings") == "w0 w1 "
     said = millrace(gateway.folder, "pool", "unalias", "gpt-4o-mini")
     assert said.exit_code == 0, said.stderr
@@ -100,6 +100,7 @@ def test_a_further_name_is_given_used_and_taken_away(gateway: Gateway) -> None:
         (("unalias", "gpt-4o-mini"), output.FAILED, "gpt-4o-mini"),
         (("unalias", "of-the-settings"), output.FAILED, "settings"),
         (("alias", "same", "same"), output.WRONG_USAGE, "models"),
+        (("alias", "same", "none", MODEL), output.WRONG_USAGE, "none"),
     ):
         refused = millrace(gateway.folder, "pool", *words)
         assert (refused.exit_code, names in refused.stderr) == (code, True), refused.stderr

@@ -11,7 +11,6 @@ from accounting.money import Nano, Price
 from cluster.trust.addresses import Target
 from gateway.app import create_app, open_services
 from gateway.identity.audit import MACHINE, Filter
-from gateway.lanes.cloud import CloudLane
 from gateway.pool import model_terms
 from gateway.pool.lane import PoolLane
 from gateway.pool.model_terms import ModelTerms, Terms
@@ -102,10 +101,10 @@ async def test_an_alias_goes_over_that_of_the_settings_and_back(tmp_path: Path) 
     ):
         served = Served(services, create_app(services, Target("127.0.0.1", 1)))
         assert (served_as(services, "mini"), served_as(services, "gpt-4o")) == (["llava:latest"], [])
-        assert (await asked(served, "PUT", "/admin/aliases", alias="mini", models=["none", "qwen3:8b"]))[0] == 200
+        assert (await asked(served, "PUT", "/admin/aliases", alias="mini", models=["fast", "qwen3:8b"]))[0] == 200
         assert (await asked(served, "PUT", "/admin/aliases", alias="gpt-4o", models=["qwen3:8b"]))[0] == 200
         assert (served_as(services, "mini"), served_as(services, "gpt-4o")) == (["qwen3:8b"], ["qwen3:8b"])
-        assert services.answers._aliases() == {"mini": ("none", "qwen3:8b"), "gpt-4o": ("qwen3:8b",)}
+        assert services.answers._aliases() == {"mini": ("fast", "qwen3:8b"), "gpt-4o": ("qwen3:8b",)}
         listed = (await asked(served, "GET", "/admin/aliases"))[1]
         assert [(each["alias"], each["origin"]) for each in listed] == [("gpt-4o", "set"), ("mini", "set")]
         # A backend that comes later knows them, too.
@@ -144,11 +143,10 @@ async def test_another_gateway_of_the_database_learns_of_it(
         open_services(settings_of(tmp_path, server.base_url), prepared(tmp_path)) as services,
     ):
         directory = services.directory
-        pool, cloud = services.lanes["pool"], services.lanes["cloud"]
+        pool = services.lanes["pool"]
         assert isinstance(pool, PoolLane)
-        assert isinstance(cloud, CloudLane)
         # The same lanes, told by another one's words.
-        other = ModelTerms(directory.audit._read, directory.write, pool, cloud)
+        other = ModelTerms(directory.audit._read, directory.write, services.lanes)
         await services.model_terms.stop()
         await other.set_alias("elsewhere", ("qwen3:8b",), MACHINE)
         await other.set_price("fast", Nano(5), Nano(6), MACHINE)

@@ -42,7 +42,6 @@ async def terms_of(visitor: Visitor, row: ModelRow) -> dict[str, Any]:
             prompt_usd_per_mtok=format_usd(priced.price.prompt_nano) if priced else "",
             completion_usd_per_mtok=format_usd(priced.price.completion_nano) if priced else "",
         ),
-        "has_names": "pool" in row.entry.lanes,
         "names": names,
         "alias": Form.showing(alias=own.alias if own else "", models=", ".join(own.models) if own else row.name),
     }
