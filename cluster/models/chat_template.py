@@ -1,4 +1,7 @@
-"""A model's chat template: messages and tools in the model's own words. It is foreign code, run in a sandbox."""
+"""A model's chat template, which puts messages and tools into the model's format.
+
+It is foreign code and runs in a sandbox.
+"""
 
 import hashlib
 import json
@@ -18,14 +21,14 @@ from cluster.models.chat_format import ChatFormat, read_format
 from cluster.models.folding import folds
 from cluster.models.template_bounds import BoundedEnvironment, TemplateBeyondBounds
 
-# Mistral's templates refuse ids of calls that have another length.
+# Mistral's templates refuse call ids of any other length.
 _SHORT_ID = 9
 
 _Messages = list[dict[str, Any]]
 
 
 class _GenerationBlock(Extension):
-    """`{% generation %}` marks the assistant's words for whoever trains; here they are words like all others."""
+    """`{% generation %}` marks the assistant's words for training; here they are ordinary text."""
 
     tags = {"generation"}  # noqa: RUF012 - jinja's own way
 
@@ -35,14 +38,17 @@ class _GenerationBlock(Extension):
 
 
 class _Stopped(RequestInvalid):
-    """The template went beyond its bounds."""
+    """The template exceeded its limits."""
 
 
 class ChatTemplate:
-    """`special` are the tokens that templates name, like bos_token. Models may have another template for tools."""
+    """A compiled chat template. `special` are tokens that templates name, like bos_token.
+
+    Models may have a separate template for tools.
+    """
 
     def __init__(self, source: str, special: dict[str, str], tools_source: str | None = None) -> None:
-        """Raises ModelInvalid."""
+        """Compile the templates. Raise ModelInvalid if one cannot be read."""
         self._environment = environment = _environment()
         self._special = special
         self._template, takes_tools = _compile(environment, source)
@@ -52,9 +58,9 @@ class ChatTemplate:
         self.format: ChatFormat = read_format(tools_source or source, takes_tools=takes_tools)
 
     def render(self, prompt: ChatPrompt) -> str:
-        """The conversation in the model's own format, ready for the assistant's turn.
+        """Return the conversation in the model's own format, ready for the assistant's turn.
 
-        The template gets the messages folded only if it refuses them as they are. Raises RequestInvalid.
+        The template gets folded messages only if it refuses the original ones. Raise RequestInvalid.
         """
         if prompt.tools and self.format.tools is None:
             raise RequestInvalid("this model's chat template has no place for tools", "tools")
@@ -71,9 +77,9 @@ class ChatTemplate:
         raise refused
 
     def _shapes(self, messages: _Messages) -> Iterator[_Messages]:
-        """The messages as templates may want them.
+        """Yield the messages in the shapes that templates may want.
 
-        Arguments of calls are objects, or the JSON that they are; content beside them is none, or empty.
+        Call arguments are objects, or the JSON text. Content beside calls is missing, or empty.
         """
         if self.format.tools in ("mistral", "mistral_named"):
             messages = [_with_short_ids(message) for message in messages]
@@ -110,12 +116,12 @@ class ChatTemplate:
 
 
 def read_folder_template(folder: Path) -> ChatTemplate | None:
-    """The chat template in a model's folder; None without one. Raises ModelInvalid."""
+    """Return the chat template in a model's folder, or None. Raise ModelInvalid if it cannot be read."""
     settings = read_json(folder / "tokenizer_config.json")
     file = folder / "chat_template.jinja"
     source = file.read_text() if file.is_file() else settings.get("chat_template")
     tools_source = None
-    if isinstance(source, list):  # Several named templates; "default" is the one for plain chat.
+    if isinstance(source, list):  # There are several named templates; "default" is the one for plain chat.
         named = {entry.get("name"): entry.get("template") for entry in source if isinstance(entry, dict)}
         source, tools_source = named.get("default"), named.get("tool_use")
     return ChatTemplate(source, special_tokens(settings), tools_source) if source else None
@@ -132,7 +138,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def special_tokens(settings: dict[str, Any]) -> dict[str, str]:
-    """bos_token and the like, which files hold as a string or as an object around one."""
+    """Return bos_token and similar tokens, which files hold as a string or as an object around one."""
     tokens = {}
     for name in ("bos_token", "eos_token", "pad_token", "unk_token"):
         value = settings.get(name)
@@ -143,7 +149,7 @@ def special_tokens(settings: dict[str, Any]) -> dict[str, str]:
 
 
 def _compile(environment: BoundedEnvironment, source: str) -> tuple[Template, bool]:
-    """The template, and whether it reads what tools there are."""
+    """Return the compiled template, and whether it reads tools."""
     try:
         parsed = environment.parse(source)
         takes_tools = any(name.name == "tools" for name in parsed.find_all(nodes.Name))
@@ -169,7 +175,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Without jinja's own escapes, which are meant for HTML."""
+    """Encode without jinja's own escapes, which are meant for HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

@@ -1,6 +1,6 @@
-"""Bounds on what a chat template may do: it comes with a model's files, and is foreign code in our process.
+"""Limits for a chat template, which comes with a model's files and is foreign code in this process.
 
-Every turn of a loop and every call of a macro is a step; steps, seconds, and the size of texts are limited.
+Every turn of a loop and every call of a macro is a step. Steps, seconds and the size of texts are limited.
 """
 
 import re
@@ -27,7 +27,7 @@ _WIDE = frozenset(("center", "ljust", "rjust", "zfill", "expandtabs", "wordwrap"
 
 
 class TemplateBeyondBounds(TemplateError):
-    """A template takes too many steps, too long, or makes too long a text."""
+    """A template takes too many steps, takes too long, or makes too long a text."""
 
 
 class _Spent(threading.local):
@@ -36,7 +36,7 @@ class _Spent(threading.local):
 
 
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
-    """One template runs at a time in a thread."""
+    """A sandbox with limits. A thread runs one template at a time."""
 
     intercepted_binops = frozenset(("*", "**", "%", "+"))
 
@@ -48,13 +48,13 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             self.filters[name] = _SHORT[name]
 
     def bounded(self, template: nodes.Template) -> nodes.Template:
-        """The template with a step in each loop and macro."""
+        """Return the template with a step in each loop and macro."""
         found: nodes.Template = _Stepping().visit(template)
         found.set_environment(self)
         return found
 
     def joined(self, pieces: Iterable[str]) -> str:
-        """The whole of a template's output, as it comes. Raises TemplateBeyondBounds."""
+        """Return a template's whole output, checked while it arrives. Raise TemplateBeyondBounds."""
         self._spent.steps, self._spent.until_s = 0, time.monotonic() + SECONDS_MAX
         kept, size = [], 0
         for piece in pieces:
@@ -94,7 +94,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def call(self, context: Any, called: Any, /, *arguments: Any, **named: Any) -> Any:
         text = getattr(called, "__self__", None)
-        if text is self:  # What `bounded` has put into the template.
+        if text is self:  # A call that `bounded` has put into the template.
             return called(*arguments)
         if isinstance(text, str):
             name = getattr(called, "__name__", "")
@@ -108,7 +108,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
 
 class _Stepping(NodeTransformer):
-    """Puts a step before what a loop or a macro does, and joins texts within bounds."""
+    """Puts a step at the beginning of each loop and macro body, and joins texts within the limits."""
 
     def visit_For(self, node: nodes.For) -> nodes.For:  # noqa: N802 - jinja's own way
         node.body.insert(0, _call("step", node.lineno))

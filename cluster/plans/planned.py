@@ -1,4 +1,4 @@
-"""A plan as data: who takes part, which stage holds what, and what is expected of it."""
+"""A plan as data: the machines that take part, the layers of each stage, and the expected speed."""
 
 import re
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from cluster.plans.needs import CHUNK_TOKENS
 from cluster.trust.identity import NodeId
 
 WireFormat = Literal["fp32", "bf16", "fp16", "int8"]
-"""What rows are on the links between stages; "int8" is in blocks with a scale each."""
+"""The format of rows on the links between stages; "int8" is in blocks with a scale each."""
 
 Goal = Literal["latency", "throughput"]
 """The least time per token of one stream, or the most tokens per second of many."""
@@ -31,7 +31,7 @@ class Member(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Whose machines alone may see more than activations: embedding, first and last layers stay with them."""
+    """The only machines that may see more than activations: embedding, first and last layers stay with them."""
 
     owners: frozenset[NodeId]
     first_layers: int = 1
@@ -55,7 +55,7 @@ class StageSpec(Struct, frozen=True, kw_only=True):
     def whole(
         cls, layers: int, *, precision: Precision, context_tokens: int, slots: int, kv_blocks: int
     ) -> "StageSpec":
-        """All layers on one machine."""
+        """Return the spec of all layers on one machine."""
         return cls(
             index=0,
             stages=1,
@@ -77,27 +77,29 @@ class StageSpec(Struct, frozen=True, kw_only=True):
 
     @property
     def rows_max(self) -> int:
-        """The most rows that one step can bring: a prefill chunk beside every slot decoding."""
+        """Return the most rows that one step can bring: a prefill chunk, and every slot decoding."""
         return CHUNK_TOKENS + self.slots
 
 
 class PlannedStage(Struct, frozen=True):
+    """A stage on its machine, with its weights in bytes and the reason in words."""
+
     member: Member
     spec: StageSpec
     weight_bytes: int
     reason: str
 
     def naming(self, names: Mapping[NodeId, str]) -> "PlannedStage":
-        """The same with its machine called so."""
+        """Return the same stage with its machine renamed."""
         name = names.get(self.member.node_id, self.member.name)
         return self if name == self.member.name else replace(self, member=replace(self.member, name=name))
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """Stages in ring order, the KV cache they share, and in words why it is so.
+    """Stages in ring order, the KV cache they share, and the reasons in words.
 
-    `standbys` hold copies of stages on machines outside of the ring. `considered` are all machines that the plan
-    was made from, `stages_min` the stages that it was asked for at least.
+    `standbys` hold copies of stages on machines outside the ring. `considered` are all machines that the plan was
+    made from, `stages_min` the requested minimum of stages.
     """
 
     stages: tuple[PlannedStage, ...]
@@ -113,11 +115,14 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     @property
     def cut(self) -> tuple[tuple[NodeId, int], ...]:
-        """Who holds the layers up to which one: where two plans agree in this, a new ring would gain nothing."""
+        """Return which machine holds the layers up to which one.
+
+        Plans with the same cut gain nothing by a new ring.
+        """
         return tuple((stage.member.node_id, stage.spec.end_layer) for stage in self.stages)
 
     def naming(self, names: Mapping[NodeId, str]) -> "Plan":
-        """The same with its machines called so, in its sentences too."""
+        """Return the same plan with its machines renamed, in its sentences too."""
         planned = (*self.stages, *self.standbys)
         called = {stage.member.name: names.get(stage.member.node_id, stage.member.name) for stage in planned}
         if all(before == now for before, now in called.items()):
@@ -143,7 +148,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     @property
     def context_tokens(self) -> int:
-        """The longest prompt with its answer that the ring has room for."""
+        """Return the longest context (prompt plus answer) that the ring has room for, in tokens."""
         return self.stages[0].spec.context_tokens
 
     @property

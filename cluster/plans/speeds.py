@@ -1,6 +1,6 @@
-"""How long a machine computes: seconds for a layer, measured where it could be, assumed where not.
+"""A machine's computing speed: seconds for a layer, measured if possible, otherwise assumed.
 
-The cost of a step of b rows in one layer is c(b) = dispatch + weights * s(b) + b * context * kv / bandwidth, where
+The cost of a step of b rows in one layer is c(b) = dispatch + weights * s(b) + b * context * kv / bandwidth. Here
 s(b) are seconds per million weights: flat while reading the weights takes longest, a line behind that. A few
 measured points of s, per precision, therefore predict any model.
 """
@@ -13,13 +13,13 @@ from msgspec import Struct
 
 from cluster.models.model_card import PRECISIONS, Precision
 
-# Of what a machine says of itself.
+# The limits for a machine's own report.
 POINTS_MAX = 16
 TEXT_CHARACTERS_MAX = 200
 
 
 class Speed(Struct, frozen=True):
-    """Seconds per million weights for steps of so many rows, in one precision; or why it cannot be used."""
+    """Seconds per million weights for steps of these numbers of rows, in one precision; or why it is unusable."""
 
     rows: tuple[int, ...] = ()
     seconds: tuple[float, ...] = ()
@@ -27,7 +27,7 @@ class Speed(Struct, frozen=True):
     reason: str = ""
 
     def per_million(self, rows: float) -> float:
-        """A line between the measured points; behind the last one as steep as before it."""
+        """Return seconds per million weights, on a line between the points and beyond the last one."""
         if rows <= self.rows[0] or len(self.rows) == 1:
             return self.seconds[0] * max(1.0, rows / self.rows[-1] if len(self.rows) == 1 else 1.0)
         right = min(bisect.bisect_left(self.rows, rows), len(self.rows) - 1)
@@ -37,15 +37,15 @@ class Speed(Struct, frozen=True):
 
 
 class Pace(Struct, frozen=True, kw_only=True):
-    """How fast a machine computes. Zeros and precisions that are not named have not been measured."""
+    """A machine's computing speed. Zeros and missing precisions have not been measured."""
 
     speeds: dict[str, Speed] = {}
-    # What each layer of a step costs before any arithmetic: calls, small kernels, waking threads.
+    # The cost of each layer of a step before any arithmetic: calls, small kernels, waking threads.
     dispatch_s: float = 0.0
     memory_bytes_per_s: float = 0.0
 
 
-# One core of a server of 2019, and small GPUs: what a machine is taken for until it has measured itself.
+# The assumed speed of a machine that has not measured itself: one core of a server of 2019, and small GPUs.
 _ROWS = (1, 16, 256)
 _ASSUMED_MS: Mapping[str, Mapping[Precision, tuple[float, float, float]]] = {
     "cpu": {
@@ -76,7 +76,7 @@ _SECONDS_MIN, _SECONDS_MAX = 1e-9, 100.0
 
 
 def speed_of(pace: Pace, kind: str, precision: Precision) -> Speed:
-    """The measured speed, or the one that a device of this kind is taken for."""
+    """Return the measured speed, or the assumed one of a device of this kind."""
     measured = pace.speeds.get(precision)
     if measured and is_plausible(measured):
         return measured
@@ -85,13 +85,13 @@ def speed_of(pace: Pace, kind: str, precision: Precision) -> Speed:
 
 
 def is_measured(pace: Pace, precision: Precision) -> bool:
-    """Whether this machine has timed its kernels in this precision."""
+    """Tell whether this machine has timed its kernels in this precision."""
     measured = pace.speeds.get(precision)
     return measured is not None and is_plausible(measured)
 
 
 def why_not(pace: Pace, precision: Precision) -> str:
-    """Why this precision cannot be used here, "" when it can; a machine that measured nothing is trusted."""
+    """Return why this machine cannot use the precision; "" if it can, or if it measured nothing and is trusted."""
     if not pace.speeds:
         return ""
     speed = pace.speeds.get(precision)
@@ -101,7 +101,7 @@ def why_not(pace: Pace, precision: Precision) -> str:
 
 
 def is_plausible(speed: Speed) -> bool:
-    """Whether a peer's figures can be planned with."""
+    """Tell whether a peer's figures can be used for plans."""
     return (
         0 < len(speed.rows) == len(speed.seconds) <= POINTS_MAX
         and all(a < b for a, b in zip(speed.rows, speed.rows[1:], strict=False))
@@ -111,11 +111,12 @@ def is_plausible(speed: Speed) -> bool:
 
 
 def dispatch_s(pace: Pace) -> float:
+    """Return the cost of a layer before any arithmetic, in seconds: measured or assumed."""
     return pace.dispatch_s if 0 < pace.dispatch_s < 1 else _ASSUMED_DISPATCH_S
 
 
 def memory_bytes_per_s(pace: Pace, kind: str) -> float:
-    """What attention reads keys and values at."""
+    """Return the rate at which attention reads the KV cache, in bytes per second: measured or assumed."""
     if 1e6 < pace.memory_bytes_per_s < 1e14:
         return pace.memory_bytes_per_s
     return _ASSUMED_MEMORY.get(kind, _ASSUMED_MEMORY["cpu"])

@@ -1,1 +1,1 @@
-"""Who may take part: certificates, tokens, handshakes, finding each other."""
+"""Membership in a cluster: certificates, tokens, handshakes and discovery."""

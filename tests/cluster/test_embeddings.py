@@ -226,7 +226,7 @@ def test_the_machine_with_the_most_room_embeds() -> None:
     # Plans give the cache what is left: nobody might have room beside all of that.
     tight = place_embedder("m", 3 * 2**30, [small, large, full], held)
     assert tight.member == full
-    assert "beside the cache that was planned" in tight.reason
+    assert "beside the planned cache" in tight.reason
     with pytest.raises(ModelDoesNotFit):
         place_embedder("m", 3 * 2**30, [full], {full.node_id: Held(8 * 2**30, 7 * 2**30)})
 
