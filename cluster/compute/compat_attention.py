@@ -49,6 +49,7 @@ class Desk:
     masks: dict[tuple[int, int, int], Tensor] = field(default_factory=dict)
 
     def begin(self, batch: Batch) -> None:
+        """Set the running step, and drop the masks of the previous one."""
         self.batch = batch
         self.masks.clear()
 

@@ -137,6 +137,7 @@ class PackedLinear(nn.Module):
         self._linear = linear
 
     def forward(self, rows: Tensor) -> Tensor:
+        """Return rows [..., out] of rows [..., in]."""
         packed = self._linear(rows.reshape(-1, rows.shape[-1]))
         return packed.view(*rows.shape[:-1], self._linear.out_features)
 

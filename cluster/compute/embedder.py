@@ -76,6 +76,7 @@ class Embedder:
 
     @property
     def dimensions(self) -> int:
+        """The length of the model's vectors."""
         return self._encoder.hidden
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:

@@ -97,6 +97,7 @@ def fits_half(weight: Tensor) -> bool:
 
 
 def bytes_of(tensor: Tensor | None) -> int:
+    """Return the bytes of a tensor; 0 for None."""
     return 0 if tensor is None else tensor.nbytes
 
 

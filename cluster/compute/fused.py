@@ -27,6 +27,7 @@ class Int8Rows(nn.Module):
         self.packed, self.step, self.zero, self.bias = packed, step, zero, bias
 
     def forward(self, rows: Tensor) -> Tensor:
+        """Return rows [rows, out] of rows fp32 [rows, in]."""
         peaks = rows.abs().amax(1, True)
         # A row of zeros becomes NaN here and something finite below; its peak turns that into zeros again.
         out: Tensor = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(
@@ -51,6 +52,7 @@ class HalfRows(nn.Module):
         self.packed, self.undo, self.bias = packed, undo, bias
 
     def forward(self, rows: Tensor) -> Tensor:
+        """Return rows [rows, out] of rows fp32 [rows, in]."""
         out: Tensor = torch.ops.quantized.linear_dynamic_fp16(rows, self.packed)
         bias = self.bias
         if bias is None:

@@ -52,6 +52,7 @@ class KvCache:
 
     @property
     def blocks_used(self) -> int:
+        """The number of blocks in all slots."""
         return sum(self._blocks.values())
 
     def holdings(self) -> dict[int, int]:
@@ -106,6 +107,7 @@ class KvCache:
             self._outputs[target][:tokens] = self._outputs[source][:tokens]
 
     def free(self, slot: int) -> None:
+        """Drop everything that the slot holds."""
         for held in (self._blocks, self._capacity, self._keys, self._values, self._outputs):
             held.pop(slot, None)
 

@@ -66,6 +66,7 @@ class Sampler:
         self._slots[slot] = _Slot(sampling, list(history), prompt_tokens, matcher)
 
     def close(self, slot: int) -> None:
+        """Forget a slot, if it is open."""
         self._slots.pop(slot, None)
 
     def close_all(self) -> None:

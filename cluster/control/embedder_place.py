@@ -22,6 +22,8 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Place:
+    """The machine that embeds, and why it was chosen."""
+
     member: Member
     reason: str
 

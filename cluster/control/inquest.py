@@ -58,6 +58,7 @@ class Inquest:
         self._failures.clear()
 
     def note_failure(self, node_id: NodeId, failure: wire.Failed) -> None:
+        """Record what a machine reports about the ring. Ignore it while no ring serves."""
         if self._serving_since_s is None:
             return
         if not self._failures:

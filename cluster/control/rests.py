@@ -34,6 +34,7 @@ class Rests:
         return self._times.get(node_id, 0)
 
     def rests(self, node_id: str) -> bool:
+        """Tell whether a machine pauses now."""
         return self.clock() < self._until_s.get(node_id, 0.0)
 
     def next_end_s(self) -> float | None:

@@ -30,6 +30,7 @@ class Completion:
     def begin(
         cls, choice: int, sequence: Sequence, limits: Limits, context: int, detokenizer: Detokenizer
     ) -> "Completion":
+        """Return the completion of a sequence; `context` is the ring's context length in tokens."""
         codec = detokenizer.codec
         return cls(choice, sequence, limits, context, codec, detokenizer, StopMatcher(limits.stop))
 

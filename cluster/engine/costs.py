@@ -1,8 +1,8 @@
 """The cost of a step on each stage of a ring, learned while it runs, and what follows from it for batching.
 
-A stage's time for a step is modelled as c0 + c1 * rows + c2 * pairs, where a pair is one row that attends to one
-earlier position. Observations are averaged by size of step, so that decoding does not erase what long prefills
-have taught. Weighted least squares fit the three coefficients to these averages.
+A stage's time for a step is modelled as c0 + c1 * rows + c2 * pairs. A pair is one row that attends to one earlier
+position. Observations are averaged by size of step, so that decoding does not erase what long prefills have
+taught. Weighted least squares fit the three coefficients to these averages.
 """
 
 import math
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 _FRESH = 0.1
 _FIT_EVERY = 16
 _HOP_WINDOW = 64
-# Two numbers of groups count as equally good if their throughput differs by less than this ratio.
+# Two numbers of groups count as equally good if the ratio of their throughputs is above this.
 _WORTH = 0.97
 _SIZES_MAX = 12
 _MANY_ROWS = 32

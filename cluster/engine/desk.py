@@ -68,6 +68,7 @@ class Desk:
             self._begin(ticket)
 
     def cancel(self, request_id: str) -> None:
+        """Drop a request that its caller has cancelled."""
         if ticket := self.tickets.pop(request_id, None):
             self._drop_sequences(ticket)
             log.info("request cancelled", request_id=request_id)

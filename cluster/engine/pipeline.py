@@ -14,7 +14,7 @@ from cluster.generation import SampledToken
 
 # The limit while a ring's pace is unknown: a prefill chunk on slow machines takes a while.
 FIRST_STEP_S = 120.0
-# A step is late if it takes this factor longer than steps of its size, but never before the minimum time.
+# A step is late if it takes this many times as long as steps of its size, but never before LATE_S.
 LATE_FACTOR = 8.0
 LATE_S = 1.8
 # Two machines' clocks measure the same span slightly differently.

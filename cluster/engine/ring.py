@@ -94,6 +94,7 @@ class RingEnd:
                 link.close()
 
     def leave(self) -> None:
+        """Give up the place in the ring, and close both links."""
         with self._changing:
             self._place = None
             inlet, self._inlet = self._inlet, None

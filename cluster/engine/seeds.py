@@ -5,6 +5,7 @@ import secrets
 
 
 def fresh_seed() -> int:
+    """Return a new random seed of 62 bits."""
     return secrets.randbits(62)
 
 

@@ -19,6 +19,8 @@ TOLD_MAX = 250_000
 
 @dataclass(slots=True)
 class Slots:
+    """The slots and blocks of one ring, in the head's count."""
+
     count: int
     blocks: int
     _prefixes: Prefixes = field(default_factory=Prefixes)

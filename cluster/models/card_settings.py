@@ -28,6 +28,7 @@ class Experts:
 
 
 def read_activation(config: ModelConfig) -> Activation:
+    """Return the activation. Raise ModelUnsupported for an unknown one."""
     name = config.get("hidden_act")
     if name not in ACTIVATIONS:
         raise ModelUnsupported(
@@ -37,6 +38,7 @@ def read_activation(config: ModelConfig) -> Activation:
 
 
 def read_experts(config: ModelConfig, layers: int, *, blocks: bool) -> Experts:
+    """Return the experts. Raise ModelInvalid for impossible numbers."""
     step = config.count("decoder_sparse_step", 1)
     plain = config.get("mlp_only_layers") or ()
     has_own_width = config.get("moe_intermediate_size") is not None
@@ -57,6 +59,10 @@ def read_experts(config: ModelConfig, layers: int, *, blocks: bool) -> Experts:
 
 
 def read_ropes(family: Family, config: ModelConfig, head_dim: int) -> tuple[Rope, Rope | None]:
+    """Return the rope of all layers, and that of layers with a window if they have their own.
+
+    Raise ModelUnsupported or ModelInvalid as `read_rope` does.
+    """
     # transformers 5 writes everything into rope_parameters; older files have rope_theta beside rope_scaling.
     setting = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
     stretching = config.part(setting)

@@ -128,6 +128,7 @@ def read_folder_template(folder: Path) -> ChatTemplate | None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
+    """Return a file's JSON object; empty without a file. Raise ModelInvalid if it is not JSON."""
     if not path.is_file():
         return {}
     try:

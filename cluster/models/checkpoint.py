@@ -69,6 +69,7 @@ class Checkpoint:
         return _norm(self._family, "final_norm", self._root + self._family.names.final_norm, self._card.hidden)
 
     def layer(self, layer: int) -> LayerTensors:
+        """Return the stored tensors of a layer."""
         card, family, names = self._card, self._family, self._family.names
         prefix = self._root + names.layer.format(layer)
         single = _norm(family, "input_norm", prefix + names.input_norm, card.hidden)

@@ -19,6 +19,8 @@ _PROCESS_BYTES = 512 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingModel:
+    """The files of an embedding model, and the recipe for its vectors."""
+
     name: str
     folder: Path
     manifest: Manifest

@@ -33,6 +33,8 @@ Progress = Callable[[int, int], None]
 
 
 class FileEntry(Struct, frozen=True, array_like=True):
+    """The size and hash of a small file."""
+
     size_bytes: int
     sha256: str
 
@@ -55,6 +57,8 @@ class TensorEntry(Struct, frozen=True, array_like=True):
 
 
 class Manifest(Struct, frozen=True, kw_only=True, dict=True):
+    """The content of a model: its config.json, small files and tensors."""
+
     name: str
     config: dict[str, Any]
     files: dict[str, FileEntry]
@@ -122,6 +126,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def hash_file(path: Path) -> FileEntry:
+    """Return the size and SHA-256 of a file. Raise OSError if it cannot be read."""
     content = path.read_bytes()
     return FileEntry(len(content), hashlib.sha256(content).hexdigest())
 

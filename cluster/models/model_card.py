@@ -81,6 +81,7 @@ class ModelCard:
         return self.experts is not None and layer in self.experts.layers
 
     def kv_shape(self, layer: int) -> KvShape:
+        """Return the shape of one token's keys and values in this layer."""
         return self.kv_shapes[layer] if self.kv_shapes else KvShape(self.kv_heads, self.head_dim, self.head_dim)
 
     def layer_cost(self, layer: int = 0) -> LayerCost:
@@ -96,6 +97,7 @@ class ModelCard:
         )
 
     def layer_bytes(self, precision: Precision, layer: int = 0) -> int:
+        """Return the bytes of one layer's weights."""
         return self.layer_cost(layer).bytes_at(precision)
 
     def embedding_bytes(self, precision: Precision) -> int:

@@ -64,6 +64,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return "".join(kept)
 
     def step(self) -> str:
+        """Count a step. Raise TemplateBeyondBounds after too many steps or seconds."""
         spent = self._spent
         spent.steps += 1
         if spent.steps > STEPS_MAX:
@@ -73,11 +74,13 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return ""
 
     def concatenated(self, *values: Any) -> str:
+        """Return the joined texts. Raise TemplateBeyondBounds if they are too long."""
         texts = [str(value) for value in values]
         _check_size(sum(map(len, texts)))
         return "".join(texts)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        """Return the result of an operator. Raise TemplateBeyondBounds if it would be too large."""
         match operator:
             case "*":
                 _check_size(_length(left) * _count(right), _length(right) * _count(left))
@@ -93,6 +96,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return found
 
     def call(self, context: Any, called: Any, /, *arguments: Any, **named: Any) -> Any:
+        """Return the result of a call. Raise TemplateBeyondBounds if its text would be too large."""
         text = getattr(called, "__self__", None)
         if text is self:  # A call that `bounded` has put into the template.
             return called(*arguments)

@@ -133,6 +133,7 @@ class Detokenizer:
         self._pending = 0
 
     def push(self, token_id: int) -> str:
+        """Take the next token. Return the text that is certain."""
         if token_id in self._markers:
             return self._begin_anew(self._markers[token_id])
         self._ids.append(token_id)

@@ -37,6 +37,8 @@ _HELLO_BYTES_MAX = 64 * 2**10
 
 @dataclass(frozen=True, slots=True)
 class Frame:
+    """A message from a link, with its payload."""
+
     message: wire.Message
     payload: bytearray
 

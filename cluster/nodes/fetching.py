@@ -109,6 +109,7 @@ class PeerSource:
         )
 
     async def part(self, sha256: str, offset: int) -> tuple[wire.Part, bytes]:
+        """Return the requested part. Raise LinkLost or FrameInvalid, and PeerRejected for another answer."""
         await self.channel.send(wire.Fetch(sha256, offset))
         answer, content = await self.channel.receive(PEER_TIMEOUT_S)
         if not isinstance(answer, wire.Part) or (answer.sha256, answer.offset) != (sha256, offset):

@@ -51,9 +51,11 @@ class Choice:
 
     @property
     def seconds_per_token(self) -> float:
+        """The predicted time of a token, by the task's goal."""
         return _per_token(self.task, self.fleet, self.ring)
 
     def forecast(self, wire: WireFormat) -> RingForecast:
+        """Return the forecast of this ring with rows in this format."""
         members = self.ring_members
         return RingForecast(
             Costs(self.task.card, self.precision, wire),

@@ -112,6 +112,7 @@ class Costs:
         return self.card.vocabulary * self.card.hidden / 1e6 * speed.per_million(rows)
 
     def row_bytes(self) -> float:
+        """Return the bytes of one row on a link."""
         return self.card.hidden * _WIRE_BYTES[self.wire]
 
     def link_busy_s(self, link: Link, step: Step) -> float:
@@ -159,6 +160,7 @@ class RingForecast:
     """Links between neighbours, the last one back to the head; none for a single stage."""
 
     def stage_s(self, step: Step) -> list[float]:
+        """Return each stage's time for a step, in seconds."""
         seconds = [
             STAGE_STEP_S + count * self.costs.layer_s(machine, step)
             for machine, count in zip(self.machines, self.counts, strict=True)
@@ -167,6 +169,7 @@ class RingForecast:
         return seconds
 
     def hops_s(self, step: Step) -> float:
+        """Return the time of all hops of a step, in seconds."""
         if not self.links:
             return 0.0
         return sum(self.costs.hop_s(link, step) for link in self.links[:-1]) + self.costs.back_s(
@@ -174,6 +177,7 @@ class RingForecast:
         )
 
     def around_s(self, step: Step) -> float:
+        """Return the time of a step once round the ring, in seconds."""
         return HEAD_STEP_S + sum(self.stage_s(step)) + self.hops_s(step)
 
     def pace_s(self, step: Step) -> float:

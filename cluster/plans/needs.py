@@ -30,6 +30,7 @@ class Needs:
     workspace_bytes: int
 
     def weight_bytes(self, first_layer: int, end_layer: int) -> int:
+        """Return the bytes of the weights of these layers, with the model's ends if they are included."""
         layers = len(self.layer_bytes)
         first, last = first_layer == 0, end_layer == layers
         return sum(self.layer_bytes[first_layer:end_layer]) + self._ends_bytes(first=first, last=last)
@@ -40,6 +41,7 @@ class Needs:
         return sum(self.kv_bytes[first_layer:end_layer]) + row_bytes
 
     def stage_bytes(self, first_layer: int, end_layer: int, kv_tokens: int) -> int:
+        """Return the bytes of a stage of these layers with a cache of `kv_tokens` tokens."""
         tokens_bytes = kv_tokens * self.token_bytes(first_layer, end_layer)
         return self.weight_bytes(first_layer, end_layer) + self.workspace_bytes + tokens_bytes
 

@@ -36,6 +36,7 @@ class Network:
     links: Mapping[tuple[NodeId, NodeId], Link] = field(default_factory=dict)
 
     def link(self, sender: NodeId, receiver: NodeId) -> Link:
+        """Return the link between two machines: measured, measured the other way round, or assumed."""
         return self.links.get((sender, receiver)) or self.links.get((receiver, sender)) or ASSUMED
 
 

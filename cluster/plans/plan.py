@@ -63,8 +63,8 @@ def plan_stages(
     then int4. On CPUs int8 replaces bf16 if it is faster. Machines that cannot compute in the pinned precision are
     not placed.
     Without `context_tokens` the model's own context is served. If memory is too small for it, the context is
-    halved down to 4096 tokens before precision is lowered, and down to 2048 at the lowest precision. Raise
-    ModelDoesNotFit.
+    halved down to 4096 tokens before precision is lowered. At the lowest precision it is halved down to 2048.
+    Raise ModelDoesNotFit.
     """
     wished = min(context_tokens or card.context_tokens, card.context_tokens)
     task = Task(

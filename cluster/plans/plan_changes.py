@@ -18,9 +18,9 @@ def is_worth(now: Plan, new: Plan) -> bool:
 def why_worth(now: Plan, new: Plan) -> str | None:
     """Return why `new` should replace `now`, which serves; None if it should not.
 
-    It always should if a machine of the ring no longer takes part, if there is room for longer contexts now, or if
-    the operator's wishes change: precision, number of sequences, more stages. Otherwise it needs a predicted gain
-    of more than 15 %, or more than twice the room for sequences at no loss.
+    It always should if a machine of the ring no longer takes part, or if there is room for longer contexts now. It
+    also should if the operator's wishes change: precision, number of sequences, goal, more stages. Otherwise it
+    needs a predicted gain of more than 15 %, or more than twice the room for sequences at no loss.
     """
     lost = set(now.ring) - set(new.considered)
     wanted = (new.precision, new.slots, new.goal) != (now.precision, now.slots, now.goal)

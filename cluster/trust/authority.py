@@ -60,6 +60,7 @@ def new_key() -> Ed25519PrivateKey:
 
 
 def node_id_of(key: Ed25519PublicKey) -> NodeId:
+    """Return the id of the machine with this public key."""
     raw = key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
     return NodeId(hashlib.sha256(raw).hexdigest()[:32])
 

@@ -27,6 +27,8 @@ _URI_PREFIX = "millrace:"
 
 @dataclass(frozen=True, slots=True)
 class Peer:
+    """The identity at the other end of a connection."""
+
     node_id: NodeId
     role: Role
 
@@ -55,6 +57,7 @@ class Identity:
         return context
 
     def client_context(self) -> ssl.SSLContext:
+        """Return a TLS 1.3 context that demands a certificate of this cluster's authority."""
         context = self._context(ssl.PROTOCOL_TLS_CLIENT)
         # Addresses on a home network change; the certificate's identity decides instead of the host name.
         context.check_hostname = False

@@ -53,6 +53,7 @@ class MachineBook:
 
     @classmethod
     def open(cls, file: Path, clock: Callable[[], float] = time.time) -> "MachineBook":
+        """Load the book, or begin an empty one."""
         book = cls(file, clock)
         if file.is_file():
             book._records = msgspec.json.decode(file.read_bytes(), type=dict[NodeId, MachineRecord])
@@ -167,6 +168,7 @@ class MachineBook:
         self._save()
 
     def drain(self, node_id: NodeId, *, draining: bool) -> None:
+        """Drain a machine, or let it take part again. Raise OSError if that cannot be stored."""
         self._records[node_id].draining = draining
         self._save()
 

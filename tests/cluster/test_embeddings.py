@@ -267,7 +267,7 @@ def test_a_machine_holds_all_its_stages_and_the_cache() -> None:
         ({"token_counts": [3]}, "2 inputs were embedded as 1"),
         ({"token_counts": [3, 0]}, "0 to 3 tokens"),
         ({"token_counts": [3, CONTEXT_TOKENS_MAX + 1]}, f"to {CONTEXT_TOKENS_MAX + 1} tokens"),
-        ({"token_counts": [3, 5]}, "other lengths"),
+        ({"token_counts": [3, 5]}, "wrong lengths"),
         ({"dimensions": 8}, "8 dimensions, 4 were asked for"),
         ({"dimensions": 0, "vectors": b""}, "0 dimensions"),
         ({"vectors": bytes(31)}, "31 bytes are not 2 vectors of 4"),
