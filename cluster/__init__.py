@@ -1,1 +1,1 @@
-"""The cluster lane: one model's layers over several machines. Knows neither HTTP nor money."""
+"""The cluster lane: one model's layers over several machines. It knows neither HTTP nor money."""

@@ -1,4 +1,4 @@
-"""What callers hold: one connection to a head that carries all their requests."""
+"""The client of a head: one connection that carries all requests of its callers."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,8 @@ from cluster.trust.identity import Identity
 
 log = structlog.get_logger(__name__)
 
-# A head tells of every request it has four times as often (desk.KEEP_ALIVE_S), whatever the request waits for.
+# A head sends a sign of life for every request four times as often (desk.KEEP_ALIVE_S), whatever the request waits
+# for.
 SILENCE_TIMEOUT_S = 60.0
 
 _Answer = wire.Events | wire.Rejected
@@ -32,18 +33,18 @@ _LOST = "the machine that coordinates the cluster was lost while answering"
 
 
 class HeadClient:
-    """Generates on one head. Opened by `open`; every request ends when the connection does."""
+    """Generates on one head. `open` creates it; every request ends with the connection."""
 
     def __init__(self, head: wire.Address, channel: Channel) -> None:
         self.head = head
         self._channel = channel
         self._requests: dict[str, asyncio.Queue[_Answer | None]] = {}
-        # Opened while some request runs, but it belongs to none: its log lines carry no request id.
+        # The task starts during some request but belongs to none: its log lines carry no request id.
         self._reading = asyncio.create_task(self._read(), name="head client", context=contextvars.Context())
 
     @classmethod
     async def open(cls, head: wire.Address, identity: Identity) -> "HeadClient":
-        """Raises ClusterUnavailable."""
+        """Connect to a head. Raise ClusterUnavailable if it cannot be reached."""
         try:
             return cls(head, await open_channel(head, identity))
         except LinkError as error:
@@ -54,9 +55,10 @@ class HeadClient:
         return not self._reading.done()
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerationEvent]:
-        """Events of one request up to its Done. Leaving the iterator early cancels it on the head at once.
+        """Yield the events of one request up to its Done.
 
-        Raises GenerationError and its kinds; HeadLost when another head may go on.
+        Leaving the iterator early cancels it on the head at once. Raise GenerationError and its kinds; raise
+        HeadLost if another head may go on.
         """
         answers: asyncio.Queue[_Answer | None] = asyncio.Queue()
         self._requests[request.id] = answers
@@ -79,7 +81,7 @@ class HeadClient:
                     await self._send(wire.Cancel(request.id))
 
     async def close(self) -> None:
-        """Without a farewell: a head that stands still would keep everybody waiting for its answer to it."""
+        """Close without a farewell, since a head that stands still would never answer it."""
         self._reading.cancel()
         await asyncio.gather(self._reading, return_exceptions=True)
         self._channel.writer.transport.abort()

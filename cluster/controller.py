@@ -1,4 +1,4 @@
-"""The control plane: lets machines in, has a model deployed over them, and carries callers' requests to it."""
+"""The control plane: it admits machines, deploys a model over them, and carries requests to it."""
 
 import asyncio
 import contextlib
@@ -43,9 +43,10 @@ from cluster.trust.identity import Identity, NodeId
 log = structlog.get_logger(__name__)
 
 READY_PATIENCE_S = 60.0
-# The head's own patience (desk.RING_PATIENCE_S): whoever has begun waits so long, wherever it was lost.
+# The head's own patience (desk.RING_PATIENCE_S): a request that has begun waits this long, wherever its ring was
+# lost.
 RESUME_PATIENCE_S = 120.0
-# Until the news that broke a request has reached the manager, too.
+# The pause until the manager also knows of the loss that broke a request.
 LOSS_PAUSE_S = 0.05
 LOSS_PAUSE_MAX_S = 1.0
 
@@ -55,7 +56,7 @@ Step = Literal["pulled", "hashed"]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """So much of a model's files is done, of as much as is known of by now."""
+    """The progress of reading a model's files, out of the total that is known so far."""
 
     step: Step
     done_bytes: int
@@ -65,8 +66,8 @@ class Reading:
 class Controller:
     """Runs inside the gateway. `folder` holds the authority, the gateway's identity and pulled models.
 
-    A model is cut into at least `stages_min` stages where there are machines for them: as many as are expected,
-    unless told otherwise. Use: `start`, `load_model`, then `generate`; `stop` at the end.
+    A model is cut into at least `stages_min` stages if there are enough machines; the default is the number of
+    expected machines. Use: `start`, `load_model`, then `generate`; `stop` at the end.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class Controller:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, host: str, port: int) -> int:
-        """Listen for nodes; returns the port. Raises OSError when it is taken."""
+        """Listen for nodes. Return the port. Raise OSError if it is taken."""
         bound = await self._door.open(host, port)
         self._tasks = [
             asyncio.create_task(self._roster.watch(), name="membership watch"),
@@ -136,7 +137,7 @@ class Controller:
         await self._door.close()
 
     async def load_model(self, reference: str, progress: Progress | None = None) -> Model:
-        """Find, hash and check a model; it is deployed as soon as there are machines. Raises ModelError."""
+        """Find, hash and check a model, which is deployed as soon as there are machines. Raise ModelError."""
         self._asked_for = model_name(reference)
         if self._manager.deployment is None:
             await self._manager.readiness.tell("planning", f"reading {self._asked_for}")
@@ -145,7 +146,7 @@ class Controller:
             self._text = await asyncio.to_thread(ModelText.open, model.folder)
             self._model = model
         except ModelError as error:
-            if self._manager.deployment is None:  # What serves does so with its own model's files.
+            if self._manager.deployment is None:  # A serving ring has its own model's files.
                 await self._manager.readiness.tell("failed", str(error))
             raise
         finally:
@@ -155,7 +156,8 @@ class Controller:
 
     def _watched(self, step: Step, progress: Progress | None = None) -> Progress:
         def tell(done_bytes: int, total_bytes: int) -> None:
-            self._reading = Reading(step, done_bytes, total_bytes)  # From the thread that reads: one assignment.
+            # The reading thread calls this: it makes one assignment.
+            self._reading = Reading(step, done_bytes, total_bytes)
             if progress:
                 progress(done_bytes, total_bytes)
 
@@ -172,7 +174,7 @@ class Controller:
         return Model(name, folder, manifest, card)
 
     def machines(self) -> list[MachineState]:
-        """Every machine that was let in, by name; those that were removed until their certificates end."""
+        """Return every admitted machine, by name. Removed machines stay listed until their certificates expire."""
         present = {member.node_id for member in self._roster.membership.present()}
         states = [
             MachineState(node_id, record, node_id in present)
@@ -181,44 +183,43 @@ class Controller:
         return sorted(states, key=lambda state: (state.record.name, state.node_id))
 
     def machine(self, name: str) -> NodeId:
-        """The machine of this name or id. Raises MachineUnknown."""
+        """Return the machine with this name or id. Raise MachineUnknown."""
         return self._authority.machines.find(name)
 
     async def remove_machine(self, name: str) -> NodeId:
-        """Put the machine of this name or id out, at once and for good. Raises MachineUnknown, OSError."""
+        """Remove the machine with this name or id, at once and for good. Raise MachineUnknown or OSError."""
         node_id = self._authority.machines.find(name)
         called = self._authority.machines.records[node_id].name
         self._authority.machines.remove(node_id)
-        self._roster.chronicle.note("removed", f"{called} is put out for good")
+        self._roster.chronicle.note("removed", f"{called} was removed for good")
         self._identity.keep_removed(self._authority.machines.removed)
         await self._roster.expel(node_id)
         self._door.cut({node_id})
         return node_id
 
     async def drain_machine(self, name: str, *, draining: bool = True) -> NodeId:
-        """Have work moved off the machine, or let it take part again. Raises MachineUnknown, OSError."""
+        """Move work off the machine, or let it take part again. Raise MachineUnknown or OSError."""
         node_id = self._authority.machines.find(name)
         await self._roster.drain(node_id, draining=draining)
         return node_id
 
     def name_of(self, node_id: NodeId) -> str:
-        """How a machine of the book is called."""
+        """Return the name of a machine in the book."""
         return self._authority.machines.records[node_id].name
 
     def check_name(self, node_id: NodeId, name: str) -> None:
-        """Raises NameTaken."""
+        """Raise NameTaken if another machine has this name."""
         self._authority.machines.check_name(node_id, name)
 
     def rename_machine(self, node_id: NodeId, name: str) -> None:
-        """Call a machine of the book otherwise. Raises NameTaken, OSError."""
+        """Rename a machine of the book. Raise NameTaken or OSError."""
         self._roster.rename(node_id, name)
 
     async def draft_plan(self, without: Sequence[str] = (), *, including: Sequence[str] = ()) -> PlanDraft:
-        """What would be planned now without the machines of these names; nothing comes of it.
+        """Return the plan without the machines of these names. Nothing is deployed.
 
-        Those `including` count as if they were not drained.
-
-        Raises MachineUnknown, ModelNotFound where there is no model to plan.
+        Machines in `including` count as not drained. Raise MachineUnknown; raise ModelNotFound if there is no
+        model to plan.
         """
         if self._model is None:
             raise ModelNotFound("there is no model to plan")
@@ -227,17 +228,17 @@ class Controller:
         return await self._manager.draft(self._model, left_out, taken_in)
 
     def new_token(self, *, aside: bool = False) -> str:
-        """A join token for one more machine; with `aside` it is let in drained. Raises PeerRejected, OSError."""
+        """Return a join token for one more machine; `aside` admits it drained. Raise PeerRejected or OSError."""
         return self._authority.new_token(aside=aside)
 
     @property
     def absences(self) -> Absences:
-        """Local nodes that do not run, to be told by the process that runs them."""
+        """Local nodes that do not run, recorded by the process that runs them."""
         return self._roster.absences
 
     @property
     def fingerprint(self) -> str:
-        """What machines that join know this cluster by: it is part of every join token."""
+        """The fingerprint by which joining machines know this cluster: it is part of every join token."""
         return self._authority.fingerprint
 
     @property
@@ -247,7 +248,7 @@ class Controller:
 
     @property
     def model_name(self) -> str | None:
-        """What callers call it, known before its files are; None without a model."""
+        """The model's name for callers, known before its files are; None without a model."""
         return self.model_source and (self._served_name or self.model_source)
 
     @property
@@ -257,12 +258,12 @@ class Controller:
 
     @property
     def reading(self) -> Reading | None:
-        """How far a model on its way is, while it is being pulled or hashed."""
+        """The progress of a model that is being pulled or hashed."""
         return self._reading
 
     @property
     def context_tokens(self) -> int | None:
-        """The longest prompt with its answer: as the ring has it, before there is one as the model does."""
+        """The longest context (prompt plus answer) in tokens: of the ring, or of the model while there is none."""
         if deployment := self._manager.deployment:
             return deployment.plan.context_tokens
         if self._model is None:
@@ -272,23 +273,26 @@ class Controller:
 
     @property
     def chat_format(self) -> ChatFormat:
-        """How the model writes thoughts and calls of tools."""
+        """How the model writes thoughts and tool calls."""
         return self._text.format if self._text else ChatFormat()
 
     @property
     def unconstrained(self) -> str:
-        """Why no answer can be held to a schema, in words; empty when it can, or before that is known."""
+        """Why answers cannot be constrained to a schema, in words.
+
+        Empty if they can, or if that is not known yet.
+        """
         return self._manager.deployment.unconstrained if self._manager.deployment else ""
 
     @property
     def predicted(self) -> Prediction | None:
-        """What the present ring is expected to do."""
+        """The expected speed of the current ring."""
         return self._manager.deployment.plan.predicted if self._manager.deployment else None
 
     async def count_tokens(self, messages: list[dict[str, Any]], tools: Sequence[dict[str, Any]] = ()) -> int:
-        """Tokens of a chat's prompt, by the model's own template and tokenizer.
+        """Return the tokens of a chat's prompt, by the model's own template and tokenizer.
 
-        Raises RequestInvalid, ContextLengthExceeded, ModelInvalid, and ModelNotFound before there is a model.
+        Raise RequestInvalid, ContextLengthExceeded or ModelInvalid, and ModelNotFound before there is a model.
         """
         if self._text is None:
             raise ModelNotFound("there is no model to count tokens for")
@@ -300,7 +304,7 @@ class Controller:
 
     @property
     def deployment(self) -> Deployment | None:
-        """The ring that works just now."""
+        """The ring that works now."""
         return self._manager.deployment
 
     @property
@@ -310,7 +314,7 @@ class Controller:
     def topology(self) -> Topology:
         deployment, (status, reason) = self._manager.deployment, self._manager.readiness.status
         members = tuple(self._roster.membership.present())
-        # A plan has its machines as they were called when it was made.
+        # A plan has its machines' names from when it was made.
         names = {member.node_id: member.name for member in members}
         return Topology(
             status=status,
@@ -334,30 +338,30 @@ class Controller:
         )
 
     def events(self) -> list[ClusterEvent]:
-        """What happened since this gateway was started, the newest first."""
+        """Return the events since this gateway started, newest first."""
         return self._roster.chronicle.newest()
 
     def measure_links(self) -> None:
-        """Have every link measured again, a few machines at a time; figures come as they are taken."""
+        """Have every link measured again, a few machines at a time. Figures arrive as they are taken."""
         self._roster.links.measure_again()
 
     def head_vitals(self) -> wire.Vitals | None:
-        """What the present ring's head last told of itself."""
+        """Return the latest counters of the current ring's head."""
         deployment = self._manager.deployment
         return self._roster.membership.vitals(deployment.head.node_id, "head") if deployment else None
 
     async def wait_ready(self, timeout_s: float) -> None:
-        """Raises ClusterUnavailable, with the reason, when there is no working ring in time."""
+        """Wait for a working ring. Raise ClusterUnavailable, with the reason, if there is none in time."""
         await self._manager.readiness.wait(timeout_s)
 
     async def generate(
         self, request: GenerateRequest, patience_s: float | None = None
     ) -> AsyncGenerator[GenerationEvent]:
-        """Events of one request. Raises GenerationError.
+        """Yield the events of one request. Raise GenerationError.
 
-        Heads and their rings may be lost meanwhile: what was told stays, and the next head goes on behind it. A
-        request waits `patience_s` (READY_PATIENCE_S) for its first ring, and RESUME_PATIENCE_S for another after
-        each loss.
+        Heads and their rings may be lost meanwhile: sent text stays, and the next head continues behind it. A
+        request waits `patience_s` (READY_PATIENCE_S by default) for its first ring, and RESUME_PATIENCE_S for
+        another one after each loss.
         """
         loop = asyncio.get_running_loop()
         asked = ResumedRequest(request)
@@ -383,7 +387,10 @@ class Controller:
                 await asyncio.sleep(pause_s)
 
     async def _wait_for_ring(self, asked: ResumedRequest, until_s: float) -> None:
-        """Raises ClusterUnavailable. An answer that has begun also waits where no new one would be accepted."""
+        """Wait for a ring. Raise ClusterUnavailable.
+
+        A begun answer also waits where a new one would be rejected.
+        """
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -403,7 +410,7 @@ class Controller:
             return await self._connected(deployment.head)
 
     async def _use_head(self, head: wire.Address | None) -> None:
-        """Nobody should wait for another head any more. Raises ClusterUnavailable when it does not answer."""
+        """Connect callers to this head, or to none. Raise ClusterUnavailable if it does not answer."""
         if head is None:
             await self._hang_up()
             return
@@ -417,7 +424,7 @@ class Controller:
         return self._client
 
     async def _hang_up(self) -> None:
-        """Close the connection to the head; requests that it still carried go on with the next one."""
+        """Close the connection to the head. Its requests go on with the next head."""
         client, self._client = self._client, None
         if client:
             await client.close()
@@ -427,7 +434,7 @@ class Controller:
         renewal.keep(self._identity, self._authority.renew_own(request_pem, "gateway"))
 
     def _own_identity(self) -> Identity:
-        """The gateway's own certificate, issued afresh at every start: it never leaves this machine."""
+        """Issue the gateway's own certificate. Every start issues a new one; it never leaves this machine."""
         return self._authority.issue_identity(self._folder / "gateway", "gateway", "gateway")
 
     def _held_now(self) -> dict[NodeId, Held]:
@@ -438,4 +445,4 @@ class Controller:
         for model in (self._model, self.embeddings.model):
             if model and model.manifest.has(sha256):
                 return read_part(model.folder, model.manifest, sha256, offset)
-        raise ModelNotFound(f"no model that is loaded here has anything with sha256 {sha256}")
+        raise ModelNotFound(f"no loaded model has a file with sha256 {sha256}")

@@ -1,4 +1,4 @@
-"""What callers ask of an embedding model and what they get back: one vector for each text."""
+"""The requests to an embedding model and its answers: one vector for each text."""
 
 from dataclasses import dataclass
 
@@ -6,19 +6,19 @@ from msgspec import Struct
 
 from cluster.errors import ContextLengthExceeded, FrameInvalid, RequestInvalid
 
-# As the OpenAI API has them.
+# The limits of the OpenAI API.
 INPUTS_MAX = 2048
 TOKENS_MAX = 300_000
-# Of one text: a longer one would take a decoder gigabytes of keys and values.
+# The limit of one text: a longer one would take a decoder gigabytes of KV cache.
 CONTEXT_TOKENS_MAX = 8192
-# Clocks of two machines do not run equally fast.
+# Clocks of two machines run at slightly different speeds.
 _CLOCKS_APART = 0.01
 
 
 class EmbedRequest(Struct, frozen=True, kw_only=True):
-    """Either texts or lists of token ids, which are taken as they are.
+    """Either texts, or lists of token ids, which are used unchanged.
 
-    `dimensions` asks for the first so many of each vector, which only some models are trained for.
+    `dimensions` asks for only the first values of each vector, which only some models are trained for.
     """
 
     id: str
@@ -29,9 +29,9 @@ class EmbedRequest(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Embeddings:
-    """Vectors in the order of the request, fp32 with the least significant byte first, one behind the other.
+    """Vectors in the order of the request: little-endian fp32 [texts, dimensions], one behind the other.
 
-    `token_counts` has one count for each; `compute_ns` is the time that computing them took.
+    `token_counts` has one count for each text; `compute_ns` is the computing time in nanoseconds.
     """
 
     vectors: bytes
@@ -41,7 +41,7 @@ class Embeddings:
 
 
 def check_inputs(request: EmbedRequest) -> None:
-    """What can be said before the tokenizer has seen it. Raises RequestInvalid."""
+    """Raise RequestInvalid for inputs that are wrong whatever the tokenizer says."""
     if bool(request.texts) == bool(request.token_ids):
         raise RequestInvalid("input: must be texts or lists of tokens, and must not be empty", "input")
     inputs: list[str] | list[list[int]] = request.texts or request.token_ids
@@ -53,24 +53,24 @@ def check_inputs(request: EmbedRequest) -> None:
 
 
 def check_answer(request: EmbedRequest, answer: Embeddings, elapsed_ns: int) -> None:
-    """Whether this can be the answer to a request that was sent `elapsed_ns` ago. Raises FrameInvalid."""
+    """Raise FrameInvalid if this cannot be the answer to a request that was sent `elapsed_ns` ago."""
     counts, inputs = answer.token_counts, len(request.texts or request.token_ids)
     if len(counts) != inputs:
         raise FrameInvalid(f"{inputs} inputs were embedded as {len(counts)}")
     if not all(0 < count <= CONTEXT_TOKENS_MAX for count in counts):
-        raise FrameInvalid(f"a text is said to have {min(counts)} to {max(counts)} tokens")
+        raise FrameInvalid(f"an answer claims texts of {min(counts)} to {max(counts)} tokens")
     if request.token_ids and counts != [len(ids) for ids in request.token_ids]:
-        raise FrameInvalid("lists of tokens are said to have other lengths than they have")
+        raise FrameInvalid("an answer claims wrong lengths for lists of tokens")
     if not 0 < answer.dimensions == (request.dimensions or answer.dimensions):
         raise FrameInvalid(f"vectors have {answer.dimensions} dimensions, {request.dimensions} were asked for")
     if len(answer.vectors) != 4 * answer.dimensions * inputs:
         raise FrameInvalid(f"{len(answer.vectors)} bytes are not {inputs} vectors of {answer.dimensions}")
     if not 0 <= answer.compute_ns <= elapsed_ns * (1 + _CLOCKS_APART):
-        raise FrameInvalid(f"computing is said to have taken {answer.compute_ns} ns of {elapsed_ns} ns")
+        raise FrameInvalid(f"an answer claims {answer.compute_ns} ns of computing in {elapsed_ns} ns")
 
 
 def check_tokens(token_ids: list[list[int]], context_tokens: int, vocabulary: int) -> None:
-    """Whether the model can read them. Raises ContextLengthExceeded, RequestInvalid."""
+    """Raise ContextLengthExceeded or RequestInvalid if the model cannot read the tokens."""
     total = 0
     for at, ids in enumerate(token_ids):
         total += len(ids)
@@ -83,6 +83,6 @@ def check_tokens(token_ids: list[list[int]], context_tokens: int, vocabulary: in
                 "input",
             )
         if not 0 <= min(ids) <= max(ids) < vocabulary:
-            raise RequestInvalid(f"input[{at}]: a token is outside of the vocabulary of {vocabulary}", "input")
+            raise RequestInvalid(f"input[{at}]: a token is outside the vocabulary of {vocabulary} tokens", "input")
     if total > TOKENS_MAX:
         raise RequestInvalid(f"input: {total} tokens are more than {TOKENS_MAX}; send fewer at once", "input")

@@ -1,4 +1,4 @@
-"""What the controller holds of an embedder: one connection that carries all requests for embeddings."""
+"""The controller's client of an embedder: one connection that carries all requests for embeddings."""
 
 import asyncio
 import contextlib
@@ -38,25 +38,28 @@ class _Asked:
 
 
 class EmbeddingClient:
-    """Opened by `open`; every request ends when the connection does, of which `lost` is told."""
+    """`open` creates it. Every request ends with the connection; `lost` is called then."""
 
     def __init__(self, channel: Channel, lost: Callable[["EmbeddingClient"], None]) -> None:
         self._channel = channel
         self._channel.payload_bytes_max = wire.PAYLOAD_BYTES_MAX
         self._lost = lost
         self._requests: dict[str, _Asked] = {}
-        # Opened while some request runs, but it belongs to none: its log lines carry no request id.
+        # The task starts during some request but belongs to none: its log lines carry no request id.
         self._reading = asyncio.create_task(self._read(), name="embedding client", context=contextvars.Context())
 
     @classmethod
     async def open(
         cls, embedder: wire.Address, identity: Identity, lost: Callable[["EmbeddingClient"], None]
     ) -> "EmbeddingClient":
-        """Raises LinkError."""
+        """Connect to an embedder. Raise LinkError if it cannot be reached."""
         return cls(await open_channel(embedder, identity), lost)
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
-        """Raises GenerationError and its kinds; EmbedderLost when another embedder may be asked."""
+        """Return the vectors.
+
+        Raise GenerationError and its kinds; raise EmbedderLost if another embedder may be asked.
+        """
         if self._reading.done():
             raise EmbedderLost(_LOST)
         answered: asyncio.Future[Embeddings] = asyncio.get_running_loop().create_future()
@@ -74,10 +77,10 @@ class EmbeddingClient:
             if answered.cancel() or answered.cancelled():
                 await self._cancel(request.id)
             else:
-                answered.exception()  # Perhaps nobody has looked at it.
+                answered.exception()  # Mark the exception as read.
 
     async def close(self) -> None:
-        """Without a farewell: one that stands still would keep everybody waiting for its answer to it."""
+        """Close without a farewell, since an embedder that stands still would never answer it."""
         self._reading.cancel()
         await asyncio.gather(self._reading, return_exceptions=True)
         self._channel.writer.transport.abort()
@@ -107,7 +110,7 @@ class EmbeddingClient:
             self._lost(self)
 
     def _settle(self, request_id: str, outcome: Embeddings | GenerationError) -> None:
-        """Raises FrameInvalid for what cannot be the answer to this request."""
+        """Complete a request. Raise FrameInvalid for an impossible answer."""
         asked = self._requests.get(request_id)
         if asked is None or asked.answered.done():
             return

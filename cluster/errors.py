@@ -1,4 +1,4 @@
-"""What can go wrong in the cluster, one class per meaning.
+"""The errors of the cluster, one class per meaning.
 
 ClusterError
 ├── ModelError
@@ -6,24 +6,24 @@ ClusterError
 │   ├── ModelUnsupported     a family or feature that the decoder does not run
 │   ├── ModelInvalid         damaged or contradictory files
 │   ├── ModelDoesNotFit      the machines' memory is too small; says by how much
-│   └── WeightsMismatch      a tensor or file is not the one that the manifest pins
+│   └── WeightsMismatch      a tensor or file differs from the one that the manifest pins
 ├── LinkError
 │   ├── PeerRejected         wrong certificate, role, token or protocol version
-│   │   ├── WrongPeer        somebody else answers there; the right one may be elsewhere
-│   │   ├── MachineRemoved   this machine, or the one at the other end, was put out of the cluster
+│   │   ├── WrongPeer        another process answers there; the right one may be elsewhere
+│   │   ├── MachineRemoved   this machine, or the one at the other end, was removed from the cluster
 │   │   └── OwnRemoval       the controller says that this machine was removed
-│   ├── FrameInvalid         bytes that are no frame of ours, or a frame beyond its bound
-│   └── LinkLost             the other end is gone
+│   ├── FrameInvalid         bytes that are not a valid frame, or a frame beyond its limit
+│   └── LinkLost             the connection to the other end was lost
 ├── NodeFailed               one machine could not do its part of a rollout
-├── PlanOutdated             what the plan was made for has changed: make another one
+├── PlanOutdated             the facts behind a plan have changed: make another one
 ├── MachineUnknown           no machine has this name, or several have
-├── NameTaken                another machine is called so, or known by an id that begins so
-└── GenerationError          how a request can end; crosses the wire as (code, message, param)
+├── NameTaken                another machine has this name, or an id that begins with it
+└── GenerationError          the end of a request; crosses the wire as (code, message, param)
     ├── RequestInvalid
     ├── ContextLengthExceeded
     ├── ClusterBusy
     ├── ClusterUnavailable
-    └── StageLost            a ring was lost while it answered, and none went on with it
+    └── StageLost            a ring was lost while it answered, and no other one could continue
         ├── HeadLost         the connection to a head was lost; never crosses the wire
         └── EmbedderLost     the connection to an embedder was lost; never crosses the wire
 """
@@ -32,26 +32,28 @@ from typing import ClassVar
 
 
 class ClusterError(Exception):
-    """Root of everything that this package raises on purpose."""
+    """Root of all errors that this package raises deliberately."""
 
 
 class ModelError(ClusterError):
-    pass
+    """A model cannot be used."""
 
 
 class ModelNotFound(ModelError):
-    pass
+    """There is no such folder or Hugging Face id."""
 
 
 class ModelUnsupported(ModelError):
-    pass
+    """The decoder does not support this model family or feature."""
 
 
 class ModelInvalid(ModelError):
-    pass
+    """The model's files are damaged or contradictory."""
 
 
 class ModelDoesNotFit(ModelError):
+    """The machines' memory is too small. `needed_bytes` and `usable_bytes` say by how much."""
+
     def __init__(
         self,
         model: str,
@@ -63,19 +65,21 @@ class ModelDoesNotFit(ModelError):
         self.usable_bytes = usable_bytes
         short_mib = -(-(needed_bytes - usable_bytes) // 2**20)
         super().__init__(
-            f"{model} needs {needed_bytes / 2**30:.2f} GiB, the machines have {usable_bytes / 2**30:.2f} GiB "
-            f"to give: {short_mib} MiB short. What would help: {remedy}."
+            f"{model} needs {needed_bytes / 2**30:.2f} GiB, but the machines have {usable_bytes / 2**30:.2f} GiB "
+            f"usable: {short_mib} MiB short. To make it fit, {remedy}."
         )
 
 
 class WeightsMismatch(ModelError):
+    """A tensor or file differs from the one that the manifest pins."""
+
     def __init__(self, name: str, expected_sha256: str, found_sha256: str) -> None:
         self.name = name
         super().__init__(f"{name} has sha256 {found_sha256}, the manifest pins {expected_sha256}")
 
 
 class NodeFailed(ClusterError):
-    """`node_id` says so of itself, or, with `peer_ids`, that one of these others may be to blame."""
+    """Node `node_id` failed. With `peer_ids`, one of those machines may be to blame instead."""
 
     def __init__(self, node_id: str, reason: str, peer_ids: tuple[str, ...] = ()) -> None:
         super().__init__(reason)
@@ -84,48 +88,50 @@ class NodeFailed(ClusterError):
 
 
 class PlanOutdated(ClusterError):
-    pass
+    """The facts behind a plan have changed, so a new plan is needed."""
 
 
 class MachineUnknown(ClusterError):
-    pass
+    """No machine has this name, or several have it."""
 
 
 class NameTaken(ClusterError):
-    pass
+    """Another machine has this name, or an id that begins with it."""
 
 
 class LinkError(ClusterError):
-    pass
+    """A connection between machines failed."""
 
 
 class PeerRejected(LinkError):
-    pass
+    """A peer has the wrong certificate, role, token or protocol version."""
 
 
 class WrongPeer(PeerRejected):
-    pass
+    """Another process answers there; the right one may be elsewhere."""
 
 
 class MachineRemoved(PeerRejected):
+    """This machine, or the one at the other end, was removed from the cluster."""
+
     def __init__(self, node_id: str) -> None:
-        super().__init__(f"machine {node_id} was removed from this cluster; a new join token lets it in anew")
+        super().__init__(f"machine {node_id} was removed from this cluster. Join it again with a new join token.")
 
 
 class OwnRemoval(PeerRejected):
-    pass
+    """The controller says that this machine was removed."""
 
 
 class FrameInvalid(LinkError):
-    pass
+    """Bytes are not a valid frame, or a frame exceeds its limit."""
 
 
 class LinkLost(LinkError):
-    pass
+    """The connection to the other end was lost."""
 
 
 class GenerationError(ClusterError):
-    """A request ended without its answer. `param` names the request's field when one is to blame."""
+    """A request ended without its answer. `param` names the request's field if one is to blame."""
 
     code: ClassVar[str] = "generation_failed"
 
@@ -136,31 +142,41 @@ class GenerationError(ClusterError):
 
 
 class RequestInvalid(GenerationError):
+    """A field of the request is not valid."""
+
     code = "invalid_value"
 
 
 class ContextLengthExceeded(GenerationError):
+    """The prompt and the answer exceed the context length."""
+
     code = "context_length_exceeded"
 
 
 class ClusterBusy(GenerationError):
+    """The cluster has too many requests now."""
+
     code = "cluster_busy"
 
 
 class ClusterUnavailable(GenerationError):
+    """No working ring or head can take the request."""
+
     code = "cluster_unavailable"
 
 
 class StageLost(GenerationError):
+    """A ring was lost while it answered, and no other one could continue."""
+
     code = "stage_lost"
 
 
 class HeadLost(StageLost):
-    pass
+    """The connection to a head was lost. Never crosses the wire."""
 
 
 class EmbedderLost(StageLost):
-    pass
+    """The connection to an embedder was lost. Never crosses the wire."""
 
 
 GENERATION_ERRORS: dict[str, type[GenerationError]] = {

@@ -1,4 +1,4 @@
-"""What happened in the cluster lately, for people: who came and went, which epochs began, served and broke."""
+"""Recent events of the cluster, for admins: machines that came and went; epochs that began, served and broke."""
 
 import time
 from collections import deque
@@ -15,7 +15,7 @@ EventKind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class ClusterEvent:
-    """`at_s` is in seconds since 1970; `epoch` 0 where it belongs to none."""
+    """One event. `at_s` is in seconds since 1970; `epoch` is 0 if it belongs to none."""
 
     at_s: float
     kind: EventKind
@@ -34,5 +34,5 @@ class Chronicle:
         self._events.append(ClusterEvent(self.clock(), kind, text, epoch))
 
     def newest(self, limit: int = EVENTS_MAX) -> list[ClusterEvent]:
-        """The newest first."""
+        """Return up to `limit` events, newest first."""
         return list(reversed(self._events))[:limit]

@@ -1,4 +1,4 @@
-"""What callers ask of a model and what they get back, token by token."""
+"""The requests to a model and its answers, token by token."""
 
 from typing import Any, Literal
 
@@ -8,11 +8,11 @@ FinishReason = Literal["stop", "length"]
 
 
 class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How the last stage turns logits into one token.
+    """Settings by which the last stage turns logits into one token.
 
-    `temperature` 0 is greedy; `top_k` 0, `top_p` 1 and `min_p` 0 are off. `seed` and a token's position
-    alone decide its draw, so a replayed sequence draws the same tokens again. `logprobs` is the number
-    of alternatives to report beside the chosen token's log-probability, or -1 for neither.
+    `temperature` 0 is greedy; `top_k` 0, `top_p` 1 and `min_p` 0 are off. `seed` and a token's position alone
+    decide its draw, so a replayed sequence draws the same tokens again. `logprobs` is the number of alternatives
+    to report beside the chosen token's log-probability, or -1 for neither.
     """
 
     temperature: float = 1.0
@@ -28,17 +28,17 @@ class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def needs_history(self) -> bool:
-        """Whether earlier tokens of the sequence change its logits."""
+        """Tell whether earlier tokens of the sequence change its logits."""
         return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0)
 
     @property
     def truncates(self) -> bool:
-        """Whether only the likelier tokens may come."""
+        """Tell whether only the likelier tokens can be drawn."""
         return bool(self.top_k or self.top_p < 1.0 or self.min_p > 0)
 
 
 class Limits(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """When a sequence ends: `max_tokens` None means up to the context's end."""
+    """The limits that end a sequence. `max_tokens` None means up to the context's end."""
 
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
@@ -46,9 +46,9 @@ class Limits(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ChatPrompt(Struct, frozen=True, tag="chat", omit_defaults=True):
-    """Messages and tools as the OpenAI API has them; the model's own chat template renders them.
+    """Messages and tools as in the OpenAI API; the model's own chat template renders them.
 
-    `options` are further variables of the template, which say whether the model is to think, for example.
+    `options` are further variables of the template, for example whether the model should think.
     """
 
     messages: list[dict[str, Any]]
@@ -57,10 +57,14 @@ class ChatPrompt(Struct, frozen=True, tag="chat", omit_defaults=True):
 
 
 class TextPrompt(Struct, frozen=True, tag="text"):
+    """A prompt as plain text."""
+
     text: str
 
 
 class TokenPrompt(Struct, frozen=True, tag="tokens"):
+    """A prompt as token ids."""
+
     token_ids: list[int]
 
 
@@ -68,7 +72,7 @@ Prompt = ChatPrompt | TextPrompt | TokenPrompt
 
 
 class CallSchema(Struct, frozen=True):
-    """A function that an answer may call. Its arguments keep to `parameters`, a JSON schema."""
+    """A function that an answer may call. Its arguments follow `parameters`, a JSON schema."""
 
     name: str
     parameters: dict[str, Any]
@@ -76,9 +80,9 @@ class CallSchema(Struct, frozen=True):
 
 
 class Constraint(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What an answer must be: JSON of this schema, or calls of these functions; with both, either of them.
+    """The form that an answer must have: JSON of this schema, calls of these functions, or with both, either.
 
-    Of a schema that is not meant strictly, keywords that no grammar can express are left out.
+    If a schema is not strict, keywords that no grammar can express are left out.
     """
 
     schema: dict[str, Any] | None = None
@@ -88,7 +92,7 @@ class Constraint(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Resume(Struct, frozen=True, kw_only=True):
-    """What a caller already has of one choice from a head that is gone: another one goes on behind it."""
+    """The part of one choice that a caller already has from a lost head. Another head continues behind it."""
 
     token_ids: list[int]
     characters: int
@@ -98,12 +102,12 @@ class GenerateRequest(Struct, frozen=True, kw_only=True):
     """One request for `n` independent continuations of one prompt.
 
     `resume` is empty, or has an entry for each choice. Only requests with the same `cache_salt` share cached
-    prefixes, so that nobody learns from the time of an answer what somebody else has asked. `speculate` lets the
-    head draft from the text where that pays; the answer is the same without. With `shows_markers` the text has the
-    special tokens that begin thoughts, channels and calls of tools, for whoever takes them apart. `is_retry` is
-    the controller's alone: what a lost head had begun has its place at the next one. What `yields` is here only
-    while nobody else is: its prompt goes round in small pieces, so that whoever comes waits for little, and it
-    spares what others have asked last.
+    prefixes. Otherwise a caller could learn from an answer's time what another caller has asked.
+    `speculate` lets the head draft from the text if that pays; the answer is the same without. With
+    `shows_markers` the text keeps the special tokens that begin thoughts, channels and tool calls, for a parser.
+    Only the controller sets `is_retry`: a request that a lost head had begun keeps its slot at the next one. A
+    request that `yields` runs only while no other request needs the ring. Its prompt goes round in small pieces,
+    so that new requests wait only briefly, and it spares the most recent cached prefixes.
     """
 
     id: str
@@ -121,7 +125,7 @@ class GenerateRequest(Struct, frozen=True, kw_only=True):
 
 
 class Alternative(Struct, frozen=True, array_like=True):
-    """A token that could have come, with its natural-log probability under the raw logits."""
+    """Another possible token, with its natural-log probability under the raw logits."""
 
     token_id: int
     logprob: float
@@ -129,9 +133,9 @@ class Alternative(Struct, frozen=True, array_like=True):
 
 
 class SampledToken(Struct, frozen=True, array_like=True):
-    """What the last stage returns for one row; log-probabilities only when asked for, `raw` by the head.
+    """The last stage's result for one row. Log-probabilities come only on request; the head fills in `raw`.
 
-    `raw` is the token's text in UTF-8, perhaps a part of a character only. With a `problem` there is no token: it
+    `raw` is the token's text in UTF-8, possibly only a part of a character. With a `problem` there is no token: it
     says why the sequence cannot go on.
     """
 
@@ -155,10 +159,10 @@ class Accepted(Struct, frozen=True, tag="accepted", omit_defaults=True):
 class TokenEvent(Struct, frozen=True, tag="token", omit_defaults=True):
     """Text that became certain; `finish` closes the choice.
 
-    `text` can be empty (half a character, text that may turn out to be a stop string) and can hold
-    several tokens' text at once. `tokens` has them with log-probabilities when these were asked for,
-    `token_ids` always: whoever holds them can have another head go on.
-    `completion_tokens` and `compute_ns` are the choice's totals so far, for whoever leaves early.
+    `text` can be empty (half a character, text that may turn out to be a stop string) and can hold several tokens'
+    text at once. `tokens` lists them with log-probabilities if these were requested, `token_ids` always: with them
+    another head can continue. `completion_tokens` and `compute_ns` are the choice's totals so far, for callers
+    that leave early.
     """
 
     choice: int
@@ -171,9 +175,9 @@ class TokenEvent(Struct, frozen=True, tag="token", omit_defaults=True):
 
 
 class Done(Struct, frozen=True, tag="done"):
-    """Every choice has finished. `compute_ns` is the stages' busy time that this request took.
+    """Every choice has finished. `compute_ns` is the stages' busy time for this request, in nanoseconds.
 
-    Of the prompt's tokens, `cached_tokens` were in the KV cache already.
+    Of the prompt's tokens, `cached_tokens` were already in the KV cache.
     """
 
     prompt_tokens: int

@@ -1,6 +1,6 @@
-"""Child processes run our own code: what lies in the folder that Millrace was started from is no part of it.
+"""The command and environment of child processes, which must run Millrace's own code.
 
-`python -m` looks in the working folder first, so that an `alembic.py` there would be run in place of the real one.
+`python -m` looks in the working folder first. An `alembic.py` there would be run in place of the real one.
 """
 
 import os
@@ -14,12 +14,12 @@ _ROOT = Path(cluster.__file__).parent.parent
 
 
 def command_of(module: str, *arguments: str) -> list[str]:
-    """For a child that runs a module of ours, in `environment`."""
+    """Return the command that runs one of our modules as a child, in `environment()`."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def environment() -> dict[str, str]:
-    """Ours, with the way to our packages where they are not installed but lie in a checkout."""
+    """Return this process's environment, with the path to our packages if they run from a checkout."""
     if str(_ROOT) in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
         return dict(os.environ)
     known = os.environ.get("PYTHONPATH")

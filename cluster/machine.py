@@ -12,7 +12,7 @@ TEXT_CHARACTERS_MAX = 200
 
 
 class Condition(Struct, frozen=True, kw_only=True):
-    """None stands for what this system does not tell."""
+    """The condition of a machine. None means that this system does not report the value."""
 
     on_battery: bool | None = None
     on_wifi: bool | None = None
@@ -21,7 +21,7 @@ class Condition(Struct, frozen=True, kw_only=True):
 
 
 class Speed(Struct, frozen=True):
-    """Seconds per million weights for steps of so many rows, in one precision; or why it cannot be used."""
+    """Seconds per million weights for steps of these numbers of rows, in one precision; or why it is unusable."""
 
     rows: tuple[int, ...] = ()
     seconds: tuple[float, ...] = ()
@@ -29,7 +29,7 @@ class Speed(Struct, frozen=True):
     reason: str = ""
 
     def per_million(self, rows: float) -> float:
-        """A line between the measured points; behind the last one as steep as before it."""
+        """Return seconds per million weights, on a line between the points and beyond the last one."""
         if rows <= self.rows[0] or len(self.rows) == 1:
             return self.seconds[0] * max(1.0, rows / self.rows[-1] if len(self.rows) == 1 else 1.0)
         right = min(bisect.bisect_left(self.rows, rows), len(self.rows) - 1)
@@ -39,16 +39,16 @@ class Speed(Struct, frozen=True):
 
 
 class Pace(Struct, frozen=True, kw_only=True):
-    """How fast a machine computes. Zeros and precisions that are not named have not been measured."""
+    """A machine's computing speed. Zeros and missing precisions have not been measured."""
 
     speeds: dict[str, Speed] = {}
-    # What each layer of a step costs before any arithmetic: calls, small kernels, waking threads.
+    # The cost of each layer of a step before any arithmetic: calls, small kernels, waking threads.
     dispatch_s: float = 0.0
     memory_bytes_per_s: float = 0.0
 
 
 class Device(Struct, frozen=True):
-    """Where a stage computes: "cpu", "cuda" or "mps"."""
+    """The device that computes a stage: "cpu", "cuda" or "mps"."""
 
     kind: str
     name: str
@@ -56,7 +56,7 @@ class Device(Struct, frozen=True):
 
 
 class Machine(Struct, frozen=True, kw_only=True):
-    """A node's own account of its machine; `memory_usable_bytes` already leaves the system its share.
+    """A node's own account of its machine. `memory_usable_bytes` already leaves the system its share.
 
     `pace` is empty until the machine has measured itself.
     """

@@ -1,7 +1,7 @@
-"""One request over as many heads as it takes: what its caller has by now, and what another head is asked for.
+"""One request over as many heads as it takes: what its caller has, and the request to the next head.
 
 head 1: Accepted  Token Token Token | lost
-head 2:                   Accepted    Token Token Done      asked with what head 1 had told
+head 2:                   Accepted    Token Token Done      its request holds what head 1 has sent
 caller: Accepted  Token Token Token   Token Token Done
 """
 
@@ -12,13 +12,13 @@ from msgspec.structs import replace
 from cluster.engine.seeds import fresh_seed
 from cluster.generation import Accepted, Done, GenerateRequest, GenerationEvent, Resume, TokenEvent
 
-# As many heads in a row may be lost with a request that gets no further: it may be what they are lost by.
+# A request that loses this many heads in a row without progress may be what breaks them.
 LOSSES_MAX = 3
 
 
 @dataclass(slots=True)
 class _Choice:
-    """What the caller has of one choice. `spent_ns` is what earlier heads' stages spent on it."""
+    """The part of one choice that the caller has. `spent_ns` is the time of earlier heads' stages."""
 
     token_ids: list[int] = field(default_factory=list)
     characters: int = 0
@@ -28,10 +28,10 @@ class _Choice:
 
 
 class ResumedRequest:
-    """Asks one head after the other and makes one stream of their answers."""
+    """Asks one head after the other, and joins their answers into one stream."""
 
     def __init__(self, request: GenerateRequest) -> None:
-        """The seed is fixed before the first try, so that every head draws the same tokens."""
+        """Fix the seed before the first try, so that every head draws the same tokens."""
         if not request.sampling.seed:
             request = replace(request, sampling=replace(request.sampling, seed=fresh_seed()))
         self._request = request
@@ -45,11 +45,14 @@ class ResumedRequest:
 
     @property
     def is_begun(self) -> bool:
-        """Whether the caller has seen something of the answer that it did not have before."""
+        """Tell whether the caller has received a new part of the answer."""
         return self._is_begun
 
     def next_try(self) -> GenerateRequest:
-        """What to ask the next head for. Its id is new: a head that still knows an earlier try is not confused."""
+        """Return the request for the next head.
+
+        Its id is new, so that a head with an earlier try is not confused.
+        """
         for choice in self._choices:
             choice.spent_ns = choice.compute_ns
         request = self._request
@@ -62,7 +65,7 @@ class ResumedRequest:
         return replace(request, resume=had, is_retry=any(choice.token_ids for choice in self._choices))
 
     def pass_on(self, event: GenerationEvent) -> GenerationEvent | None:
-        """The event as the caller should see it, None for what it has seen already."""
+        """Return the event as the caller should see it, or None if the caller has seen it already."""
         match event:
             case Accepted():
                 was_accepted, self._is_accepted = self._is_accepted, True
@@ -85,9 +88,9 @@ class ResumedRequest:
         return replace(event, compute_ns=choice.compute_ns)
 
     def note_loss(self, *, counts: bool) -> bool:
-        """The head that was asked will not answer; returns whether it had brought the caller any further.
+        """Note that the head will not answer. Return whether it had brought the caller any progress.
 
-        What `counts` is a head that was lost with the request, not one that has not taken it.
+        `counts` is true for a head that was lost with the request, not for one that did not accept it.
         """
         had_progressed, self._has_progressed = self._has_progressed, False
         self._idle_losses = 0 if had_progressed else self._idle_losses + counts

@@ -1,1 +1,1 @@
-"""One stage's arithmetic: weights, kernels, layers, keys and values, sampling. Needs torch."""
+"""One stage's arithmetic: weights, kernels, layers, KV cache, sampling. Needs torch."""

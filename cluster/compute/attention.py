@@ -21,9 +21,11 @@ _OverSlot = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
-    """One layer's attention. `layer` counts within the stage; `window` and `rope` choose among a batch's kinds,
-    no rope where positions are learned. A softcap of 0 is none; `sinks` [heads] take their share of attention
-    and give nothing."""
+    """One layer's attention. `layer` counts within the stage.
+
+    `window` and `rope` choose among a batch's kinds; learned positions have no rope. A softcap of 0 means none.
+    `sinks` [heads] take their share of attention and contribute nothing.
+    """
 
     layer: int
     heads: int
@@ -37,7 +39,10 @@ class AttentionShape:
 
 
 def attention(shape: AttentionShape, cache: KvCache, head_norm: Apply | None) -> Attend:
-    """`head_norm` normalizes queries and keys [rows, heads + kv_heads, head_dim] before they are rotated."""
+    """Return a layer's attention over `cache`.
+
+    `head_norm` normalizes queries and keys [rows, heads + kv_heads, head_dim] before they are rotated.
+    """
     heads, turning, head_dim = shape.heads, shape.heads + shape.kv_heads, shape.head_dim
     layer, window, rope = shape.layer, shape.window, shape.rope
     write = cache.write
@@ -74,8 +79,8 @@ def _fused(shape: AttentionShape) -> _OverSlot:
     def over_slot(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         count = queries.shape[0]
         if count == 1:
-            # The query heads that share a key-value head become query rows of it: on CPUs this is 2 times (fp32)
-            # to 20 times (bf16) faster than letting the kernel repeat keys and values.
+            # The query heads that share a key-value head become query rows of it. On CPUs this is 2 times (fp32)
+            # to 20 times (bf16) faster than a kernel that repeats keys and values.
             folded = queries.reshape(1, kv_heads, group, head_dim)
             return sdpa(folded, keys.unsqueeze(0), values.unsqueeze(0), scale=scale).reshape(1, -1)
         split = queries.view(count, kv_heads, group, head_dim).permute(1, 2, 0, 3)
@@ -93,12 +98,12 @@ def _fused(shape: AttentionShape) -> _OverSlot:
 
 
 def _weighed_by_hand(shape: AttentionShape) -> _OverSlot:
-    """For what torch's fused attention has not: capped scores, and sinks."""
+    """Return attention with features that torch's fused attention lacks: capped scores, and sinks."""
     group, scale, softcap = shape.heads // shape.kv_heads, shape.scale, shape.softcap
     sinks = None if shape.sinks is None else shape.sinks.float().view(shape.kv_heads, group, 1, 1)
 
     def weigh(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, sink: Tensor | None) -> Tensor:
-        """Queries [kv_heads, group, count, dim] over keys and values [kv_heads, seen, dim]."""
+        """Return attention of queries [kv_heads, group, count, dim] over keys and values [kv_heads, seen, dim]."""
         folded = queries.reshape(queries.shape[0], -1, queries.shape[-1])
         scores = torch.bmm(folded, keys.mT).float().mul_(scale).view(*queries.shape[:-1], -1)
         if softcap:

@@ -1,4 +1,4 @@
-"""One step's rows laid out: which rows belong to which slot, what they see of it, and how they are rotated."""
+"""The layout of one step's rows: the slot of each row, the positions that it attends to, and its rotation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Up to so many rows of one sequence, its grouped query heads become rows of their key-value head and read the keys
-# once for all; longer chunks compute so much that reading again is free, and a mask as large as the group is not.
+# Up to this many rows of one sequence, its grouped query heads become rows of their key-value head and read the
+# keys once for all. Longer chunks compute enough to make another read free, and a mask as large as the group is
+# not.
 FOLDED_ROWS = 16
 
 
@@ -15,9 +16,10 @@ FOLDED_ROWS = 16
 class RowGroup:
     """Rows that are positions [start, start + count) of one slot.
 
-    For each kind of window: the first position that any of the rows sees, and an additive mask over positions
-    from there on, None for a single row. Masks of up to FOLDED_ROWS rows are repeated for each query head that
-    shares a key-value head.
+    `firsts` and `masks` have an entry for each kind of window. The first is the first position that any of the
+    rows attends to. The mask is additive, over the positions from there on: [count, start + count - first], or
+    None for a single row. Masks of up to FOLDED_ROWS rows are repeated for each query head that shares a key-value
+    head.
     """
 
     slot: int
@@ -29,8 +31,11 @@ class RowGroup:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A step's row groups, one behind the other; `turns` has the rows' rotations for each kind of rope, `learned`
-    their positions where these are a table's rows."""
+    """A step's row groups, one behind the other.
+
+    `turns` has the rows' rotations [rows, 1, head_dim / 2] for each kind of rope. `learned` has their learned
+    positions [rows, hidden], or None.
+    """
 
     groups: tuple[RowGroup, ...]
     counts: list[int]
@@ -39,8 +44,12 @@ class Batch:
 
 
 class Layout:
-    """Lays out steps. `windows`: the kinds of windows that layers have, 0 for none; `repeats`: query heads that
-    share a key-value head; `ropes` and `positions`: tables by position that rows look themselves up in."""
+    """Lays out steps.
+
+    `windows` are the kinds of windows that layers have, 0 for none. `repeats` is the number of query heads that
+    share a key-value head. `ropes` [positions, 1, head_dim / 2] and `positions` [positions, hidden] are tables in
+    which rows look up their position.
+    """
 
     def __init__(
         self,
@@ -59,6 +68,7 @@ class Layout:
         self._device = device
 
     def batch(self, slots: Sequence[int], starts: Sequence[int], counts: Sequence[int]) -> Batch:
+        """Return the layout of one step: group i is positions starts[i] to starts[i] + counts[i] of slots[i]."""
         groups = []
         for slot, start, count in zip(slots, starts, counts, strict=True):
             firsts = tuple(max(0, start + 1 - window) if window else 0 for window in self._windows)
@@ -74,7 +84,7 @@ class Layout:
         return Batch(tuple(groups), list(counts), tuple(rope[where] for rope in self._ropes), learned)
 
     def _where(self, starts: Sequence[int], counts: Sequence[int]) -> slice | Tensor:
-        """The rows' positions."""
+        """Return the rows' positions, as a slice or as indices [rows]."""
         if len(starts) == 1:
             return slice(starts[0], starts[0] + counts[0])
         spans = zip(starts, counts, strict=True)
@@ -82,7 +92,7 @@ class Layout:
         return torch.tensor(positions, device=self._device)
 
     def _mask(self, start: int, count: int, first: int, window: int) -> Tensor:
-        """[count, start + count - first], or as many times over as query heads share a key-value head."""
+        """Return a mask [count, start + count - first], repeated if query heads share a key-value head."""
         rows = torch.arange(start, start + count, device=self._device)[:, None]
         positions = torch.arange(first, start + count, device=self._device)
         hidden = positions > rows

@@ -17,7 +17,7 @@ from cluster.models.model_card import Precision
 from cluster.models.model_config import ModelConfig
 
 LoadTensor = Callable[[str], Tensor | None]
-"""A tensor by its name behind the checkpoint's root; None when the files have none."""
+"""Loads a tensor by its name behind the checkpoint's root; None if the files have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,13 @@ class _Layer:
 
 
 class BertEncoder:
-    """Rows [rows, hidden] of texts that lie one behind the other; each sees itself and nothing else."""
+    """Encodes packed texts, one behind the other, as rows [rows, hidden]. Each text attends only to itself."""
 
     def __init__(self, config: dict[str, Any], load: LoadTensor, precision: Precision) -> None:
-        """`load` gives floats on the device to compute on. Raises ModelUnsupported, ModelInvalid."""
+        """Load the encoder. `load` gives floats on the computing device.
+
+        Raise ModelUnsupported or ModelInvalid.
+        """
         family = BERT_FAMILIES[str(config.get("model_type"))]
         read = ModelConfig(
             config, aliases=family.aliases, defaults={"hidden_act": "gelu", "layer_norm_eps": 1e-12}
@@ -42,7 +45,9 @@ class BertEncoder:
         refuse_variants(config)
         activation = ACTIVATIONS.get(read.get("hidden_act"))
         if activation not in ("gelu", "gelu_tanh"):
-            raise ModelUnsupported(f"config.json: {read.name('hidden_act')} {read.get('hidden_act')!r}, only gelu")
+            raise ModelUnsupported(
+                f"config.json: {read.name('hidden_act')} {read.get('hidden_act')!r} is not supported, only gelu"
+            )
         self._approximate = "tanh" if activation == "gelu_tanh" else "none"
         self._heads = read.count("num_attention_heads")
         self._epsilon = read.number("layer_norm_eps")
@@ -52,7 +57,7 @@ class BertEncoder:
         self._words = self._need("embeddings.word_embeddings.weight")
         self._positions = self._need("embeddings.position_embeddings.weight")
         kinds = load("embeddings.token_type_embeddings.weight")
-        if kinds is not None:  # One text at a time is always of the first kind.
+        if kinds is not None:  # Texts are encoded one at a time, so they are always of the first kind.
             self._positions = self._positions + kinds[0]
         self._embedding_norm = self._norm("embeddings.LayerNorm")
         self._layers = [self._layer(family, family.layer.format(at)) for at in range(read.layers())]
@@ -60,7 +65,10 @@ class BertEncoder:
         self.vocabulary = len(self._words)
 
     def forward(self, token_ids: Tensor, counts: list[int]) -> Tensor:
-        """Last hidden rows of packed token ids [rows], of which `counts[i]` belong to text i."""
+        """Return the last hidden rows [rows, hidden] of packed token ids [rows].
+
+        `counts[i]` of the ids belong to text i.
+        """
         places = torch.cat([torch.arange(count) for count in counts]) + self._position_begin
         rows = F.embedding(token_ids, self._words) + F.embedding(places.to(token_ids.device), self._positions)
         rows = self._embedding_norm(rows)

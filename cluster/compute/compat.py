@@ -1,8 +1,8 @@
-"""The compatibility path: any causal model of transformers, of which one stage's layers exist and run.
+"""The compatibility path: any causal model of transformers, of which only one stage's layers exist and run.
 
-The model's own forward code runs from its first line, on one packed row of tokens. Before the stage's first layer
-the rows that came from upstream take the place of what that code has made; behind its last layer they leave. So
-rotary embeddings, scales and whatever else a family computes on the way need no code here.
+The model's own forward code runs from its first line, on one packed row of tokens. Before the stage's first layer,
+the rows from upstream replace what that code has made; they leave behind the stage's last layer. So rotary
+embeddings, scales and other family-specific steps need no code here.
 """
 
 from collections.abc import Sequence
@@ -25,9 +25,10 @@ from cluster.models.stage_spec import StageSpec
 def load(
     card: ModelCard, manifest: Manifest, spec: StageSpec, read: ReadTensor, device: torch.device
 ) -> "CompatModel":
-    """Load a stage's layers and try them.
+    """Load a stage's layers and run them once as a test.
 
-    Raises ModelUnsupported for what transformers or our attention cannot run, WeightsMismatch and ModelInvalid.
+    Raise ModelUnsupported for what transformers or our attention cannot run; raise WeightsMismatch or ModelInvalid
+    for wrong files.
     """
     dtype = row_dtype(spec.precision, device)
     model = build(manifest.config, dtype)
@@ -67,7 +68,7 @@ class CompatModel:
         setattr(parent, name, nn.ModuleList(held))
 
     def batch(self, slots: Sequence[int], starts: Sequence[int], counts: Sequence[int]) -> Batch:
-        """Lay out one step, reserving cache room for its rows."""
+        """Lay out one step and reserve cache room for its rows."""
         offsets, rows = [], 0
         for slot, start, count in zip(slots, starts, counts, strict=True):
             self.cache.reserve(slot, start + count)
@@ -79,11 +80,12 @@ class CompatModel:
         return Batch(list(slots), list(starts), list(counts), offsets, positions.to(self._device))
 
     def embed(self, token_ids: Tensor) -> Tensor:
+        """Return rows [rows, hidden] of token ids [rows], on the first stage."""
         rows: Tensor = self._model.get_input_embeddings()(token_ids.long())
         return rows
 
     def forward(self, rows: Tensor, batch: Batch) -> Tensor:
-        """Rows [rows, hidden] after this stage's layers; the cache then holds theirs."""
+        """Return rows [rows, hidden] after this stage's layers, which store their keys and values in the cache."""
         self._desk.begin(batch)
         self._flow.rows = rows.unsqueeze(0)
         try:
@@ -95,7 +97,7 @@ class CompatModel:
         raise AssertionError("the stage's last layer never ran")
 
     def logits(self, rows: Tensor) -> Tensor:
-        """Next-token logits [rows, vocabulary] of rows that have passed the last layer."""
+        """Return next-token logits [rows, vocabulary] of rows [rows, hidden] behind the last layer."""
         self._flow.rows = rows.unsqueeze(0)
         self._flow.is_over = True
         try:
@@ -107,9 +109,9 @@ class CompatModel:
         return logits
 
     def try_out(self) -> None:
-        """Send one token through, so that what does not fit our attention is refused now and by name.
+        """Run one token, so that a model that does not fit our attention is refused now and by name.
 
-        Raises ModelUnsupported.
+        Raise ModelUnsupported.
         """
         slot = self._spec.slots
         try:
@@ -144,11 +146,11 @@ class CompatModel:
 
 
 def _take_latents(attention: Any) -> tuple[Tensor, Tensor]:
-    """Have multi-head latent attention hand us latents instead of every head's keys and values.
+    """Make multi-head latent attention pass latents instead of every head's keys and values.
 
-    Keys are latents with their rotary part behind, values the latents: q . (U c) = (q U) . c, and the outputs'
-    projection is applied once per query instead of once per cached token (DeepSeek-V2, arXiv:2405.04434, 2.1).
-    Returns the projections ([heads, nope, rank], [heads, value, rank]).
+    Keys are latents with their rotary part behind, values are the latents: q . (U c) = (q U) . c. The projection
+    of the outputs is applied once per query instead of once per cached token (DeepSeek-V2, arXiv:2405.04434, 2.1).
+    Return the projections ([heads, nope, rank], [heads, value, rank]).
     """
     nope, value = attention.qk_nope_head_dim, attention.v_head_dim
     up = attention.kv_b_proj.weight.view(-1, nope + value, attention.kv_lora_rank)
@@ -158,7 +160,7 @@ def _take_latents(attention: Any) -> tuple[Tensor, Tensor]:
 
 
 class _Flow:
-    """Where the stage's rows enter the model's own loop over its layers, and where they leave it."""
+    """The points at which the stage's rows enter and leave the model's own loop over its layers."""
 
     def __init__(self, *, first: int, end: int, layers: int) -> None:
         self.first, self.end, self.layers = first, end, layers
@@ -169,14 +171,14 @@ class _Flow:
 
 
 class _Left(Exception):
-    """The stage's last layer has run: what the model would do with its rows is other stages' work."""
+    """The stage's last layer has run. What the model would do with its rows is other stages' work."""
 
     def __init__(self, rows: Tensor) -> None:
         self.rows = rows
 
 
 class _Layer(nn.Module):
-    """A layer of this stage, or the empty place of another stage's."""
+    """A layer of this stage, or the empty place of another stage's layer."""
 
     def __init__(self, inner: nn.Module, number: int, flow: _Flow) -> None:
         super().__init__()
@@ -205,5 +207,5 @@ class _Layer(nn.Module):
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)
-        except AttributeError:  # Models look at their layers' own attributes, whose kind each is for example.
+        except AttributeError:  # Models read attributes of their layers, for example the kind of each.
             return getattr(super().__getattr__("inner"), name)

@@ -19,12 +19,15 @@ _HARMLESS = (
     | frozenset(("position_ids", "cache_position", "position_embeddings", "logits_to_keep"))
     | frozenset(("output_attentions", "output_hidden_states"))
 )
-"""Arguments that layers pass along and that say nothing new: steps know their positions and have no dropout."""
+"""Arguments that layers pass along without new information: steps know their positions and have no dropout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Packed row groups of one step: group i is rows [offsets[i], offsets[i] + counts[i]) of slot slots[i]."""
+    """Packed row groups of one step: group i is rows [offsets[i], offsets[i] + counts[i]) of slot slots[i].
+
+    `positions` [rows] are the rows' positions.
+    """
 
     slots: list[int]
     starts: list[int]
@@ -39,18 +42,22 @@ class Batch:
 
 @dataclass(slots=True)
 class Desk:
-    """What a stage's attention modules share: the cache, the step that runs, and masks made for it."""
+    """The shared state of a stage's attention modules: the cache, the running step, and its masks."""
 
     cache: KvCache
     batch: Batch | None = None
     masks: dict[tuple[int, int, int], Tensor] = field(default_factory=dict)
 
     def begin(self, batch: Batch) -> None:
+        """Set the running step, and drop the masks of the previous one."""
         self.batch = batch
         self.masks.clear()
 
     def mask(self, start: int, count: int, window: int, like: Tensor) -> Tensor:
-        """Additive mask [count, start + count]: nobody sees what is later, or `window` and more tokens ago."""
+        """Return an additive mask [count, start + count].
+
+        It hides later positions, and positions `window` or more tokens ago.
+        """
         key = (start, count, window)
         if key not in self.masks:
             queries = torch.arange(start, start + count, device=like.device)[:, None]
@@ -65,10 +72,10 @@ class Desk:
 
 @dataclass(slots=True)
 class Seat:
-    """One layer's place: `index` counts within the stage, `window` is 0 where a layer sees everything.
+    """One layer's place. `index` counts within the stage; `window` is 0 if the layer attends to everything.
 
-    `latent` holds an MLA layer's up-projections ([heads, nope, rank], [heads, value, rank]): such a layer keeps
-    one latent per token, and its queries and outputs pass through these instead of every cached token.
+    `latent` holds an MLA layer's up-projections ([heads, nope, rank], [heads, value, rank]). Such a layer keeps
+    one latent per token. Its queries and outputs pass through the projections instead of every cached token.
     """
 
     desk: Desk
@@ -90,9 +97,10 @@ def attend(
     s_aux: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """query [1, heads, rows, key_dim], key and value [1, kv_heads, rows, dim] to [1, rows, heads, value_dim].
+    """Return the attention [1, rows, heads, value_dim] of one layer.
 
-    Raises ModelUnsupported for an argument that would change the result and is not known here.
+    `query` is [1, heads, rows, key_dim], `key` and `value` are [1, kv_heads, rows, dim]. Raise ModelUnsupported
+    for an unknown argument that would change the result.
     """
     seat: Seat = module.seat
     batch = seat.desk.batch
@@ -133,7 +141,7 @@ _Weigh = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
 def _folded(
     queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float, weigh: _Weigh
 ) -> Tensor:
-    """Query heads that share a key-value head become more query rows of it; [heads, count, value_dim]."""
+    """Fold query heads that share a key-value head into its query rows. Return [heads, count, value_dim]."""
     heads, count, _ = queries.shape
     group = heads // keys.shape[0]
     folded = queries.reshape(keys.shape[0], group * count, -1)
@@ -149,7 +157,7 @@ def _plain(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, s
 
 
 def _special(softcap: float | None, sinks: Tensor | None) -> _Weigh:
-    """Attention with capped scores, and with a sink per head that takes weight and gives nothing."""
+    """Return attention with capped scores, and with a sink per head that takes weight and contributes nothing."""
 
     def weigh(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float) -> Tensor:
         scores = torch.bmm(queries, keys.transpose(1, 2)) * scale
@@ -168,6 +176,6 @@ def _special(softcap: float | None, sinks: Tensor | None) -> _Weigh:
 
 
 def _into_latent(queries: Tensor, up: Tensor) -> Tensor:
-    """Queries [heads, rows, nope + rope] in the latents' space: [heads, rows, rank + rope]."""
+    """Return queries [heads, rows, nope + rope] in the latents' space: [heads, rows, rank + rope]."""
     nope = up.shape[1]
     return torch.cat((torch.bmm(queries[..., :nope], up), queries[..., nope:]), -1)

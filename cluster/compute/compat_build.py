@@ -20,7 +20,7 @@ from cluster.models.stage_spec import StageSpec
 
 
 def build(config: dict[str, Any], dtype: torch.dtype) -> Any:
-    """The model without any weights. Raises ModelUnsupported, naming what is missing."""
+    """Return the model without any weights. Raise ModelUnsupported, naming what is missing."""
     try:
         import transformers
         from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
@@ -51,7 +51,7 @@ def build(config: dict[str, Any], dtype: torch.dtype) -> Any:
 
 
 def find_layers(model: Any, layers: int) -> tuple[nn.Module, str]:
-    """The module that holds the list of layers, and the list's name. Raises ModelUnsupported."""
+    """Return the module that holds the list of layers, and the list's name. Raise ModelUnsupported."""
     for parent in model.modules():
         for name, child in parent.named_children():
             if isinstance(child, nn.ModuleList) and len(child) == layers:
@@ -62,9 +62,9 @@ def find_layers(model: Any, layers: int) -> tuple[nn.Module, str]:
 def load_weights(
     model: Any, card: ModelCard, manifest: Manifest, spec: StageSpec, read: ReadTensor, device: torch.device
 ) -> None:
-    """Give the stage's layers and ends their weights, one layer at a time, packed at the pinned precision.
+    """Load the weights of the stage's layers and ends, one layer at a time, packed at the pinned precision.
 
-    Raises WeightsMismatch when bytes are not the pinned ones, ModelInvalid when tensors are missing.
+    Raise WeightsMismatch if bytes differ from the manifest, ModelInvalid if tensors are missing.
     """
     check_names(card, manifest)
     parent, name = find_layers(model, card.layers)
@@ -120,20 +120,24 @@ def _verified(name: str, manifest: Manifest, read: ReadTensor) -> Tensor:
 
 
 def _unblocked(weight: Tensor, scales: Tensor) -> Tensor:
-    """FP8 weights [out, in] times the scale of each block; blocks are 128 by 128 but for the last ones."""
+    """Return FP8 weights [out, in] times the scale of each block.
+
+    `scales` is [out / 128, in / 128], rounded up: blocks are 128 by 128, except for the last ones.
+    """
     size = 128
     rows = scales.repeat_interleave(size, 0)[: weight.shape[0]]
     return weight.mul_(rows.repeat_interleave(size, 1)[:, : weight.shape[1]])
 
 
 class PackedLinear(nn.Module):
-    """A projection of ours in the place of transformers'."""
+    """One of our packed projections in place of transformers'. It takes and returns rows [..., features]."""
 
     def __init__(self, linear: Linear) -> None:
         super().__init__()
         self._linear = linear
 
     def forward(self, rows: Tensor) -> Tensor:
+        """Return rows [..., out] of rows [..., in]."""
         packed = self._linear(rows.reshape(-1, rows.shape[-1]))
         return packed.view(*rows.shape[:-1], self._linear.out_features)
 
@@ -153,11 +157,11 @@ def _finish(layer: nn.Module, precision: Precision, name: str) -> None:
 def _require(module: nn.Module, name: str) -> None:
     missing = [parameter for parameter, value in module.named_parameters() if value.is_meta]
     if missing:
-        raise ModelInvalid(f"{name} lacks the tensor of {missing[0]} that its config.json calls for")
+        raise ModelInvalid(f"{name} lacks the tensor of {missing[0]}, which its config.json requires")
 
 
 def _compute_buffers(model: Any, layers: nn.ModuleList, mine: range, device: torch.device) -> None:
-    """Buffers that no file holds (frequencies of rotary embeddings and the like) are computed anew."""
+    """Compute buffers that no file holds, such as the frequencies of rotary embeddings."""
     foreign = {
         id(module) for number, layer in enumerate(layers) if number not in mine for module in layer.modules()
     }

@@ -13,9 +13,9 @@ EXPERTS = "millrace"
 
 
 def run_experts(module: Any, rows: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-    """rows [n, hidden] through the experts `chosen` [n, k], each answer times its weight [n, k], summed.
+    """Return rows [n, hidden] after the experts `chosen` [n, k], each times its weight [n, k], summed.
 
-    Only the rows routed to an expert are computed by it.
+    Each expert computes only the rows that are routed to it.
     """
     summed = torch.zeros_like(rows)
     for expert in torch.unique(chosen).tolist():
@@ -40,14 +40,14 @@ def _times(module: Any, name: str, expert: int, rows: Tensor) -> Tensor:
 
 
 def _of_expert(module: Any, name: str, expert: int) -> tuple[Tensor, Tensor | None]:
-    """One expert's matrix [out, in] and bias [out]."""
+    """Return one expert's matrix [out, in] and bias [out]."""
     weight: Tensor = getattr(module, name)[expert]
     bias: Tensor | None = getattr(module, f"{name}_bias")[expert] if module.has_bias else None
     return (weight.T if module.is_transposed else weight), bias
 
 
 def is_stacked(module: nn.Module) -> bool:
-    """Whether this holds all experts of a layer as transformers stacks them."""
+    """Tell whether this module holds all experts of a layer as transformers stacks them."""
     return hasattr(module, "is_transposed") and isinstance(getattr(module, "down_proj", None), nn.Parameter)
 
 

@@ -1,4 +1,4 @@
-"""The fast path: the decoder layers that one stage holds, over packed rows, and the cache they fill."""
+"""The fast path: the decoder layers of one stage, over packed rows, and the cache that they fill."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _Layer = Callable[[Tensor, Batch], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One layer, ready to apply; None for what its family lacks."""
+    """One layer, ready to apply; None for parts that its family lacks. `sinks` is [heads]."""
 
     input_norm: Apply
     qkv: Linear
@@ -36,7 +36,10 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class StageWeights:
-    """What one stage holds: `embedding` and learned `positions` on the first, `final_norm`, `head` on the last."""
+    """The weights of one stage. The first stage has `embedding`, the last one `final_norm` and `head`.
+
+    `embedding` is [vocabulary, hidden]; learned `positions` are [positions, hidden], on the first stage only.
+    """
 
     layers: list[LayerWeights]
     embedding: Tensor | None
@@ -101,19 +104,19 @@ class Decoder:
         ]
 
     def batch(self, slots: Sequence[int], starts: Sequence[int], counts: Sequence[int]) -> Batch:
-        """Lay out one step, reserving cache room for its rows."""
+        """Lay out one step and reserve cache room for its rows."""
         for slot, start, count in zip(slots, starts, counts, strict=True):
             self.cache.reserve(slot, start + count)
         return self._layout.batch(slots, starts, counts)
 
     def embed(self, token_ids: Tensor) -> Tensor:
-        """Rows [rows, hidden] of token ids [rows], on the first stage."""
+        """Return rows [rows, hidden] of token ids [rows], on the first stage."""
         assert self._weights.embedding is not None
         rows = F.embedding(token_ids, self._weights.embedding).to(self.row_dtype)
         return rows if self._embedding_scale == 1.0 else rows * self._embedding_scale
 
     def forward(self, rows: Tensor, batch: Batch) -> Tensor:
-        """Rows [rows, hidden] after this stage's layers; the cache then holds theirs."""
+        """Return rows [rows, hidden] after this stage's layers, which store their keys and values in the cache."""
         if batch.learned is not None:
             rows = rows + batch.learned
         for layer in self._layers:
@@ -121,7 +124,7 @@ class Decoder:
         return rows
 
     def logits(self, rows: Tensor) -> Tensor:
-        """Next-token logits [rows, vocabulary] of rows that have passed the last layer."""
+        """Return next-token logits [rows, vocabulary] of rows [rows, hidden] behind the last layer."""
         assert self._weights.final_norm is not None
         assert self._weights.head is not None
         logits = self._weights.head(self._weights.final_norm(rows))

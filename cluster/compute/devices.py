@@ -1,4 +1,4 @@
-"""What a process of a node computes on: the machine's GPU where torch finds one."""
+"""The device that a node's process computes on: the machine's GPU if torch finds one."""
 
 import torch
 
@@ -6,7 +6,7 @@ from cluster.machine import Device
 
 
 def pick_device() -> tuple[torch.device, Device | None]:
-    """The device for torch, and what the machine is to tell of it; None for the CPU, which the probe describes."""
+    """Return the device for torch, and its description; None for the CPU, which the probe describes."""
     if torch.cuda.is_available():
         free_bytes, _ = torch.cuda.mem_get_info()
         return torch.device("cuda"), Device("cuda", torch.cuda.get_device_name(), free_bytes)

@@ -1,4 +1,4 @@
-"""Embedding models on one node: texts in, one vector each out, as the model's sentence-transformers files say."""
+"""Embedding models on one node: one vector for each text, as the model's sentence-transformers files say."""
 
 import hashlib
 from collections.abc import Sequence
@@ -27,9 +27,9 @@ from cluster.models.stage_spec import StageSpec
 from cluster.models.store import open_source
 from cluster.plans.plan import BLOCK_TOKENS
 
-# Rows of one pass: enough to keep matrices busy, few enough for the rows' own memory to stay small.
+# Rows of one pass: enough to keep matrix units busy, few enough for the rows' own memory to stay small.
 _ROWS_MAX = 2048
-# Texts of one pass, each of which takes whole blocks of keys and values.
+# Texts of one pass, each of which takes whole blocks of the KV cache.
 _TEXTS_MAX = 64
 
 
@@ -57,7 +57,7 @@ class Embedder:
     def load(cls, folder: Path, device: torch.device, precision: Precision = "fp32") -> "Embedder":
         """Load a folder of the BERT family or of a causal model that pools its last token.
 
-        Raises ModelNotFound, ModelUnsupported and ModelInvalid, naming what is wrong.
+        Raise ModelNotFound, ModelUnsupported or ModelInvalid, naming what is wrong.
         """
         recipe = find_recipe(folder, read_config(folder))
         return cls.open(str(folder), read_manifest(folder, folder.name), recipe, device, precision)
@@ -66,7 +66,7 @@ class Embedder:
     def open(
         cls, source: str, manifest: Manifest, recipe: Recipe, device: torch.device, precision: Precision = "fp32"
     ) -> "Embedder":
-        """Load from a folder or a node's copy of one. Raises ModelError and its kinds."""
+        """Load from a folder or a node's copy of one. Raise ModelError and its kinds."""
         check_family(manifest.config)
         encoder: _Encoder
         if manifest.config.get("model_type") in BERT_FAMILIES:
@@ -77,20 +77,21 @@ class Embedder:
 
     @property
     def dimensions(self) -> int:
+        """The length of the model's vectors."""
         return self._encoder.hidden
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids with the model's special tokens."""
+        """Return the token ids of each text, with the model's special tokens."""
         return [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts))]
 
     def check(self, token_ids: list[list[int]]) -> None:
-        """Whether `embed` takes them. Raises ContextLengthExceeded, RequestInvalid."""
+        """Raise ContextLengthExceeded or RequestInvalid if `embed` does not take these tokens."""
         check_tokens(token_ids, self.tokens_max, self._encoder.vocabulary)
 
     def embed(self, token_ids: list[list[int]]) -> Tensor:
-        """Vectors [n, dimensions] in fp32 on the CPU, in the order given.
+        """Return vectors [texts, dimensions] in fp32 on the CPU, in the given order.
 
-        Raises ContextLengthExceeded, RequestInvalid.
+        Raise ContextLengthExceeded or RequestInvalid.
         """
         self.check(token_ids)
         vectors = torch.empty(len(token_ids), self.dimensions)
@@ -100,7 +101,7 @@ class Embedder:
         return self._finish(vectors)
 
     def cut(self, vector: Tensor, dimensions: int) -> Tensor:
-        """The first `dimensions` of a vector, normalized again where the model's are."""
+        """Return the first `dimensions` values of a vector [hidden], normalized again if the recipe normalizes."""
         return vector if dimensions == len(vector) else self._finish(vector[:dimensions])
 
     def _finish(self, vectors: Tensor) -> Tensor:
@@ -120,7 +121,10 @@ class Embedder:
 
 
 def _batches(lengths: list[int]) -> list[list[int]]:
-    """Indices of texts that go together, alike in length: _TEXTS_MAX of _ROWS_MAX rows, or one longer text."""
+    """Return indices of texts to compute together, alike in length.
+
+    A batch has up to _TEXTS_MAX texts and _ROWS_MAX rows, or one longer text.
+    """
     batches: list[list[int]] = []
     rows = 0
     for at in sorted(range(len(lengths)), key=lengths.__getitem__):
@@ -152,7 +156,7 @@ def _load_bert(source: str, manifest: Manifest, device: torch.device, precision:
 
 
 def _pinned(name: str, entry: TensorEntry, content: bytearray) -> bytearray:
-    """Raises WeightsMismatch for other bytes than the manifest's."""
+    """Return the bytes. Raise WeightsMismatch if they differ from the manifest."""
     found = hashlib.sha256(content).hexdigest()
     if found != entry.sha256:
         raise WeightsMismatch(name, entry.sha256, found)
@@ -160,12 +164,12 @@ def _pinned(name: str, entry: TensorEntry, content: bytearray) -> bytearray:
 
 
 class CausalEncoder:
-    """A causal decoder of the fast path whose rows, behind the final norm, are what is pooled."""
+    """A causal decoder of the fast path. The rows behind its final norm are pooled."""
 
     def __init__(
         self, source: str, manifest: Manifest, device: torch.device, precision: Precision, tokens_max: int
     ) -> None:
-        # Such files often have no output head: with the embedding in its place none is looked for.
+        # Such files often have no output head: the embedding takes its place, so that none is needed.
         card = replace(read_card(manifest.config), tied_embeddings=True)
         self.hidden = card.hidden
         self.vocabulary = card.vocabulary
@@ -194,7 +198,10 @@ class CausalEncoder:
         self._final_norm = weights.final_norm
 
     def forward(self, token_ids: Tensor, counts: list[int]) -> Tensor:
-        """Last hidden rows of packed token ids [rows], of which `counts[i]` belong to text i."""
+        """Return the last hidden rows [rows, hidden] of packed token ids [rows].
+
+        `counts[i]` of the ids belong to text i.
+        """
         slots = list(range(len(counts)))
         try:
             batch = self._decoder.batch(slots, [0] * len(counts), counts)

@@ -1,4 +1,4 @@
-"""The part of a layer that sees each row alone: a gated or plain MLP, or a mixture of such experts."""
+"""The part of a layer that treats each row alone: a gated or plain MLP, or a mixture of such experts."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,6 +12,8 @@ from cluster.models.family import Activation
 
 
 def feed_forward(gate_up: Linear, down: Linear, activate: Apply) -> Apply:
+    """Return an MLP: rows [rows, hidden] to rows of the same shape."""
+
     def apply(rows: Tensor) -> Tensor:
         return down(activate(gate_up(rows)))
 
@@ -19,8 +21,9 @@ def feed_forward(gate_up: Linear, down: Linear, activate: Apply) -> Apply:
 
 
 def activation(kind: Activation, *, gated: bool, alpha: float = 1.0, limit: float = 0.0) -> Apply:
-    """What stands between the two matrices. Gated: [rows, 2 * width], gates before ups, to [rows, width].
+    """Return the function between the two matrices.
 
+    If gated, it maps [rows, 2 * width], gates before ups, to [rows, width]; otherwise it keeps the shape.
     "clamped_swiglu" is GPT-OSS's: up + 1, a sigmoid sharpened by `alpha`, both sides cut off at `limit`.
     """
     if kind == "clamped_swiglu":
@@ -53,10 +56,11 @@ def _bend(kind: Activation) -> Callable[[Tensor], Tensor]:
 def mixture(
     router: Tensor, router_bias: Tensor | None, experts: Sequence[Apply], per_token: int, *, normalized: bool
 ) -> Apply:
-    """Each row through the `per_token` experts that the router (fp32 [experts, hidden]) likes best.
+    """Return a mixture that sends each row through the router's `per_token` best experts.
 
-    Weights are the router's softmax; `normalized` ones add up to 1. Each expert computes the rows that visit it
-    and no others. A row's results are added in the experts' order, so that its company does not change its bits.
+    `router` is fp32 [experts, hidden], `router_bias` is [experts]. Weights are the router's softmax; `normalized`
+    ones add up to 1. Each expert computes only the rows that visit it. A row's results are added in the experts'
+    order, so that other rows do not change its bits.
     """
 
     def apply(rows: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Matrices whose weights keep a floating-point format, each laid out the way its fastest kernel wants it."""
+"""Matrices whose weights keep a floating-point format, each laid out for its fastest kernel."""
 
 import torch
 import torch.nn.functional as F
@@ -8,15 +8,15 @@ from cluster.compute.fused import HalfRows, fuse
 from cluster.compute.quantize import chunks
 
 _HALF_PEAK = 2.0**15
-# What fp16 loses below this share of the largest weight cannot be seen in an fp32 sum.
+# Losses of fp16 below this share of the largest weight are invisible in an fp32 sum.
 _INVISIBLE = 2.0**-32
 
 
 def pack_float(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> "Dense | Reordered | HalfHeld":
-    """A matrix computed in `dtype`, on the weight's device.
+    """Pack weight [out, in] and bias [out] for computing in `dtype`, on the weight's device.
 
-    On x86, fp32 weights that fp16 can hold without loss are held so and widened in registers: arithmetic and
-    results are those of fp32 at half the memory traffic. Weights that come from bf16 or fp16 files are such.
+    On x86, fp32 weights that fp16 can hold without loss are stored so and widened in registers. Arithmetic and
+    results are those of fp32 at half the memory traffic. Weights from bf16 or fp16 files are of this kind.
     """
     if weight.device.type != "cpu":
         return Dense(weight, bias, dtype)
@@ -28,7 +28,7 @@ def pack_float(weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> "Dens
 
 
 class Dense:
-    """Weights as they are: PyTorch's own kernel for the device."""
+    """Weights as they are: PyTorch's own kernel for the device. Maps rows [rows, in] to [rows, out]."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
         self.out_features, self.in_features = weight.shape
@@ -82,12 +82,12 @@ class HalfHeld:
 
 
 def widens_halves() -> bool:
-    """Whether this machine has the kernel that multiplies fp32 rows with fp16 weights: x86 with AVX2."""
+    """Tell whether this machine has the kernel that multiplies fp32 rows with fp16 weights: x86 with AVX2."""
     return "fbgemm" in torch.backends.quantized.supported_engines
 
 
 def fits_half(weight: Tensor) -> bool:
-    """Whether fp16 times a power of two holds all weights, but for what no fp32 sum would show."""
+    """Tell whether fp16 times a power of two holds all weights, up to losses that no fp32 sum shows."""
     factor = _half_factor(weight)
     for rows in chunks(weight):
         wide = weight[rows].float() * factor
@@ -97,11 +97,12 @@ def fits_half(weight: Tensor) -> bool:
 
 
 def bytes_of(tensor: Tensor | None) -> int:
+    """Return the bytes of a tensor; 0 for None."""
     return 0 if tensor is None else tensor.nbytes
 
 
 def _half_factor(weight: Tensor) -> float:
-    """The power of two that brings the largest weight just below 2 ** 15; products with it are exact."""
+    """Return the power of two that brings the largest weight just below 2 ** 15; products with it are exact."""
     peak = max((float(weight[rows].abs().amax()) for rows in chunks(weight)), default=0.0)
     if not 0 < peak < float("inf"):
         return 1.0

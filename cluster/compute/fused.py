@@ -1,7 +1,7 @@
 """A packed matrix product and the operators around it as one call.
 
 Operators on packed weights cost about 10 us each when Python calls them, as much as a small product itself.
-TorchScript calls the whole chain for less than that; torch.compile would need a C++ compiler on every machine.
+TorchScript calls the whole chain for less than that. torch.compile would need a C++ compiler on every machine.
 """
 
 import threading
@@ -16,7 +16,8 @@ from torch import Tensor, nn
 class Int8Rows(nn.Module):
     """FBGEMM's 8-bit product of rows that are rounded to 8 bits, each by its own largest value.
 
-    `packed` holds int8 weights and their scales, `step` is 1 / levels and `zero` the quant that stands for 0.
+    `packed` holds int8 weights and their scales, `step` is 1 / levels, and `zero` is the quant that stands for 0.
+    Maps rows [rows, in] to [rows, out].
     """
 
     bias: Tensor | None
@@ -26,8 +27,9 @@ class Int8Rows(nn.Module):
         self.packed, self.step, self.zero, self.bias = packed, step, zero, bias
 
     def forward(self, rows: Tensor) -> Tensor:
+        """Return rows [rows, out] of rows fp32 [rows, in]."""
         peaks = rows.abs().amax(1, True)
-        # A row of zeros becomes NaN here and something finite below, which its peak turns into zeros again.
+        # A row of zeros becomes NaN here and something finite below; its peak turns that into zeros again.
         out: Tensor = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(
             rows / peaks, self.step, self.zero, self.packed
         )
@@ -38,7 +40,10 @@ class Int8Rows(nn.Module):
 
 
 class HalfRows(nn.Module):
-    """FBGEMM's product of fp32 rows with weights held in fp16, which were divided by `undo`."""
+    """FBGEMM's product of fp32 rows with weights held in fp16, which were divided by `undo`.
+
+    Maps rows [rows, in] to [rows, out].
+    """
 
     bias: Tensor | None
 
@@ -47,6 +52,7 @@ class HalfRows(nn.Module):
         self.packed, self.undo, self.bias = packed, undo, bias
 
     def forward(self, rows: Tensor) -> Tensor:
+        """Return rows [rows, out] of rows fp32 [rows, in]."""
         out: Tensor = torch.ops.quantized.linear_dynamic_fp16(rows, self.packed)
         bias = self.bias
         if bias is None:
@@ -59,9 +65,12 @@ _compiling = threading.Lock()
 
 
 def fuse(kind: type[nn.Module], **attributes: object) -> Callable[[Tensor], Tensor]:
-    """`kind`'s forward with these attributes. It is compiled once per process; further ones cost microseconds."""
+    """Return `kind`'s forward with these attributes.
+
+    It is compiled once per process; further ones cost microseconds.
+    """
     with _compiling, warnings.catch_warnings():
-        # torch.jit is deprecated and still the only way to this without a compiler; pyproject pins the version.
+        # torch.jit is deprecated, but nothing else does this without a compiler; pyproject pins the version.
         warnings.simplefilter("ignore", DeprecationWarning)
         if kind not in _compiled:
             _compiled[kind] = torch.jit.script(kind(**attributes))._c._type()

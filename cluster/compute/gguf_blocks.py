@@ -1,7 +1,7 @@
 """GGUF's blocks of quantized weights in torch: back to floats, or quant by quant into int4 groups of 32.
 
-Every type is taken apart the same way: value = scale * (quant - zero) - minimum, with one scale and one minimum
-per group of a block. Layouts as ggml-common.h of https://github.com/ggml-org/ggml has them.
+Every type is unpacked the same way: value = scale * (quant - zero) - minimum, with one scale and one minimum per
+group of a block. The layouts are those in ggml-common.h of https://github.com/ggml-org/ggml.
 """
 
 from collections.abc import Callable
@@ -17,10 +17,10 @@ PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F8
 FOUR_BITS = ("Q4_0", "Q4_1", "Q4_K")
 """Types whose blocks are groups of 32 quants of four bits with a scale and a minimum."""
 
-# Bounds what is in memory between bytes and values, and keeps it within a core's caches.
+# Bounds the memory between bytes and values, and keeps it within a core's caches.
 _CHUNK_VALUES = 2**20
 _LEVELS_4BIT = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
-"""What the codes of IQ4_NL and IQ4_XS stand for."""
+"""The values of the codes of IQ4_NL and IQ4_XS."""
 
 
 class _Groups(NamedTuple):
@@ -42,9 +42,10 @@ class _Groups(NamedTuple):
 
 
 def dequantise(entry: TensorEntry, raw: bytearray, dtype: torch.dtype | None = None) -> Tensor:
-    """The tensor of a manifest's entry: in `dtype`, else fp32 where it was quantized and as stored elsewhere.
+    """Return the tensor of a manifest's entry, in `dtype`.
 
-    Works for safetensors' plain types, too. Rows of `entry.rope_heads` come back in halves order.
+    By default it is fp32 if it was quantized, otherwise as stored. This also handles safetensors' plain types.
+    Rows of `entry.rope_heads` come back in halves order.
     """
     plain = PLAIN.get(entry.dtype)
     if plain is not None:
@@ -64,10 +65,10 @@ def dequantise(entry: TensorEntry, raw: bytearray, dtype: torch.dtype | None = N
 
 
 def int4_groups(entry: TensorEntry, raw: bytearray) -> tuple[Tensor, Tensor, Tensor]:
-    """A matrix of one of FOUR_BITS as linear.pack_int4 takes it: value = scale * quant - min.
+    """Return a matrix of one of FOUR_BITS as linear.pack_int4 takes it: value = scale * quant - min.
 
-    Quants are kept as they are; pack_int4 rounds scales and minimums to bf16. Returns quants uint8 [out, in] of
-    0..15, scales and mins fp32 [out, in / 32].
+    It is quants uint8 [out, in] of 0..15, scales and mins fp32 [out, in / 32]. Quants stay unchanged; pack_int4
+    rounds scales and minimums to bf16.
     """
     blocks = torch.frombuffer(raw, dtype=torch.uint8).view(-1, BLOCK_SIZES[entry.dtype][1])
     quants, zero, scales, minimums = _TAKE_APART[entry.dtype](blocks)
@@ -78,9 +79,10 @@ def int4_groups(entry: TensorEntry, raw: bytearray) -> tuple[Tensor, Tensor, Ten
 
 
 def halves_order(rows: Tensor, heads: int) -> Tensor:
-    """Undo llama.cpp's interleaving: within each head, rows 0, 2, 4... come first, then 1, 3, 5...
+    """Undo llama.cpp's interleaving of rows [heads * size, ...]: in each head, even rows first, then odd ones.
 
-    Such rows are rotated with their neighbours, ours with the row half a head away. No heads: left as it is.
+    Interleaved rows are rotated with their neighbours; this code pairs each row with the one half a head away.
+    Without heads the rows stay unchanged.
     """
     if not heads:
         return rows
@@ -88,17 +90,17 @@ def halves_order(rows: Tensor, heads: int) -> Tensor:
 
 
 def _halfs(blocks: Tensor, at: int) -> Tensor:
-    """Each block's half-precision number at byte `at`, as fp32 [blocks, 1]."""
+    """Return each block's half-precision number at byte `at`, as fp32 [blocks, 1]."""
     return blocks[:, at : at + 2].contiguous().view(torch.float16).float()
 
 
 def _nibbles(packed: Tensor) -> Tensor:
-    """[..., n] bytes to [..., 2 * n]: all low halves, then all high ones."""
+    """Return [..., n] bytes as [..., 2 * n]: all low halves, then all high ones."""
     return torch.cat((packed & 15, packed >> 4), -1)
 
 
 def _fifth_bits(blocks: Tensor, at: int) -> Tensor:
-    """32 bits from byte `at` on as 0 or 16: [blocks, 32]."""
+    """Return 32 bits from byte `at` on as 0 or 16: [blocks, 32]."""
     shifts = torch.arange(8, dtype=torch.uint8)
     bits = (blocks[:, at : at + 4].unsqueeze(-1) >> shifts) & 1
     return bits.view(-1, 32) << 4
@@ -127,7 +129,7 @@ def _q8_0(blocks: Tensor) -> _Groups:
 
 
 def _crumbs(packed: Tensor) -> Tensor:
-    """64 bytes to 256 two-bit numbers: of each half of the bytes all lowest pairs first."""
+    """Return 64 bytes as 256 two-bit numbers: of each half of the bytes all lowest pairs first."""
     shifts = torch.tensor([0, 2, 4, 6], dtype=torch.uint8).view(1, 1, 4, 1)
     return ((packed.reshape(-1, 2, 1, 32) >> shifts) & 3).view(-1, 16, 16)
 
@@ -148,7 +150,7 @@ def _q3_k(blocks: Tensor) -> _Groups:
 
 
 def _six_bits(packed: Tensor) -> tuple[Tensor, Tensor]:
-    """12 bytes of Q4_K and Q5_K to 8 scales and 8 minimums of six bits."""
+    """Return 12 bytes of Q4_K and Q5_K as 8 scales and 8 minimums of six bits."""
     first, second, third = packed[:, :4], packed[:, 4:8], packed[:, 8:]
     scales = torch.cat((first & 63, (third & 15) | (first >> 6) << 4), -1)
     minimums = torch.cat((second & 63, (third >> 4) | (second >> 6) << 4), -1)

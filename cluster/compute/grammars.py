@@ -1,4 +1,4 @@
-"""Grammars at work on the last stage: compiled beside the thread that computes, one matcher for each slot."""
+"""Grammars on the last stage: compiled beside the thread that computes, one matcher for each slot."""
 
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,17 +16,17 @@ from cluster.models.grammar_check import IS_INSTALLED, missing
 if IS_INSTALLED or TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-# Compiled grammars that are kept for whoever asks for the same.
+# Compiled grammars that are kept for later requests with the same one.
 _KEPT_MAX = 64
-# Bounds of one mask, about 10 ms each: a ring waits for it.
+# The limits of one mask, about 10 ms each: a ring waits for it.
 _STEP_FUEL = 200_000
 _STEP_ITEMS = 200_000
-# The head has found it compiles; how long a machine that is busy with other things may take.
+# The head has checked that it compiles; this is the time that a busy machine may take.
 _COMPILE_S = 5.0
 
 
 class Grammars:
-    """Compiles for one model's vocabulary. The tokenizer is read in the background from the first moment on."""
+    """Compiles grammars for one model's vocabulary. The tokenizer is read in the background from the start."""
 
     def __init__(self, folder: Path, vocabulary: int) -> None:
         self.vocabulary = vocabulary
@@ -38,7 +38,7 @@ class Grammars:
             self._tokenizer = self._pool.submit(_read_tokenizer, folder, vocabulary)
 
     def begin(self, lark: str, output: list[int]) -> "Matcher":
-        """A matcher that has seen `output`. The grammar compiles meanwhile, if it has to."""
+        """Return a matcher that has seen `output`. The grammar compiles meanwhile, if necessary."""
         if self.unavailable:
             return Matcher(self.vocabulary, None, output, self.unavailable)
         if lark not in self._kept:
@@ -55,7 +55,7 @@ class Grammars:
 
 
 class Matcher:
-    """One sequence's place in its grammar. With a `problem` it cannot go on, and says why."""
+    """One sequence's place in its grammar. If `problem` is set it cannot go on; the text says why."""
 
     def __init__(
         self, vocabulary: int, compiled: "Future[LLMatcher] | None", output: list[int], problem: str = ""
@@ -67,7 +67,7 @@ class Matcher:
         self.problem = problem
 
     def allowed(self) -> Tensor | None:
-        """Ids of the tokens that may come next, in order; None when there is a problem."""
+        """Return the ids [allowed] of the tokens that may come next, in order; None if there is a problem."""
         matcher = self._begun()
         if matcher is None:
             return None
@@ -79,7 +79,7 @@ class Matcher:
         return torch.from_numpy(allowed)
 
     def accept(self, token_id: int) -> None:
-        """This token has been drawn."""
+        """Advance by a token that has been drawn."""
         if self._matcher and not self._matcher.consume_token(token_id):
             self.problem = _explain(self._matcher)
 
@@ -96,7 +96,10 @@ class Matcher:
 
 
 def _read_tokenizer(folder: Path, vocabulary: int) -> "LLTokenizer":
-    """Vocabularies of models are padded. Where the tokenizer has more tokens than its model, these never come."""
+    """Return llguidance's tokenizer.
+
+    Models pad their vocabularies. If the tokenizer has more tokens than its model, the extra ones are never drawn.
+    """
     ends = sorted(read_end_tokens(folder)) or None
     file, slices = str(folder / "tokenizer.json"), LLTokenizer.json_slices()
     try:
@@ -107,4 +110,4 @@ def _read_tokenizer(folder: Path, vocabulary: int) -> "LLTokenizer":
 
 def _explain(matcher: "LLMatcher") -> str:
     reason = matcher.get_error().partition("\n")[0][:200]
-    return f"the schema is too complex to be kept to: {reason or 'no token can follow'}"
+    return f"the schema is too complex to enforce: {reason or 'no token can follow'}"

@@ -1,4 +1,4 @@
-"""Matrices with weights of 8 and 4 bits, a class per kernel."""
+"""Matrices with weights of 8 and 4 bits, a class per kernel. They map rows [rows, in] to [rows, out]."""
 
 import functools
 import warnings
@@ -14,7 +14,7 @@ _CUDA_ROWS_MIN = 32
 
 
 class Int8:
-    """8-bit weights and rows on x86 (FBGEMM): per output channel and per row one scale, sums exact in 32 bits.
+    """8-bit weights and rows on x86 (FBGEMM): one scale per output channel and per row, sums exact in 32 bits.
 
     A row's result has the same bits in every batch.
     """
@@ -36,7 +36,7 @@ class Int8:
 class Int8Matmul:
     """The same arithmetic with PyTorch's own integer product: CUDA, and CPUs without FBGEMM.
 
-    Not run on CUDA where it was written. There the kernel wants more than 16 rows, so few are padded, and both
+    It was not tested on CUDA. The kernel there needs more than 16 rows, so a few rows are padded, and both
     features must be multiples of 8.
     """
 
@@ -59,7 +59,7 @@ class Int8Matmul:
 
 
 class Int8Weights:
-    """8-bit weights, rows in half precision: Metal, which has no integer product. Not run where it was written."""
+    """8-bit weights, rows in half precision, for Metal, which has no integer product. Not tested there."""
 
     def __init__(self, quants: Tensor, scales: Tensor, bias: Tensor | None) -> None:
         self.out_features, self.in_features = quants.shape
@@ -74,11 +74,14 @@ class Int8Weights:
 class Int4:
     """4-bit weights in groups of 32, rows in bf16 (with fp32 rows the kernel takes a reference path).
 
-    On CUDA and MPS not run where it was written.
+    Not tested on CUDA and MPS.
     """
 
     def __init__(self, quants: Tensor, scales: Tensor, mins: Tensor, bias: Tensor | None) -> None:
-        """`quants` uint8 [out, in] in 0..15; a weight is scale * quant - min of its group [out, in / 32]."""
+        """Pack the matrix. `quants` is uint8 [out, in] in 0..15; `scales` and `mins` are [out, in / 32].
+
+        A weight is scale * quant - min of its group.
+        """
         self.out_features, self.in_features = quants.shape
         aten = torch.ops.aten
         if quants.device.type == "cpu":
@@ -102,7 +105,7 @@ class Int4:
 
 @functools.cache
 def int8_levels() -> int:
-    """How far rows may be quantized: 127, or 63 where sums of two products saturate at 16 bits.
+    """Return the largest quant of rows: 127, or 63 if sums of two products saturate at 16 bits.
 
     That is x86 without VNNI: the widest rows times the widest weights come out too small there.
     """
@@ -116,7 +119,8 @@ def _prepack(quants: Tensor, scales: Tensor) -> object:
     torch.backends.quantized.engine = "fbgemm"
     try:
         with warnings.catch_warnings():
-            # Quantized tensor types are deprecated, and the only door to this kernel; pyproject pins the version.
+            # Quantized tensor types are deprecated, but nothing else reaches this kernel; pyproject pins the
+            # version.
             warnings.simplefilter("ignore", UserWarning)
             zero_points = torch.zeros(len(quants), dtype=torch.int64)
             typed = torch._make_per_channel_quantized_tensor(quants, scales.double(), zero_points, 0)

@@ -1,4 +1,4 @@
-"""Which precisions this machine computes rightly, and how fast: asked once, when a node starts."""
+"""A test of which precisions this machine computes correctly, and how fast. It runs once, at a node's start."""
 
 import dataclasses
 import time
@@ -15,12 +15,12 @@ from cluster.models.model_card import PRECISIONS, Precision
 ROWS = (1, 16, 256)
 """Rows per call that are timed: one stream, a full batch of decoding, a chunk of a prompt."""
 
-# Sound kernels stay below a third of it.
+# Sound kernels stay below a third of these.
 _TOLERANCES: dict[Precision, float] = {"fp32": 1e-4, "bf16": 5e-2, "fp16": 1e-2, "int8": 2e-1, "int4": 1.0}
 _SELF_TEST_FEATURES = (192, 256)
 _WEIGHTS_MAX = 2**22
 _ROUNDS = 7
-# A call that would take longer than this is not made; its time is drawn out from fewer rows.
+# A call that would take longer than this is skipped; its time is extrapolated from fewer rows.
 _CALL_S_MAX = 0.3
 _BEYOND_CACHES_BYTES = 2**26
 
@@ -31,15 +31,15 @@ class KernelReport:
 
     precision: Precision
     error: float
-    """Largest difference to exact products, as a share of what such a row and channel usually give."""
+    """Largest difference to exact products, as a share of the usual value for such a row and channel."""
     is_usable: bool
     reason: str = ""
-    """Why it is not usable, in words; empty where it is."""
+    """Why it is not usable, in words; empty if it is."""
     rows: tuple[int, ...] = ()
     call_s: tuple[float, ...] = ()
-    """Seconds of a call with so many rows, weights not in any cache."""
+    """Seconds of a call with that many rows, weights not in any cache."""
     weights: int = 0
-    """Values of the matrix that was timed."""
+    """Number of values of the matrix that was timed."""
 
     @property
     def seconds_per_million(self) -> tuple[float, ...]:
@@ -53,9 +53,9 @@ def self_test(device: torch.device) -> dict[Precision, KernelReport]:
 
 
 def measure(device: torch.device, hidden: int, intermediate: int, threads: int) -> dict[Precision, KernelReport]:
-    """Self-test and speeds on a layer's shape, of which at most four million weights are tried.
+    """Return self-test and speeds on a layer's shape, of which at most four million weights are tried.
 
-    fp32 is timed on weights that bf16 can hold, as files have them. Takes about a second on one core.
+    fp32 is timed on weights that bf16 can hold, as in most files. It takes about a second on one core.
     """
     outs = max(16, min(intermediate, _WEIGHTS_MAX // hidden) // 16 * 16)
     held, reports = torch.get_num_threads(), self_test(device)
@@ -71,7 +71,7 @@ def measure(device: torch.device, hidden: int, intermediate: int, threads: int) 
 
 
 def read_bytes_per_s(device: torch.device, threads: int) -> float:
-    """How fast memory far beyond the caches is read: the bound on decoding one stream."""
+    """Return the rate of reading memory far beyond the caches: the limit for decoding one stream."""
     held, memory = torch.get_num_threads(), _beyond_caches(device)
     torch.set_num_threads(threads)
     try:
@@ -98,9 +98,12 @@ def _compare(precision: Precision, device: torch.device) -> KernelReport:
 
 
 def _test_weights() -> tuple[Tensor, Tensor]:
-    """What needs all of fp32, and what fp16 can hold: two kernels on some machines."""
+    """Return weights that need all of fp32, and weights that fp16 can hold: two kernels on some machines.
+
+    Both are [out, in].
+    """
     weight = _random(0, *_SELF_TEST_FEATURES)
-    # One channel and one row as large as they get: sums that saturate show there.
+    # Make one channel and one row as large as possible: sums that saturate show there.
     weight[3] = weight.abs().max()
     return weight, weight.bfloat16().float()
 
@@ -133,7 +136,7 @@ def _timed(report: KernelReport, weight: Tensor) -> KernelReport:
 
 
 def _call_s(linear: Linear, rows: Tensor) -> float:
-    """Fastest of a few calls, each after the caches were filled with something else."""
+    """Return the seconds of the fastest of a few calls, each after other data has filled the caches."""
     others = _beyond_caches(rows.device)
     linear(rows)
     rounds = _ROUNDS if len(rows) < ROWS[-1] else 2
@@ -145,7 +148,10 @@ def _call_s(linear: Linear, rows: Tensor) -> float:
 
 
 def seconds_of(work: Callable[[], Tensor], device: torch.device) -> float:
-    """How long a call computes. On CPUs that is the calling thread's CPU time: others may use the cores now."""
+    """Return the seconds that a call computes.
+
+    On CPUs this is the calling thread's CPU time, since other processes may use the cores now.
+    """
     if device.type == "cpu":
         began_s = time.thread_time()
         work()

@@ -1,8 +1,8 @@
-"""Keys and values of running sequences: one contiguous slot per sequence and layer, with room that doubles.
+"""The KV cache of running sequences: one contiguous slot per sequence and layer, with room that doubles.
 
-Contiguous slots beat gathering pages three to four times on CPUs. Blocks are what the head counts and what the
-plan granted; a slot's tensors may be larger, but memory that nobody has written to costs nothing on the systems
-that matter for CPUs, and copying a slot once per doubling is cheap.
+Contiguous slots are three to four times faster than gathered pages on CPUs. Blocks are what the head counts and
+the plan grants. A slot's tensors may be larger. That costs little: memory that was never written costs nothing on
+the systems that matter for CPUs, and copying a slot once per doubling is cheap.
 """
 
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ _FIRST_TOKENS = 256
 class KvCache:
     """The cache of one stage's layers. A slot's tensors are [kv_heads, capacity, dim] per layer.
 
-    `output_dim` above 0 makes room for one more row per token, without heads: the stage's own output, which it can
-    send again to a stage that has lost its keys and values. On CPUs a slot begins with room for `first_tokens`.
+    `output_dim` above 0 adds one row per token [capacity, output_dim]: the stage's own output, which it can send
+    again to a stage that has lost its KV cache. On CPUs a slot begins with room for `first_tokens`.
     """
 
     def __init__(
@@ -52,28 +52,29 @@ class KvCache:
 
     @property
     def blocks_used(self) -> int:
+        """The number of blocks in all slots."""
         return sum(self._blocks.values())
 
     def holdings(self) -> dict[int, int]:
-        """Blocks by slot."""
+        """Return the number of blocks by slot."""
         return dict(self._blocks)
 
     def reserve(self, slot: int, tokens: int) -> None:
-        """Make room for `tokens` tokens; what the slot holds stays. Raises ClusterError when there is none."""
+        """Make room for `tokens` tokens and keep what the slot holds. Raise ClusterError if there is none."""
         held = self._blocks.get(slot, 0)
         wanted = -(-tokens // BLOCK_TOKENS)
         if wanted <= held:
             return
         if self.blocks_used + wanted - held > self.blocks_total:
-            raise ClusterError(f"KV cache of {self.blocks_total} blocks is full; the head counted wrongly")
+            raise ClusterError(f"KV cache of {self.blocks_total} blocks is full: the head counted wrongly")
         self._blocks[slot] = wanted
         if wanted * BLOCK_TOKENS > self._capacity.get(slot, 0):
             self._grow(slot, wanted * BLOCK_TOKENS)
 
     def write(self, layer: int, slot: int, start: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Store rows [tokens, kv_heads, dim] from position `start` on.
+        """Store keys and values [tokens, kv_heads, dim] from position `start` on.
 
-        Returns views of all keys and values up to there: [kv_heads, start + tokens, dim].
+        Return views of all keys and values up to there: [kv_heads, start + tokens, dim].
         """
         end = start + keys.shape[0]
         held_keys, held_values = self._keys[slot][layer], self._values[slot][layer]
@@ -82,32 +83,36 @@ class KvCache:
         return held_keys[:, :end], held_values[:, :end]
 
     def write_outputs(self, slot: int, start: int, rows: Tensor) -> None:
-        """Keep the stage's output rows [tokens, output_dim] of these positions."""
+        """Store the stage's output rows [tokens, output_dim] from position `start` on."""
         self._outputs[slot][start : start + rows.shape[0]] = rows
 
     def read_outputs(self, slot: int, start: int, count: int) -> Tensor:
-        """The output rows [count, output_dim] kept of these positions. Raises ClusterError when there are none."""
+        """Return the stored output rows [count, output_dim] of these positions.
+
+        Raise ClusterError if there are none.
+        """
         if slot not in self._outputs or start + count > self._capacity[slot]:
-            raise ClusterError(f"no output rows of slot {slot} from position {start} on are kept here")
+            raise ClusterError(f"no output rows of slot {slot} are stored from position {start} on")
         return self._outputs[slot][start : start + count]
 
     def copy(self, source: int, target: int, tokens: int) -> None:
-        """Begin `target` with the first `tokens` tokens of `source`. Raises ClusterError when it holds fewer."""
+        """Begin `target` with the first `tokens` tokens of `source`. Raise ClusterError if it holds fewer."""
         if tokens > self._blocks.get(source, 0) * BLOCK_TOKENS:
             raise ClusterError(f"slot {source} holds fewer than {tokens} tokens to copy")
         self.reserve(target, tokens)
         for held in (self._keys, self._values):
-            for theirs, ours in zip(held[source], held[target], strict=True):
-                ours[:, :tokens] = theirs[:, :tokens]
+            for copied, kept in zip(held[source], held[target], strict=True):
+                kept[:, :tokens] = copied[:, :tokens]
         if self._output_dim:
             self._outputs[target][:tokens] = self._outputs[source][:tokens]
 
     def free(self, slot: int) -> None:
+        """Drop everything that the slot holds."""
         for held in (self._blocks, self._capacity, self._keys, self._values, self._outputs):
             held.pop(slot, None)
 
     def _grow(self, slot: int, tokens: int) -> None:
-        # What is not written to costs nothing in main memory; on a GPU it does.
+        # Unwritten main memory costs nothing; unwritten GPU memory does.
         is_lazy = self._device.type == "cpu"
         capacity = max(self._first_tokens, 2 * self._capacity.get(slot, 0)) if is_lazy else tokens
         while capacity < tokens:

@@ -1,4 +1,4 @@
-"""A stage's matrices in the format that they are computed in: `pack` a weight once, call it on packed rows."""
+"""A stage's matrices in their computing format: `pack` a weight once, then call it on packed rows."""
 
 from typing import Protocol
 
@@ -11,7 +11,7 @@ from cluster.compute.quantize import GROUP, int4_groups, int8_channels
 from cluster.models.model_card import Precision
 
 _FLOATS: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-# Kernels tile a matrix's outputs and, on CUDA, its inputs; what does not fill tiles stays unquantized.
+# Kernels tile a matrix's outputs and, on CUDA, its inputs; matrices that do not fill tiles stay unquantized.
 _INT4_OUT_MULTIPLE = 16
 _CUDA_INT4_IN_MULTIPLE = 128
 _CUDA_INT8_MULTIPLE = 8
@@ -23,17 +23,17 @@ class Linear(Protocol):
     in_features: int
     out_features: int
     weight_bytes: int
-    """Memory of the packed weight, its scales and its bias."""
+    """Bytes of the packed weight, its scales and its bias."""
 
     def __call__(self, rows: Tensor) -> Tensor: ...
 
 
 def pack(weight: Tensor, bias: Tensor | None, precision: Precision, *, keep: bool = False) -> Linear:
-    """Pack weight [out, in] and bias [out]; the matrix computes on the weight's device.
+    """Pack weight [out, in] and bias [out]. The matrix computes on the weight's device.
 
-    `keep` leaves this one unquantized in an int8 or int4 model, as are matrices that kernels cannot tile:
-    int4 wants `in` in multiples of 32 and `out` in multiples of 16. int8 is W8A8: a scale per output channel and,
-    found anew in each call, per row. int4 has a scale and a minimum for each 32 inputs.
+    `keep` leaves this matrix unquantized in an int8 or int4 model. So do shapes that kernels cannot tile: int4
+    needs `in` in multiples of 32 and `out` in multiples of 16. int8 is W8A8: one scale per output channel, and one
+    per row that is computed in each call. int4 has a scale and a minimum for each 32 inputs.
     """
     dtype = _FLOATS.get(precision)
     if dtype is not None:
@@ -48,9 +48,9 @@ def pack(weight: Tensor, bias: Tensor | None, precision: Precision, *, keep: boo
 def pack_int4(quants: Tensor, scales: Tensor, mins: Tensor, bias: Tensor | None = None) -> Linear:
     """Pack a matrix that its file already holds in 4 bits, quant by quant: weight = scale * quant - min.
 
-    `quants` is uint8 [out, in], one quant of 0..15 per byte in the order of the inputs; `scales` and `mins` are
-    [out, in / 32], those of inputs 32 i to 32 i + 31 in column i. GGUF's Q4_0 has min = 8 * scale, its Q4_K has
-    scale = d * sc and min = dmin * m. Scales and 8 * scale - min are rounded to bf16.
+    `quants` is uint8 [out, in], one quant of 0..15 per byte in the order of the inputs. `scales` and `mins` are
+    [out, in / 32]; column i is for inputs 32 i to 32 i + 31. GGUF's Q4_0 has min = 8 * scale, its Q4_K has scale =
+    d * sc and min = dmin * m. Scales and 8 * scale - min are rounded to bf16.
     """
     if not _tiles(quants, "int4"):
         groups = quants.float().view(len(quants), -1, GROUP)
@@ -69,7 +69,7 @@ def _pack_int8(weight: Tensor, bias: Tensor | None) -> Linear:
 
 
 def _tiles(weight: Tensor, precision: Precision) -> bool:
-    """Whether the device's kernel for this precision takes a matrix of this shape."""
+    """Tell whether the device's kernel for this precision takes a matrix of this shape."""
     outs, ins = weight.shape
     on_cuda = weight.device.type == "cuda"
     if precision == "int8":

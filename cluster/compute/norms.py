@@ -11,10 +11,10 @@ Apply = Callable[[Tensor], Tensor]
 
 
 def rms_norm(weight: Tensor, epsilon: float) -> Apply:
-    """RMSNorm over the last dimension. `weight` [..., size] in fp32 may differ between heads.
+    """Return RMSNorm over the last dimension. `weight` [..., size] in fp32 may differ between heads.
 
-    row / sqrt(mean(row ** 2) + epsilon) is written as row / hypot(|row|, sqrt(epsilon * size)), its factor
-    sqrt(size) put into the weight: four small operations in place of torch's ten, half the time of one row.
+    row / sqrt(mean(row ** 2) + epsilon) is written as row / hypot(|row|, sqrt(epsilon * size)), with its factor
+    sqrt(size) in the weight. These are four small operations instead of torch's ten, in half the time for one row.
     """
     size = weight.shape[-1]
     scaled = weight * size**0.5
@@ -29,7 +29,7 @@ def rms_norm(weight: Tensor, epsilon: float) -> Apply:
 
 
 def layer_norm(weight: Tensor, bias: Tensor, epsilon: float) -> Apply:
-    """LayerNorm over the last dimension; `weight` and `bias` [size] in fp32."""
+    """Return LayerNorm over the last dimension. `weight` and `bias` are [size] in fp32."""
     shape = (weight.shape[-1],)
 
     def apply(rows: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Rounding weights to 8 and 4 bits, a few rows at a time, so that their wide copies stay in the cache."""
+"""Rounding of weights to 8 and 4 bits, a few rows at a time, so that their wide copies stay in the cache."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,10 @@ _CHUNK_VALUES = 2**18
 
 
 def int8_channels(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Quants int8 [out, in] and scales fp32 [out]: a weight is about quant * scale of its output channel."""
+    """Return quants int8 [out, in] and scales fp32 [out].
+
+    A weight is about quant * scale of its output channel.
+    """
     quants = torch.empty(weight.shape, dtype=torch.int8, device=weight.device)
     scales = torch.empty(len(weight), dtype=torch.float32, device=weight.device)
     for rows in chunks(weight):
@@ -24,10 +27,11 @@ def int8_channels(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def int4_groups(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Quants uint8 [out, in] in 0..15, scales and mins fp32 [out, in / 32]: a weight is about scale * quant - min.
+    """Return quants uint8 [out, in] in 0..15, scales and mins fp32 [out, in / 32].
 
-    Scales, and 8 * scale - min, are values of bf16, which is what the kernels keep: the quants are chosen for
-    what will be computed. Narrower ranges with a smaller squared error gained nothing in perplexity.
+    A weight is about scale * quant - min. Scales, and 8 * scale - min, are values of bf16, as the kernels store
+    them, so that quants fit what will be computed. Narrower ranges with a smaller squared error gained nothing in
+    perplexity.
     """
     groups = weight.shape[1] // GROUP
     quants = torch.empty(weight.shape, dtype=torch.uint8, device=weight.device)
@@ -44,7 +48,7 @@ def int4_groups(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def chunks(weight: Tensor) -> Iterator[slice]:
-    """Slices of rows, together all of them, each of about a quarter million values."""
+    """Yield slices that cover all rows, each of about a quarter million values."""
     step = max(1, _CHUNK_VALUES // weight.shape[1])
     for first in range(0, len(weight), step):
         yield slice(first, min(first + step, len(weight)))

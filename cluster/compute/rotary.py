@@ -1,4 +1,4 @@
-"""Rotary embeddings as tables: each pair of a head's values is a complex number, and a position turns it."""
+"""Rotary embeddings as tables: each pair of a head's values is a complex number that a position rotates."""
 
 import math
 
@@ -9,7 +9,7 @@ from cluster.models.rope import Rope
 
 
 def rotations(rope: Rope, head_dim: int, positions: int, device: torch.device) -> Tensor:
-    """Complex turns [positions, 1, head_dim / 2] of the first so many positions; values that do not turn have 1.
+    """Return complex rotations [positions, 1, head_dim / 2] of the first positions; unrotated values have 1.
 
     `positions` is also the deployment's context, which chooses between longrope's two sets of factors.
     """
@@ -21,10 +21,10 @@ def rotations(rope: Rope, head_dim: int, positions: int, device: torch.device) -
 
 
 def pair_order(rope: Rope, head_dim: int) -> Tensor:
-    """Where the values of a head go so that what turns together lies together.
+    """Return the order [head_dim] of a head's values that puts rotated pairs side by side.
 
-    Checkpoints pair value i with value i + rotary_dim / 2. Whoever reorders the rows of the query and the key
-    projection alike changes no product of theirs, and turns both with one multiplication.
+    Checkpoints pair value i with value i + rotary_dim / 2. Reordering the rows of the query and the key projection
+    alike does not change their products. It allows rotating both with one multiplication.
     """
     half = (rope.rotary_dim or head_dim) // 2
     pairs = torch.stack((torch.arange(half), torch.arange(half, 2 * half)), dim=1).flatten()
@@ -32,12 +32,15 @@ def pair_order(rope: Rope, head_dim: int) -> Tensor:
 
 
 def rotate(heads: Tensor, turns: Tensor) -> Tensor:
-    """[rows, heads, head_dim], paired as `pair_order` says, turned by [rows, 1, head_dim / 2]; contiguous."""
+    """Return heads [rows, heads, head_dim] rotated by turns [rows, 1, head_dim / 2]; contiguous.
+
+    The values are paired as `pair_order` says.
+    """
     return (heads.float().view(torch.complex64) * turns).view(torch.float32).to(heads.dtype)
 
 
 def _frequencies(rope: Rope, dim: int, context_tokens: int) -> Tensor:
-    """Angles per position [dim / 2] in fp32."""
+    """Return the angles per position [dim / 2] in fp32."""
     exponents = torch.arange(0, dim, 2, dtype=torch.int64).float() / dim
     match rope.kind:
         case "linear":
@@ -54,7 +57,10 @@ def _frequencies(rope: Rope, dim: int, context_tokens: int) -> Tensor:
 
 
 def _llama3(rope: Rope, frequencies: Tensor) -> Tensor:
-    """Llama 3.1: wavelengths beyond the original context are stretched, short ones kept, others blended."""
+    """Llama 3.1: stretch wavelengths beyond the original context, keep short ones, blend the others.
+
+    Maps frequencies [dim / 2] to [dim / 2].
+    """
     turns = rope.original_context * frequencies / (2 * math.pi)
     blend = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
     blend = blend.clamp(0, 1)
@@ -62,10 +68,13 @@ def _llama3(rope: Rope, frequencies: Tensor) -> Tensor:
 
 
 def _yarn(rope: Rope, frequencies: Tensor, dim: int) -> Tensor:
-    """YaRN (arXiv 2309.00071): as "llama3", with the blend linear in the frequency's index."""
+    """YaRN (arXiv 2309.00071): as "llama3", with the blend linear in the frequency's index.
+
+    Maps frequencies [dim / 2] to [dim / 2].
+    """
 
     def index_of(turns: float) -> float:
-        """The index whose wavelength fits so often into the original context."""
+        """Return the index whose wavelength fits `turns` times into the original context."""
         return dim * math.log(rope.original_context / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
 
     low, high = index_of(rope.beta_fast), index_of(rope.beta_slow)

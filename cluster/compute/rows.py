@@ -7,40 +7,40 @@ from torch import Tensor
 from cluster.errors import FrameInvalid
 from cluster.models.stage_spec import WireFormat
 
-# One scale for so many values: at 0.7 % error a hop this keeps massive channels from drowning their neighbours.
+# Values per scale: at an error of 0.7 % a hop, this keeps massive channels from drowning their neighbours.
 _BLOCK = 128
 
 _WIDE: dict[WireFormat, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def kept_dtype(wire: WireFormat) -> torch.dtype:
-    """What a stage keeps of the rows that it has sent, so that sending them again sends the same bytes."""
+    """Return the dtype of the rows that a stage keeps, so that sending them again sends the same bytes."""
     return _WIDE.get(wire, torch.bfloat16)
 
 
 def row_bytes(hidden: int, wire: WireFormat) -> int:
-    """Bytes of one row on the link."""
+    """Return the bytes of one row on the link."""
     if wire == "int8":
         return hidden + 4 * _blocks(hidden)
     return hidden * _WIDE[wire].itemsize
 
 
 def narrowed(rows: Tensor, wire: WireFormat) -> Tensor:
-    """Rows as they are kept: what `encode` of them sends does not depend on whether they were kept meanwhile."""
+    """Return rows [n, hidden] as they are kept, so that keeping them does not change what `encode` sends."""
     return rows.to(kept_dtype(wire))
 
 
 def encode(kept: Tensor, wire: WireFormat) -> memoryview:
-    """Bytes of rows [n, hidden] that `narrowed` has made; no copy when they lie in main memory at that width."""
+    """Return the bytes of rows [n, hidden] that `narrowed` has made, without a copy if they are in main memory."""
     if wire == "int8":
         return _raw(_compressed(kept.float()))
     return _raw(kept)
 
 
 def decode(payload: bytearray, count: int, hidden: int, wire: WireFormat, dtype: torch.dtype) -> Tensor:
-    """Rows [count, hidden] in `dtype`. Raises FrameInvalid when the payload has another length."""
+    """Return rows [count, hidden] in `dtype`. Raise FrameInvalid if the payload has another length."""
     if len(payload) != count * row_bytes(hidden, wire):
-        raise FrameInvalid(f"{len(payload)} bytes are no {count} rows of {hidden} values in {wire}")
+        raise FrameInvalid(f"{len(payload)} bytes are not {count} rows of {hidden} values in {wire}")
     if wire != "int8":
         return torch.frombuffer(payload, dtype=_WIDE[wire]).view(count, hidden).to(dtype)
     packed = torch.frombuffer(payload, dtype=torch.int8).view(count, -1)
@@ -50,7 +50,7 @@ def decode(payload: bytearray, count: int, hidden: int, wire: WireFormat, dtype:
 
 
 def _compressed(rows: Tensor) -> Tensor:
-    """[n, hidden + 4 * blocks] int8: the values, then each block's scale as the four bytes of a float."""
+    """Return [n, hidden + 4 * blocks] int8: the values, then each block's scale as the four bytes of a float."""
     count, hidden = rows.shape
     blocks = F.pad(rows, (0, _blocks(hidden) * _BLOCK - hidden)).view(count, -1, _BLOCK)
     scales = blocks.abs().amax(dim=2).clamp(min=1e-30) / 127

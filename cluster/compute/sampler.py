@@ -1,4 +1,4 @@
-"""Logits to tokens on the last stage: penalties, temperature, truncation, a draw that can be repeated."""
+"""Sampling on the last stage: penalties, temperature, truncation, and a reproducible draw."""
 
 import hashlib
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from cluster.compute.grammars import Grammars, Matcher
 from cluster.errors import FrameInvalid
 from cluster.generation import Alternative, SampledToken, Sampling
 
-# Dividing by less overflows, and draws the likeliest token anyway.
+# Division by a lower temperature overflows, and would draw the likeliest token anyway.
 _GREEDY_BELOW = 1e-5
 
 
 @dataclass(slots=True)
 class _Slot:
-    """A sequence as its sampling sees it; `history` is prompt and output when penalties need them."""
+    """A sequence's sampling state. `history` is prompt and output if penalties need them."""
 
     sampling: Sampling
     history: list[int]
@@ -25,7 +25,7 @@ class _Slot:
 
     @property
     def is_plain_greedy(self) -> bool:
-        """Whether the likeliest token is all that is wanted."""
+        """Tell whether only the likeliest token is needed."""
         sampling = self.sampling
         return (
             sampling.temperature < _GREEDY_BELOW
@@ -38,7 +38,7 @@ class _Slot:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """A group of rows to sample: `position` is that of the first new token; rows behind the first are drafts'."""
+    """A group of rows to sample. `position` is that of the first new token; rows behind the first are drafts."""
 
     slot: int
     position: int
@@ -46,11 +46,11 @@ class Draw:
 
 
 class Sampler:
-    """Holds every open slot's sampling and draws the next token of each row it is given.
+    """Holds every open slot's sampling, and draws the next token of each row.
 
     The order is that of most engines: logit bias, penalties, grammar, temperature, top-k, top-p, min-p, draw.
-    Presence and frequency penalties count the output only, as OpenAI defines them; the repetition penalty
-    counts the prompt, too, as in transformers.
+    Presence and frequency penalties count only the output, as OpenAI defines them. The repetition penalty also
+    counts the prompt, as in transformers.
     """
 
     def __init__(self, vocabulary: int, grammars: Grammars | None = None) -> None:
@@ -61,21 +61,22 @@ class Sampler:
     def open(
         self, slot: int, sampling: Sampling, history: list[int], prompt_tokens: int, grammar: str = ""
     ) -> None:
-        """`history` may be empty when neither sampling nor grammar need any."""
+        """Open a slot. `history` may be empty if neither sampling nor grammar needs it."""
         matcher = self._matcher(grammar, history[prompt_tokens:]) if grammar else None
         self._slots[slot] = _Slot(sampling, list(history), prompt_tokens, matcher)
 
     def close(self, slot: int) -> None:
+        """Forget a slot, if it is open."""
         self._slots.pop(slot, None)
 
     def close_all(self) -> None:
         self._slots.clear()
 
     def sample(self, logits: Tensor, draws: list[Draw]) -> list[list[SampledToken]]:
-        """The tokens of each group, from its rows of `logits` [rows, vocabulary], 1 + len(drafts) in turn.
+        """Return the tokens of each group, from its 1 + len(drafts) rows of `logits` [rows, vocabulary].
 
-        A group's tokens go on as long as its drafts are what comes out: the row behind a wrong draft saw another
-        text. Raises FrameInvalid when a slot was never opened.
+        A group's tokens continue while its drafts match the drawn tokens, because the row behind a wrong draft saw
+        another text. Raise FrameInvalid if a slot was never opened.
         """
         unknown = [draw.slot for draw in draws if draw.slot not in self._slots]
         if unknown:
@@ -107,7 +108,7 @@ class Sampler:
             allowed = matcher.allowed()
             if allowed is None:
                 return SampledToken(0, problem=matcher.problem)
-            # Drawn from what is allowed alone: mostly that is much less than a vocabulary.
+            # Draw only from the allowed tokens: usually they are far fewer than the vocabulary.
             allowed = allowed.to(adjusted.device)
             adjusted = adjusted[allowed]
         if sampling.temperature < _GREEDY_BELOW:
@@ -123,7 +124,7 @@ class Sampler:
 
     def _matcher(self, grammar: str, output: list[int]) -> Matcher:
         if self.grammars is None:
-            return Matcher(self._vocabulary, None, output, "this stage keeps to no grammars")
+            return Matcher(self._vocabulary, None, output, "this stage has no grammars")
         return self.grammars.begin(grammar, output)
 
     def _adjust(self, raw: Tensor, state: _Slot) -> Tensor:
@@ -154,7 +155,7 @@ def _penalize(logits: Tensor, state: _Slot) -> None:
 
 
 def _draw(logits: Tensor, sampling: Sampling, position: int) -> int:
-    """Inverse-transform sampling over the truncated distribution."""
+    """Draw from the truncated distribution of logits [tokens], by inverse-transform sampling. Return the index."""
     probabilities, order = torch.softmax(logits.double(), dim=-1), None
     if sampling.truncates:  # Sorting a large vocabulary takes ten times as long as everything else here.
         probabilities, order = _truncated(probabilities, sampling)
@@ -165,7 +166,7 @@ def _draw(logits: Tensor, sampling: Sampling, position: int) -> int:
 
 
 def _truncated(probabilities: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
-    """What is left of the distribution, the likeliest first, and which tokens that is."""
+    """Return the truncated distribution [kept], likeliest first, and its order [tokens]."""
     probabilities, order = probabilities.sort(descending=True, stable=True)
     if sampling.top_k:
         probabilities = probabilities[: sampling.top_k]
@@ -181,7 +182,7 @@ def _truncated(probabilities: Tensor, sampling: Sampling) -> tuple[Tensor, Tenso
 
 
 def _uniform(seed: int, position: int) -> float:
-    """A number in [0, 1) that depends on seed and position alone: a replayed token is drawn alike."""
+    """Return a number in [0, 1) that depends only on seed and position: a replayed token is drawn alike."""
     digest = hashlib.blake2b(f"{seed}:{position}".encode(), digest_size=8).digest()
     return (int.from_bytes(digest, "big") >> 11) / (1 << 53)
 

@@ -1,4 +1,4 @@
-"""What computes a stage's layers, whichever way: one interface over the fast path and the compatibility path."""
+"""The computation of a stage's layers: one interface over the fast path and the compatibility path."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -16,11 +16,11 @@ from cluster.models.stage_spec import StageSpec
 
 
 class StageModel(Protocol):
-    """A stage's layers, the cache they fill, and the model's ends where the stage has them.
+    """A stage's layers, the cache that they fill, and the model's ends if the stage has them.
 
     Rows are [rows, hidden] in `row_dtype`, those of several slots packed one group behind the other. `embed` is
-    for first stages, `logits` for last ones. Writing to positions again is legal: what a slot holds ends with the
-    rows written last.
+    for first stages, `logits` for last ones. Positions may be written again: a slot's content ends with the rows
+    that were written last.
     """
 
     @property
@@ -30,16 +30,19 @@ class StageModel(Protocol):
     def cache(self) -> KvCache: ...
 
     def batch(self, slots: Sequence[int], starts: Sequence[int], counts: Sequence[int]) -> Any:
-        """Lay out one step for `forward`, reserving cache room: group i is positions starts[i] ... of slots[i]."""
+        """Lay out one step for `forward` and reserve cache room.
+
+        Group i is positions starts[i] to starts[i] + counts[i] of slots[i].
+        """
 
     def embed(self, token_ids: Tensor) -> Tensor:
-        """Rows of token ids [rows]."""
+        """Return rows [rows, hidden] of token ids [rows]."""
 
     def forward(self, rows: Tensor, batch: Any) -> Tensor:
-        """Rows after this stage's layers; the cache then holds theirs."""
+        """Return rows [rows, hidden] after this stage's layers, which store their keys and values in the cache."""
 
     def logits(self, rows: Tensor) -> Tensor:
-        """Next-token logits [rows, vocabulary] of rows that have passed the last layer."""
+        """Return next-token logits [rows, vocabulary] of rows [rows, hidden] behind the last layer."""
 
 
 def load_stage_model(
@@ -47,10 +50,10 @@ def load_stage_model(
 ) -> StageModel:
     """Load a stage's weights by the path that its model's card names.
 
-    Raises WeightsMismatch, ModelInvalid, and ModelUnsupported where the compatibility path is not installed.
+    Raise WeightsMismatch or ModelInvalid, and ModelUnsupported if the compatibility path is not installed.
     """
     if card.path == "compat":
-        # Brings transformers with it, which most nodes need not have.
+        # It imports transformers, which most nodes need not have.
         from cluster.compute import compat
 
         return compat.load(card, manifest, spec, read, device)
@@ -60,7 +63,7 @@ def load_stage_model(
 
 
 def new_cache(card: ModelCard, spec: StageSpec, device: torch.device) -> KvCache:
-    """An empty cache for a stage's layers, and for its output rows where another stage follows."""
+    """Return an empty cache for a stage's layers, and for its output rows if another stage follows."""
     return KvCache(
         [card.kv_shape(layer) for layer in range(spec.first_layer, spec.end_layer)],
         spec.kv_blocks,

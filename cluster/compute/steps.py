@@ -1,4 +1,4 @@
-"""What one stage does with a step: moves, rows through its layers, and what goes on to the next stage."""
+"""One stage's work on a step: moves, rows through its layers, and the frame for the next stage."""
 
 import time
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from cluster.plans.plan import BLOCK_TOKENS
 
 @dataclass(frozen=True, slots=True)
 class LoadedStage:
-    """A stage's layers with what they hold of running sequences. `digest` is the manifest's."""
+    """A stage's layers with the state of running sequences. `digest` is the manifest's."""
 
     digest: str
     spec: StageSpec
@@ -30,13 +30,13 @@ class LoadedStage:
     device: torch.device
 
     def forget(self) -> None:
-        """No sequence's keys and values stay here."""
+        """Drop the KV cache of all sequences."""
         self._reset({})
 
     def run(self, step: wire.Step, payload: bytearray) -> tuple[wire.Step | wire.Sampled, memoryview | bytes]:
-        """Carry out a step; returns the frame for downstream.
+        """Carry out a step. Return the frame for downstream.
 
-        Raises FrameInvalid when the step contradicts the plan, ClusterError when it contradicts what is held here.
+        Raise FrameInvalid if the step contradicts the plan, ClusterError if it contradicts what is held here.
         """
         began_ns = time.perf_counter_ns()
         self._check(step, len(payload))
@@ -54,10 +54,13 @@ class LoadedStage:
         ), b""
 
     def _check(self, step: wire.Step, payload_bytes: int) -> None:
-        """A peer's certificate makes it known, not right: lengths and ranges are checked before they are used."""
+        """Raise FrameInvalid for wrong lengths and ranges, before they are used.
+
+        A peer's certificate makes it known, not correct.
+        """
         spec, groups = self.spec, len(step.slots)
         drafts = step.drafts or [[]] * groups
-        # The stages before the last one are not told what is drafted.
+        # The stages before the last one are not told the drafts.
         guessed = [max(0, wanted - 1) if spec.is_last else 0 for wanted in step.wanted]
         sound = (
             groups == len(step.starts) == len(step.counts) == len(step.wanted) == len(drafts)
@@ -82,10 +85,10 @@ class LoadedStage:
             raise FrameInvalid(f"step {step.batch} contradicts the plan: {groups} groups, {payload_bytes} bytes")
 
     def _is_known(self, opened: wire.OpenSlot) -> bool:
-        """Whether there is such a slot, and its tokens are the model's."""
+        """Tell whether the slot exists and its tokens are the model's."""
         history = opened.history
         are_tokens = not history or 0 <= min(history) <= max(history) < self.card.vocabulary
-        # Biases may name ids that only the tokenizer has: they are passed over.
+        # Biases may name ids that only the tokenizer has: they are skipped.
         return (
             0 <= opened.slot < self.spec.slots
             and are_tokens
@@ -121,9 +124,9 @@ class LoadedStage:
                 raise ClusterError(f"the KV cache holds the blocks {held}, the head counts {counted}")
 
     def _reset(self, counted: dict[int, int]) -> None:
-        """Hold what the head counts and nothing else. What a slot has computed stays.
+        """Hold exactly what the head counts. Computed content of a slot stays.
 
-        A slot with more than is counted had another owner, of whose end this stage never heard.
+        A slot with more than the count had another owner, whose end this stage was never told.
         """
         cache = self.model.cache
         for slot, blocks in cache.holdings().items():
@@ -134,13 +137,13 @@ class LoadedStage:
         self.sampler.close_all()
 
     def _rows(self, step: wire.Step, payload: bytearray) -> Tensor | None:
-        """What goes on to the next stage, or is sampled; None when there is nothing."""
+        """Return the rows [rows, hidden] for the next stage or for sampling; None if there are none."""
         if step.replay:
             return self._replay(step, payload)
         return self._forward(step, payload) if step.rows else None
 
     def _replay(self, step: wire.Step, payload: bytearray) -> Tensor | None:
-        """Rows for the next stage when that one is fed again, from this one's layers or from what it has kept."""
+        """Return rows [rows, hidden] if the next stage is fed again: from the layers here or from stored rows."""
         is_next_fed = self.spec.index + 1 in step.replay
         if self.spec.index in step.replay:
             rows = self._forward(step, payload)
@@ -151,13 +154,13 @@ class LoadedStage:
         return torch.cat([self.model.cache.read_outputs(*group) for group in groups])
 
     def _forward(self, step: wire.Step, payload: bytearray) -> Tensor:
-        """Output rows [rows, hidden] of this stage's layers; kept for whoever follows, unless it is the last."""
+        """Return output rows [rows, hidden] of this stage's layers. Store them, unless this is the last stage."""
         model = self.model
         batch = model.batch(step.slots, step.starts, step.counts)
         if self.spec.is_first:
             token_ids = torch.frombuffer(payload, dtype=torch.int32)
             if not 0 <= int(token_ids.min()) <= int(token_ids.max()) < self.card.vocabulary:
-                raise FrameInvalid(f"step {step.batch} has tokens outside of the vocabulary")
+                raise FrameInvalid(f"step {step.batch} has tokens outside the vocabulary")
             rows = model.embed(token_ids.to(self.device))
         else:
             rows = decode(payload, step.rows, self.card.hidden, self.spec.wire, model.row_dtype).to(self.device)
@@ -165,7 +168,7 @@ class LoadedStage:
         return rows if self.spec.is_last else self._kept(step, rows)
 
     def _kept(self, step: wire.Step, rows: Tensor) -> Tensor:
-        """Rows at the width of the link, remembered by slot and position."""
+        """Store rows [rows, hidden] at the width of the link, by slot and position, and return them."""
         kept = narrowed(rows, self.spec.wire)
         offset = 0
         for slot, start, count in zip(step.slots, step.starts, step.counts, strict=True):

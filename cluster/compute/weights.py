@@ -23,13 +23,16 @@ from cluster.models.model_card import ModelCard, Precision
 from cluster.models.stage_spec import StageSpec
 
 ReadTensor = Callable[[TensorEntry], bytearray]
-"""A tensor's raw bytes, from a checkpoint folder or a fetched copy."""
+"""Reads a tensor's raw bytes, from a checkpoint folder or a fetched copy."""
 
 _WIDE: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def row_dtype(precision: Precision, device: torch.device) -> torch.dtype:
-    """What rows, keys and values are at a precision: quantized models compute in fp32 on CPUs, in bf16 on GPUs."""
+    """Return the dtype of rows, keys and values at a precision.
+
+    Quantized models compute in fp32 on CPUs, in bf16 on GPUs.
+    """
     return _WIDE.get(precision, torch.float32 if device.type == "cpu" else torch.bfloat16)
 
 
@@ -42,10 +45,11 @@ def load_stage(
     *,
     with_head: bool = True,
 ) -> StageWeights:
-    """Load, fuse and pack a stage's weights; at most one matrix (of GPT-OSS, one layer's) is in memory twice.
+    """Load, fuse and pack a stage's weights.
 
-    Without its head a last stage ends in the final norm. Raises WeightsMismatch when bytes are not the pinned
-    ones, ModelInvalid when shapes contradict config.json.
+    At most one matrix (of GPT-OSS, one layer's) is in memory twice. Without its head a last stage ends in the
+    final norm. Raise WeightsMismatch if bytes differ from the manifest, ModelInvalid if shapes contradict
+    config.json.
     """
     check_tensors(card, manifest)
     return _Loader(card, manifest, spec, read, device).stage(with_head=with_head)
@@ -83,7 +87,10 @@ class _Loader:
         return weights
 
     def _embedding(self) -> Tensor:
-        """As narrow as file or rows have it: what is looked up is widened."""
+        """Return the table [vocabulary, hidden], as narrow as the file or the rows.
+
+        Looked-up values are widened.
+        """
         table = self._load(self._places.embedding)
         return table.to(self._row_dtype) if table.itemsize > self._row_dtype.itemsize else table
 
@@ -114,7 +121,10 @@ class _Loader:
         return rms_norm(weight + 1 if self._family.norm == "rms_plus_one" else weight, epsilon)
 
     def _head_norm(self, single: dict[str, Stored], layer: int) -> Apply:
-        """One norm over queries and keys: its weight has a row for each of their heads."""
+        """Return one norm over queries and keys.
+
+        Its weight [heads + kv_heads, head_dim] has a row for each head.
+        """
         card, order = self._card, self._pair_order(layer)
         of_queries, of_keys = (self._load(single[role]).float()[order] for role in ("q_norm", "k_norm"))
         weight = torch.cat((of_queries.expand(card.heads, -1), of_keys.expand(card.kv_heads, -1)))
@@ -127,7 +137,7 @@ class _Loader:
         return order.to(self._device)
 
     def _head_order(self, layer: int) -> Tensor | None:
-        """The rows of the fused queries, keys and values, so that what turns together lies together."""
+        """Return the order of the rows of fused queries, keys and values that puts rotated pairs side by side."""
         card = self._card
         if card.rope_kind(layer) is None:
             return None
@@ -166,7 +176,7 @@ class _Loader:
         )
 
     def _packed(self, single: dict[str, Stored], role: str, *, interleaved: bool) -> list[Linear]:
-        """Each expert's matrix out of one tensor for all; GPT-OSS interleaves the rows of gates and ups."""
+        """Return each expert's matrix from one tensor for all. GPT-OSS interleaves the rows of gates and ups."""
         biases = self._load(single[f"{role}_bias"])
         if role in single:
             weights: Iterable[Tensor] = (part.mT for part in self._load(single[role]))
@@ -183,13 +193,13 @@ class _Loader:
         ]
 
     def _matrix(self, matrix: Matrix, order: Tensor | None = None) -> Linear:
-        """Stack, put rows in `order`, pack."""
+        """Stack the stored matrices, put rows in `order`, and pack them."""
 
         def stacked(places: tuple[Stored, ...]) -> Tensor:
             parts = [self._load(place) for place in places]
             if matrix.transposed and parts[0].dim() == 2:
                 parts = [part.mT for part in parts]
-            # One that the file has fused already needs no copy.
+            # A matrix that the file has fused needs no copy.
             whole = parts[0] if len(parts) == 1 else torch.cat(parts)
             return whole if order is None else whole[order]
 
@@ -199,7 +209,10 @@ class _Loader:
         return pack(stacked(matrix.weights), bias, self._spec.precision)
 
     def _four_bits(self, places: tuple[Stored, ...], order: Tensor | None) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Quants, scales and mins that a GGUF file has, else None; only its other types are rounded here."""
+        """Return quants, scales and mins if the file is a 4-bit GGUF, else None.
+
+        Only its other types are rounded here.
+        """
         entries = [self._manifest.tensors[place.name] for place in places]
         if self._spec.precision != "int4" or not any(entry.dtype in gguf_blocks.FOUR_BITS for entry in entries):
             return None
@@ -213,7 +226,7 @@ class _Loader:
         return (quants, scales, mins) if order is None else (quants[order], scales[order], mins[order])
 
     def _load(self, place: Stored) -> Tensor:
-        """A tensor as the file has it, fp32 where it is quantized there, bytes where these are MXFP4's."""
+        """Return a tensor as in the file: fp32 if it is quantized there, bytes for MXFP4."""
         entry, raw = self._manifest.tensors[place.name], self._raw(place)
         if entry.dtype == "U8":
             return torch.frombuffer(raw, dtype=torch.uint8).view(entry.shape).to(self._device)
@@ -229,9 +242,10 @@ class _Loader:
 
 
 def _give_back() -> None:
-    """Return to the system what has been freed.
+    """Return freed memory to the system.
 
-    glibc keeps the holes that reading and packing leave: three quarters of a quantized model's size once more.
+    Otherwise glibc keeps the holes that reading and packing leave: another three quarters of a quantized model's
+    size.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:

@@ -1,1 +1,1 @@
-"""The controller's side: who is here, what is deployed, what to do when it breaks."""
+"""The controller's side: the machines, the deployment, and the repair of a broken ring."""

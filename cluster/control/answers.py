@@ -1,4 +1,4 @@
-"""What the machines have said and nobody has read yet, in order: one machine's flood keeps nobody else waiting."""
+"""The unread messages of the machines, in order. One machine's flood delays no other machine."""
 
 import asyncio
 from collections import Counter
@@ -8,33 +8,34 @@ from cluster.errors import PeerRejected
 from cluster.plans.plan import Member
 from cluster.trust.identity import NodeId
 
-# Of one machine. Whoever plans may look away for minutes; a machine has a handful of things to say meanwhile.
+# The limit for one machine. The reader may look away for minutes, and a machine has only a few things to say
+# meanwhile.
 UNREAD_MAX = 64
 
 Answer = tuple[Member, wire.Message]
 
 
 class Answers:
-    """Read by one task. Nobody who adds something waits, since the reader may be waiting for the same machine."""
+    """A queue with one reader. Adding never waits, since the reader may be waiting for the same machine."""
 
     def __init__(self) -> None:
-        # Bounded by UNREAD_MAX for each machine that is let in.
+        # Each admitted machine can add at most UNREAD_MAX entries.
         self._queue: asyncio.Queue[Answer] = asyncio.Queue()
         self._unread: Counter[NodeId] = Counter()
 
     def put(self, member: Member, message: wire.Message) -> None:
-        """Raises PeerRejected when too much of this machine is unread."""
+        """Add a message. Raise PeerRejected if too many of this machine's messages are unread."""
         if self._unread[member.node_id] >= UNREAD_MAX:
             raise PeerRejected(f"{member.name} has {UNREAD_MAX} unread answers, and sent another one")
         self._add(member, message)
 
     def put_loss(self, member: Member, loss: wire.Failed) -> None:
-        """That a machine is gone is always heard: with more than UNREAD_MAX unread this is what was said last."""
+        """Add the loss of a machine, which is never rejected: it follows up to UNREAD_MAX unread messages."""
         if self._unread[member.node_id] <= UNREAD_MAX:
             self._add(member, loss)
 
     async def get(self) -> Answer:
-        """The oldest one, as soon as there is one."""
+        """Return the oldest entry, as soon as there is one."""
         member, message = await self._queue.get()
         self._unread[member.node_id] -= 1
         if not self._unread[member.node_id]:

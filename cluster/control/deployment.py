@@ -1,7 +1,7 @@
 """One epoch's ring, from a plan to a first frame that has gone all the way round.
 
-What survives from the ring before is not loaded again: a stage whose part is unchanged keeps its weights, and,
-where the head that counts on them stays, its keys and values; a standby takes its layers from its shelf.
+What survives from the ring before is not loaded again. A stage with an unchanged part keeps its weights, and its
+KV cache if the head that counts on it stays. A standby takes its layers from its shelf.
 """
 
 import asyncio
@@ -26,11 +26,11 @@ from cluster.trust.identity import NodeId
 
 log = structlog.get_logger(__name__)
 
-# An agent that gets nothing for a minute gives up by itself; slow links may take hours for large models.
+# An agent that receives nothing for a minute gives up by itself. Slow links may take hours for large models.
 PREPARE_TIMEOUT_S = 24 * 3600.0
 LOAD_TIMEOUT_S = 900.0
 CONNECT_TIMEOUT_S = 30.0
-# Neighbours notice a broken link a moment before anybody says what has become of the machine behind it.
+# Neighbours notice a broken link a moment before the machine behind it is reported.
 CAUSE_PATIENCE_S = 0.3
 _REASON_CHARACTERS_MAX = 300
 
@@ -39,7 +39,7 @@ Answer = TypeVar("Answer", wire.Prepared, wire.Shelved, wire.Ready, wire.Connect
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model that is on the controller's machine, hashed and checked."""
+    """A model on the controller's machine, hashed and checked."""
 
     name: str
     folder: Path
@@ -49,9 +49,9 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """A working ring and where its head takes callers.
+    """A working ring, and the address where its head takes callers.
 
-    `unconstrained` says why it cannot hold answers to a schema, empty when it can.
+    `unconstrained` says why it cannot constrain answers to a schema; it is empty if it can.
     """
 
     epoch: int
@@ -69,8 +69,8 @@ class Deployment:
 class Rollout:
     """Carries out one plan. `send` and `answer` reach the nodes.
 
-    `answer` takes a time of the event loop's clock; it raises TimeoutError when nobody has said anything by then,
-    ClusterError when a node fails. `after_error` is for the head: see wire.Connect.
+    `answer` takes a time of the event loop's clock. It raises TimeoutError if there is no message by then, and
+    ClusterError if a node fails. `after_error` is for the head: see wire.Connect.
     """
 
     epoch: int
@@ -87,13 +87,13 @@ class Rollout:
 
     @property
     def new_stages(self) -> list[PlannedStage]:
-        """Those that have to be loaded where they are to be."""
+        """The stages that must still be loaded on their machines."""
         return [stage for stage in self.plan.stages if not self.holdings.has(stage.member.node_id, stage.spec)]
 
     async def prepare(self, within_s: float = PREPARE_TIMEOUT_S) -> frozenset[NodeId]:
-        """Every machine of the plan gets its files; nothing else changes yet.
+        """Have every machine of the plan fetch its files, and change nothing else.
 
-        Returns those that have not got them in time. Raises as `run` does.
+        Return the machines that do not have them after `within_s` seconds. Raise as `run` does.
         """
         waiting: set[NodeId] = set()
         for stage in self.new_stages:
@@ -108,9 +108,9 @@ class Rollout:
         return frozenset(waiting)
 
     async def shelve(self, stages: list[PlannedStage]) -> None:
-        """Have these stages loaded while the old ring serves, so that the change itself is short.
+        """Have these stages loaded while the old ring serves, so that the switch itself is short.
 
-        Raises as `run` does, also when the process that is to load one ends.
+        Raise as `run` does, also if a process that should load one ends.
         """
         waiting: dict[NodeId, StageSpec] = {}
         for stage in stages:
@@ -129,7 +129,7 @@ class Rollout:
                         self.holdings.shelved.setdefault(node_id, set()).add(shelved.spec)
 
     async def run(self) -> Deployment:
-        """Raises NodeFailed with the first node's reason, LinkLost, TimeoutError."""
+        """Load and connect the ring. Raise NodeFailed with the first node's reason, LinkLost or TimeoutError."""
         ring = self.ring
         await self._assign(ring)
         head, stages = await self._places(ring)
@@ -137,7 +137,7 @@ class Rollout:
         try:
             round_trip_ms = await self._close(ring, head, stages, fresh)
         except TimeoutError:
-            reason = f"the ring did not close in {CONNECT_TIMEOUT_S:.0f} s"
+            reason = f"the ring did not close within {CONNECT_TIMEOUT_S:.0f} s"
             raise NodeFailed(ring[0], reason, tuple(ring[1:])) from None
         self.holdings.serve(ring[0], self.plan)
         address = wire.Address(ring[0], head.host, head.client_port)
@@ -145,7 +145,7 @@ class Rollout:
         return Deployment(self.epoch, self.plan, address, round_trip_ms, unconstrained)
 
     async def _assign(self, ring: list[NodeId]) -> None:
-        """Everybody loads at once; the head lives on the first stage's node, the hop between them costs least."""
+        """Have all machines load at once. The head runs on the first stage's node, where its hop costs least."""
         manifest, source = self.model.manifest, str(self.model.folder)
         seal_key = secrets.token_bytes(wire.SEAL_KEY_BYTES)
         for stage, upstream in zip(self.plan.stages, [ring[0], *ring[:-1]], strict=True):
@@ -170,7 +170,7 @@ class Rollout:
         await self.send(ring[0], head)
 
     async def _places(self, ring: list[NodeId]) -> tuple[wire.Ready, dict[NodeId, wire.Ready]]:
-        """Where head and stages listen, once all have loaded."""
+        """Return where head and stages listen, once all have loaded. Raise NodeFailed if one is late."""
         head: wire.Ready | None = None
         stages: dict[NodeId, wire.Ready] = {}
         until_s = _now_s() + LOAD_TIMEOUT_S
@@ -187,11 +187,11 @@ class Rollout:
                         self.holdings.assign(node_id, self._stage(node_id).spec)
         except TimeoutError:
             late = next((node_id for node_id in ring if node_id not in stages), ring[0])
-            raise NodeFailed(late, f"a machine has not loaded its layers in {LOAD_TIMEOUT_S:.0f} s") from None
+            raise NodeFailed(late, f"a machine has not loaded its layers within {LOAD_TIMEOUT_S:.0f} s") from None
         return head, stages
 
     def _unconstrained(self, head: wire.Ready, last: wire.Ready) -> str:
-        """Head and last stage both read grammars; the others have nothing to do with them."""
+        """Return why the ring cannot follow schemas, or "". Only the head and the last stage read grammars."""
         for stage, ready in ((self.plan.stages[0], head), (self.plan.stages[-1], last)):
             if ready.unconstrained:
                 reason = f"{stage.member.name}: {ready.unconstrained[:_REASON_CHARACTERS_MAX]}"
@@ -217,7 +217,7 @@ class Rollout:
     async def _close(
         self, ring: list[NodeId], head: wire.Ready, stages: dict[NodeId, wire.Ready], fresh: list[int]
     ) -> float:
-        """Stages link up before the head does, so that its first frame finds its way; returns its round trip."""
+        """Link the stages before the head, so that its first frame can pass. Return its round trip in ms."""
         until_s = _now_s() + CONNECT_TIMEOUT_S
         for node_id, next_id in zip(ring, [*ring[1:], None], strict=True):
             downstream = _address(ring[0], head) if next_id is None else _address(next_id, stages[next_id])
@@ -232,10 +232,10 @@ class Rollout:
     async def _next(
         self, kind: type[Answer], until_s: float, loading: Collection[NodeId] = ()
     ) -> tuple[NodeId, Answer]:
-        """The next answer of this kind and epoch from the ring; a failure of this epoch ends the rollout.
+        """Return the ring's next answer of this kind and epoch. Raise the error of a failure in this epoch.
 
-        So does the end of a stage process among those that are `loading` beside the ring that serves, whatever its
-        epoch. Raises TimeoutError as well.
+        The end of a stage process among those that are `loading` also ends the rollout, whatever its epoch. Raise
+        TimeoutError if there is no answer in time.
         """
         while True:
             node_id, answer = await self.answer(until_s)
@@ -255,25 +255,28 @@ class Rollout:
         return failure.epoch in (self.epoch, wire.ANY_EPOCH)
 
     async def _cause(self, node_id: NodeId, failure: wire.Failed) -> ClusterError:
-        """What a failure comes to, by the first clear word on it. Raises ClusterError as `answer` does."""
+        """Return the error for a failure, by the first clear report on it. Raise ClusterError as `answer` does."""
         until_s = _now_s() + CAUSE_PATIENCE_S
         with contextlib.suppress(TimeoutError):
             while not is_clear(failure):
                 other_id, answer = await self.answer(until_s)
                 if other_id in self.ring and isinstance(answer, wire.Failed) and self._concerns(answer):
                     node_id, failure = (other_id, answer) if is_clear(answer) else (node_id, failure)
-        if failure.role == "node":  # It is gone, and planned with again when it is back.
+        if failure.role == "node":  # The machine is gone. It is planned with again when it is back.
             return LinkLost(failure.reason)
         return suspicion(node_id, failure)
 
 
 def is_clear(failure: wire.Failed) -> bool:
-    """Whether a machine says what happened, not only that a link is broken."""
+    """Tell whether a machine reports what happened, not only that a link is broken."""
     return failure.role == "node" or failure.cause != "error" or not failure.peer_id
 
 
 def suspicion(node_id: NodeId, failure: wire.Failed) -> NodeFailed:
-    """Who may be to blame for what a machine reports: for a wrong frame first its sender, otherwise itself."""
+    """Return the machines that a report may incriminate.
+
+    For an invalid frame its sender comes first, otherwise the reporter.
+    """
     if not failure.peer_id:
         return NodeFailed(node_id, failure.reason)
     if failure.cause == "invalid":
@@ -286,9 +289,9 @@ def _now_s() -> float:
 
 
 def _check_ports(node_id: NodeId, *ports: int) -> None:
-    """Raises NodeFailed, before a neighbour is told to dial there."""
+    """Raise NodeFailed for an invalid port, before a neighbour is told to dial it."""
     if wrong := [port for port in ports if not 0 < port < 2**16]:
-        raise NodeFailed(node_id, f"a machine says that it listens on port {wrong[0]}")
+        raise NodeFailed(node_id, f"a machine reported the invalid port {wrong[0]}")
 
 
 def _address(node_id: NodeId, ready: wire.Ready) -> wire.Address:

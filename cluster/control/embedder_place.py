@@ -1,4 +1,4 @@
-"""Which machine runs the embedding model: a pure function of what is there to a machine with the reason."""
+"""The choice of the machine for the embedding model: a pure function, which also gives its reason."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What stages take of a machine's usable memory: with all the cache that was planned, with one context's."""
+    """The part of a machine's usable memory that stages take: with all planned cache, and with one context's."""
 
     whole_bytes: int
     least_bytes: int
@@ -22,12 +22,17 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Place:
+    """The machine that embeds, and why it was chosen."""
+
     member: Member
     reason: str
 
 
 def held_by(plan: Plan, card: ModelCard) -> dict[NodeId, Held]:
-    """What a plan takes of its machines: the weights of all their stages, and room for each to work on one."""
+    """Return the memory that a plan takes of its machines.
+
+    It is the weights of all stages on a machine, plus working memory for one of them.
+    """
     stages = [*plan.stages, *plan.standbys]
     members = {stage.member.node_id: stage.member for stage in stages}
     held = {}
@@ -56,12 +61,11 @@ def place_embedder(
     resting: Collection[NodeId] = (),
     owners: Collection[NodeId] | None = None,
 ) -> Place:
-    """The machine with the most memory beside what it holds for the cluster; of equals by name.
+    """Return the machine with the most memory beside what the cluster's model takes; the first by name if equal.
 
-    Plans give the cache whatever memory is left. Where no machine has room beside all of that, it is one that has
-    room beside the weights and the cache of one whole context. Who rests, because it has just failed at this, is
-    taken only where no other machine has room. With `owners` no other machine may see the texts. Raises
-    ModelDoesNotFit.
+    Plans give the cache all remaining memory. If no machine has room beside that, choose one with room beside the
+    weights and one context's cache. `resting` machines have just failed at this; they are used only if no other
+    machine has room. With `owners` no other machine may see the texts. Raise ModelDoesNotFit.
     """
     allowed = [member for member in members if owners is None or member.node_id in owners]
     beside_all = {member.node_id: _free_bytes(member, held, least=False) for member in allowed}
@@ -79,7 +83,7 @@ def place_embedder(
         f"{needed_bytes / _GIB:.2f} GiB are needed"
     )
     if is_tight:
-        reason += "; no machine has that beside the cache that was planned, which cannot be filled there now"
+        reason += "; no machine has that beside the planned cache, which cannot be filled there now"
     others = [member for member in allowed if member is not chosen]
     if passed_over := [member.name for member in others if member.node_id in resting]:
         reason += f"; {', '.join(sorted(passed_over))} failed at it"
@@ -96,7 +100,7 @@ def _too_large(
 ) -> ModelDoesNotFit:
     if owners is None:
         return ModelDoesNotFit(name, needed_bytes, usable_bytes)
-    remedy = "add a machine to cluster.owners, free memory on theirs, or choose a smaller model"
+    remedy = "add a machine to cluster.owners, free memory on those machines, or choose a smaller model"
     return ModelDoesNotFit(f"{name} on machines of cluster.owners", needed_bytes, usable_bytes, remedy)
 
 

@@ -1,4 +1,4 @@
-"""The task that keeps an embedding model served: on one machine, and on another when that one is lost."""
+"""The task that keeps an embedding model served: on one machine, and on another if that one is lost."""
 
 import asyncio
 import contextlib
@@ -35,10 +35,10 @@ from cluster.trust.identity import Identity, NodeId
 log = structlog.get_logger(__name__)
 
 READY_PATIENCE_S = 60.0
-# A request is asked again so often when whoever had it was lost.
+# A request is sent again this often if its machine was lost.
 RETRIES_MAX = 1
 RETRY_PAUSES_S = (0.2, 1.0, 2.0, 5.0, 10.0, 30.0)
-# To load, and to fetch over the slowest link that makes sense.
+# The time to load, and the rate of the slowest reasonable link, which adds the time to fetch.
 LOAD_TIMEOUT_S = 900.0
 SLOWEST_BYTES_PER_S = 200_000
 DISMISS_TIMEOUT_S = 2.0
@@ -48,7 +48,7 @@ _ANY = wire.ANY_EPOCH
 _LOST = "the connection to the embedder was lost"
 
 HeldNow = Callable[[], Mapping[NodeId, Held]]
-"""What of each machine's usable memory the cluster's own model takes."""
+"""The part of each machine's usable memory that the cluster's own model takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class _Serving:
 
 
 class EmbeddingManager:
-    """`run` is its task; what the nodes say of embedders is answered there, one thing after the other."""
+    """Serves one embedding model. `run` is its task; it handles what nodes report on embedders, one by one."""
 
     def __init__(
         self, folder: Path, roster: Roster, identity: Identity, held_now: HeldNow, owners: Owners | None = None
@@ -80,16 +80,16 @@ class EmbeddingManager:
 
     @property
     def model_name(self) -> str | None:
-        """What it is called, known before its files are."""
+        """The model's name, known before its files are."""
         return self.model.name if self.model else self._asked_for
 
     @property
     def machine(self) -> Member | None:
-        """Who embeds just now."""
+        """The machine that embeds now."""
         return self._serving.member if self._serving else None
 
     async def load_model(self, reference: str, progress: Progress | None = None) -> EmbeddingModel:
-        """Find and hash a model; it is served as soon as there is a machine. Raises ModelError."""
+        """Find and hash a model, which is served as soon as there is a machine. Raise ModelError."""
         self._asked_for = model_name(reference)
         await self.readiness.tell("planning", f"reading {self._asked_for}")
         try:
@@ -102,9 +102,9 @@ class EmbeddingManager:
         return model
 
     async def embed(self, request: EmbedRequest, patience_s: float | None = None) -> Embeddings:
-        """Raises GenerationError. What a lost machine had is asked of the next one, RETRIES_MAX times.
+        """Answer a request. Repeat it up to RETRIES_MAX times if its machine is lost. Raise GenerationError.
 
-        A request waits `patience_s` (READY_PATIENCE_S) for each of them.
+        A request waits `patience_s` seconds for each machine, READY_PATIENCE_S by default.
         """
         for retries_left in range(RETRIES_MAX, -1, -1):
             await self.readiness.wait(READY_PATIENCE_S if patience_s is None else patience_s)
@@ -123,38 +123,38 @@ class EmbeddingManager:
         await self._hang_up()
 
     async def run(self) -> None:
-        """Serve, watch, serve elsewhere, for ever."""
+        """Serve the model, watch it, and move it if its machine is lost. Run until cancelled."""
         failures = 0
         while True:
             try:
                 model = await self._wait_for_work()
                 await self._serve(model)
                 failures = 0
-            except Exception as error:  # noqa: BLE001 - the edge of this task: nobody else would try again
+            except Exception as error:  # noqa: BLE001 - the edge of this task: no other one retries
                 pause_s = RETRY_PAUSES_S[min(failures, len(RETRY_PAUSES_S) - 1)]
                 failures += 1
                 await self._fail(error, pause_s)
                 await self._pause(pause_s)
 
     async def _pause(self, pause_s: float) -> None:
-        """Before trying again; a machine that joins meanwhile is tried at once."""
+        """Wait before the next try. A machine that joins meanwhile ends the wait."""
         until_s = asyncio.get_running_loop().time() + pause_s
         with contextlib.suppress(TimeoutError):
             while not isinstance((await self._answer(until_s))[1], wire.Hello):
                 pass
 
     async def _wait_for_work(self) -> EmbeddingModel:
-        """Until there is a model that nobody serves, or whoever serves it is to do so no more, and a machine."""
+        """Wait until a machine is there and a model needs one: it is not served, or its machine is drained."""
         loop = asyncio.get_running_loop()
         while True:
             model, present, draining = self.model, self._roster.available(), self._roster.draining
             if model and present and (self._serving is None or self._serving.member.node_id in draining):
                 return model
-            with contextlib.suppress(TimeoutError):  # That there is a model now is nothing that a node says.
+            with contextlib.suppress(TimeoutError):  # No node reports that a model was given, so look again.
                 await self._answer(loop.time() + _LOOK_AGAIN_S)
 
     async def _serve(self, model: EmbeddingModel) -> None:
-        """Have a machine load the model; whoever served it until now does so meanwhile. Raises ClusterError."""
+        """Have a machine load the model, while the one before still serves. Raise ClusterError."""
         members = self._roster.available()
         resting = {member.node_id for member in members if self._rests.rests(member.node_id)}
         owners = self._owners.pin(self._roster.machines)[0].owners if self._owners else None
@@ -184,12 +184,12 @@ class EmbeddingManager:
         log.info("embedder ready", epoch=epoch, node=place.member.name)
         if before:
             await before.client.close()
-        # Whoever did so before, however it was lost, is to give the memory back.
+        # Earlier embedders, however they were lost, must free their memory.
         others = [member for member in self._roster.membership.present() if member.node_id != node_id]
         await asyncio.gather(*(self._dismiss(member.node_id) for member in others))
 
     async def _loaded(self, node_id: NodeId, epoch: int, model: EmbeddingModel, until_s: float) -> wire.Ready:
-        """Until the machine has loaded the model. Raises NodeFailed, TimeoutError."""
+        """Wait until the machine has loaded the model. Raise NodeFailed or TimeoutError."""
         while True:
             sender, message = await self._answer(until_s)
             if sender != node_id:
@@ -205,7 +205,7 @@ class EmbeddingManager:
                     pass
 
     async def _answer(self, until_s: float) -> tuple[NodeId, wire.Message]:
-        """The next thing that a node said or that happened to it. Raises TimeoutError."""
+        """Handle and return the next message of a node. Raise TimeoutError if there is none by then."""
         async with asyncio.timeout_at(until_s):
             member, message = await self._answers.get()
         serving = self._serving
@@ -218,14 +218,14 @@ class EmbeddingManager:
         return member.node_id, message
 
     def _lost(self, client: EmbeddingClient) -> None:
-        """Its connection has ended: the task is to look for another machine."""
+        """Note that a connection has ended, so that the task looks for another machine."""
         if self._serving and self._serving.client is client:
             lost = wire.Failed(self._serving.epoch, "embedder", _LOST)
-            with contextlib.suppress(PeerRejected):  # It looks again for every request, too.
+            with contextlib.suppress(PeerRejected):  # The task looks again for every request, too.
                 self._answers.put(self._serving.member, lost)
 
     async def _note_loss(self, client: EmbeddingClient) -> None:
-        """Whoever asks from now on waits for the next embedder, though the task may not have heard of it yet."""
+        """Make later requests wait for the next embedder, even if the task does not know of the loss yet."""
         serving = self._serving
         if serving and serving.client is client:
             self._lost(client)
@@ -238,7 +238,7 @@ class EmbeddingManager:
         await self._hang_up()
 
     async def _hang_up(self) -> None:
-        """Requests that the connection carried go on with the next one."""
+        """Close the connection. Its requests go on with the next one."""
         serving, self._serving = self._serving, None
         if serving:
             await serving.client.close()

@@ -1,11 +1,11 @@
-"""Numbers of deployments: each is used once, also across restarts, so that old orders are known as old."""
+"""Numbers of deployments. Each is used once, even across restarts, so that old orders are recognisable."""
 
 import os
 from pathlib import Path
 
 
 class Epochs:
-    """Counts in a file of `folder`; one process writes it."""
+    """A counter in a file of `folder`. Only one process writes it."""
 
     def __init__(self, folder: Path, name: str = "epoch") -> None:
         self._file = folder / name
@@ -13,11 +13,11 @@ class Epochs:
 
     @property
     def has_advanced(self) -> bool:
-        """Whether this run has used one."""
+        """Tell whether this run has used a number."""
         return self.current > self._first
 
     def advance(self) -> int:
-        """The next epoch, on disk before anybody hears of it. Raises OSError."""
+        """Return the next epoch, which is on disk before any machine learns it. Raise OSError."""
         fresh = self._file.with_suffix(".new")
         with fresh.open("w") as file:
             file.write(str(self.current + 1))
@@ -28,6 +28,6 @@ class Epochs:
         return self.current
 
     def _last(self) -> int:
-        """What an earlier run reached; 0 where none did, or where a full disk left the file empty."""
+        """Return the number that an earlier run reached; 0 if none did, or if a full disk left the file empty."""
         content = self._file.read_text().strip() if self._file.is_file() else ""
         return int(content) if content.isdigit() else 0

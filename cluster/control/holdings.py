@@ -1,4 +1,4 @@
-"""What the machines' stage processes have loaded, as far as the controller knows: it need not be loaded again."""
+"""The layers that the machines' stage processes have loaded, as far as the controller knows."""
 
 from dataclasses import dataclass, field
 
@@ -9,9 +9,9 @@ from cluster.trust.identity import NodeId
 
 @dataclass(slots=True)
 class Holdings:
-    """Stages in the last ring and on shelves. Whoever is wrong here loads again: the processes know it better.
+    """Stages in the last ring and on shelves. They need no loading; a wrong entry only causes loading.
 
-    `head` is the machine whose head counts on the keys and values of the stages in `serving`.
+    `head` is the machine whose head counts on the KV cache of the stages in `serving`.
     """
 
     head: NodeId | None = None
@@ -19,14 +19,15 @@ class Holdings:
     shelved: dict[NodeId, set[StageSpec]] = field(default_factory=dict)
 
     def has(self, node_id: NodeId, spec: StageSpec) -> bool:
-        """Whether this stage needs no loading there."""
+        """Tell whether this stage needs no loading on that machine."""
         return self.serving.get(node_id) == spec or spec in self.shelved.get(node_id, ())
 
     def keeps_kv(self, head: NodeId, node_id: NodeId, spec: StageSpec) -> bool:
+        """Tell whether this stage still has the KV cache that the head counts on."""
         return head == self.head and self.serving.get(node_id) == spec
 
     def assign(self, node_id: NodeId, spec: StageSpec) -> None:
-        """The stage is loaded anew or taken from the shelf; for another cut than before the shelf is cleared."""
+        """Note that the stage is loaded again or taken from the shelf. A changed cut clears the shelf."""
         if self.serving.pop(node_id, None) != spec:
             shelf = self.shelved.pop(node_id, set())
             if spec in shelf:
@@ -37,6 +38,6 @@ class Holdings:
         self.serving = {stage.member.node_id: stage.spec for stage in plan.stages}
 
     def forget(self, node_id: NodeId) -> None:
-        """Its stage process is gone."""
+        """Note that a machine's stage process is gone."""
         self.serving.pop(node_id, None)
         self.shelved.pop(node_id, None)

@@ -1,4 +1,4 @@
-"""Why a ring broke: what its machines say of it, and who of them rests for it."""
+"""Fault attribution for a broken ring: its machines' reports, and which of them must pause."""
 
 import time
 from collections.abc import Callable
@@ -17,13 +17,13 @@ from cluster.trust.identity import NodeId
 
 log = structlog.get_logger(__name__)
 
-# A ring that has served so long was a good one: what breaks it then is no machine's habit.
+# A ring that has served this long was healthy: its break is no machine's habit.
 SETTLED_S = 60.0
 
 
 @dataclass(slots=True)
 class Inquest:
-    """Opened when a ring serves, heard when it breaks, closed before the next plan.
+    """Opened when a ring serves, fed when it breaks, closed before the next plan.
 
     `clock` gives monotonic seconds.
     """
@@ -32,31 +32,33 @@ class Inquest:
     clock: Callable[[], float] = time.monotonic
     rests: Rests = field(default_factory=Rests)
     chronicle: Chronicle = field(default_factory=Chronicle)
-    # Whose stage process has ended: it comes back in seconds.
+    # Machines whose stage process has ended: it comes back in seconds.
     restarting: frozenset[NodeId] = frozenset()
-    # Whether a stage's own error, or the end of its process, broke the last ring: no machine's loss, no link's.
+    # Whether a stage's own error, or the end of its process, broke the last ring, rather than a lost machine or
+    # link.
     is_own_error: bool = False
     _serving_since_s: float | None = None
     _heard_since_s: float = 0.0
     _failures: list[tuple[NodeId, wire.Failed]] = field(default_factory=list)
-    # Machines that have served in a ring that held: of two suspects it is the other one.
+    # Machines that have served in a ring that held: of two suspects, the other one is to blame.
     _proven: frozenset[NodeId] = frozenset()
     _ended_s: dict[NodeId, float] = field(default_factory=dict)
 
     def open(self) -> None:
-        """A ring serves from now on."""
+        """Note that a ring serves from now on."""
         self._serving_since_s = self.clock()
         self._failures.clear()
         self.restarting = frozenset()
         self.is_own_error = False
 
     def retire(self, ring: frozenset[NodeId]) -> None:
-        """The ring is taken apart on purpose: its machines have done their part, and its links end now."""
+        """Note that the ring is taken apart on purpose. Its machines are proven, and its links end now."""
         self._proven = ring
         self._serving_since_s = None
         self._failures.clear()
 
-    def hear(self, node_id: NodeId, failure: wire.Failed) -> None:
+    def note_failure(self, node_id: NodeId, failure: wire.Failed) -> None:
+        """Record what a machine reports about the ring. Ignore it while no ring serves."""
         if self._serving_since_s is None:
             return
         if not self._failures:
@@ -65,15 +67,15 @@ class Inquest:
 
     @property
     def patience_s(self) -> float:
-        """How long it is still worth waiting for somebody who knows more."""
+        """Return how many seconds it is still worth waiting for a clearer report."""
         return max(0.0, self._heard_since_s + CAUSE_PATIENCE_S - self.clock()) if self._failures else 0.0
 
     def is_clear(self, broken: Deployment) -> bool:
-        """Whether somebody has said what happened, not only that a link is broken."""
+        """Tell whether a report says what happened, not only that a link is broken."""
         return not self._failures or any(self._tells(broken, failure) for _, failure in self._failures)
 
     def close(self, broken: Deployment) -> frozenset[NodeId]:
-        """Send to rest whoever broke this ring by habit; returns them."""
+        """Make machines pause that break rings repeatedly. Return them."""
         failures, self._failures = self._failures, []
         since_s, self._serving_since_s = self._serving_since_s, None
         if since_s is None or not failures:
@@ -89,7 +91,7 @@ class Inquest:
         return frozenset(culprit for culprit in culprits if culprit)
 
     def leave_out(self, failure: NodeFailed) -> NodeId:
-        """Of machines that cannot reach each other, one that has not proven itself in a ring rests."""
+        """Make one of these machines pause, preferably one that has not proven itself in a ring. Return it."""
         suspects = [NodeId(node_id) for node_id in (failure.node_id, *failure.peer_ids)]
         culprit = next((node_id for node_id in suspects if node_id not in self._proven), suspects[0])
         pause_s = self.rests.add(culprit)

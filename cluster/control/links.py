@@ -1,4 +1,4 @@
-"""The controller's survey of links: who measures which one when, and what is known of them. No I/O."""
+"""The controller's survey of links: the schedule of measurements, and their results. No I/O."""
 
 import math
 from collections.abc import Callable
@@ -13,22 +13,22 @@ from cluster.plans.network import Link, Network, is_plausible
 from cluster.plans.planned import Member
 from cluster.trust.identity import NodeId
 
-# A newcomer loads and is planned with first.
+# A newcomer loads and gets a plan first.
 SETTLE_S = 3.0
 REFRESH_S = 1800.0
 RETRY_S = 120.0
-# An order that is not answered is given up.
+# An order without an answer is given up after this.
 ANSWER_TIMEOUT_S = 120.0
-# In a large cluster nobody measures everybody: so many neighbours each, and so many machines at once.
+# In a large cluster machines measure only this many neighbours each, and this many machines at once.
 NEIGHBOURS_MAX = 16
 _AT_ONCE = 4
-# Weight of the newest heartbeat in a machine's clock skew.
+# The weight of the newest heartbeat in a machine's clock skew.
 _FRESH = 0.2
 
 
 @dataclass(slots=True)
 class _Place:
-    """One machine in the survey. `asked_s` is when its present order was sent, if it has one."""
+    """One machine in the survey. `asked_s` is when its current order was sent, if it has one."""
 
     since_s: float
     address: wire.Address | None = None
@@ -39,7 +39,7 @@ class _Place:
 
 
 class LinkSurvey:
-    """`clock` gives monotonic seconds."""
+    """The measured links and conditions. `clock` gives monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -47,16 +47,16 @@ class LinkSurvey:
         self._links: dict[tuple[NodeId, NodeId], Link] = {}
 
     def network(self) -> Network:
-        """All links that have been measured."""
+        """Return all links that have been measured."""
         return Network(dict(self._links))
 
     def delay_s(self, one: NodeId, other: NodeId) -> float | None:
-        """One way between two machines, in either direction; None when nobody has measured it."""
+        """Return the one-way delay between two machines in seconds, in either direction; None if unmeasured."""
         link = self._links.get((one, other)) or self._links.get((other, one))
         return link.delay_s if link else None
 
-    def hear(self, node_id: NodeId, host: str, report: wire.LinkReport) -> None:
-        """A node's report. Its door is on its own host, whatever it says: nobody is sent elsewhere."""
+    def take_report(self, node_id: NodeId, host: str, report: wire.LinkReport) -> None:
+        """Take a node's report. Its echo server counts as on its own host, so that no node is sent elsewhere."""
         place = self._places.setdefault(node_id, _Place(self._clock()))
         place.condition = report.condition
         place.address = wire.Address(node_id, host, report.port) if 0 < report.port < 2**16 else None
@@ -64,34 +64,37 @@ class LinkSurvey:
             return
         place.asked_s = None
         for measured in report.links[: wire.LINK_PEERS_MAX]:
-            # Only what it was asked for: figures about others would be rumours.
+            # Take only the links that it was asked for; other figures would be rumours.
             if measured.node_id in place.tried_s and measured.link and is_plausible(measured.link):
                 self._links[node_id, measured.node_id] = measured.link
 
-    def hear_clock(self, node_id: NodeId, sent_at_s: float, received_at_s: float) -> None:
-        """A heartbeat's time stamp, by its machine's clock, and when it came, by ours."""
+    def take_clock(self, node_id: NodeId, sent_at_s: float, received_at_s: float) -> None:
+        """Take a heartbeat's two times: sent, by its machine's clock, and received, by this one's."""
         place, ahead_s = self._places.get(node_id), sent_at_s - received_at_s
         if place and sent_at_s > 0 and math.isfinite(ahead_s):
             before_s = ahead_s if place.skew_s is None else place.skew_s
             place.skew_s = before_s + _FRESH * (ahead_s - before_s)
 
     def measure_again(self) -> None:
-        """Every link is due, however new its figures are: somebody has changed a cable, say."""
+        """Make every link due, however new its figures are. Cables may have changed."""
         for place in self._places.values():
             place.tried_s = dict.fromkeys(place.tried_s, -math.inf)
 
     def condition(self, member: Member) -> Condition:
-        """How a machine does, as it last told."""
+        """Return a machine's condition, by its latest report."""
         place = self._places.get(member.node_id)
         return place.condition if place and place.condition else member.machine.condition
 
     def forget(self, node_id: NodeId) -> None:
-        """A machine is gone; it may come back with another address."""
+        """Forget a machine that is gone. It may come back with another address."""
         self._places.pop(node_id, None)
         self._links = {pair: link for pair, link in self._links.items() if node_id not in pair}
 
     def due(self) -> list[tuple[NodeId, wire.MeasureLinks]]:
-        """Orders to send now. Few machines measure at a time: they would measure each other's bursts."""
+        """Return the orders to send now.
+
+        Only a few machines measure at a time: bursts would disturb each other.
+        """
         now_s = self._clock()
         for place in self._places.values():
             if place.asked_s is not None and now_s - place.asked_s > ANSWER_TIMEOUT_S:
@@ -112,14 +115,14 @@ class LinkSurvey:
         return orders
 
     def warnings(self, member: Member) -> tuple[MachineWarning, ...]:
-        """What is wrong with a machine, by all that is known now."""
+        """Return what is wrong with a machine, by all that is known now."""
         place = self._places.get(member.node_id)
         machine = replace(member.machine, condition=self.condition(member))
         links = [link for (sender, _), link in self._links.items() if sender == member.node_id]
         return machine_warnings(machine, links, clock_skew_s=(place.skew_s if place else None) or 0.0)
 
     def _wanted(self, node_id: NodeId, place: _Place, now_s: float) -> list[wire.Address]:
-        """Neighbours in the order of their identities whose links are unknown or old."""
+        """Return the neighbours, in the order of their ids, whose links are unknown or old."""
         others = sorted(other for other, there in self._places.items() if other != node_id and there.address)
         behind = [other for other in others if other > node_id]
         neighbours = [*behind, *(other for other in others if other < node_id)][:NEIGHBOURS_MAX]

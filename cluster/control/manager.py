@@ -1,4 +1,4 @@
-"""The one task that owns the deployment: plans, deploys, and plans anew when a machine is lost or joins."""
+"""The one task that owns the deployment: it plans, deploys, and plans again when a machine is lost or joins."""
 
 import asyncio
 import contextlib
@@ -32,19 +32,19 @@ from cluster.trust.identity import NodeId
 
 log = structlog.get_logger(__name__)
 
-# How long the first plan waits for machines that are known to be on their way.
+# The time that the first plan waits for machines that are known to be on their way.
 GATHER_TIMEOUT_S = 60.0
-# How long a plan without a ring that serves waits for machines that still have to get their files.
+# The time that a plan without a serving ring waits for machines that still fetch their files.
 SOON_S = 5.0
 RETRY_PAUSES_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 _AGAIN_S = 0.05
 
 UseHead = Callable[[wire.Address | None], Awaitable[None]]
-"""Callers are to talk to this head from now on, or to none. Raises ClusterUnavailable when it is out of reach."""
+"""Direct callers to this head, or to none. Raises ClusterUnavailable if it cannot be reached."""
 
 
 class DeploymentManager:
-    """`run` is its task; everything that the nodes say is answered there, one thing after the other."""
+    """Owns the deployment. `run` is its task; it handles the nodes' messages one by one."""
 
     def __init__(self, folder: Path, roster: Roster, options: PlanOptions, use_head: UseHead) -> None:
         self._roster = roster
@@ -57,7 +57,7 @@ class DeploymentManager:
         self._holdings = Holdings()
         self._planning = Planning(roster, options, self._inquest, self._holdings)
         self.standbys = Standbys(self._holdings, roster.send)
-        # The last ring that served: the next one is to be like it, as far as its machines are there.
+        # The last ring that served. The next one should be like it, as far as its machines are there.
         self._last: Deployment | None = None
         self._epochs = Epochs(folder)
         self.readiness = Readiness(roster.absences)
@@ -68,7 +68,7 @@ class DeploymentManager:
         return self._epochs.current
 
     async def run(self) -> None:
-        """Deploy, watch, deploy anew, for ever."""
+        """Deploy, watch, and deploy again. Run until cancelled."""
         failures = 0
         while True:
             try:
@@ -78,7 +78,7 @@ class DeploymentManager:
             except (PlanOutdated, LinkLost) as outdated:
                 log.info("plan outdated", epoch=self.epoch, reason=str(outdated))
                 await asyncio.sleep(_AGAIN_S)
-            except Exception as error:  # noqa: BLE001 - the edge of this task: nobody else would plan anew
+            except Exception as error:  # noqa: BLE001 - the edge of this task: no other one replans
                 pause_s = RETRY_PAUSES_S[min(failures, len(RETRY_PAUSES_S) - 1)]
                 failures += 1
                 await self._fail(error, pause_s)
@@ -86,22 +86,22 @@ class DeploymentManager:
                     failures = 0
 
     async def serve(self, model: Model) -> None:
-        """From now on this model is deployed as soon as there are machines."""
+        """Deploy this model as soon as there are machines."""
         self._model = model
         await self.readiness.tell("waiting", "no machine is in the cluster")
 
     async def draft(
         self, model: Model, without: frozenset[NodeId], including: frozenset[NodeId] = frozenset()
     ) -> PlanDraft:
-        """What would be planned now without these machines, and with those though they are drained.
+        """Return the plan without these machines, and with those although they are drained.
 
-        Nothing comes of it. Raises MachineUnknown.
+        Nothing is deployed. Raise MachineUnknown.
         """
         now = self.deployment.plan if self.deployment else None
         return await self._planning.draft(model, now, self._head, without, including)
 
     async def _wait_for_work(self) -> Model:
-        """Until there is a model, and machines for it that no plan has considered or no ring that works."""
+        """Wait for a model and a reason to plan: new machines, or no working ring."""
         while (model := self._model) is None:
             await self._next_event(0.5)
         if not self._epochs.has_advanced:
@@ -117,13 +117,13 @@ class DeploymentManager:
         return model
 
     async def _gather(self) -> None:
-        """Before the first plan: wait for the machines that are on their way."""
+        """Before the first plan, wait for the machines that are on their way."""
         until_s = _now_s() + GATHER_TIMEOUT_S
         while len(self._roster.membership.present()) < self._expected_nodes and _now_s() < until_s:
             await self._next_event(0.5)
 
     async def _is_new_within(self, pause_s: float) -> bool:
-        """Before trying again: whether a machine has joined or the ring that still served has broken meanwhile."""
+        """Wait before the next try. Tell whether a machine has joined or the serving ring has broken meanwhile."""
         serving, until_s = self.deployment, _now_s() + pause_s
         with contextlib.suppress(TimeoutError):
             while self.deployment is serving:
@@ -137,10 +137,10 @@ class DeploymentManager:
             await self._answer(None if timeout_s is None else _now_s() + timeout_s)
 
     async def _answer(self, until_s: float | None) -> tuple[NodeId, wire.Message]:
-        """The next thing that a node said or that happened to it; what concerns the present ring breaks it.
+        """Handle and return the next message of a node. A failure in the current ring breaks it.
 
-        Raises TimeoutError when there is none by then; what has been heard is always acted upon to the end. Raises
-        PlanOutdated while files are fetched for a plan that this makes pointless.
+        Raise TimeoutError if there is none by `until_s`; a message that has arrived is always handled completely.
+        Raise PlanOutdated if files are being fetched for a plan that the message makes pointless.
         """
         async with asyncio.timeout_at(until_s):
             member, message = await self._roster.answers.get()
@@ -150,7 +150,7 @@ class DeploymentManager:
             await self.standbys.note(member.node_id, message)
         elif isinstance(message, wire.Tick):  # It is well again, or no longer drained: it may have more to give.
             self._considered -= {member.node_id}
-        # The hello of one that is planned with already may be read late: it is no news.
+        # The hello of a machine that is in the plan already may be read late; it is not new.
         is_new = isinstance(message, wire.Hello) and member.node_id not in self._considered
         if is_new and self._is_preparing and self.deployment is None:
             raise PlanOutdated(f"{member.name} may serve sooner")
@@ -158,23 +158,26 @@ class DeploymentManager:
 
     async def _note_failure(self, member: Member, failure: wire.Failed) -> None:
         if failure.role == "node" or (failure.role == "stage" and failure.cause == "ended"):
-            # Whoever comes back may have more to give, or another address, and has nothing loaded any more.
+            # A machine that comes back may have more memory or another address, and has nothing loaded.
             self._considered -= {member.node_id}
             self._forget(member.node_id, failure)
         if self._last and _concerns(self._last, member, failure):
-            self._inquest.hear(member.node_id, failure)
+            self._inquest.note_failure(member.node_id, failure)
         is_broken = self.deployment is not None and _concerns(self.deployment, member, failure)
         if is_broken:
             await self._break(f"{member.name}: {failure.reason}")
         is_heads = self.deployment is None and member.node_id == self._head
         if is_heads and (failure.role == "node" or (failure.role == "head" and failure.cause == "silent")):
-            # Whoever waits for a head that says nothing would wait for the connection's own timeout.
+            # Callers of a silent head would wait for the connection's own timeout.
             await self._use_head(None)
         if is_broken and self._is_preparing:
-            raise PlanOutdated("the ring that was to serve meanwhile is broken")
+            raise PlanOutdated("the ring that should have served meanwhile is broken")
 
     def _forget(self, node_id: NodeId, failure: wire.Failed) -> None:
-        """A machine's stage process is gone; one that a copy was too much for is left alone for a while."""
+        """Note that a stage process is gone.
+
+        If loading a standby ended it, leave that machine alone for a while.
+        """
         self._holdings.forget(node_id)
         was_loading = self.standbys.forget(node_id)
         if was_loading and failure.role == "stage" and not (self.deployment and node_id in self.deployment.ring):
@@ -188,10 +191,10 @@ class DeploymentManager:
         return bool(present) and (self.deployment is None or bool(fresh) or is_leaving)
 
     async def _deploy(self, model: Model) -> None:
-        """One epoch from plan to closed ring. Raises ClusterError, TimeoutError, OSError.
+        """Deploy one epoch, from plan to closed ring. Raise ClusterError, TimeoutError or OSError.
 
-        The ring that serves does so until the new one's machines have everything loaded that they have room for,
-        and stays when they cannot or when the plan leaves everything as it is.
+        The current ring serves until the new one's machines have loaded everything that they have room for. It
+        stays if they cannot, or if the plan changes nothing.
         """
         kept = self._planning.same_cut(self._last) if self._last and not self.deployment else None
         plan = kept or await self._planning.new_plan(model, self.deployment, self._head)
@@ -206,7 +209,7 @@ class DeploymentManager:
             except NodeFailed as failure:
                 self._considered -= {self._inquest.leave_out(failure)}
                 raise
-            # Not who left meanwhile: it may come back with more to give.
+            # Not the machines that left meanwhile: they may come back with more to give.
             present = {member.node_id for member in self._roster.membership.present()}
             self._considered = frozenset(present.intersection(rollout.plan.considered))
         await self._keep_copies(model)
@@ -216,7 +219,10 @@ class DeploymentManager:
         return self._last.head.node_id if self._last else None
 
     async def _prepare(self, model: Model, plan: Plan) -> Rollout:
-        """Have the files fetched. Without a ring that serves, those who have theirs do not wait for the others."""
+        """Have the files fetched.
+
+        Without a serving ring, machines that have their files do not wait for the others.
+        """
         rollout = self._begin(model, plan)
         if self.deployment is None:
             self._considered = frozenset(plan.considered)
@@ -227,7 +233,7 @@ class DeploymentManager:
                 plan = await self._planning.new_plan(model, self.deployment, self._head, without=late)
                 rollout = self._begin(model, plan)
                 if late := await rollout.prepare():
-                    raise NodeFailed(next(iter(late)), "a machine has not got its files in a day")
+                    raise NodeFailed(next(iter(late)), "a machine did not receive its files within a day")
             if self.deployment:
                 serving = self.deployment.plan
                 self.standbys.pause()
@@ -246,7 +252,7 @@ class DeploymentManager:
         return Rollout(epoch, model, plan, self._holdings, self._roster.send, self._answer, after_error)
 
     async def _replace(self, rollout: Rollout) -> None:
-        """Take the old ring apart and close the new one. Heads keep what they were answering."""
+        """Take the old ring apart and close the new one. Heads keep the requests that they were answering."""
         if self.deployment:
             self._inquest.retire(self.deployment.ring)
         await self._break("the cluster is being planned")
@@ -269,7 +275,7 @@ class DeploymentManager:
         self._roster.chronicle.note("ready", served, rollout.epoch)
 
     async def _keep_copies(self, model: Model) -> None:
-        """Machines beside the ring hold its stages ready."""
+        """Have machines beside the ring keep copies of its stages loaded."""
         if self.deployment:
             self.deployment = self._last = self._planning.with_copies(model, self.deployment)
             await self.standbys.want(self.deployment.epoch, model, self.deployment.plan.standbys)
@@ -282,7 +288,7 @@ class DeploymentManager:
         await self.readiness.tell("planning", reason)
 
     async def _fail(self, error: Exception, again_in_s: float) -> None:
-        """A model that fits nowhere will not fit in a moment, unless a local node is about to come back.
+        """Report a failure. A model that does not fit is final, unless a local node is about to come back.
 
         Anything else is tried again while callers wait.
         """
@@ -301,6 +307,6 @@ def _now_s() -> float:
 
 
 def _concerns(deployment: Deployment, member: Member, failure: wire.Failed) -> bool:
-    """Whether a failure is one of this deployment's: of a machine in its ring, in its epoch."""
+    """Tell whether a failure belongs to this deployment: to a machine in its ring, in its epoch."""
     takes_part = any(stage.member.node_id == member.node_id for stage in deployment.plan.stages)
     return takes_part and failure.epoch in (deployment.epoch, wire.ANY_EPOCH)

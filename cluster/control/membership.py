@@ -1,4 +1,4 @@
-"""Who is in the cluster just now: admitted, watched by heartbeat, forgotten. No I/O; the clock is passed in."""
+"""The present members: admitted, watched by heartbeat, forgotten. No I/O; the clock is passed in."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ PATIENCE_MS = 1500
 
 @dataclass(slots=True)
 class Membership:
-    """`clock` gives monotonic seconds."""
+    """The members and their latest heartbeats. `clock` gives monotonic seconds."""
 
     clock: Callable[[], float]
     _members: dict[NodeId, Member] = field(default_factory=dict)
@@ -28,19 +28,22 @@ class Membership:
         self._seen_s[member.node_id] = self.clock()
 
     def beat(self, node_id: NodeId, heartbeat: wire.Heartbeat) -> bool:
-        """A member's sign of life, with the memory it could give now; returns whether it is well again."""
+        """Take a member's heartbeat and its usable memory.
+
+        Return whether the member has just become well again.
+        """
         was_well = self.is_well(node_id)
         memory_usable_bytes = heartbeat.memory_usable_bytes
         if member := self._members.get(node_id):
             self._signs[node_id] = heartbeat
-            if member.machine.device.kind == "cpu":  # A GPU's memory is not what the agent counts.
+            if member.machine.device.kind == "cpu":  # The agent does not count a GPU's memory.
                 machine = replace(member.machine, memory_usable_bytes=memory_usable_bytes)
                 self._members[node_id] = replace(member, machine=machine)
             self._seen_s[node_id] = self.clock()
         return not was_well and self.is_well(node_id)
 
     def rename(self, node_id: NodeId, name: str) -> None:
-        """Call a member otherwise, if it is here."""
+        """Change a member's name, if it is here."""
         if member := self._members.get(node_id):
             self._members[node_id] = replace(member, name=name)
 
@@ -53,25 +56,25 @@ class Membership:
         return self._members.pop(node_id, None)
 
     def present(self) -> list[Member]:
-        """In the order of their names, so that the same machines make the same plan."""
+        """Return the members in the order of their names, so that the same machines make the same plan."""
         return sorted(self._members.values(), key=lambda member: (member.name, member.node_id))
 
     def vitals(self, node_id: NodeId, role: str) -> wire.Vitals | None:
-        """How far a process has come, as its machine last told."""
+        """Return a process's progress, by its machine's latest heartbeat."""
         signs = self._signs.get(node_id)
         return signs.vitals.get(role) if signs else None
 
     def is_well(self, node_id: NodeId) -> bool:
-        """Whether all processes of a machine show signs of life."""
+        """Tell whether all processes of a machine show signs of life."""
         signs = self._signs.get(node_id)
         return node_id in self._members and not (signs and signs.silent)
 
     def forgive(self, pause_s: float) -> None:
-        """The cluster's own watch stood still for so long: nobody was silent then."""
+        """Extend all deadlines by `pause_s` seconds, in which the cluster's own watch stood still."""
         for node_id in self._seen_s:
             self._seen_s[node_id] += pause_s
 
     def silent(self) -> list[Member]:
-        """Members not heard of for longer than the cluster's patience."""
+        """Return the members without a heartbeat for longer than PATIENCE_MS."""
         before_s = self.clock() - PATIENCE_MS / 1000
         return [member for node_id, member in self._members.items() if self._seen_s[node_id] < before_s]

@@ -1,4 +1,4 @@
-"""A model's text as the controller sees it: how it writes tools and thoughts, and how long prompts are."""
+"""A model's text handling in the controller: how it writes tools and thoughts, and how long prompts are."""
 
 import asyncio
 import threading
@@ -12,13 +12,13 @@ from cluster.models.chat_format import ChatFormat
 if TYPE_CHECKING:
     from cluster.models.text import TextCodec
 
-# Beyond it a prompt is counted by nobody: it fits no model.
+# A longer prompt is not counted: it fits no model.
 _TOKENS_MAX = 10_000_000
 
 
 @dataclass(slots=True)
 class ModelText:
-    """A large vocabulary takes half a second and a hundred megabytes: it is read when it is first used."""
+    """The tokenizer, read on first use. A large vocabulary takes half a second and a hundred megabytes."""
 
     folder: Path
     format: ChatFormat
@@ -27,16 +27,16 @@ class ModelText:
 
     @classmethod
     def open(cls, folder: Path) -> "ModelText":
-        """Raises ModelInvalid."""
+        """Open a model's folder. Raise ModelInvalid if its chat template is unusable."""
         from cluster.models.chat_template import read_folder_template  # Jinja, which other lanes do without.
 
         template = read_folder_template(folder)
         return cls(folder, template.format if template else ChatFormat())
 
     async def count(self, prompt: ChatPrompt) -> int:
-        """Tokens of the prompt as a head would encode it.
+        """Return the number of tokens of the prompt as a head would encode it.
 
-        Raises RequestInvalid, ContextLengthExceeded, ModelInvalid.
+        Raise RequestInvalid, ContextLengthExceeded or ModelInvalid.
         """
         return await asyncio.to_thread(self._count, prompt)
 

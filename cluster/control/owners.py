@@ -1,4 +1,4 @@
-"""Whose machines keep a model's ends: as the operator calls them, and who that is just now."""
+"""The machines that keep a model's first and last layers: their configured names, and the machines behind them."""
 
 from dataclasses import dataclass
 
@@ -10,15 +10,16 @@ from cluster.trust.machines import MachineBook
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """Names, ids or their beginnings; `layers` first and last layers stay with these machines."""
+    """Names, ids or beginnings of ids. The first and last `layers` layers stay with these machines."""
 
     names: tuple[str, ...]
     layers: int = 1
 
     def pin(self, book: MachineBook) -> tuple[Pin, tuple[str, ...]]:
-        """Those that are in the book, and in words who is not. Raises MachineUnknown where nobody is.
+        """Return the pinned machines, and a sentence for each unknown name.
 
-        Whoever cannot be found may hold nothing that only owners may: the rest is as safe as if it were not named.
+        Raise MachineUnknown if all are unknown. An unknown machine may hold nothing that only owners may hold, so
+        the rest is as safe as without its name.
         """
         found: set[NodeId] = set()
         unknown = []

@@ -15,21 +15,21 @@ log = structlog.get_logger(__name__)
 FETCHES_MAX = 4
 
 ReadPart = Callable[[str, int], tuple[bytes, int]]
-"""(sha256, offset) -> (content, size of the whole). Raises ModelError, OSError."""
+"""(sha256, offset) -> (content, total size in bytes). Raises ModelError or OSError."""
 
 
 @dataclass(slots=True)
 class Parts:
-    """Read and sent beside whatever else the connection carries; whoever stops it waits for nothing."""
+    """Reads and sends parts beside the connection's other traffic. Stopping it does not wait."""
 
     channel: Channel
     read_part: ReadPart
     _sending: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def answer(self, fetch: wire.Fetch) -> None:
-        """Begin to answer; one fetch too many is refused at once. Raises LinkLost."""
+        """Begin to answer a fetch. Refuse it at once if there are too many. Raise LinkLost."""
         if len(self._sending) >= FETCHES_MAX:
-            await self._refuse(fetch, f"{FETCHES_MAX} other parts are on their way already")
+            await self._refuse(fetch, f"{FETCHES_MAX} other parts are already on their way")
             return
         task = asyncio.create_task(self._send(fetch))
         self._sending.add(task)

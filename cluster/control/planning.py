@@ -1,4 +1,4 @@
-"""Which plan comes next: the ring that broke with its standbys in it, or a new one over whoever is fit for it."""
+"""The choice of the next plan: the broken ring with its standbys, or a new ring over the fit machines."""
 
 import asyncio
 import contextlib
@@ -24,9 +24,9 @@ from cluster.trust.identity import NodeId
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """What the operator decides of plans: arithmetic, sequences at once, machines to wait for at the start.
+    """The operator's choices for plans: arithmetic, parallel sequences, machines to wait for at the start.
 
-    A model is cut into at least `stages_min` stages where so many machines are there.
+    A model is cut into at least `stages_min` stages if that many machines are there.
     """
 
     precision: Precision | None = None
@@ -39,7 +39,7 @@ class PlanOptions:
 
 
 class Planning:
-    """Knows the machines by the roster, their failures by the inquest and what they hold by the holdings."""
+    """Plans from the roster's machines, the inquest's failures and the holdings' loaded stages."""
 
     def __init__(self, roster: Roster, options: PlanOptions, inquest: Inquest, holdings: Holdings) -> None:
         self._roster = roster
@@ -48,15 +48,15 @@ class Planning:
         self._holdings = holdings
 
     def is_fit(self, node_id: NodeId) -> bool:
-        """Whether a machine is there, shows signs of life and has not just spoilt a ring."""
+        """Tell whether a machine is there, shows signs of life and has not just broken a ring."""
         return self._roster.membership.is_well(node_id) and not self._inquest.rests.rests(node_id)
 
     def same_cut(self, last: Deployment) -> Plan | None:
-        """When the last ring broke: its plan, with standbys in the place of whoever is lost."""
+        """Return the last ring's plan with standbys in place of lost machines, or None if one has no standby."""
         fit = {member.node_id for member in self._roster.available() if self.is_fit(member.node_id)}
         lost = last.ring - fit
         ready = {(node_id, spec) for node_id in fit for spec in self._holdings.shelved.get(node_id, ())}
-        # A process that has ended comes back, but a standby is there already.
+        # An ended process comes back, but a standby is there already.
         for missing in (lost | self._inquest.restarting, lost):
             if plan := with_stand_ins(last.plan, missing, ready):
                 return plan
@@ -69,11 +69,11 @@ class Planning:
         head: NodeId | None,
         without: AbstractSet[NodeId] = frozenset(),
     ) -> Plan:
-        """A plan over all machines that may take part. Raises ModelDoesNotFit, MachineUnknown for the owners.
+        """Return a plan over all machines that may take part.
 
-        Machines that rest or are silent, and those in `without`, do so only where the model fits nowhere else,
-        those that have failed least before the others. Where the head stays, its callers keep their connection,
-        and stages what they have computed.
+        Raise ModelDoesNotFit, or MachineUnknown for the owners. Pausing or silent machines, and those in
+        `without`, take part only if the model fits nowhere else. Those that have failed least come first. If the
+        head stays, callers keep their connection and stages their KV cache.
         """
         members = self._roster.available()
         ring = serving.ring if serving else frozenset[NodeId]()
@@ -96,12 +96,12 @@ class Planning:
         without: AbstractSet[NodeId],
         including: AbstractSet[NodeId] = frozenset(),
     ) -> PlanDraft:
-        """What would be planned now if the one were not there and the other not drained.
+        """Return the plan without the machines in `without` and with the drained ones in `including`.
 
-        Raises MachineUnknown for the owners.
+        Raise MachineUnknown for the owners.
         """
         present = self._roster.membership.present()
-        # It has its machines as they were called when it was made.
+        # A plan has its machines' names from when it was made.
         now = now and now.naming({member.node_id: member.name for member in present})
         out = (self._roster.draining - including) | without
         members = [member for member in present if member.node_id not in out]
@@ -112,7 +112,7 @@ class Planning:
         return PlanDraft(now, then, explain_change(now, then, out) if now else ())
 
     def with_copies(self, model: Model, deployment: Deployment) -> Deployment:
-        """The deployment with standbys on the machines that are beside its ring now."""
+        """Return the deployment with standbys on the machines that are beside its ring now."""
         members = self._roster.available()
         spare = [m for m in members if m.node_id not in deployment.ring and self.is_fit(m.node_id)]
         network = self._roster.links.network()
@@ -120,13 +120,16 @@ class Planning:
         return replace(deployment, plan=with_copies(deployment.plan, model.card, spare, network, pin))
 
     def _pin(self) -> tuple[Pin | None, tuple[str, ...]]:
-        """What stays on whose machines, and who of the owners is not known. Raises MachineUnknown."""
+        """Return which layers stay on whose machines, and the unknown owners.
+
+        Raise MachineUnknown if all are unknown.
+        """
         owners = self._options.owners
         return owners.pin(self._roster.machines) if owners else (None, ())
 
     async def _plan_over(self, model: Model, members: Sequence[Member], head: NodeId | None) -> Plan:
         pin, unknown = self._pin()
-        # On a thread: for many machines it takes a second or two, and heartbeats are read on this one.
+        # On a thread: for many machines it takes a second or two, and this loop reads heartbeats.
         plan = await asyncio.to_thread(
             plan_stages,
             model.name,

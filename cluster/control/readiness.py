@@ -1,4 +1,4 @@
-"""Whether the cluster answers just now, and why not: what callers wait for and people read."""
+"""Whether the cluster answers now, and why not. Callers wait for it, and admins read it."""
 
 import asyncio
 from typing import Literal
@@ -10,7 +10,7 @@ Status = Literal["no_model", "waiting", "planning", "ready", "failed"]
 
 
 class Readiness:
-    """One status with its reason; whoever waits for it looks again at every change."""
+    """One status with its reason. Waiting tasks check it again at every change."""
 
     def __init__(self, absences: Absences) -> None:
         self._changed = asyncio.Condition()
@@ -19,7 +19,7 @@ class Readiness:
 
     @property
     def status(self) -> tuple[Status, str]:
-        """The status and its reason, which names the local nodes that do not run while they are missed."""
+        """The status and its reason. While the cluster is not ready, the reason names absent local nodes."""
         status, reason = self._told
         if status in ("ready", "no_model") or not self._absences.by_name:
             return self._told
@@ -31,7 +31,7 @@ class Readiness:
             self._changed.notify_all()
 
     async def wait(self, timeout_s: float) -> None:
-        """Raises ClusterUnavailable, with the reason, when there is no working ring in time."""
+        """Wait for a working ring. Raise ClusterUnavailable, with the reason, if there is none in time."""
         try:
             async with asyncio.timeout(timeout_s), self._changed:
                 await self._changed.wait_for(lambda: self.status[0] in ("ready", "failed", "no_model"))

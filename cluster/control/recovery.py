@@ -1,4 +1,4 @@
-"""What to do about a ring that broke: whose fault it was, and who stands in. Pure functions of what is known."""
+"""The repair of a broken ring: the machine at fault, and the standbys that replace it. Pure functions."""
 
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
@@ -16,15 +16,15 @@ from cluster.plans.replicas import place_standbys, with_standby
 from cluster.trust.identity import NodeId
 
 Vitals = Callable[[NodeId, str], wire.Vitals | None]
-"""(machine, role) -> how far its process has come."""
+"""(machine, role) -> the progress of its process."""
 
 
 def with_stand_ins(
     plan: Plan, lost: AbstractSet[NodeId], ready: AbstractSet[tuple[NodeId, StageSpec]]
 ) -> Plan | None:
-    """The same cut, every lost machine replaced by a standby that has its stage loaded.
+    """Return the same cut with every lost machine replaced by a standby that has its stage loaded.
 
-    None where somebody has no stand-in. With nobody lost it is the same plan.
+    Return None if a lost machine has no standby. Without lost machines the plan stays the same.
     """
     indexes = {stage.spec: stage.spec.index for stage in plan.stages}
     news: list[str] = []
@@ -40,7 +40,7 @@ def with_stand_ins(
 
 
 def with_copies(plan: Plan, card: ModelCard, spare: list[Member], network: Network, pin: Pin | None) -> Plan:
-    """The plan with standbys on the machines beside it that are there now."""
+    """Return the plan with standbys on the present machines beside it."""
     members = (*(stage.member for stage in plan.stages), *spare)
     task = Task(
         name="",
@@ -61,7 +61,7 @@ def with_copies(plan: Plan, card: ModelCard, spare: list[Member], network: Netwo
 
 
 def has_room(stage: PlannedStage, serving: Plan, card: ModelCard) -> bool:
-    """Whether a machine can load a stage of the next ring beside what it has in this one."""
+    """Tell whether a machine can load a stage of the next ring beside its part of this one."""
     machine = stage.member.machine
     needs = read_needs(card, serving.precision, serving.slots, machine.device.kind, serving.context_tokens)
     kv_tokens = serving.kv_blocks * BLOCK_TOKENS
@@ -74,10 +74,10 @@ def has_room(stage: PlannedStage, serving: Plan, card: ModelCard) -> bool:
 
 
 def stuck_at(plan: Plan, vitals: Vitals) -> list[NodeId]:
-    """Where a ring that gets no further has its frames: the machine that holds one back, or both ends of a link.
+    """Return where a stuck ring has its frames: the machine that holds one back, or both ends of a link.
 
-    Empty when no frame is missed anywhere. Numbers of neighbours are not of the same moment: one that has received
-    more than the other has told it sent is no contradiction.
+    The result is empty if no frame is missing. Neighbours' counters are not of the same moment: it is no
+    contradiction if one received more than the other has reported to have sent.
     """
     ring = [stage.member.node_id for stage in plan.stages]
     head = vitals(ring[0], "head")

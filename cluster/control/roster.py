@@ -1,4 +1,4 @@
-"""The controller's side of every node's connection: admit, listen, answer fetches, notice loss."""
+"""The controller's side of every node's connection: admit it, read it, answer fetches, notice its loss."""
 
 import asyncio
 import contextlib
@@ -28,16 +28,16 @@ from cluster.trust.machines import MachineBook
 log = structlog.get_logger(__name__)
 
 HELLO_TIMEOUT_S = 10.0
-# How long a node waits for a controller that says nothing: its ring serves on meanwhile.
+# The time that a node waits for a silent controller. Its ring serves on meanwhile.
 NODE_PATIENCE_MS = 10_000
-# Eight times as many as agreed are too many: somebody's clock or mind is not right.
+# Eight times the agreed rate is too much: a clock or a program is wrong.
 BEATS_WINDOW_S = 5.0
 BEATS_MAX = int(8 * BEATS_WINDOW_S * 1000 / HEARTBEAT_MS)
 RENEWALS_EVERY_S = 1.0
 FAREWELL_S = 1.0
 _LOOK_AGAIN_MS = 100
-_TWICE = "a machine with this certificate is in the cluster already; join with a data folder of your own"
-# What a node may say at once: it has no files to send and its machine is described in a few words.
+_TWICE = "a machine with this certificate is already in the cluster. Join with a separate data folder."
+# The limit of a node's message: it sends no files, and its machine is described in a few words.
 _NODE_BYTES_MAX = 2**20
 
 _WITH_SOURCES = (wire.Prepare, wire.Shelve, wire.AssignStage, wire.AssignHead, wire.AssignEmbedder)
@@ -56,10 +56,10 @@ class _Connection:
 
 
 class Roster:
-    """Every machine that is connected. What they answer, and that one has come, waits in `answers`.
+    """Every connected machine. Their messages, and the news that one has joined, wait in `answers`.
 
-    What concerns an embedder waits in `embedder_answers`; what concerns a whole machine waits in both.
-    A node that is lost answers Failed by our own hand, so that whoever waits for it hears of it.
+    Messages about an embedder wait in `embedder_answers`, those about a whole machine in both. For a lost node the
+    roster itself adds Failed, so that waiting tasks learn of the loss.
     """
 
     def __init__(self, authority: Authority, read_part: ReadPart, measured: Measured | None = None) -> None:
@@ -75,7 +75,7 @@ class Roster:
         self.absences = Absences(self.chronicle)
 
     async def serve(self, channel: Channel) -> None:
-        """One connection to the controller's port, from a newcomer or a node, until it ends."""
+        """Serve one connection to the controller's port, from a newcomer or a node, until it ends."""
         if channel.peer is None:
             await admit_newcomer(channel, self._authority)
             return
@@ -90,27 +90,28 @@ class Roster:
             log.warning("node refused", node=hello.name, node_id=node_id, peer=channel.address, reason=_TWICE)
             await channel.send(wire.Refused(_TWICE))
             return
-        await self.drop(node_id, "it connected anew")
+        await self.drop(node_id, "it connected again")
         connection = _Connection(channel, Parts(channel, self._read_part), _files_address(channel, hello))
         self._connections[node_id] = connection
-        with contextlib.suppress(OSError):  # A full disk: it is noted at the next change of the book.
+        with contextlib.suppress(OSError):  # On a full disk, the next change of the book writes it.
             self._authority.note(node_id, hello.name)
         reason = "it was dropped"
         try:
-            # The node waits longer for us than we for it: it is we who say who is in the cluster.
+            # A node waits longer for the controller than the other way round: the controller decides who is in the
+            # cluster.
             await channel.send(wire.Welcome(HEARTBEAT_MS, NODE_PATIENCE_MS))
             await channel.send(wire.Removed(sorted(self._authority.machines.removed)))
-            # Behind the last wait: it may have been renamed meanwhile.
+            # Read after the last wait: it may have been renamed meanwhile.
             called = self.machines.called(node_id, hello.name)
             member = Member(node_id, called, hello.machine)
             self.membership.admit(member)
             self.absences.end(hello.name)
             log.info("node present", node=called, node_id=node_id, peer=channel.address)
-            self.chronicle.note("joined", f"{called} is here")
+            self.chronicle.note("joined", f"{called} joined")
             self._tell(member, hello)
             while True:
                 message, _ = await channel.receive()
-                # By the name that it has now.
+                # Use its current name.
                 member = self.membership.find(node_id) or member
                 await self._handle(member, connection, message)
         except LinkError as error:
@@ -125,20 +126,20 @@ class Roster:
 
     @property
     def machines(self) -> MachineBook:
-        """Everybody who was let in."""
+        """All machines that were admitted."""
         return self._authority.machines
 
     @property
     def draining(self) -> frozenset[NodeId]:
-        """Machines that no plan may use; what they do now is to move elsewhere."""
+        """Machines that no plan may use. Their work moves elsewhere."""
         return self._authority.machines.draining
 
     def available(self) -> list[Member]:
-        """Members that plans may use."""
+        """Return the members that plans may use."""
         return [member for member in self.membership.present() if member.node_id not in self.draining]
 
     async def drain(self, node_id: NodeId, *, draining: bool) -> None:
-        """Have a machine's work moved away, or let it take part again. Raises OSError."""
+        """Move a machine's work away, or let it take part again. Raise OSError if that cannot be stored."""
         name = self._authority.machines.records[node_id].name
         self._authority.machines.drain(node_id, draining=draining)
         log.info("node drained" if draining else "node takes part again", node_id=node_id)
@@ -148,30 +149,31 @@ class Roster:
             self.chronicle.note("undrained", f"{name} takes part again")
         for member in self.membership.present():
             if member.node_id == node_id:
-                with contextlib.suppress(PeerRejected):  # With so much unread it looks again anyway.
+                # The task looks again anyway with that many unread messages.
+                with contextlib.suppress(PeerRejected):
                     self._tell(member, wire.Tick())
 
     def rename(self, node_id: NodeId, name: str) -> None:
-        """Call a machine otherwise, wherever it is shown. Raises NameTaken, OSError."""
+        """Change a machine's name everywhere. Raise NameTaken or OSError."""
         before = self._authority.machines.records[node_id].name
         self._authority.machines.rename(node_id, name)
         self.membership.rename(node_id, name)
         log.info("machine renamed", node=name, node_id=node_id, before=before)
-        self.chronicle.note("renamed", f"{before} is called {name} from now on")
+        self.chronicle.note("renamed", f"{before} was renamed to {name}")
 
     async def expel(self, node_id: NodeId) -> None:
-        """Put a machine out that has just been removed: it and everybody else are told."""
+        """Disconnect a machine that has just been removed. Tell it and all other machines."""
         if connection := self._connections.get(node_id):
             with contextlib.suppress(LinkLost, TimeoutError):
                 async with asyncio.timeout(FAREWELL_S):
                     await connection.channel.send(wire.Refused(str(MachineRemoved(node_id)), removed=True))
         await self.drop(node_id, "it was removed")
         everybody = wire.Removed(sorted(self._authority.machines.removed))
-        # Who cannot be told is told when it connects anew.
+        # A machine that cannot be told is told when it connects again.
         await asyncio.gather(*(self.send(other, everybody) for other in self._connections), return_exceptions=True)
 
     async def _still_beats(self, node_id: NodeId) -> bool:
-        """Whether the connection that this identity has is alive; one whose machine vanished falls silent."""
+        """Tell whether this identity's connection is alive. The connection of a vanished machine falls silent."""
         before = self._connections.get(node_id)
         beats = before.beats if before else 0
         waited_ms = 0
@@ -183,7 +185,7 @@ class Roster:
         return False
 
     async def send(self, node_id: NodeId, message: wire.Message) -> None:
-        """Raises LinkLost."""
+        """Send a message to a node. Raise LinkLost if it is not connected."""
         connection = self._connections.get(node_id)
         if connection is None:
             raise LinkLost(f"node {node_id} is not connected")
@@ -192,13 +194,13 @@ class Roster:
         await connection.channel.send(message)
 
     def _sources(self, node_id: NodeId) -> list[wire.Address]:
-        """From whom this node should fetch files: others that may have some, the nearest first."""
+        """Return the nodes from which this one should fetch files, nearest first."""
         asker = self._connections[node_id].files
         if asker is None:
             return []
         holders = [connection.files for connection in self._connections.values() if connection.files]
-        ours = self._connections[node_id].channel.writer.get_extra_info("sockname")[0]
-        return nearest(asker, holders, ours, self._measured)
+        own_host = self._connections[node_id].channel.writer.get_extra_info("sockname")[0]
+        return nearest(asker, holders, own_host, self._measured)
 
     async def drop(self, node_id: NodeId, reason: str) -> None:
         """Forget a node and cut its connection."""
@@ -218,7 +220,7 @@ class Roster:
                 answers.put_loss(member, loss)
 
     async def watch(self) -> None:
-        """Drop members that have gone silent. Runs for ever."""
+        """Drop members that have gone silent. Run until cancelled."""
         clock = time.monotonic
         while True:
             slept_s = clock()
@@ -237,18 +239,18 @@ class Roster:
                 _check_beat(member, connection, memory_usable_bytes)
                 connection.beats += 1
                 if self.membership.beat(member.node_id, message):
-                    self._tell(member, wire.Tick())  # Whoever plans is to look again.
-                self.links.hear_clock(member.node_id, message.sent_at_s, time.time())
+                    self._tell(member, wire.Tick())  # The planning task must look again.
+                self.links.take_clock(member.node_id, message.sent_at_s, time.time())
                 self._answer_beat(connection)
             case wire.LinkReport():
                 host = connection.channel.writer.get_extra_info("peername")[0]
-                self.links.hear(member.node_id, host, message)
+                self.links.take_report(member.node_id, host, message)
             case wire.Renew(request_pem):
                 await self._renew(member, connection, request_pem)
             case wire.Fetch():
                 await connection.parts.answer(message)
             case wire.Ready():
-                # Others dial it: on its own host, whatever it says, so that it sends nobody elsewhere.
+                # Others dial the node on its own host, whatever it says, so that it cannot send them elsewhere.
                 host = connection.channel.writer.get_extra_info("peername")[0]
                 self._tell(member, replace(message, host=host))
             case wire.Prepared() | wire.Shelved() | wire.Connected() | wire.RingClosed() | wire.Failed():
@@ -257,7 +259,7 @@ class Roster:
                 log.warning("message ignored", node=member.name, kind=type(message).__name__)
 
     def _tell(self, member: Member, message: wire.Message) -> None:
-        """Raises PeerRejected when a machine says more than is read of it."""
+        """Queue a machine's message for the tasks. Raise PeerRejected if too many are unread."""
         role = message.role if isinstance(message, wire.Ready | wire.Failed) else ""
         if role != "embedder":
             self.answers.put(member, message)
@@ -265,18 +267,18 @@ class Roster:
             self.embedder_answers.put(member, message)
 
     def _answer_beat(self, connection: _Connection) -> None:
-        """Beside what else is sent: a file part on a slow link must not hold the next heartbeat up."""
+        """Answer beside other traffic: a file part on a slow link must not delay the next heartbeat."""
         if connection.answering is None or connection.answering.done():
             connection.answering = asyncio.create_task(_tick(connection.channel))
 
     async def _renew(self, member: Member, connection: _Connection, request_pem: str) -> None:
-        """Raises PeerRejected for a request that is not this machine's to make."""
+        """Renew a certificate. Raise PeerRejected if this machine may not make the request."""
         if time.monotonic() - connection.renewed_s < RENEWALS_EVERY_S:
-            raise PeerRejected(f"{member.name} asks for certificates again and again")
+            raise PeerRejected(f"{member.name} asks for certificates too often")
         connection.renewed_s = time.monotonic()
         try:
             certificate_pem = self._authority.renew(member.node_id, request_pem)
-        except OSError as error:  # It asks again.
+        except OSError as error:  # The node asks again.
             log.error("certificate not renewed", node=member.name, reason=str(error))
             return
         await connection.channel.send(wire.Renewed(certificate_pem))
@@ -284,16 +286,16 @@ class Roster:
 
 
 def _files_address(channel: Channel, hello: wire.Hello) -> wire.Address | None:
-    """Where the node gives others files: its own host, whatever it says, so that it sends nobody elsewhere."""
+    """Return the address of the node's file server, on its own host, so that it cannot send others elsewhere."""
     if channel.peer is None or not 0 < hello.files_port < 2**16:
         return None
     return wire.Address(channel.peer.node_id, channel.writer.get_extra_info("peername")[0], hello.files_port)
 
 
 def _check_beat(member: Member, connection: _Connection, usable_bytes: int) -> None:
-    """Raises PeerRejected for heartbeats that cannot be true or come far too often."""
+    """Raise PeerRejected for heartbeats that are impossible or far too frequent."""
     machine, now_s = member.machine, time.monotonic()
-    # What a stage holds and what is free are counted at different moments: twice the memory is a lie, less is not.
+    # Held and free memory are counted at different moments: more than twice the total is a lie, less may be true.
     check_memory(member.name, usable_bytes, 2 * max(machine.memory_total_bytes, machine.device.memory_bytes))
     if now_s - connection.window_began_s > BEATS_WINDOW_S:
         connection.window_began_s, connection.window_beats = now_s, 0

@@ -17,11 +17,11 @@ from cluster.trust.identity import NodeId
 log = structlog.get_logger(__name__)
 
 Send = Callable[[NodeId, wire.Message], Awaitable[None]]
-"""Raises LinkLost."""
+"""Sends a message to a node. Raises LinkLost."""
 
 
 class Standbys:
-    """Owned by the deployment's task. What is loaded is written down in `holdings`."""
+    """The wanted copies. The deployment's task owns it; loaded ones are recorded in `holdings`."""
 
     def __init__(self, holdings: Holdings, send: Send) -> None:
         self._holdings = holdings
@@ -37,7 +37,7 @@ class Standbys:
         return tuple(copy for copy in self._wanted if self._holdings.has(copy.member.node_id, copy.spec))
 
     async def want(self, epoch: int, model: Model, copies: Sequence[PlannedStage]) -> None:
-        """From now on these copies are to be there, and no others."""
+        """Keep exactly these copies loaded from now on."""
         self._epoch, self._model, self._wanted = epoch, model, tuple(copies)
         self._waiting = {}
         for copy in copies:
@@ -50,15 +50,15 @@ class Standbys:
             await self._ask(node_id)
 
     def pause(self) -> None:
-        """Ask for no more copies until `want`: shelves are needed for what the next ring is to have."""
+        """Ask for no more copies until `want`: the next ring needs the shelves."""
         self._waiting = {}
 
     def forget(self, node_id: NodeId) -> bool:
-        """Its stage process is gone; returns whether it was to load a copy."""
+        """Note that a machine's stage process is gone. Return whether it had a copy to load."""
         return bool(self._waiting.pop(node_id, None))
 
     async def note(self, node_id: NodeId, answer: wire.Shelved) -> None:
-        """A machine has loaded a copy, or says why it has not."""
+        """Take a machine's answer: it has loaded a copy, or says why not."""
         waiting = self._waiting.get(node_id)
         if answer.epoch != self._epoch or not waiting or waiting[0].spec != answer.spec:
             return
@@ -67,12 +67,12 @@ class Standbys:
             self._holdings.shelved.setdefault(node_id, set()).add(copy.spec)
             log.info("standby ready", epoch=self._epoch, reason=copy.reason)
         else:
-            reason = answer.reason or "it is not wanted any more"
+            reason = answer.reason or "it is no longer wanted"
             log.warning("no standby", epoch=self._epoch, node=copy.member.name, reason=reason)
         await self._ask(node_id)
 
     async def _tidy(self) -> None:
-        """Nobody's memory is held by copies that are not wanted any more."""
+        """Free the memory of copies that are no longer wanted."""
         assert self._model
         for node_id, shelved in list(self._holdings.shelved.items()):
             wanted = self._specs(node_id)
@@ -92,4 +92,4 @@ class Standbys:
             try:
                 await self._send(node_id, order)
             except LinkLost:
-                waiting.clear()  # It is gone, and asked again when it is back.
+                waiting.clear()  # The machine is gone. It is asked again when it is back.

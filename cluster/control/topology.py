@@ -1,4 +1,4 @@
-"""A cluster as people want to see it, at one moment."""
+"""The state of a cluster at one moment, for display."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from cluster.trust.machines import MachineRecord
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The machines, the ring over some of them, and who embeds.
+    """The machines, the ring over some of them, and the machine that embeds.
 
     `model` is what callers call it; `model_source` is its folder's name or Hugging Face id.
     """
@@ -37,7 +37,7 @@ class Topology:
     # Links that have been measured.
     network: Network = field(default_factory=Network)
     conditions: Mapping[NodeId, Condition] = field(default_factory=dict)
-    # Machines whose work is to move elsewhere.
+    # Machines whose work must move elsewhere.
     draining: frozenset[NodeId] = frozenset()
     # Local nodes that do not run, by their own names, and why.
     absences: Mapping[str, str] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Topology:
 
 @dataclass(frozen=True, slots=True)
 class PlanDraft:
-    """The plan that serves, the one that would if something changed, and in words what that comes to."""
+    """The plan that serves, the plan after a change, and the difference in words."""
 
     now: Plan | None
     then: Plan | None

@@ -1,1 +1,1 @@
-"""What runs on nodes: the head's loop, a stage's loop, and what is decided in them for every step."""
+"""The code that runs on nodes: the loops of the head and of a stage, and the decisions they take for each step."""

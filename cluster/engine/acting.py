@@ -1,4 +1,4 @@
-"""How an actor's process lives: its thread computes, its event loop takes callers, its agent's pipe ends it."""
+"""The life of an actor's process: a thread computes, the event loop serves callers, the agent's pipe ends it."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ _STOP_S = 3.0
 
 
 class Actor(Protocol):
-    """`run` works until `stop`; the others are called from any thread."""
+    """A worker with one thread: `run` works until `stop`. Any thread may call the other methods."""
 
     @property
     def vitals(self) -> wire.Vitals: ...
@@ -27,7 +27,7 @@ class Actor(Protocol):
 async def act(
     name: str, actor: Actor, pipe: AgentPipe, door: Door, deliver: Callable[[wire.Message], None]
 ) -> None:
-    """Run the actor on a thread until its agent is gone or it ends; raises what it ended with.
+    """Run the actor on a thread until its agent is gone or it ends. Raise the error that it ended with, if any.
 
     An actor whose thread has died must not look alive: its process ends, and the agent reports it.
     """
@@ -35,7 +35,7 @@ async def act(
     failures: list[BaseException] = []
 
     def stop() -> None:
-        with contextlib.suppress(RuntimeError):  # The loop is closed: we are ending anyway.
+        with contextlib.suppress(RuntimeError):  # The loop is closed: this process is ending anyway.
             loop.call_soon_threadsafe(stopped.set)
 
     def run() -> None:

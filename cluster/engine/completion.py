@@ -1,4 +1,4 @@
-"""One continuation from tokens to text: detokenized, ended by a token, a stop string or a limit."""
+"""One continuation from tokens to text: it detokenizes and ends at an end token, a stop string or a limit."""
 
 from dataclasses import dataclass, field
 
@@ -11,7 +11,7 @@ from cluster.models.text import Detokenizer, StopMatcher, TextCodec
 
 @dataclass(slots=True)
 class Completion:
-    """A sequence with the reader's view of it. `tokens` counts what it gave, its end token left out."""
+    """A sequence together with what its reader sees. `tokens` counts its output tokens without the end token."""
 
     choice: int
     sequence: Sequence
@@ -22,7 +22,7 @@ class Completion:
     matcher: StopMatcher
     tokens: int = 0
     finished: bool = False
-    # Ids that no event has carried yet, and characters to come that the reader has from another head.
+    # Ids that no event has carried yet, and the number of coming characters that another head has already sent.
     _untold: list[int] = field(default_factory=list)
     _known_characters: int = 0
 
@@ -30,11 +30,15 @@ class Completion:
     def begin(
         cls, choice: int, sequence: Sequence, limits: Limits, context: int, detokenizer: Detokenizer
     ) -> "Completion":
+        """Return the completion of a sequence; `context` is the ring's context length in tokens."""
         codec = detokenizer.codec
         return cls(choice, sequence, limits, context, codec, detokenizer, StopMatcher(limits.stop))
 
     def resume(self, had: Resume) -> TokenEvent | None:
-        """Take in what another head has told the reader; returns what these tokens give beyond it, if anything."""
+        """Take over the tokens that another head has sent.
+
+        Return an event with the text that goes beyond them, if any.
+        """
         self._known_characters = had.characters
         text, finish = "", None
         for token_id in had.token_ids:
@@ -48,7 +52,7 @@ class Completion:
         return self._event(text, (), finish) if text or finish else None
 
     def accept(self, token: SampledToken) -> TokenEvent | None:
-        """What the reader learns from this token; None when nothing is certain yet."""
+        """Return what the reader learns from this token, or None while nothing is certain yet."""
         self._untold.append(token.token_id)
         if token.token_id in self.codec.end_token_ids and not self.limits.ignore_eos:
             return self._finish("stop", self._held_text(), ())
@@ -64,7 +68,7 @@ class Completion:
         return self._event(self._unknown(text), named, None)
 
     def move(self, context_tokens: int) -> TokenEvent | None:
-        """The next ring has room for contexts of this length: what is as long already ends here."""
+        """Adopt the context length of the next ring. Return a final event if the sequence is already that long."""
         self.context_tokens = context_tokens
         self.sequence.tokens_max = min(self.sequence.tokens_max, context_tokens)
         if self.finished or not self._is_full():
@@ -80,7 +84,7 @@ class Completion:
         return text if stopped else text + self.matcher.flush()
 
     def _unknown(self, text: str) -> str:
-        """What of this text the reader has not got yet."""
+        """Return the part of this text that the reader does not have yet."""
         known = min(len(text), self._known_characters)
         self._known_characters -= known
         return text[known:]

@@ -1,19 +1,19 @@
-"""What a step costs on each stage of a ring, learned while it runs, and what follows for batching.
+"""The cost of a step on each stage of a ring, learned while it runs, and what follows from it for batching.
 
-A stage's time for a step is modelled as c0 + c1 * rows + c2 * pairs, where a pair is one row that looks at one
-earlier position. Observations are averaged by size of step, so that what was learned of long prefills is not
-forgotten while everybody decodes; the three coefficients are fitted over these averages by weighted least squares.
+A stage's time for a step is modelled as c0 + c1 * rows + c2 * pairs. A pair is one row that attends to one earlier
+position. Observations are averaged by size of step, so that decoding does not erase what long prefills have
+taught. Weighted least squares fit the three coefficients to these averages.
 """
 
 import math
 from collections import deque
 from dataclasses import dataclass, field
 
-# An observation's weight in its size's average.
+# The weight of one observation in its size's average.
 _FRESH = 0.1
 _FIT_EVERY = 16
 _HOP_WINDOW = 64
-# Numbers of groups whose throughput differs by less than this are as good as each other.
+# Two numbers of groups count as equally good if the ratio of their throughputs is above this.
 _WORTH = 0.97
 _SIZES_MAX = 12
 _MANY_ROWS = 32
@@ -21,14 +21,14 @@ _MANY_ROWS = 32
 
 @dataclass(slots=True)
 class _Average:
-    """Steps of about one size, averaged."""
+    """The average of steps of about one size."""
 
     rows: float
     pairs: float
     seconds: float
 
     def include(self, rows: int, pairs: int, seconds: float) -> None:
-        # A step that waited for a core is no measure of the stage: outliers count like twice the average.
+        # A step that waited for a core does not measure the stage: cap outliers at twice the average.
         seconds = min(seconds, 2 * self.seconds)
         self.rows += _FRESH * (rows - self.rows)
         self.pairs += _FRESH * (pairs - self.pairs)
@@ -37,7 +37,7 @@ class _Average:
 
 @dataclass(slots=True)
 class StageCost:
-    """One stage's fitted c0, c1, c2 in seconds."""
+    """One stage's fitted coefficients c0, c1 and c2, in seconds."""
 
     coefficients: tuple[float, float, float] = (0.0, 0.0, 0.0)
     _averages: dict[int, _Average] = field(default_factory=dict)
@@ -48,10 +48,11 @@ class StageCost:
         return self._observed > 0
 
     def has_seen(self, rows: int) -> bool:
-        """Whether a step of about this size has been observed."""
+        """Tell whether a step of about this size has been observed."""
         return _size_of(rows) in self._averages
 
     def observe(self, rows: int, pairs: int, seconds: float) -> None:
+        """Learn from one step: its rows, its pairs, and how long the stage was busy with it (in seconds)."""
         size = _size_of(rows)
         if size in self._averages:
             self._averages[size].include(rows, pairs, seconds)
@@ -62,17 +63,19 @@ class StageCost:
             self.coefficients = _fit(list(self._averages.values()))
 
     def seconds(self, rows: float, pairs: float = 0.0) -> float:
+        """Return the expected time of a step on this stage, in seconds."""
         c0, c1, c2 = self.coefficients
         return c0 + c1 * rows + c2 * pairs
 
 
 class RingCosts:
-    """All stages' costs and the time that frames spend between them."""
+    """The costs of all stages, and the time that frames spend between them."""
 
     def __init__(self, stages: int) -> None:
         self.stages = [StageCost() for _ in range(stages)]
         self._between: deque[float] = deque(maxlen=_HOP_WINDOW)
-        # What one way round takes beside the stages' work: the least seen lately, since the rest is queueing.
+        # The time of one round trip outside the stages' work. It is the recent minimum, since the rest is
+        # queueing.
         self.links_s = 0.0
 
     @property
@@ -80,45 +83,50 @@ class RingCosts:
         return all(stage.is_known for stage in self.stages)
 
     def has_seen(self, rows: int) -> bool:
-        """Whether a step of about this size has been observed on every stage: others are only guessed at."""
+        """Tell whether every stage has observed a step of about this size. Other sizes are only estimates."""
         return all(stage.has_seen(rows) for stage in self.stages)
 
     def observe(self, rows: int, pairs: int, spent_ns: list[int], round_trip_s: float) -> None:
-        """One step came back: how long each stage was busy with it, and how long it was under way."""
+        """Learn from one returned step.
+
+        `spent_ns` is the busy time of each stage, `round_trip_s` the time that the step was under way.
+        """
         for stage, spent in zip(self.stages, spent_ns, strict=False):
             stage.observe(rows, pairs, spent / 1e9)
         self._between.append(max(0.0, round_trip_s - sum(spent_ns) / 1e9))
         self.links_s = min(self._between)
 
     def step_s(self, rows: float, pairs: float = 0.0) -> float:
-        """One step of so many rows, all the way round an idle ring."""
+        """Return the time of one step with this many rows, once round an idle ring, in seconds."""
         return sum(stage.seconds(rows, pairs) for stage in self.stages) + self.links_s
 
     def slowest_s(self, rows: float, pairs: float = 0.0) -> float:
+        """Return the time of such a step on the slowest stage, in seconds."""
         return max(stage.seconds(rows, pairs) for stage in self.stages)
 
     def groups(self, sequences: int) -> int:
-        """Into how many micro-batches so many decoding sequences are split for the most tokens per second.
+        """Return the number of micro-batches that gives this many decoding sequences the most tokens per second.
 
-        With m groups of b sequences a ring gives sequences / max(one way round with b, m * slowest stage with b)
-        tokens per second. Of those that come close to the best, and before anything has been measured, the one
-        nearest to the number of stages is taken: it keeps all of them busy.
+        With m groups of b sequences a ring gives sequences / max(round trip with b, m * slowest stage with b)
+        tokens per second. Several numbers may come close to the best. Take the one nearest to the number of
+        stages, since it keeps all of them busy. Take it also before anything has been measured.
         """
         if sequences < 2 or not self.is_known:
             return max(1, min(len(self.stages), sequences))
         periods = {}
         for groups in range(1, sequences + 1):
             rows = math.ceil(sequences / groups)
-            if math.ceil(sequences / rows) == groups:  # Otherwise fewer groups of the same size do.
+            if math.ceil(sequences / rows) == groups:  # Otherwise fewer groups of the same size suffice.
                 periods[groups] = max(self.step_s(rows), groups * self.slowest_s(rows))
         best_s = min(periods.values())
         good = [groups for groups, period_s in periods.items() if period_s * _WORTH <= best_s]
         return min(good, key=lambda groups: abs(groups - len(self.stages)))
 
     def prefill_rows(self, pending: int, least: int, most: int) -> int:
-        """Rows of a prefill chunk while nobody decodes, such that chunks overlap on the stages.
+        """Return the rows of a prefill chunk that make chunks overlap on the stages while nothing decodes.
 
-        k chunks take (k + stages - 1) * (c0 + c1 * pending / k): least at k = sqrt((stages - 1) c1 pending / c0).
+        k chunks take (k + stages - 1) * (c0 + c1 * pending / k). This is minimal at k = sqrt((stages - 1) c1
+        pending / c0).
         """
         chunks = 1.0
         if len(self.stages) > 1:
@@ -127,7 +135,7 @@ class RingCosts:
         return min(most, max(least, math.ceil(pending / max(1.0, round(chunks)))))
 
     def beside_rows(self, decoding: int, slowdown: float, least: int, most: int) -> int:
-        """Rows of a prefill chunk that make a step with `decoding` rows at most `slowdown` times as long."""
+        """Return how many prefill rows make a step of `decoding` rows at most `slowdown` times as long."""
         room = float(most)
         for stage in self.stages:
             c1 = stage.coefficients[1]
@@ -141,7 +149,7 @@ def _size_of(rows: int) -> int:
 
 
 def _fit(averages: list[_Average]) -> tuple[float, float, float]:
-    """Coefficients of least relative error, none of them negative: the worst one is left out until none is."""
+    """Return the coefficients of least relative error. Drop the most negative one until none is negative."""
     used = _separable(averages)
     while True:
         solved = _solve(averages, used)
@@ -152,14 +160,17 @@ def _fit(averages: list[_Average]) -> tuple[float, float, float]:
 
 
 def _separable(averages: list[_Average]) -> list[int]:
-    """Which coefficients so many sizes of steps can tell apart; a single size is all overhead or all rows."""
+    """Return the coefficients that these sizes can tell apart.
+
+    One size alone is either all overhead or all rows.
+    """
     if len(averages) == 1:
         return [0] if averages[0].rows < _MANY_ROWS else [1]
     return [0, 1, 2] if len(averages) > 3 else [0, 1]
 
 
 def _solve(averages: list[_Average], used: list[int]) -> list[float]:
-    """Weighted least squares over the features in `used`; a trace of ridge where there are too few sizes."""
+    """Solve weighted least squares over the features in `used`, with a trace of ridge for too few sizes."""
     scales = (1.0, 64.0, 65536.0)
     matrix = [[0.0] * len(used) for _ in used]
     target = [0.0] * len(used)
@@ -183,7 +194,7 @@ def _solve(averages: list[_Average], used: list[int]) -> list[float]:
 
 
 def _gauss(matrix: list[list[float]], target: list[float]) -> list[float]:
-    """Solve a small symmetric positive system."""
+    """Solve a small symmetric positive system by Gaussian elimination with pivoting."""
     size = len(target)
     rows = [[*matrix[at], target[at]] for at in range(size)]
     for pivot in range(size):

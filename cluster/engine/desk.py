@@ -1,9 +1,9 @@
-"""Every request in a head's hands, from its ticket to its last event. Rings come and go meanwhile.
+"""The table of every request that a head holds, from its ticket to its last event. Rings come and go.
 
 taken --a ring serves--> begun: its sequences are in the scheduler --every choice ends--> gone
   |                        |   ^
-  |                        +---+  its ring breaks: it goes on in the next one, from its tokens
-  +--------- nobody serves it for too long, or it breaks every ring: rejected
+  |                        +---+  its ring breaks: the next ring continues it from its tokens
+  +--------- no ring serves it for too long, or it breaks every ring: rejected
 """
 
 import time
@@ -24,18 +24,21 @@ from cluster.models.text import Detokenizer, TextCodec
 
 log = structlog.get_logger(__name__)
 
-# How long a request that has not begun, and one that has, waits for a ring.
+# The time that a request waits for a ring: before it has begun, and after.
 BACKLOG_PATIENCE_S = 60.0
 RING_PATIENCE_S = 120.0
 QUEUE_PATIENCE_S = 240.0
-# Callers hear of every request so often, whatever it waits for; they give up on a head that says nothing
+# The head sends callers a sign of life this often, whatever their requests wait for. They give up on a silent head
 # (client.SILENCE_TIMEOUT_S).
 KEEP_ALIVE_S = 15.0
 _PROBLEM_CHARACTERS_MAX = 500
 
 
 class Desk:
-    """Used by the head's thread alone. `scheduler` is that of the ring that serves, or served last."""
+    """The table of requests. Only the head's thread uses it.
+
+    `scheduler` belongs to the ring that serves, or that served last.
+    """
 
     def __init__(self) -> None:
         self.tickets: dict[str, Ticket] = {}
@@ -46,12 +49,17 @@ class Desk:
         self._told_s = time.monotonic()
 
     def take(self, ticket: Ticket) -> None:
-        """A new request: begun at once when a ring serves. It hears itself when it is turned away."""
+        """Take a new request, and begin it at once if a ring serves.
+
+        Its own caller gets the error if it is rejected.
+        """
         try:
             if len(self.tickets) >= places_for(ticket.request):
-                raise ClusterBusy(f"{len(self.tickets)} requests are waiting or running here; try again shortly")
+                raise ClusterBusy(
+                    f"{len(self.tickets)} requests are already waiting or running. Try again shortly."
+                )
             if ticket.id in self.tickets:
-                raise RequestInvalid("a request with this id is running", "id")
+                raise RequestInvalid("a request with this id is already running", "id")
         except GenerationError as error:
             ticket.tell(rejected(ticket.id, error))
             return
@@ -60,15 +68,16 @@ class Desk:
             self._begin(ticket)
 
     def cancel(self, request_id: str) -> None:
+        """Drop a request that its caller has cancelled."""
         if ticket := self.tickets.pop(request_id, None):
             self._drop_sequences(ticket)
             log.info("request cancelled", request_id=request_id)
             self._try_next()
 
     def serve(self, scheduler: Scheduler, codec: TextCodec, context_tokens: int, vocabulary: int) -> None:
-        """A ring serves: whoever has begun goes on, then whoever has waited begins.
+        """Start serving on a ring: begun requests go on first, then waiting ones begin.
 
-        A scheduler that has served here before has its sequences still.
+        A scheduler that has served here before still has its sequences.
         """
         is_kept = scheduler is self._scheduler
         for ticket in list(self.tickets.values()):
@@ -85,24 +94,27 @@ class Desk:
         self._try_next()
 
     def interrupt(self) -> None:
-        """The ring is gone: everybody waits for the next one."""
+        """Note that the ring is gone: every request waits for the next one."""
         self._serving = False
         for ticket in self.tickets.values():
             ticket.waiting_since_s = time.monotonic()
 
     def blame(self, computing: set[Sequence]) -> None:
-        """The ring broke by itself while it computed these sequences: one of them may be what breaks rings."""
+        """Count a break for the requests in these sequences.
+
+        The ring broke by itself while it computed them: one of them may be what breaks rings.
+        """
         for ticket in list(self.tickets.values()):
             if not computing.isdisjoint(ticket.open_sequences):
                 ticket.count_break()
                 if ticket.breaks >= BREAKS_MAX:
-                    lost = f"{ticket.breaks} rings broke, one after the other, while they computed this request"
+                    lost = f"{ticket.breaks} rings in a row broke while they computed this request"
                     self._reject(ticket, StageLost(lost))
         for suspect in self._suspects()[1:]:
             self._park(suspect)
 
     def hand_out(self, fresh: Iterable[tuple[Sequence, SampledToken]]) -> None:
-        """Tokens that the scheduler committed: to their completions, and what is certain to their callers."""
+        """Pass committed tokens to their completions, and send callers the text that is certain."""
         assert self._scheduler
         touched: dict[str, list[GenerationEvent]] = {}
         cleared = False
@@ -126,7 +138,7 @@ class Desk:
             self._try_next()
 
     def look_at_clock(self) -> None:
-        """Whoever has waited too long hears so, and everybody hears that this head lives."""
+        """Reject requests that have waited too long, and send all callers a sign of life."""
         for ticket in list(self.tickets.values()):
             waited_s = time.monotonic() - ticket.waiting_since_s
             if error := self._overdue(ticket, waited_s):
@@ -137,12 +149,12 @@ class Desk:
                 ticket.tell(wire.Events(ticket.id, []))
 
     def end_all(self, error: GenerationError) -> None:
-        """What is here ends unanswered; callers may ask another head to go on."""
+        """Reject every request. Callers may ask another head to go on."""
         for ticket in list(self.tickets.values()):
             self._reject(ticket, error)
 
     def _move(self, ticket: Ticket, context_tokens: int) -> None:
-        """To a ring that may have room for shorter contexts than the one before: what is too long for it ends."""
+        """Move a request to a new ring. End it if that ring has no room for a context of its length."""
         if not ticket.completions:
             return
         if not ticket.is_started:
@@ -162,7 +174,7 @@ class Desk:
     def _overdue(self, ticket: Ticket, waited_s: float) -> GenerationError | None:
         if self._serving:
             if ticket.is_queued and waited_s > QUEUE_PATIENCE_S:
-                return ClusterBusy(f"all places were taken for {QUEUE_PATIENCE_S:.0f} s; try again shortly")
+                return ClusterBusy(f"all slots were taken for {QUEUE_PATIENCE_S:.0f} s. Try again shortly.")
         elif ticket.is_started:
             if waited_s > RING_PATIENCE_S:
                 return StageLost(f"a machine was lost, and the cluster was not ready for {RING_PATIENCE_S:.0f} s")
@@ -246,16 +258,17 @@ class Desk:
                 sequence.finished = False
 
     def _suspects(self) -> list[Ticket]:
-        """Whoever was computed when a ring broke and has got no further since, once it was so for somebody again.
+        """Return the requests that were computed when a ring broke and have made no progress since.
 
-        What breaks rings is found by trying them one at a time: the others would be blamed for it, too.
+        The list stays empty until one of them has been there twice. Requests are then tried one at a time, to find
+        the one that breaks rings; the others would be blamed for it, too.
         """
         tickets = self.tickets.values()
         is_serious = any(ticket.breaks >= BREAKS_MAX - 1 for ticket in tickets)
         return [ticket for ticket in tickets if ticket.breaks] if is_serious else []
 
     def _try_next(self) -> None:
-        """Of the suspects one is in the ring; whoever is none any more goes on."""
+        """Let one suspect run in the ring, and let requests that are no longer suspects go on."""
         if not self._serving:
             return
         suspects = self._suspects()
@@ -272,7 +285,7 @@ class Desk:
 
 
 def _unkept(ticket: Ticket, problem: str) -> RequestInvalid:
-    """The last stage could not keep to what the request has to keep to."""
+    """Return the error for a request whose constraint the last stage could not follow."""
     constraint = ticket.request.constraint
     field = "tools" if constraint and constraint.schema is None else "response_format"
     return RequestInvalid(f"{field}: {problem[:_PROBLEM_CHARACTERS_MAX]}", field)

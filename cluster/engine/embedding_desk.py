@@ -1,4 +1,4 @@
-"""The thread of an embedder: it loads the model that it is assigned, and computes what waits, pass by pass."""
+"""The thread of an embedder: it loads the assigned model and computes the waiting texts, pass by pass."""
 
 import queue
 import time
@@ -14,26 +14,26 @@ from cluster.errors import ClusterError, ClusterUnavailable, GenerationError
 
 log = structlog.get_logger(__name__)
 
-# Tokens of one pass: enough to keep matrices busy, few enough for whoever comes next not to wait long.
+# Tokens of one pass: enough to keep matrix units busy, few enough for the next request to wait only briefly.
 PASS_TOKENS = 512
 
 Report = Callable[[wire.Message], None]
 
 
 class EmbeddingDesk:
-    """An actor: one inbox, read by the thread that also computes. Others put orders and jobs."""
+    """An actor with one inbox. The thread that reads it also computes; other threads put orders and jobs."""
 
     def __init__(self, host: str, device: torch.device, report: Report) -> None:
         self._host = host
         self._device = device
         self._report = report
-        # Bounded by the reception, which counts its jobs, and by the agent's few orders.
+        # The reception bounds its jobs by counting them, and the agent sends only a few orders.
         self._inbox: queue.SimpleQueue[wire.Message | Job | None] = queue.SimpleQueue()
         self._queue = EmbeddingQueue()
         self._order: wire.AssignEmbedder | None = None
-        # Where the reception takes callers; known before the first order comes.
+        # The port where the reception takes callers; known before the first order comes.
         self.client_port = 0
-        # Read by the reception, too.
+        # The reception reads it, too.
         self.embedder: Embedder | None = None
         self._done = 0
 
@@ -43,7 +43,7 @@ class EmbeddingDesk:
         return self._order.manifest.config if self._order else {}
 
     def deliver(self, item: wire.Message | Job) -> None:
-        """Called from any thread."""
+        """Put an order or a job into the inbox. Any thread may call this."""
         self._inbox.put(item)
 
     def stop(self) -> None:
@@ -51,7 +51,7 @@ class EmbeddingDesk:
 
     @property
     def vitals(self) -> wire.Vitals:
-        """Called from the agent's pipe thread."""
+        """Return the counters for the agent. Its pipe thread calls this."""
         return wire.Vitals(self._done, self._done, len(self._queue.jobs))
 
     def run(self) -> None:
@@ -64,7 +64,7 @@ class EmbeddingDesk:
             self._compute()
 
     def _arrived(self) -> list[wire.Message | Job | None]:
-        """What lies in the inbox; waits for something when there is nothing to compute."""
+        """Return the items of the inbox. Wait for one if there is nothing to compute."""
         items = [] if self._queue.jobs else [self._inbox.get()]
         while True:
             try:

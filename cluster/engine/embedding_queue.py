@@ -1,4 +1,4 @@
-"""Requests for embeddings as they wait, and which of their texts go together next. No I/O."""
+"""Waiting requests for embeddings, and the choice of the texts that are computed together next. No I/O."""
 
 from collections import deque
 from collections.abc import Callable
@@ -12,9 +12,9 @@ Outcome = Embeddings | GenerationError
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One request on its way. `tell` is called once, from the thread that computes.
+    """One request under way. The thread that computes calls `tell` once.
 
-    Its texts are begun in their order; whoever waits for it no more sets `is_dropped`.
+    Its texts begin in their order. A caller that gives up sets `is_dropped`.
     """
 
     request_id: str
@@ -37,7 +37,10 @@ class Job:
 
 @dataclass(slots=True)
 class EmbeddingQueue:
-    """Jobs that have texts left, each of which gets its turn: long requests hold short ones up for one pass."""
+    """Jobs that have texts left.
+
+    Each gets its turn, so that a long request delays a short one by one pass at most.
+    """
 
     jobs: deque[Job] = field(default_factory=deque)
 
@@ -45,13 +48,13 @@ class EmbeddingQueue:
         self.jobs.append(job)
 
     def drop(self) -> None:
-        """Forget the jobs that nobody waits for any more."""
+        """Forget the jobs that no caller waits for."""
         self.jobs = deque(job for job in self.jobs if not job.is_dropped)
 
     def next_pass(self, tokens_max: int) -> list[tuple[Job, int]]:
-        """One text of each job in turn, up to so many tokens in all, or one longer text.
+        """Return one text of each job in turn, up to `tokens_max` tokens in total, or one longer text.
 
-        A text that does not fit any more begins the next pass.
+        A text that does not fit begins the next pass.
         """
         texts: list[tuple[Job, int]] = []
         tokens = 0

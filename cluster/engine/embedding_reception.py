@@ -1,4 +1,4 @@
-"""Where callers meet an embedder: their connections, their requests in, their vectors out."""
+"""The embedder's side of its callers: their connections, their requests and their vectors."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ from cluster.net.channel import Channel
 log = structlog.get_logger(__name__)
 
 REQUESTS_MAX = 512
-# Beyond it nobody would wait for an answer: minutes of work even for small models.
+# No caller would wait longer for an answer: this is minutes of work even for small models.
 WAITING_TOKENS_MAX = 2_000_000
 
 
@@ -30,7 +30,10 @@ class EmbeddingReception:
         self._waiting_tokens = 0
 
     async def serve(self, channel: Channel) -> None:
-        """One caller until it hangs up; what it still had running is given up then."""
+        """Serve one caller until it hangs up, then cancel what it still has running.
+
+        Raise PeerRejected if it is no gateway.
+        """
         if channel.peer is None or channel.peer.role != "gateway":
             raise PeerRejected("only gateways may ask for embeddings")
         running: dict[str, asyncio.Task[None]] = {}
@@ -51,7 +54,7 @@ class EmbeddingReception:
                 task.cancel()
 
     async def _answer(self, channel: Channel, request: EmbedRequest) -> None:
-        """Never raises: whoever asked hears what went wrong."""
+        """Answer one request. Never raise: the caller gets the error."""
         answer: wire.Message
         vectors = b""
         try:
@@ -68,7 +71,7 @@ class EmbeddingReception:
 
     async def _embed(self, request: EmbedRequest) -> Embeddings:
         if self._requests >= REQUESTS_MAX:
-            raise ClusterBusy(f"{self._requests} requests for embeddings wait already")
+            raise ClusterBusy(f"{self._requests} requests for embeddings are already waiting. Try again shortly.")
         self._requests += 1
         try:
             token_ids, dimensions = await self._prepare(request)
@@ -77,7 +80,10 @@ class EmbeddingReception:
             self._requests -= 1
 
     async def _prepare(self, request: EmbedRequest) -> tuple[list[list[int]], int]:
-        """The request's tokens, and how long vectors are to be. Raises GenerationError."""
+        """Return the request's tokens and the length of its vectors.
+
+        Raise GenerationError if it cannot be served.
+        """
         embedder = self._desk.embedder
         if embedder is None:
             raise ClusterUnavailable("no embedding model is loaded here")
@@ -85,7 +91,7 @@ class EmbeddingReception:
         dimensions = check_dimensions(self._desk.config, embedder.dimensions, request.dimensions)
         token_ids = request.token_ids
         if request.texts:
-            # On a thread: long texts take the tokenizer a while, and others are served on this one.
+            # On a thread: the tokenizer takes a while for long texts, and this loop serves others.
             token_ids = await asyncio.to_thread(embedder.encode, request.texts)
         embedder.check(token_ids)
         return token_ids, dimensions
@@ -93,7 +99,9 @@ class EmbeddingReception:
     async def _compute(self, request_id: str, token_ids: list[list[int]], dimensions: int) -> Embeddings:
         tokens = sum(map(len, token_ids))
         if self._waiting_tokens + tokens > WAITING_TOKENS_MAX:
-            raise ClusterBusy(f"{self._waiting_tokens} tokens wait to be embedded already")
+            raise ClusterBusy(
+                f"{self._waiting_tokens} tokens are already waiting to be embedded. Try again shortly."
+            )
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[Outcome] = loop.create_future()
 

@@ -1,4 +1,4 @@
-"""The pipeline's loop: schedule, send, commit tokens, tell callers; from one ring to the next."""
+"""The head's loop: schedule, send, commit tokens, tell callers; from one ring to the next."""
 
 import queue
 import time
@@ -25,16 +25,16 @@ from cluster.trust.identity import Identity
 log = structlog.get_logger(__name__)
 
 _TICK_S = 1.0
-# While a step is under way its lateness is looked at so often.
+# The interval at which the head checks a step under way for lateness, in seconds.
 _WATCH_S = 0.2
-# This process was stopped or starved itself when it looks at the clock so much later than it meant to.
+# If the head reads the clock this much later than planned, this process itself was stopped or starved.
 _STALL_S = 0.5
 
 
 class Head:
-    """An actor: one inbox, one thread that decides and commits. Callers and links only put.
+    """An actor with one inbox and one thread that decides and commits. Callers and links only put items.
 
-    A ring that breaks takes nothing along: requests wait at the desk, with their tokens, for the next one.
+    A broken ring loses no request: requests wait at the desk, with their tokens, for the next ring.
     """
 
     def __init__(self, identity: Identity, host: str, report: Tell) -> None:
@@ -48,10 +48,10 @@ class Head:
         self._order: wire.AssignHead | None = None
         self._broken_epoch = wire.ANY_EPOCH
         self._pipeline: Pipeline | None = None
-        # What the last ring that served leaves to one of the same cut: its scheduler, and stages still to be fed.
+        # The last serving ring leaves these to one of the same cut: its scheduler, and the stages still to be fed.
         self._kept: Scheduler | None = None
         self._owed: set[int] = set()
-        # What the last ring was computing when it broke.
+        # The sequences that the last ring was computing when it broke.
         self._computing: set[Sequence] = set()
         self._codec: TextCodec | None = None
         self._codec_source = ""
@@ -61,7 +61,7 @@ class Head:
         self._kv_blocks = 0
 
     def deliver(self, item: Ticket | Cancelled | wire.Message) -> None:
-        """Called from any thread."""
+        """Put a message into the inbox. Any thread may call this."""
         if isinstance(item, wire.Removed):
             self.ring_end.cut(item.node_ids)
         else:
@@ -72,17 +72,17 @@ class Head:
 
     @property
     def codec(self) -> TextCodec | None:
-        """The tokenizer of the assigned model, for whoever prepares tickets."""
+        """The tokenizer of the assigned model, for preparing tickets."""
         return self._codec
 
     @property
     def context_tokens(self) -> int:
-        """The longest prompt of the assigned model with what it answers; 0 before there is one."""
+        """The longest context (prompt plus answer) of the assigned model, in tokens; 0 before there is a model."""
         return self._context_tokens
 
     @property
     def vitals(self) -> wire.Vitals:
-        """For the agent: how far the ring has come, and what is held here."""
+        """The counters for the agent: the ring's progress, and what this head holds."""
         end = self.ring_end
         return wire.Vitals(end.received, end.sent, len(self._desk.tickets), self._kv_blocks)
 
@@ -101,7 +101,9 @@ class Head:
             self._send_steps()
             if time.monotonic() - self._looked_s > _TICK_S:
                 self._look_at_clock(_TICK_S)
-        self._desk.end_all(ClusterUnavailable("the machine that coordinates the cluster was stopped"))
+        self._desk.end_all(
+            ClusterUnavailable("the machine that coordinates the cluster was stopped. Try again shortly.")
+        )
         self.ring_end.close()
 
     def _handle(self, item: Ticket | Cancelled | Frame | RingBroken | wire.Message) -> None:
@@ -140,9 +142,9 @@ class Head:
         self._report(wire.Ready(order.epoch, "head", host, port, self.client_port, unconstrained=missing()))
 
     def _open_model(self, order: wire.AssignHead) -> None:
-        """Raises ClusterError."""
+        """Load the tokenizer of the assigned model. Raise ClusterError if the order is not feasible."""
         if order.kv_blocks * BLOCK_TOKENS < order.context_tokens:
-            raise ClusterError(f"{order.kv_blocks} KV blocks hold less than one context")
+            raise ClusterError(f"{order.kv_blocks} KV blocks cannot hold one context")
         if self._codec is None or self._codec_source != order.source:
             self._codec = TextCodec(Path(order.source))
             self._codec_source = order.source
@@ -183,22 +185,25 @@ class Head:
         self._desk.serve(pipeline.scheduler, self._codec, pipeline.order.context_tokens, pipeline.vocabulary)
 
     def _fail(self, epoch: int, reason: str, peer_id: str = "", cause: wire.Cause = "error") -> None:
-        """The ring of this epoch cannot go on; an older one's troubles are over."""
+        """End the ring of this epoch. A report about an older ring no longer matters."""
         if self._order and self._order.epoch == epoch != self._broken_epoch:
             self._broken_epoch = epoch
             log.warning("ring broken", epoch=epoch, reason=reason, requests=len(self._desk.tickets))
-            # Before the neighbours find their links to this process closed.
+            # Report before the neighbours find their links to this process closed.
             self._report(wire.Failed(epoch, "head", reason, peer_id, cause))
             self._leave_ring()
 
     def _leave_ring(self) -> None:
-        """Requests keep their tokens, and a later ring of the same cut what the stages hold of them."""
+        """Leave the ring.
+
+        Requests keep their tokens; a later ring of the same cut keeps what the stages hold of them.
+        """
         self.ring_end.leave()
         pipeline, self._pipeline = self._pipeline, None
         if pipeline and pipeline.is_closed:
             self._kept, self._owed = pipeline.scheduler, pipeline.fresh
             if pipeline.has_crawled:
-                # Who is left may be as slow for good: the next ring's pace is measured anew.
+                # The remaining machines may stay as slow: learn the next ring's pace from scratch.
                 pipeline.scheduler.costs = RingCosts(pipeline.order.stages)
             self._computing = pipeline.computing
             self._desk.interrupt()
@@ -225,7 +230,7 @@ class Head:
             self._desk.hand_out(pipeline.commit(sampled))
 
     def _look_at_clock(self, meant_s: float) -> None:
-        """Whoever has waited too long hears so, and so does a ring that is stuck."""
+        """Reject requests that have waited too long, and end a ring that is stuck."""
         now_s, pipeline = time.monotonic(), self._pipeline
         stalled = now_s - self._looked_s > max(meant_s, _TICK_S) + _STALL_S
         self._looked_s = now_s
@@ -238,7 +243,7 @@ class Head:
             self._fail(pipeline.order.epoch, late, cause="stuck")
 
     def _count(self) -> None:
-        """Once after each busy time: here and on every stage, all that is held has an owner."""
+        """After each busy period, check that everything held here and on every stage belongs to a request."""
         pipeline = self._pipeline
         if self._counted or pipeline is None or self._desk.tickets:
             return
@@ -249,6 +254,6 @@ class Head:
 
 
 def _suits(scheduler: Scheduler, order: wire.AssignHead) -> bool:
-    """Whether slots and blocks are counted the same way in the new ring."""
+    """Tell whether the new ring counts slots and blocks the same way."""
     was = scheduler.stages, scheduler.slots, scheduler.kv_blocks
     return was == (order.stages, order.slots, order.kv_blocks)

@@ -1,4 +1,4 @@
-"""One epoch's ring as its head sees it: what was sent and when, and whether an answer is late."""
+"""One epoch's ring as its head sees it: the steps under way, and whether an answer is late."""
 
 import time
 from array import array
@@ -12,22 +12,23 @@ from cluster.engine.sequence import Sequence
 from cluster.errors import FrameInvalid
 from cluster.generation import SampledToken
 
-# Before anything is known of a ring's pace: a prefill chunk on slow machines takes a while.
+# The limit while a ring's pace is unknown: a prefill chunk on slow machines takes a while.
 FIRST_STEP_S = 120.0
-# A step may take so many times as long as steps of its size have taken, and at least so long.
+# A step is late if it takes this many times as long as steps of its size, but never before LATE_S.
 LATE_FACTOR = 8.0
 LATE_S = 1.8
-# Two machines' clocks measure a span differently, if only a little.
+# Two machines' clocks measure the same span slightly differently.
 _CLOCK_ERROR_S = 0.01
-# A ring crawls when steps that are each late by that factor, and not short, outweigh the others by so long.
+# A ring crawls if its late steps outweigh the others by CRAWL_S. Steps shorter than CRAWL_STEP_S do not count.
 CRAWL_STEP_S = 0.05
 CRAWL_S = 1.5
 
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """A step under way. `expected_s` is None while the ring's pace is not known, `usual_s` where no step of this
-    size has been seen.
+    """A step under way.
+
+    `expected_s` is None while the ring's pace is unknown, `usual_s` if no step of this size has been seen.
     """
 
     since_s: float
@@ -39,9 +40,10 @@ class _Sent:
 
 @dataclass(slots=True)
 class Pipeline:
-    """`scheduler` may have served an earlier ring of the same cut; the stages `fresh` lack its keys and values.
+    """The steps of one ring.
 
-    `clock` gives monotonic seconds.
+    `scheduler` may have served an earlier ring of the same cut; the stages `fresh` lack its KV cache. `clock`
+    gives monotonic seconds.
     """
 
     order: wire.AssignHead
@@ -67,29 +69,35 @@ class Pipeline:
 
     @property
     def computing(self) -> set[Sequence]:
-        """The sequences that have rows under way."""
+        """Return the sequences that have rows under way."""
         slots = {slot for sent in self._sent.values() for slot in sent.slots}
         return {sequence for sequence in self.scheduler.running if sequence.slot in slots}
 
     def close(self) -> float:
-        """The first frame has come round: from now on steps follow. Returns the ring's round trip in ms."""
+        """Note that the first frame has come round, so that steps may follow.
+
+        Return the ring's round trip in ms.
+        """
         self.is_closed = True
         self._heard_s = self.clock()
         self.scheduler.restart(self.order.epoch, sorted(self.fresh))
         return 1000 * (self._heard_s - self._began_s)
 
     def next_frame(self) -> tuple[wire.Step, memoryview | bytes] | None:
-        """The next step and its payload, None while there is nothing to send."""
+        """Return the next step and its payload, or None while there is nothing to send."""
         work = self.scheduler.next_step() if self.is_closed else None
         return self._note(*work) if work else None
 
     def census_frame(self) -> tuple[wire.Step, memoryview | bytes] | None:
-        """For quiet moments: has every stage compare what it holds with what is counted here."""
+        """In a quiet moment, return a step that makes every stage compare what it holds with the counts here."""
         step = self.scheduler.census() if self.is_closed else None
         return self._note(step, []) if step else None
 
     def commit(self, sampled: wire.Sampled) -> Iterator[tuple[Sequence, SampledToken]]:
-        """Take a step's answer. Raises FrameInvalid when it answers none, or with what no stage can have drawn."""
+        """Take a step's answer.
+
+        Raise FrameInvalid if it matches no step, or has tokens that no stage can have drawn.
+        """
         named = [token_id for token in sampled.tokens for token_id in _ids(token)]
         if named and not 0 <= min(named) <= max(named) < self.vocabulary:
             raise FrameInvalid("the last stage drew a token outside of the vocabulary")
@@ -97,7 +105,7 @@ class Pipeline:
         sent = self._sent.get(sampled.batch)
         if sent:
             self._check_spent(sampled.spent_ns, now_s - sent.since_s)
-        # What a step takes while the ring crawls is no measure of what it should take.
+        # The pace of a crawling ring is no measure of what a step should take.
         crawls = sent is not None and self._measure(sent, now_s - max(sent.since_s, self._heard_s))
         committed = self.scheduler.commit(sampled, now_s - sent.since_s if sent else 0.0, learn=not crawls)
         if sent:
@@ -108,29 +116,34 @@ class Pipeline:
         return committed
 
     def _check_spent(self, spent_ns: list[int], took_s: float) -> None:
-        """Stages name their own busy time: nobody's may be longer than the step was under way."""
+        """Raise FrameInvalid if a stage claims more busy time than the step was under way.
+
+        Stages report their own.
+        """
         most_ns = int(1e9 * (took_s + _CLOCK_ERROR_S))
         if len(spent_ns) != self.order.stages or not all(0 <= spent <= most_ns for spent in spent_ns):
-            raise FrameInvalid(f"the stages claim busy times that {took_s:.3f} s under way have no room for")
+            raise FrameInvalid(
+                f"the stages claim busy times longer than the {took_s:.3f} s that the step was under way"
+            )
 
     @property
     def has_crawled(self) -> bool:
         return self._crawled_s > CRAWL_S
 
     def lateness(self) -> str | None:
-        """Why this ring counts as stuck, if it does."""
+        """Return why this ring counts as stuck, or None."""
         if self.has_crawled:
-            return f"steps take more than {LATE_FACTOR:.0f} times as long as they did"
+            return f"steps take more than {LATE_FACTOR:.0f} times as long as before"
         if not self._sent:
             return None
         oldest = next(iter(self._sent.values()))
-        # Answers come in the steps' order: the oldest had the ring to itself since the one before it came back.
+        # Answers come in the steps' order: the oldest has had the ring to itself since the one before it returned.
         waited_s = self.clock() - max(oldest.since_s, self._heard_s)
         late_s = FIRST_STEP_S if oldest.expected_s is None else max(LATE_S, LATE_FACTOR * oldest.expected_s)
         return f"the ring has not answered a step for {waited_s:.1f} s" if waited_s > late_s else None
 
     def forgive(self) -> None:
-        """This very process stood still: that is nobody else's lateness."""
+        """Restart the clock after this process itself stood still: no other machine was late."""
         self._heard_s = self.clock()
 
     def _note(self, step: wire.Step, token_ids: list[int]) -> tuple[wire.Step, memoryview | bytes]:
@@ -143,14 +156,14 @@ class Pipeline:
         return step, memoryview(array("i", token_ids)).cast("B") if token_ids else b""
 
     def _measure(self, sent: _Sent, took_s: float) -> bool:
-        """Note how long a step took; returns whether it crawled."""
+        """Note how long a step took, in seconds. Return whether it crawled."""
         crawls = sent.usual_s is not None and took_s > max(CRAWL_STEP_S, LATE_FACTOR * sent.usual_s)
         self._crawled_s = max(0.0, self._crawled_s + (took_s if crawls else -took_s))
         return crawls
 
 
 def warm_up(epoch: int) -> wire.Step:
-    """The first frame of a ring: empty, answered as batch 0 when every link stands."""
+    """Return the first frame of a ring: empty, answered as batch 0 once every link is up."""
     return wire.Step(
         epoch=epoch,
         batch=0,

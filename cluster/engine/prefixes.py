@@ -1,6 +1,6 @@
-"""Which slot holds which beginnings of prompts, and slots kept after their sequences for whoever begins alike.
+"""The slots by the prompt prefixes that they hold, and the slots kept for later prompts with the same prefix.
 
-The head alone decides: every stage copies and frees what it is told, so all of them agree on what is cached.
+The head alone decides. Every stage copies and frees as it is told, so all of them agree on what is cached.
 """
 
 from dataclasses import dataclass, field
@@ -20,26 +20,26 @@ class Prefixes:
         return sum(self.retained.values())
 
     def note(self, slot: int, hashes: list[bytes]) -> None:
-        """The slot holds these blocks, one behind the other."""
+        """Note that the slot holds these blocks, one behind the other."""
         chain = self._chains.setdefault(slot, [])
         for block_hash in hashes[len(chain) :]:
             chain.append(block_hash)
             self._holders.setdefault(block_hash, {})[slot] = None
 
     def match(self, hashes: list[bytes]) -> tuple[int, int]:
-        """The slot with the longest common beginning, and of how many blocks; (-1, 0) without one."""
+        """Return the slot with the longest common prefix and its number of blocks; (-1, 0) if there is none."""
         for blocks in range(len(hashes), 0, -1):
             if holders := self._holders.get(hashes[blocks - 1]):
-                # One that nobody runs can be taken over as it is.
+                # A retained slot is free to be taken over as it is.
                 return next((slot for slot in holders if slot in self.retained), next(iter(holders))), blocks
         return -1, 0
 
     def holds_no_more_than(self, slot: int, blocks: int) -> bool:
-        """Whether these blocks are all that is known of the slot."""
+        """Tell whether nothing beyond these blocks is known of the slot."""
         return len(self._chains.get(slot, [])) <= blocks
 
     def retain(self, slot: int, blocks: int) -> bool:
-        """Keep the slot of a finished sequence; False when there is no whole block worth keeping."""
+        """Keep the slot of a finished sequence. Return False if it has no whole block worth keeping."""
         if not self._chains.get(slot):
             self.forget(slot)
             return False
@@ -47,23 +47,26 @@ class Prefixes:
         return True
 
     def take(self, slot: int, blocks: int) -> int:
-        """Somebody runs the retained slot from its first `blocks` blocks on; returns the blocks that it owns."""
+        """Hand the retained slot to a sequence that shares its first `blocks` blocks.
+
+        Return the blocks that it owns.
+        """
         for block_hash in self._chains[slot][blocks:]:
             self._drop(block_hash, slot)
         del self._chains[slot][blocks:]
         return self.retained.pop(slot)
 
     def oldest(self, *spared: int) -> int | None:
-        """The retained slot that would be given up first, those `spared` apart."""
+        """Return the retained slot that would be given up first, except those in `spared`."""
         return next((slot for slot in self.retained if slot not in spared), None)
 
     @property
     def newest(self) -> int:
-        """The slot that was retained last; -1 without one."""
+        """The slot that was retained last, or -1 if there is none."""
         return next(reversed(self.retained), -1)
 
     def forget(self, slot: int) -> int:
-        """The slot's content is gone; returns the blocks that were retained in it."""
+        """Note that the slot's content is gone. Return the number of blocks that were retained in it."""
         for block_hash in self._chains.pop(slot, []):
             self._drop(block_hash, slot)
         return self.retained.pop(slot, 0)

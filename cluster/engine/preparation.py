@@ -1,4 +1,4 @@
-"""What is done to a request before it waits for its turn: its prompt becomes tokens, its constraint a grammar."""
+"""The preparation of a request before it waits: its prompt becomes tokens, its constraint a grammar."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,10 @@ from cluster.models.tool_calls.grammar import Thinking, write_grammar
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """`is_thinking` says that the prompt ends within a thought; `grammar` is empty where there is none."""
+    """A prepared request. `is_thinking`: the prompt ends within a thought.
+
+    `grammar` is empty without a constraint.
+    """
 
     token_ids: list[int]
     is_thinking: bool = False
@@ -18,9 +21,10 @@ class Prepared:
 
 
 def prepare(codec: TextCodec, request: GenerateRequest, tokens_max: int) -> Prepared:
-    """Takes milliseconds, for long prompts and large schemas more.
+    """Turn the prompt into tokens and the constraint into a grammar.
 
-    Raises RequestInvalid, naming the field, and ContextLengthExceeded.
+    This takes milliseconds, longer for long prompts and large schemas. Raise RequestInvalid, naming the field, and
+    ContextLengthExceeded.
     """
     if not isinstance(request.prompt, ChatPrompt):
         return Prepared(codec.encode(request.prompt, tokens_max))
@@ -36,7 +40,8 @@ def _grammar(codec: TextCodec, request: GenerateRequest, rendered: str, *, is_th
         return ""
     thinking: Thinking = "begun" if is_thinking else "perhaps"
     thought = codec.format.thought
-    if thought and rendered.rstrip().endswith(thought[1]):  # An empty thought says that there is to be none.
+    # An empty thought in the prompt says that the model must not think.
+    if thought and rendered.rstrip().endswith(thought[1]):
         thinking = "never"
     grammar = write_grammar(request.constraint, codec.format, codec.special_ids(), thinking)
     check_grammar(grammar)

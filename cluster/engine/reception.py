@@ -1,4 +1,4 @@
-"""Where callers meet a head: their connections, their requests in, their events out."""
+"""The head's side of its callers: their connections, their requests and their events."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from cluster.net.channel import Channel
 
 log = structlog.get_logger(__name__)
 
-# A caller that lets this many messages pile up does not read any more.
+# A caller that lets this many messages pile up has stopped reading.
 OUTGOING_MAX = 20_000
 
 
@@ -32,7 +32,7 @@ class _Caller:
     preparing: set[asyncio.Task[None]] = field(default_factory=set)
 
     def tell(self, message: wire.Message) -> None:
-        """Called from the head's thread."""
+        """Queue a message for the caller. The head's thread calls this."""
         self.loop.call_soon_threadsafe(self._queue, message)
 
     def _queue(self, message: wire.Message) -> None:
@@ -54,7 +54,10 @@ class Reception:
         self._head = head
 
     async def serve(self, channel: Channel) -> None:
-        """One caller until it hangs up; what it still had running is cancelled then."""
+        """Serve one caller until it hangs up, then cancel what it still has running.
+
+        Raise PeerRejected if it is no gateway.
+        """
         if channel.peer is None or channel.peer.role != "gateway":
             raise PeerRejected("only gateways may ask for completions")
         caller = _Caller(channel, asyncio.get_running_loop())
@@ -77,9 +80,9 @@ class Reception:
                 self._head.deliver(Cancelled(request_id))
 
     def _accept(self, caller: _Caller, request: GenerateRequest) -> None:
-        """Each request in a task of its own: one long prompt holds nobody else up."""
+        """Prepare each request in its own task, so that a long prompt delays no other request."""
         if len(caller.preparing) >= places_for(request):
-            caller.tell(rejected(request.id, ClusterBusy("too many requests arrive at once")))
+            caller.tell(rejected(request.id, ClusterBusy("too many requests arrived at once. Try again shortly.")))
             return
         caller.requests.add(request.id)
         task = asyncio.create_task(self._admit(caller, request), name=f"prepare {request.id}")
@@ -109,9 +112,9 @@ class Reception:
         if not request.sampling.seed:
             request = replace(request, sampling=replace(request.sampling, seed=fresh_seed()))
         if request.constraint and request.limits.ignore_eos:
-            # What is constrained has an end, behind which nothing could come.
+            # A constrained answer has an end, and nothing could follow it.
             request = replace(request, limits=replace(request.limits, ignore_eos=False))
-        # Long prompts take the tokenizer tens of milliseconds: not on the loop that serves everybody.
+        # The tokenizer takes tens of milliseconds for long prompts: keep it off the loop that serves all callers.
         prepared = await asyncio.to_thread(prepare, codec, request, self._head.context_tokens)
         return Ticket(request, prepared.token_ids, caller.tell, prepared.is_thinking, prepared.grammar)
 
@@ -122,5 +125,5 @@ async def _write(caller: _Caller) -> None:
             await caller.channel.send(await caller.outgoing.get())
     except LinkLost as error:
         log.info("caller is gone", peer=caller.channel.address, reason=str(error))
-    finally:  # However writing has ended, a connection on which nothing comes any more is none.
+    finally:  # However writing ended, a connection that carries nothing back is useless.
         caller.channel.writer.transport.abort()

@@ -13,7 +13,10 @@ from cluster.trust.identity import Identity, NodeId
 
 @dataclass(frozen=True, slots=True)
 class RingBroken:
-    """A link of this epoch's ring is gone, or, with the cause "invalid", brought what does not belong there."""
+    """A link of this epoch's ring is gone.
+
+    With the cause "invalid", it carried something that does not belong there.
+    """
 
     epoch: int
     reason: str
@@ -30,9 +33,9 @@ class _Place:
 
 
 class RingEnd:
-    """Listens all its life; belongs to one epoch's ring at a time. Frames and breaks go to `deliver`.
+    """The listener for all epochs; it belongs to one epoch's ring at a time.
 
-    `deliver` is called from link threads and must be safe there (a queue's put).
+    Frames and breaks go to `deliver`. Link threads call it, so it must be safe there (a queue's put).
     """
 
     def __init__(
@@ -49,7 +52,7 @@ class RingEnd:
         self._inlet: Link | None = None
         self._outbox: Outbox | None = None
         self._changing = threading.Lock()
-        # Frames in this ring, for whoever wants to know where one got stuck.
+        # Frames in this ring, to find out where one got stuck.
         self.received = 0
         self.sent = 0
         self.host = host
@@ -63,27 +66,27 @@ class RingEnd:
     def expect(
         self, epoch: int, upstream: NodeId, payload_bytes_max: int, terms: wire.Terms = wire.NO_TERMS
     ) -> None:
-        """Take this place in the ring of `epoch`: from now on only `upstream` may link here, on these terms."""
+        """Take this place in the ring of `epoch`. From now on only `upstream` may link here, on these terms."""
         self.leave()
         with self._changing:
             self.received = self.sent = 0
             self._place = _Place(epoch, upstream, payload_bytes_max, terms)
 
     def connect(self, epoch: int, downstream: wire.Address, terms: wire.Terms = wire.NO_TERMS) -> None:
-        """Open the link downstream. Raises PeerRejected and LinkLost."""
+        """Open the link downstream. Raise PeerRejected or LinkLost if that fails."""
         link = dial(downstream, self._identity)
         peer_id = downstream.node_id
         self._outbox = Outbox(link, lambda lost: self._deliver(RingBroken(epoch, str(lost), peer_id)))
         self._outbox.put(wire.RingHello(epoch, terms))
 
     def send(self, message: wire.Message, payload: memoryview | bytes = b"") -> None:
-        """Queue a frame for downstream; it goes nowhere when there is none any more."""
+        """Queue a frame for downstream. Drop it if there is no link."""
         if self._outbox:
             self.sent += 1
             self._outbox.put(message, payload)
 
     def cut(self, node_ids: Collection[NodeId]) -> None:
-        """End the links from and to these machines now. Called from any thread."""
+        """End the links from and to these machines now. Any thread may call this."""
         with self._changing:
             links = [self._inlet, self._outbox.link if self._outbox else None]
         for link in links:
@@ -91,6 +94,7 @@ class RingEnd:
                 link.close()
 
     def leave(self) -> None:
+        """Give up the place in the ring, and close both links."""
         with self._changing:
             self._place = None
             inlet, self._inlet = self._inlet, None
@@ -105,7 +109,7 @@ class RingEnd:
         self.leave()
 
     def _receive(self, link: Link) -> None:
-        """One link from upstream, on its own thread, until it ends."""
+        """Serve one link from upstream, on its own thread, until it ends."""
         place = self._admit(link)
         link.settle()
         try:
@@ -124,25 +128,25 @@ class RingEnd:
             raise
 
     def _admit(self, link: Link) -> _Place:
-        """The place that the link belongs to. Raises LinkLost, FrameInvalid, PeerRejected."""
+        """Return the place that the link belongs to. Raise LinkLost, FrameInvalid or PeerRejected."""
         hello = link.receive_hello()
         with self._changing:
             place = self._place
             if place is None or not isinstance(hello, wire.RingHello):
-                raise PeerRejected("link does not belong to the present epoch")
+                raise PeerRejected("link does not belong to the current epoch")
             if link.peer.node_id != place.upstream or link.peer.role != "node":
-                raise PeerRejected(f"{link.peer.role} {link.peer.node_id} is not upstream of here")
+                raise PeerRejected(f"{link.peer.role} {link.peer.node_id} is not the upstream neighbour")
             if hello.epoch == place.epoch:
                 if self._inlet:
-                    raise PeerRejected("upstream has a link already")
+                    raise PeerRejected("upstream already has a link")
                 check_terms(place.terms, hello.terms)
                 self._inlet = link
                 return place
         if hello.epoch > place.epoch:
-            # The link of an epoch that is over may come late. One of an epoch that was not ordered yet is a lie.
+            # A link of a finished epoch may come late. A link of an epoch that was not ordered yet is a lie.
             self._deliver(RingBroken(place.epoch, _wrong_epoch(hello.epoch, place), place.upstream, "invalid"))
-        raise PeerRejected("link does not belong to the present epoch")
+        raise PeerRejected("link does not belong to the current epoch")
 
 
 def _wrong_epoch(epoch: int, place: _Place) -> str:
-    return f"the machine before it speaks of epoch {epoch} in the ring of epoch {place.epoch}"
+    return f"the machine before it sent epoch {epoch} in the ring of epoch {place.epoch}"

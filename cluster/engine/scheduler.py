@@ -1,11 +1,11 @@
 """Continuous batching: which rows of which sequences go into the next micro-batch. No I/O, no clock.
 
-    waiting --admit--> running: prefill chunks, then decode with drafts --finish--> gone, its beginning retained
+    waiting --admit--> running: prefill chunks, then decode with drafts --finish--> gone, its prefix retained
        ^                  |
-       +---- preempt -----+     its tokens are kept, its KV is computed anew
+       +---- preempt -----+     its tokens are kept, its KV cache is computed again
 
-Sequences join and leave between any two steps. How many micro-batches are in flight, how long prefill chunks are
-and how much is drafted follows from what steps have cost so far.
+Sequences join and leave between any two steps. The measured costs of steps decide how many micro-batches are in
+flight, how long prefill chunks are and how many tokens are drafted.
 """
 
 from collections import deque
@@ -21,19 +21,19 @@ from cluster.models.stage_spec import CHUNK_TOKENS
 from cluster.plans.plan import BLOCK_TOKENS
 from cluster.wire import Sampled, Step
 
-# A prefill chunk may make the decoding sequences' step so many times as long.
+# A prefill chunk may stretch the decoding sequences' step by this factor.
 _SLOWDOWN = 2.0
 _CHUNK_LEAST = 32
-# Whoever comes waits for what is under way: only so much of it may be prompts of those who yield.
+# A new request waits for steps in flight, so cap how many low-priority prefill tokens they may contain.
 _YIELDING_LEAST = 16
 _YIELDING_MOST = 64
-# When nobody decodes: smaller chunks would waste the stages' kernels.
+# While nothing decodes: smaller chunks would underuse the stages' kernels.
 _ALONE_LEAST = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row group in flight: `wanted` of its last rows are sampled, `drafts` are guesses among them."""
+    """One row group in flight. The last `wanted` rows are sampled; `drafts` are guesses among them."""
 
     sequence: Sequence
     generation: int
@@ -49,11 +49,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class _Flight:
-    """A step under way. A replay brings keys and values back and no tokens."""
+    """A step under way. A replay rebuilds the KV cache and gives no tokens."""
 
     rows: list[Row]
     is_replay: bool = False
-    # Rows and pairs of its step, by which costs are learned.
+    # Rows and pairs of the step, from which costs are learned.
     size: tuple[int, int] = (0, 0)
 
     def asked(self) -> list[int]:
@@ -85,18 +85,18 @@ class Scheduler:
 
     @property
     def blocks_free(self) -> int:
-        """Blocks that no sequence needs."""
+        """Return the number of blocks that no sequence needs."""
         return self._slots.blocks_free
 
     def add(self, sequence: Sequence) -> None:
-        """Also for a sequence that another ring has begun: its tokens stay, its KV is computed anew."""
+        """Queue a sequence. One that another ring has begun keeps its tokens; its KV cache is computed again."""
         sequence.rewind()
         self._arrivals += 1
         sequence.arrival = self._arrivals
         self.waiting.append(sequence)
 
     def finish(self, sequence: Sequence) -> None:
-        """Free the sequence's slot and blocks now; rows of it still in flight are ignored when they return."""
+        """Free the sequence's slot and blocks now. Rows of it still in flight are ignored when they return."""
         sequence.finished = True
         if sequence.slot >= 0:
             self.running.remove(sequence)
@@ -105,12 +105,12 @@ class Scheduler:
             self.waiting.remove(sequence)
 
     def restart(self, epoch: int, fresh: list[int]) -> None:
-        """The same cut in a new ring, in which the stages `fresh` hold nothing: what was in flight is void.
+        """Continue the same cut in a new ring, in which the stages `fresh` hold nothing.
 
-        Where some stages still have their keys and values, only the fresh ones are fed again, with the rows that
-        the stages before them have kept; where none has, everything is computed anew from tokens.
+        What was in flight is void. If some stages still have their KV cache, only the fresh stages are fed again,
+        with the rows that the stages before them have kept. If none has, everything is computed again from tokens.
         """
-        # A stage that was being fed when this ring broke, too, has kept too little.
+        # A stage that was still being fed when this ring broke has kept too little, too.
         self._fresh = sorted({*fresh, *(self._fresh if self._is_replaying else ())})
         self.epoch = epoch
         self._in_flight.clear()
@@ -129,7 +129,7 @@ class Scheduler:
         self._slots.restart(self.running)
 
     def next_step(self) -> tuple[Step, list[int]] | None:
-        """The next micro-batch with its token ids, or None while there is nothing to send."""
+        """Return the next micro-batch with its token ids, or None while there is nothing to send."""
         if len(self._in_flight) > self.stages and self._replays:
             return None
         if rows := self._next_replay():
@@ -137,8 +137,8 @@ class Scheduler:
         self._admit()
         decoding = [sequence for sequence in self.running if not sequence.is_prefilling]
         groups = self.costs.groups(len(decoding))
-        # Chunks of prompts wait for no answer: one more than there are stages keeps all of them busy. Those that
-        # yield are not to stand in the way of whoever comes next.
+        # Prefill chunks wait for no answer: one more than there are stages keeps all of them busy. Chunks that
+        # yield must not delay the next request.
         prefills = any(s.is_prefilling and s.pending and not s.yields for s in self.running)
         if len(self._in_flight) >= (max(groups, self.stages + 1) if prefills else groups):
             return None
@@ -152,7 +152,7 @@ class Scheduler:
         return bool(self._replays) or any(flight.is_replay for flight in self._in_flight.values())
 
     def census(self) -> Step | None:
-        """For quiet moments: a step that has every stage compare what it holds with what is counted here."""
+        """In a quiet moment, return a step that makes every stage compare what it holds with the counts here."""
         if self._in_flight or self._is_reset:
             return None
         step, _ = self._step(_Flight([]))
@@ -162,12 +162,12 @@ class Scheduler:
     def commit(
         self, sampled: Sampled, round_trip_s: float = 0.0, *, learn: bool = True
     ) -> Iterator[tuple[Sequence, SampledToken]]:
-        """Take a batch's answer; gives each sequence with each of its tokens, in order.
+        """Take a batch's answer. Yield each sequence with each of its tokens, in order.
 
-        The caller finishes sequences while it iterates: tokens behind a sequence's end are not given. Raises
-        FrameInvalid, at once, when it answers another batch than the oldest that is under way (a step that a stage
-        has left out leaves a hole in its keys and values), or another number of rows. Costs are learned from it
-        unless `learn` is false.
+        The caller finishes sequences while it iterates: tokens behind a sequence's end are not given. Costs are
+        learned from the answer unless `learn` is false; `round_trip_s` is in seconds. Raise FrameInvalid, at once,
+        if the answer has the wrong number of rows or is not for the oldest batch under way. A step that a stage
+        skips would leave a hole in its KV cache.
         """
         oldest = next(iter(self._in_flight), None)
         flight = self._in_flight[oldest] if oldest == sampled.batch else None
@@ -175,7 +175,7 @@ class Scheduler:
         sound = flight and len(sampled.counts) == len(asked) and sum(sampled.counts) == len(sampled.tokens)
         if not flight or not sound or not all(map(_is_possible, sampled.counts, asked)):
             raise FrameInvalid(
-                f"{len(sampled.tokens)} tokens for batch {sampled.batch}, which did not ask for so many"
+                f"{len(sampled.tokens)} tokens for batch {sampled.batch}, which asked for another number"
             )
         del self._in_flight[sampled.batch]
         if learn and flight.rows and not flight.is_replay:
@@ -183,7 +183,7 @@ class Scheduler:
         return self._commit_rows(flight.rows, sampled)
 
     def check_integrity(self) -> None:
-        """Every block and slot is free, retained, or owned by exactly one running sequence."""
+        """Assert that every block and slot is free, retained, or owned by exactly one running sequence."""
         self._slots.check_integrity(self.running)
 
     def _commit_rows(self, rows: list[Row], sampled: Sampled) -> Iterator[tuple[Sequence, SampledToken]]:
@@ -202,7 +202,7 @@ class Scheduler:
                 if sequence.finished:
                     break
                 sequence.tokens.append(token.token_id)
-                if at:  # The draft before it was right, and its row computed.
+                if at:  # The draft before it was right, so its row is computed already.
                     sequence.computed += 1
                     sequence.settled += 1
                 yield sequence, token
@@ -210,7 +210,7 @@ class Scheduler:
     def _step(self, flight: _Flight) -> tuple[Step, list[int]]:
         self._batches += 1
         rows = flight.rows
-        # What was moved before a reset is in its census.
+        # The census of a reset already contains earlier moves.
         census = self._slots.holdings(self.running) if self._is_reset else None
         step = Step(
             epoch=self.epoch,
@@ -247,7 +247,7 @@ class Scheduler:
         return rows
 
     def _choose(self, decoding: list[Sequence], groups: int) -> list[Row]:
-        """Decoding sequences first, up to this micro-batch's share; then prefill within the chunk budget."""
+        """Choose decoding sequences first, up to this micro-batch's share. Then fill the prefill budget."""
         late = self._slots.late()
         rows: list[Row] = []
         share = -(-len(decoding) // groups)
@@ -256,7 +256,7 @@ class Scheduler:
                 break
             if sequence.pending and sequence.slot not in late and self._grant(sequence, 1, rows):
                 rows.append(_take(sequence, 1))
-                # Who was served goes behind those who were not.
+                # A served sequence goes behind those that were not.
                 self.running.remove(sequence)
                 self.running.append(sequence)
         rows = [self._with_drafts(row, len(rows)) for row in rows]
@@ -272,13 +272,13 @@ class Scheduler:
         return rows
 
     def _with_drafts(self, row: Row, company: int) -> Row:
-        """The row with drafts behind it, as far as the step's room for sampled rows goes."""
+        """Return the row with drafts behind it, as far as the step has room for sampled rows."""
         sequence = row.sequence
         most = min(self.slots // company - 1, sequence.tokens_max - len(sequence.tokens) - 1)
         if most < 1:
             return row
         drafts = sequence.drafter.propose(sequence.tokens, company, self.costs, most)
-        # From blocks that nobody needs: no sequence gives way for a guess.
+        # Drafts use only blocks that no sequence needs: no sequence gives way for a guess.
         if not drafts or not self._slots.extend(sequence, sequence.computed + len(drafts)):
             return row
         count = 1 + len(drafts)
@@ -292,26 +292,29 @@ class Scheduler:
         return self.costs.prefill_rows(pending, _ALONE_LEAST, CHUNK_TOKENS)
 
     def _yielding_budget(self, rows: list[Row]) -> int:
-        """Rows of prompts of those who yield: whoever comes waits for a step of about twice the usual length."""
+        """Return the prefill rows for sequences that yield.
+
+        They may make a step about twice as long as usual, since a new request waits for it.
+        """
         if not any(sequence.yields for sequence in self.running):
             return 0
         decoded = max(1, sum(row.count for row in rows))
         return self.costs.beside_rows(decoded, _SLOWDOWN, _YIELDING_LEAST, _YIELDING_MOST)
 
     def _admit(self) -> None:
-        """Everybody who has a place, first come first served, but for those who are better off waiting."""
+        """Admit waiting sequences that fit, first come first served, except those that gain by waiting."""
         if not self.waiting:
             return
         coming = self._blocks_coming(self.running)
         for sequence in list(self.waiting):
-            # A running sequence each keeps room for its next block, so that newcomers do not push out old ones.
+            # Each running sequence keeps room for its next block, so that newcomers do not push out old ones.
             needed = blocks_of(len(sequence.tokens) + 1) + len(self.running)
             free = self._slots.blocks_not_newest if sequence.yields else self._slots.blocks_free
             if not self._slots.may_open or (self.running and needed > free):
                 return
             source, shared = self._slots.match(sequence)
             if coming.intersection(sequence.block_hashes(len(sequence.tokens) - 1)[shared:]):
-                continue  # Somebody computes more of this beginning just now: copying it will be cheaper.
+                continue  # Another sequence is computing more of this prefix: copying it will be cheaper.
             if not self._slots.place(sequence, source, shared):
                 return
             self.waiting.remove(sequence)
@@ -319,7 +322,7 @@ class Scheduler:
             coming |= self._blocks_coming([sequence])
 
     def _blocks_coming(self, sequences: list[Sequence]) -> set[bytes]:
-        """Blocks that these sequences have still to compute of their prompts."""
+        """Return the hashes of the prompt blocks that these sequences have still to compute."""
         coming: set[bytes] = set()
         for sequence in sequences:
             if sequence.is_prefilling:
@@ -327,13 +330,14 @@ class Scheduler:
         return coming
 
     def _grant(self, sequence: Sequence, count: int, rows: list[Row]) -> bool:
-        """Blocks for `count` more rows, taken from later arrivals that are not in this step when none are free.
+        """Grant blocks for `count` more rows. If none are free, take them from later arrivals outside this step.
 
-        Only later ones give way, so the earliest always gets on and two cannot push each other out in turn.
+        Only later arrivals give way, so the earliest always makes progress and two cannot push each other out in
+        turn.
         """
         if sequence.slot < 0:  # It has just given way itself.
             return False
-        # Alone, even one that yields gets on, whatever has to be forgotten for it.
+        # A lone sequence makes progress even if it yields, whatever retained blocks that costs.
         spares = sequence.yields and len(self.running) > 1
         while not self._slots.extend(sequence, sequence.computed + count, spares_newest=spares):
             busy = [sequence, *(row.sequence for row in rows)]

@@ -1,7 +1,7 @@
-"""What only the head and the last stage may read of a step, though it passes through every stage.
+"""The part of a step that only the head and the last stage may read, though it passes through every stage.
 
-Drafts, histories for penalties and biases are tokens of somebody's prompt or answer. The stages between see
-activations; these they carry along encrypted, under a key that the controller gives to both ends for one epoch.
+Drafts, penalty histories and biases are tokens of a user's prompt or answer. The stages between see activations.
+They carry these tokens encrypted, under a key that the controller gives to both ends for one epoch.
 """
 
 import msgspec
@@ -25,20 +25,23 @@ _decoder = msgspec.msgpack.Decoder(_Content)
 
 
 class Seal:
-    """One epoch's key at one end. A batch's number is the nonce: no two steps of an epoch share one."""
+    """One epoch's key at one end. The batch number is the nonce: no two steps of an epoch share one."""
 
     def __init__(self, key: bytes) -> None:
         self._cipher = AESGCM(key)
 
     def close(self, step: Step) -> None:
-        """Move the step's drafts and opened slots into its sealed part."""
+        """Move the step's drafts and opened slots into its encrypted part."""
         if step.drafts or step.opened:
             content = _encoder.encode(_Content(step.drafts, step.opened))
             step.sealed = self._cipher.encrypt(_nonce(step), content, None)
             step.drafts, step.opened = [], []
 
     def open(self, step: Step) -> None:
-        """Put them back. Raises FrameInvalid when they are not what the head has sealed for this batch."""
+        """Decrypt the drafts and opened slots.
+
+        Raise FrameInvalid if they are not what the head sealed for this batch.
+        """
         if step.sealed:
             try:
                 content = _decoder.decode(self._cipher.decrypt(_nonce(step), step.sealed, None))

@@ -1,4 +1,4 @@
-"""One continuation of one prompt, as the scheduler keeps it."""
+"""One continuation of one prompt, as the scheduler stores it."""
 
 import hashlib
 from array import array
@@ -11,11 +11,11 @@ from cluster.plans.plan import BLOCK_TOKENS
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """`tokens` are authoritative; everything on the stages can be redone from them.
+    """The state of one continuation. `tokens` is authoritative; the stages can recompute everything else from it.
 
-    `computed` positions have been sent round the ring, `settled` ones have come back. `tokens_max` is where the
-    sequence ends at the latest; 0 means unknown, and then nothing is drafted. One that `yields` is here only while
-    nobody else is.
+    `computed` positions have been sent round the ring, `settled` ones have come back. `tokens_max` is the greatest
+    length that the sequence can reach; 0 means unknown, and then nothing is drafted. A sequence that `yields` runs
+    only while no other request needs the ring.
     """
 
     tokens: list[int]
@@ -23,7 +23,7 @@ class Sequence:
     sampling: Sampling
     tokens_max: int = 0
     salt: str = ""
-    # What the output keeps to, for llguidance.
+    # The llguidance grammar that the output must follow.
     grammar: str = ""
     yields: bool = False
     arrival: int = 0
@@ -31,7 +31,7 @@ class Sequence:
     computed: int = 0
     settled: int = 0
     blocks: int = 0
-    # Counts how often its KV was thrown away: answers from before the last time are void.
+    # The number of times that its KV cache was thrown away: answers from before the last time are void.
     generation: int = 0
     spent_ns: int = 0
     reused_tokens: int = 0
@@ -41,7 +41,7 @@ class Sequence:
 
     @property
     def pending(self) -> int:
-        """Rows that may be computed now: none while the next token is still under way."""
+        """Return the number of rows that may be computed now: none while the next token is under way."""
         return len(self.tokens) - self.computed
 
     @property
@@ -53,12 +53,15 @@ class Sequence:
         return len(self.tokens) - self.prompt_tokens
 
     def rewind(self) -> None:
-        """Nothing of it is on any stage any more."""
+        """Note that no stage holds anything of this sequence."""
         self.slot, self.blocks, self.computed, self.settled = -1, 0, 0, 0
         self.generation += 1
 
     def block_hashes(self, tokens: int) -> list[bytes]:
-        """A hash for each whole block of the first `tokens` tokens: of its tokens and all before, salted."""
+        """Return a salted hash for each whole block of the first `tokens` tokens.
+
+        It covers all tokens up to its end.
+        """
         while len(self._hashes) < tokens // BLOCK_TOKENS:
             at = len(self._hashes) * BLOCK_TOKENS
             block = array("i", self.tokens[at : at + BLOCK_TOKENS]).tobytes()

@@ -1,7 +1,7 @@
-"""Who has which slot and blocks of the KV cache, and what the stages have to be told of it, in order.
+"""The owners of slots and blocks of the KV cache, and what the stages must be told about them, in order.
 
-Every slot is free, run by a sequence, or retained: kept after its sequence for whoever begins alike. Stages carry
-out the same moves in the same order, so what is counted here is what they hold.
+Every slot is free, run by a sequence, or retained: kept after its sequence for later prompts with the same prefix.
+Stages carry out the same moves in the same order, so the counts here match what they hold.
 """
 
 from collections import deque
@@ -12,13 +12,15 @@ from cluster.engine.sequence import Sequence
 from cluster.plans.plan import BLOCK_TOKENS
 from cluster.wire import Move, OpenSlot
 
-# Histories and biases of all slots that one step opens come to so many numbers, or to one slot's: a step is a
-# frame, and frames are bounded.
+# The limit for the histories and biases of all slots that one step opens, in numbers. A single slot may exceed it.
+# Steps are frames, and frames are bounded.
 TOLD_MAX = 250_000
 
 
 @dataclass(slots=True)
 class Slots:
+    """The slots and blocks of one ring, in the head's count."""
+
     count: int
     blocks: int
     _prefixes: Prefixes = field(default_factory=Prefixes)
@@ -33,12 +35,12 @@ class Slots:
 
     @property
     def blocks_free(self) -> int:
-        """Blocks that nobody owns, and those that are only retained."""
+        """Return the number of blocks that are free or only retained."""
         return self._free_blocks + self._prefixes.retained_blocks
 
     @property
     def blocks_not_newest(self) -> int:
-        """Those, without what was retained last."""
+        """Return the same number without the blocks of the slot that was retained last."""
         return self.blocks_free - self._prefixes.retained.get(self._prefixes.newest, 0)
 
     @property
@@ -47,18 +49,19 @@ class Slots:
 
     @property
     def may_open(self) -> bool:
-        """Whether one more slot can be opened without waiting for a step after the next one."""
+        """Tell whether one more slot can be opened without waiting for a step after the next one."""
         return sum(map(_told, self._opened)) < TOLD_MAX
 
     def match(self, sequence: Sequence) -> tuple[int, int]:
-        """The slot that holds the longest beginning of this sequence, and of how many blocks; (-1, 0) for none."""
+        """Return the slot with the longest prefix of this sequence and its number of blocks; (-1, 0) for none."""
         return self._prefixes.match(_reusable(sequence))
 
     def place(self, sequence: Sequence, source: int, shared: int) -> bool:
-        """Give the sequence a slot, with its first `shared` blocks from `source`; False when there is no slot.
+        """Give the sequence a slot, with its first `shared` blocks from `source`.
 
-        A retained slot with nothing more to give is taken over, any other one copied from where there is room. One
-        that yields does not take the place of what was retained last, unless there is no other slot at all.
+        Return False if there is no slot. A retained slot with nothing more to give is taken over. Any other one is
+        copied if there is room. A sequence that yields does not take the slot that was retained last, unless there
+        is no other slot at all.
         """
         kept = self._prefixes.newest if sequence.yields and self.count > 1 else -1
         if source in self._prefixes.retained and not self._can_copy(source, shared, kept):
@@ -78,19 +81,19 @@ class Slots:
         return True
 
     def open(self, sequence: Sequence) -> None:
-        """The last stage has to be told of the sequence before it can sample for it."""
+        """Tell the last stage about the sequence, which it must know before it can sample."""
         history, prompt_tokens = [], 0
         if sequence.sampling.needs_history:
             history, prompt_tokens = list(sequence.tokens), sequence.prompt_tokens
-        elif sequence.grammar:  # It has nothing to do with the prompt.
+        elif sequence.grammar:  # A grammar concerns only the output, not the prompt.
             history = sequence.tokens[sequence.prompt_tokens :]
         opened = OpenSlot(sequence.slot, sequence.sampling, history, prompt_tokens, sequence.grammar)
         self._opened.append(opened)
 
     def extend(self, sequence: Sequence, tokens: int, *, spares_newest: bool = False) -> bool:
-        """Blocks for the sequence's first `tokens` tokens, where enough are free or retained.
+        """Give the sequence blocks for its first `tokens` tokens. Return False if too few are free or retained.
 
-        What was retained last may be spared.
+        `spares_newest` excludes the slot that was retained last.
         """
         needed = blocks_of(tokens) - sequence.blocks
         if needed > 0:
@@ -101,11 +104,11 @@ class Slots:
         return True
 
     def note(self, sequence: Sequence) -> None:
-        """What the sequence has computed so far can be shared from the next step on."""
+        """Share what the sequence has computed so far, from the next step on."""
         self._prefixes.note(sequence.slot, sequence.block_hashes(sequence.computed))
 
     def release(self, sequence: Sequence, *, retain: bool) -> None:
-        """The sequence leaves its slot, which is retained for its beginning when that is worth it."""
+        """Take the sequence out of its slot. Retain the slot for its prefix if that is worth it."""
         slot = sequence.slot
         is_unheard = any(opened.slot == slot for opened in self._opened)
         if is_unheard:
@@ -118,26 +121,26 @@ class Slots:
         sequence.slot, sequence.blocks = -1, 0
 
     def make_room(self, blocks: int, *spared: int) -> bool:
-        """Give up retained slots, oldest first, until so many blocks are free."""
+        """Give up retained slots, oldest first, until `blocks` blocks are free."""
         while blocks > self._free_blocks and self._give_up_oldest(*spared):
             pass
         return blocks <= self._free_blocks
 
     def late(self) -> set[int]:
-        """Slots that are opened too late for the next step: its frame has no room for them."""
+        """Return the slots that miss the next step because its frame has no room to open them."""
         return {opened.slot for opened in list(self._opened)[self._opened_next() :]}
 
     def take_opened(self) -> list[OpenSlot]:
-        """What the next step opens."""
+        """Remove and return the slots that the next step opens."""
         return [self._opened.popleft() for _ in range(self._opened_next())]
 
     def take_moves(self) -> list[Move]:
-        """What the stages have to do before the next step's rows."""
+        """Remove and return what the stages must do before the next step's rows."""
         moves, self._moves = self._moves, []
         return moves
 
     def restart(self, running: list[Sequence]) -> None:
-        """The stages have forgotten everything but what these sequences hold."""
+        """Note that the stages have forgotten everything but what these sequences hold."""
         self._moves.clear()
         self._opened.clear()
         self._prefixes = Prefixes()
@@ -148,11 +151,11 @@ class Slots:
             self.open(sequence)
 
     def holdings(self, running: list[Sequence]) -> list[tuple[int, int]]:
-        """(slot, blocks) of everything that the stages hold once they have done what they were told."""
+        """Return (slot, blocks) for everything that the stages hold once they have carried out their orders."""
         return sorted([*((s.slot, s.blocks) for s in running), *self._prefixes.retained.items()])
 
     def check_integrity(self, running: list[Sequence]) -> None:
-        """Every block and slot is free, retained, or owned by exactly one running sequence."""
+        """Assert that every block and slot is free, retained, or owned by exactly one running sequence."""
         owned_blocks = sum(sequence.blocks for sequence in running)
         owned, retained = {sequence.slot for sequence in running}, set(self._prefixes.retained)
         assert self.blocks_free + owned_blocks == self.blocks, "KV blocks leaked"
@@ -162,14 +165,14 @@ class Slots:
         assert len(owned) + len(retained) + len(self._free) == self.count, "slots leaked"
 
     def _can_copy(self, source: int, shared: int, kept: int) -> bool:
-        """Whether the retained `source` has more to keep than is shared, and there is room beside it."""
+        """Tell whether the retained `source` holds more than is shared, and there is room for a copy beside it."""
         has_slot = self._free or self._prefixes.oldest(source, kept) is not None
         room = self.blocks_free - self._prefixes.retained[source]
         return bool(has_slot) and shared <= room and not self._prefixes.holds_no_more_than(source, shared)
 
     def _begin_at(self, sequence: Sequence, blocks: int) -> None:
         sequence.computed = blocks * BLOCK_TOKENS
-        if not sequence.output_tokens:  # What is computed anew after a loss was paid for before.
+        if not sequence.output_tokens:  # Tokens that are computed again after a loss were paid for before.
             sequence.reused_tokens = sequence.computed
         self.note(sequence)
 
@@ -195,15 +198,15 @@ class Slots:
 
 
 def blocks_of(tokens: int) -> int:
-    """Blocks that so many tokens take."""
+    """Return the number of blocks that this many tokens take."""
     return -(-tokens // BLOCK_TOKENS)
 
 
 def _reusable(sequence: Sequence) -> list[bytes]:
-    """Hashes of the blocks that could come from elsewhere: the last token is computed in any case."""
+    """Return the hashes of the blocks that can come from elsewhere. The last token is computed in any case."""
     return sequence.block_hashes(len(sequence.tokens) - 1)
 
 
 def _told(opened: OpenSlot) -> int:
-    """Numbers in the message that opens a slot; four letters are as long as one."""
+    """Return the size of the message that opens a slot, in numbers; four letters count as one."""
     return len(opened.history) + len(opened.sampling.logit_bias) + len(opened.grammar) // 4

@@ -1,9 +1,9 @@
-"""Prompt-lookup drafts: what followed the last time these tokens came, verified by the model in one pass.
+"""Prompt-lookup drafts: the tokens that followed last time, verified by the model in one pass.
 
-The last stage draws a token for each drafted position from the logits, seed and position that it would have had
-anyway, so accepted drafts change nothing in what comes out, greedy or sampled; they only save trips round the
-ring. How many tokens are drafted follows from this request's own acceptance and the ring's measured costs. The
-method is that of prompt lookup decoding (Saxena, 2023).
+The last stage draws a token for each drafted position. It uses the logits, seed and position that the token would
+have had anyway. Accepted drafts therefore change nothing in the output, greedy or sampled; they only save trips
+round the ring. The number of drafted tokens follows from this request's own acceptance and the ring's measured
+costs. The method is that of prompt lookup decoding (Saxena, 2023).
 """
 
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ _LENGTHS = (4, 3, 2)
 _WORTH = 1.05
 _PAUSE_MAX = 64
 _INDEXED_MAX = 8192
-# Acceptance counts half as much after so many trials.
+# After this many trials, an earlier result counts half as much.
 _MEMORY_TRIALS = 32.0
 
 
@@ -24,7 +24,7 @@ _MEMORY_TRIALS = 32.0
 class Drafter:
     """One sequence's drafts. `propose` reads its tokens, `observe` learns how its drafts fared."""
 
-    # Where each run of tokens came last: the position behind it.
+    # By run of tokens: the position behind its last occurrence.
     _places: dict[tuple[int, ...], int] = field(default_factory=dict)
     _indexed: int = 0
     _accepted: float = 1.0
@@ -34,11 +34,11 @@ class Drafter:
 
     @property
     def acceptance(self) -> float:
-        """Share of drafted tokens that were right, of those that were tried."""
+        """Return the share of right tokens among the drafted tokens that were tried."""
         return self._accepted / self._trials
 
     def propose(self, tokens: list[int], rows: int, costs: RingCosts, tokens_max: int) -> list[int]:
-        """Up to `tokens_max` tokens that may follow; none where none are known or where they would not pay.
+        """Return up to `tokens_max` tokens that may follow; none if none are known or drafts would not pay.
 
         `rows` sequences are in the same step and draft alike.
         """
@@ -52,14 +52,17 @@ class Drafter:
         return _continue_from(tokens, found, count)
 
     def observe(self, drafted: int, accepted: int) -> None:
-        """Of `drafted` tokens the first `accepted` were right; those behind the first wrong one were not tried."""
+        """Learn that the first `accepted` of `drafted` tokens were right.
+
+        Those behind the first wrong one were not tried.
+        """
         tried = accepted + (accepted < drafted)
         fade = 0.5 ** (tried / _MEMORY_TRIALS)
         self._accepted = self._accepted * fade + accepted
         self._trials = self._trials * fade + tried
 
     def _count(self, rows: int, costs: RingCosts, most: int) -> int:
-        """The number of drafts with the most tokens per second; while none pays, a few are tried now and then."""
+        """Return the number of drafts with the most tokens per second. While none pays, try a few now and then."""
         plain_s = costs.step_s(rows)
         best, best_gain = 0, _WORTH
         expected, chance = 1.0, 1.0
@@ -79,8 +82,8 @@ class Drafter:
         return min(2, most)
 
     def _index(self, tokens: list[int]) -> None:
-        """Runs that end before the last token: its own run is what is looked up."""
-        # Of a long prompt its end only: indexing all of it at once would hold everybody up.
+        """Index the runs that end before the last token; the run at the end is the one that is looked up."""
+        # Index only the end of a long prompt: indexing all of it at once would delay every request.
         begin = max(self._indexed + 1, len(tokens) - _INDEXED_MAX)
         for end in range(begin, len(tokens)):
             for length in _LENGTHS:
@@ -94,7 +97,7 @@ def _suffixes(tokens: list[int]) -> list[tuple[int, ...]]:
 
 
 def _continue_from(tokens: list[int], place: int, count: int) -> list[int]:
-    """What stands at `place`; behind the end the draft itself goes on, as repetitions do."""
+    """Return `count` tokens from `place` on. Past the end the draft continues itself, as repetitions do."""
     drafted: list[int] = []
     for at in range(place, place + count):
         drafted.append(tokens[at] if at < len(tokens) else drafted[at - len(tokens)])

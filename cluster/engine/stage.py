@@ -1,4 +1,4 @@
-"""One stage's actor: it is assigned layers, takes steps from upstream, sends on what comes of them."""
+"""One stage's actor: it is assigned layers, takes steps from upstream and sends the results downstream."""
 
 import queue
 import threading
@@ -32,14 +32,14 @@ log = structlog.get_logger(__name__)
 Report = Callable[[wire.Message], None]
 
 INBOX_FRAMES = 64
-# What an order or a step can go wrong with, be it by a peer's mistake: it ends the epoch, not the process.
+# The errors of an order or a step, even one caused by a peer: they end the epoch, not the process.
 _FAILURES = (ClusterError, RuntimeError, MemoryError, OSError, LookupError, ValueError, ArithmeticError)
 SHELF_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
 class _Shelved:
-    """A standby that has been loaded, on its way from the loading thread to the shelf."""
+    """A loaded standby, on its way from the loading thread to the shelf."""
 
     order: wire.Shelve
     loaded: LoadedStage | None
@@ -53,7 +53,7 @@ _Item = wire.Message | Frame | RingBroken | _Shelved
 
 
 class Stage:
-    """An actor: one inbox, read by the thread that also computes. Reader threads and the agent only put."""
+    """An actor with one inbox. The thread that reads it also computes; reader threads and the agent only put."""
 
     def __init__(self, identity: Identity, host: str, device: torch.device, report: Report) -> None:
         self._device = device
@@ -62,16 +62,16 @@ class Stage:
         self._ring_end = RingEnd(identity, host, wire.Step, self._inbox.put)
         self._loaded: LoadedStage | None = None
         self._epoch = 0
-        # On the last stage.
+        # Set on the last stage only.
         self._seal: Seal | None = None
-        # Hot standbys, loaded beside what is served, in the order of their arrival: those that are wanted, and
-        # those that are being loaded, with the epoch that last asked for them.
+        # Hot standbys, loaded beside the served layers, in the order of their arrival. `_wanted` are those to
+        # keep; `_loading` maps those being loaded to the epoch that last asked for them.
         self._shelf: list[LoadedStage] = []
         self._wanted: set[_Copy] = set()
         self._loading: dict[_Copy, int] = {}
 
     def deliver(self, message: wire.Message) -> None:
-        """Called from the agent's pipe thread."""
+        """Pass a message to the stage. The agent's pipe thread calls this."""
         if isinstance(message, wire.Removed):
             self._ring_end.cut(message.node_ids)
         else:
@@ -81,7 +81,7 @@ class Stage:
         self._inbox.put(None)
 
     def vitals(self) -> wire.Vitals:
-        """Called from the agent's pipe thread."""
+        """Return the counters for the agent. Its pipe thread calls this."""
         return wire.Vitals(self._ring_end.received, self._ring_end.sent)
 
     def run(self) -> None:
@@ -94,7 +94,7 @@ class Stage:
                     log.error("stage failed", reason=str(error), exc_info=not isinstance(error, ClusterError))
                     self._report(wire.Failed(_epoch_of(item), "stage", str(error)))
                     if isinstance(item, Frame):
-                        # What follows would be computed on a hole: both neighbours hear of it at once.
+                        # Later steps would be computed on a hole: leaving tells both neighbours at once.
                         self._ring_end.leave()
         self._ring_end.close()
 
@@ -113,7 +113,7 @@ class Stage:
             case wire.Connect():
                 self._connect(item)
             case wire.Dismiss(epoch) if self._epoch < epoch:
-                # What is loaded stays: the next assignment may be for the same layers.
+                # The loaded layers stay: the next assignment may be for the same ones.
                 self._ring_end.leave()
             case RingBroken(epoch, reason, peer_id, cause) if self._epoch == epoch:
                 self._report(wire.Failed(epoch, "stage", reason, peer_id, cause))
@@ -149,9 +149,9 @@ class Stage:
         return loaded is not None and (loaded.digest, loaded.spec) == (manifest.digest, spec)
 
     def _take(self, order: wire.AssignStage) -> LoadedStage | None:
-        """The ordered layers where they are loaded already, in the present ring or on the shelf.
+        """Return the ordered layers if they are loaded already, in the current ring or on the shelf.
 
-        Otherwise nothing stays but standbys: there may not be room for old weights and new ones.
+        Otherwise drop everything but standbys: there may not be room for old and new weights together.
         """
         loaded, self._loaded = self._loaded, None
         if loaded and (loaded.digest, loaded.spec) == (order.manifest.digest, order.spec):
@@ -161,7 +161,7 @@ class Stage:
         for at, standby in enumerate(self._shelf):
             if (standby.digest, standby.spec) == (order.manifest.digest, order.spec):
                 return self._shelf.pop(at)
-        # Another cut: standbys were made for the old one.
+        # This is another cut: the standbys were made for the old one.
         self._shelf.clear()
         self._wanted.clear()
         return None
@@ -174,7 +174,7 @@ class Stage:
         return LoadedStage(manifest.digest, spec, card, model, sampler, self._device)
 
     def _shelve(self, order: wire.Shelve) -> None:
-        """Load a standby on a thread of its own: what is served goes on meanwhile."""
+        """Load a standby on its own thread, so that serving goes on meanwhile."""
         copy = order.manifest.digest, order.spec
         self._tidy(order.epoch, order.manifest.digest, [order.spec, *order.others])
         if self._has(copy):
@@ -197,7 +197,7 @@ class Stage:
         threading.Thread(target=work, name="shelf", daemon=True).start()
 
     def _tidy(self, epoch: int, digest: str, specs: list[StageSpec]) -> None:
-        """Only what is wanted stays; layers of a ring that this process has left are as good as a standby."""
+        """Keep only what is wanted. Layers of a ring that this process has left serve as a standby."""
         if self._loaded and self._epoch < epoch and not self._ring_end.is_connected:
             self._loaded.forget()
             self._shelf.append(self._loaded)
@@ -210,7 +210,7 @@ class Stage:
         return any((held.digest, held.spec) == copy for held in loaded)
 
     def _put_on_shelf(self, shelved: _Shelved) -> None:
-        """What has come there another way meanwhile is not kept twice, what nobody wants any more not at all."""
+        """Put a loaded standby on the shelf, unless the layers are there already or no longer wanted."""
         spec = shelved.order.spec
         copy = shelved.order.manifest.digest, spec
         epoch = self._loading.pop(copy)
@@ -236,7 +236,7 @@ class Stage:
     def _step(self, step: wire.Step, payload: bytearray) -> None:
         loaded = self._loaded
         if loaded is None or not self._ring_end.is_connected or step.epoch != self._epoch:
-            return  # A frame of an epoch that is over.
+            return  # This frame belongs to an epoch that is over.
         if self._seal:
             self._seal.open(step)
         self._ring_end.send(*loaded.run(step, payload))

@@ -1,4 +1,4 @@
-"""Requests as a head keeps them: their state while they wait or run, and what is checked before they start."""
+"""Requests as a head stores them: their state while they wait or run, and the checks before they start."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from cluster.generation import GenerateRequest
 
 REQUESTS_MAX = 512
 CHOICES_MAX = 128
-# As many rings in a row may break with a request that gets no further: it may be what breaks them.
+# If this many rings in a row break without progress of one request, that request may be what breaks them.
 BREAKS_MAX = 3
 
 Tell = Callable[[wire.Message], None]
@@ -20,11 +20,11 @@ Tell = Callable[[wire.Message], None]
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """A request in the head's hands, prepared; `tell` takes its answers on the head's thread.
+    """A prepared request in the head. `tell` takes its answers on the head's thread.
 
-    `breaks` counts the rings that broke while it was computed, since it last got any further than `reached`: a
-    request that breaks whatever computes it comes to the same point each time, one that others break does not.
-    It is `parked` while another suspect is tried.
+    `breaks` counts the rings that broke while they computed it, since it last got beyond `reached`. A request that
+    breaks every ring reaches the same point each time; an innocent one gets further. It is `parked` while another
+    suspect is tried.
     """
 
     request: GenerateRequest
@@ -44,12 +44,12 @@ class Ticket:
 
     @property
     def is_started(self) -> bool:
-        """Whether its caller may have seen something of the answer."""
+        """Tell whether its caller may have seen a part of the answer."""
         return any(completion.sequence.output_tokens for completion in self.completions)
 
     @property
     def is_queued(self) -> bool:
-        """Whether a ring has it, but nothing of it has been computed yet."""
+        """Tell whether a ring has it but has computed nothing of it yet."""
         computed = any(completion.sequence.computed for completion in self.completions)
         return bool(self.completions) and not computed and not self.is_started and not self.is_parked
 
@@ -59,11 +59,11 @@ class Ticket:
 
     @property
     def open_sequences(self) -> Iterator[Sequence]:
-        """What of it is still to be computed."""
+        """Return its sequences that are still to be computed."""
         return (completion.sequence for completion in self.completions if not completion.finished)
 
     def count_break(self) -> None:
-        """The ring broke while it computed this."""
+        """Count that the ring broke while it computed this request."""
         sequences = [completion.sequence for completion in self.completions]
         reached = sum(s.output_tokens for s in sequences), sum(s.settled for s in sequences)
         self.breaks = 1 if reached > self.reached else self.breaks + 1
@@ -72,21 +72,22 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """The caller does not want this request answered any more."""
+    """The order to stop a request whose caller has cancelled it."""
 
     request_id: str
 
 
 def places_for(request: GenerateRequest) -> int:
-    """How many requests there may be before this one is turned away.
+    """Return the number of requests at which this one is rejected.
 
-    A head that is lost brings many at once, which have their places: whoever hears them has heard their beginning.
+    A lost head sends many retries at once. They may exceed the usual limit, since their callers have had the
+    beginning.
     """
     return 2 * REQUESTS_MAX if request.is_retry else REQUESTS_MAX
 
 
 def check_lengths(request: GenerateRequest, prompt_tokens: int, context_tokens: int) -> None:
-    """Raises RequestInvalid and ContextLengthExceeded, naming the field.
+    """Raise RequestInvalid or ContextLengthExceeded, naming the field, for lengths in tokens that do not fit.
 
     An answer that a lost head had begun goes on, with less room than was asked for if need be.
     """
@@ -103,12 +104,12 @@ def check_lengths(request: GenerateRequest, prompt_tokens: int, context_tokens: 
 
 
 def check_tokens(token_ids: list[int], vocabulary: int, field: str = "prompt") -> None:
-    """Raises RequestInvalid for ids that the embedding has no row for, whatever the tokenizer says."""
+    """Raise RequestInvalid for ids that the embedding has no row for, whatever the tokenizer says."""
     if token_ids and not 0 <= min(token_ids) <= max(token_ids) < vocabulary:
         wrong = next(token for token in token_ids if not 0 <= token < vocabulary)
-        raise RequestInvalid(f"token {wrong} is outside of the model's vocabulary of {vocabulary}", field)
+        raise RequestInvalid(f"token {wrong} is outside the model's vocabulary of {vocabulary} tokens", field)
 
 
 def rejected(request_id: str, error: GenerationError) -> wire.Rejected:
-    """The message that ends a request without its answer."""
+    """Return the message that ends a request without its answer."""
     return wire.Rejected(request_id, error.code, error.message, error.param)

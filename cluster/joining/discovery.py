@@ -1,7 +1,8 @@
-"""Machines of one network find their cluster by multicast DNS; its answers are hints, certificates decide.
+"""Discovery by multicast DNS in one network. Its answers are hints; certificates decide.
 
-The controller announces `_millrace._tcp` with its port and the beginning of its authority's fingerprint. Anybody
-may announce anything: who looks tries what it finds, and believes only whom the pinned authority has certified.
+The controller announces `_millrace._tcp` with its port and the beginning of its authority's fingerprint. Any
+machine may announce anything. A node tries what it finds and trusts only a peer with a certificate of the pinned
+authority.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ SERVICE = "_millrace._tcp.local."
 FINGERPRINT_DIGITS = 16
 LOOK_S = 5.0
 
-# Whoever fills the network with announcements is not listened to for ever.
+# Limits for a peer that fills the network with announcements.
 _FOUND_MAX = 64
 _ADDRESSES_MAX = 8
 _ASK_MS = 1500
@@ -36,7 +37,7 @@ ALL_INTERFACES = InterfaceChoice.All
 
 @dataclass(slots=True)
 class Announcement:
-    """Says where the controller listens, as long as `run` runs. `host` is what it listens on."""
+    """Announces where the controller listens, as long as `run` runs. `host` is its listening address."""
 
     name: str
     host: str
@@ -48,7 +49,7 @@ class Announcement:
     _failure: str = field(default="", init=False)
 
     async def run(self) -> None:
-        """Announce for ever: again whenever this machine's addresses change, and after a failure."""
+        """Announce until cancelled: again whenever this machine's addresses change, and after a failure."""
         try:
             while True:
                 addresses = own_addresses(self.host)
@@ -60,14 +61,14 @@ class Announcement:
             await self._withdraw()
 
     async def _announce(self, addresses: tuple[str, ...]) -> bool:
-        """Whether others can hear of it now."""
+        """Announce these addresses. Return whether that succeeded."""
         try:
             self._zeroconf = AsyncZeroconf(interfaces=self.interfaces)
             await (await self._zeroconf.async_register_service(self._service(addresses)))
         except (OSError, ZeroconfError) as error:
             await self._withdraw()
             reason = str(error) or type(error).__name__
-            if reason != self._failure:  # Said once, though it is tried again and again.
+            if reason != self._failure:  # Log it once, though it is tried again and again.
                 remedy = "other machines join with --controller HOST:PORT"
                 log.warning("cluster not announced", reason=reason, again_in_s=_LOOK_AGAIN_S, remedy=remedy)
             self._failure = reason
@@ -78,7 +79,7 @@ class Announcement:
 
     def _service(self, addresses: tuple[str, ...]) -> AsyncServiceInfo:
         digits = self.fingerprint[:FINGERPRINT_DIGITS]
-        # Two controllers of one name, or one that was restarted in a hurry, must not take each other's.
+        # Two controllers with the same name, or one that restarted quickly, must not take each other's label.
         label = f"{self.name.partition('.')[0][:40]}-{digits[:8]}-{self.port}"
         return AsyncServiceInfo(
             SERVICE,
@@ -103,9 +104,9 @@ class Announcement:
 async def look_for(
     fingerprint: str, within_s: float = LOOK_S, interfaces: Interfaces = ALL_INTERFACES
 ) -> AsyncGenerator[Target]:
-    """Addresses that claim to be the controller of the authority with this fingerprint, as they answer.
+    """Yield addresses that claim to be the controller with this authority fingerprint, as they answer.
 
-    Nothing of it is proven. Ends after `within_s`; at once where there is no multicast.
+    Nothing about them is proven. It ends after `within_s` seconds, or at once if there is no multicast.
     """
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + within_s
@@ -150,6 +151,6 @@ async def _resolve(zeroconf: Zeroconf, name: str, fingerprint: str) -> list[Targ
     if len(claimed) != FINGERPRINT_DIGITS or not fingerprint.startswith(claimed):
         return []
     addresses = service.parsed_scoped_addresses()[:_ADDRESSES_MAX]
-    # A link-local address is worth trying last: it needs the right interface.
+    # Link-local addresses come last: they need the right interface.
     ordered = sorted(addresses, key=lambda address: address.startswith("fe80"))
     return [Target(address, service.port or 0) for address in ordered if service.port]

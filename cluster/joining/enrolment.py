@@ -1,4 +1,4 @@
-"""How a machine becomes a node: it knows the cluster by the token's fingerprint and gets a certificate for it."""
+"""Joining a cluster: a machine checks the token's fingerprint and exchanges the token for a certificate."""
 
 import ssl
 from pathlib import Path
@@ -25,15 +25,15 @@ from cluster.trust.identity import Identity
 log = structlog.get_logger(__name__)
 
 ANSWER_TIMEOUT_S = 10.0
-# Of what a stranger says.
+# The limit for an unverified peer's reason.
 _REASON_CHARACTERS = 200
 
 
 async def join(target: Target, token: str, folder: Path, name: str) -> Identity:
-    """Get this machine a certificate, kept in `folder`.
+    """Get a certificate for this machine, and store it in `folder`.
 
-    Raises WrongPeer, LinkLost and FrameInvalid where the controller may be elsewhere; PeerRejected, with the
-    reason, when the controller itself, proven by the token's fingerprint, refuses.
+    Raise WrongPeer, LinkLost or FrameInvalid if the controller may be elsewhere. Raise PeerRejected, with the
+    reason, if the controller itself refuses, which the token's fingerprint proves.
     """
     pinned, _ = read_token(token)
     authority_pem = await _ask_authority(target, pinned)
@@ -43,16 +43,16 @@ async def join(target: Target, token: str, folder: Path, name: str) -> Identity:
     context.load_verify_locations(cadata=authority_pem)
     channel = await dial(target.host, target.port, context)
     try:
-        # Any node's certificate comes from the same authority; the token is for the controller alone.
+        # Any node's certificate comes from the same authority; only the controller may see the token.
         if channel.peer is None or channel.peer.role != "gateway":
-            raise WrongPeer(f"{target} is no controller of this cluster")
+            raise WrongPeer(f"{target} is not a controller of this cluster")
         key = new_key()
         await channel.send(wire.Enrol(token, signing_request(key, name)))
         answer, _ = await channel.receive(ANSWER_TIMEOUT_S)
         if isinstance(answer, wire.Refused):
             raise PeerRejected(answer.reason)
         if not isinstance(answer, wire.Enrolled):
-            raise PeerRejected("the controller gave no certificate")
+            raise PeerRejected("the controller sent no certificate")
     finally:
         await channel.close()
     identity = save_identity(folder, key, answer.certificate_pem, authority_pem)
@@ -61,7 +61,7 @@ async def join(target: Target, token: str, folder: Path, name: str) -> Identity:
 
 
 async def admit_newcomer(channel: Channel, authority: Authority) -> None:
-    """The controller's side: one question or one enrolment, then the connection ends."""
+    """Serve a newcomer on the controller's side: one question or one enrolment, then the connection ends."""
     message, _ = await channel.receive(ANSWER_TIMEOUT_S)
     match message:
         case wire.AskAuthority():
@@ -77,14 +77,14 @@ async def admit_newcomer(channel: Channel, authority: Authority) -> None:
             await channel.send(wire.Enrolled(certificate_pem))
         case _:
             log.warning("machine refused", peer=channel.address, reason="it has no certificate of this cluster")
-            await channel.send(wire.Refused("join first: millrace join TOKEN"))
+            await channel.send(wire.Refused("this machine has not joined the cluster. Run `millrace join TOKEN`."))
 
 
 async def _ask_authority(target: Target, pinned: str) -> str:
-    """The certificate (PEM) of the cluster's authority, by its fingerprint.
+    """Return the certificate (PEM) of the cluster's authority, which must match the fingerprint.
 
-    Nothing is secret yet and nothing is believed yet: whatever else anybody says, even that we are refused, only
-    means that the controller is not there. Raises WrongPeer, LinkLost, FrameInvalid.
+    Nothing is secret or trusted at this point. Any other answer, even a refusal, only means that the controller is
+    not there. Raise WrongPeer, LinkLost or FrameInvalid.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -99,7 +99,7 @@ async def _ask_authority(target: Target, pinned: str) -> str:
     if isinstance(answer, wire.Refused):
         raise WrongPeer(f"{target} does not say which cluster it is: {answer.reason[:_REASON_CHARACTERS]}")
     if not isinstance(answer, wire.Authority):
-        raise WrongPeer(f"{target} is no controller of a Millrace cluster")
+        raise WrongPeer(f"{target} is not a controller of a Millrace cluster")
     try:
         authority_pem = _first_certificate(answer.certificate_pem)
     except ValueError:
@@ -110,8 +110,8 @@ async def _ask_authority(target: Target, pinned: str) -> str:
 
 
 def _first_certificate(pem: str) -> str:
-    """The certificate that `fingerprint` is of; another authority behind it must not be trusted along with it.
+    """Return the certificate that `fingerprint` covers, without any further authority behind it.
 
-    Raises ValueError.
+    A second authority must not be trusted along with the first. Raise ValueError if there is no certificate.
     """
     return x509.load_pem_x509_certificate(pem.encode()).public_bytes(Encoding.PEM).decode()

@@ -1,4 +1,4 @@
-"""Where a node looks for its controller: where it was told to, where it last was, and on the network."""
+"""A node's search for its controller: the configured address, the last known one, and the network."""
 
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -21,7 +21,7 @@ Reached = TypeVar("Reached")
 
 @dataclass(frozen=True, slots=True)
 class Whereabouts:
-    """`given` is what people said, `file` keeps where it answered last; `discovery`: whether to look around."""
+    """`given` is the configured address, `file` stores the last known one, `discovery` allows mDNS."""
 
     given: Target | None
     file: Path
@@ -29,11 +29,11 @@ class Whereabouts:
     interfaces: Interfaces = ALL_INTERFACES
 
     async def reach(self, fingerprint: str, attempt: Callable[[Target], Awaitable[Reached]]) -> Reached:
-        """What `attempt` gives at the first place where the controller is; that place is remembered.
+        """Return what `attempt` returns at the first address where the controller is, and store that address.
 
-        Only `attempt` can tell: it raises WrongPeer, LinkLost or FrameInvalid where it is not. Raises PeerRejected
-        when the controller itself refuses or when somebody else answers at the only place there is, LinkLost when
-        it may be worth another try.
+        Only `attempt` can tell: it raises WrongPeer, LinkLost or FrameInvalid if the controller is not there.
+        Raise PeerRejected if the controller itself refuses, or if another process answers at the only address.
+        Raise LinkLost if another try may help.
         """
         failures: list[LinkError] = []
         async with contextlib.aclosing(self._places(fingerprint)) as places:
@@ -49,7 +49,7 @@ class Whereabouts:
                 return reached
         if not failures:
             raise LinkLost(self._nothing_found())
-        # A stranger at an old address is no last word while the controller may be at another one.
+        # Another process at an old address is not final while the controller may be at a new one.
         lost = [error for error in failures if isinstance(error, LinkLost)]
         if not lost and self.discovery:
             raise LinkLost(f"{failures[0]}; {self._nothing_found()}")
@@ -57,7 +57,7 @@ class Whereabouts:
 
     def _nothing_found(self) -> str:
         looked = f"no controller of this cluster answered by mDNS within {LOOK_S:.0f} s" if self.discovery else ""
-        return f"{looked or 'nobody said where the controller is'}: name it with --controller HOST:PORT"
+        return f"{looked or 'no controller address is known'}: name it with --controller HOST:PORT"
 
     async def _places(self, fingerprint: str) -> AsyncGenerator[Target]:
         known = list(dict.fromkeys(target for target in (self.given, self._last()) if target))

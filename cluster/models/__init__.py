@@ -1,1 +1,1 @@
-"""What models are: files, hashes, shapes, families, tokenizers. Needs no torch."""
+"""Models on disk: files, hashes, shapes, families, tokenizers. Needs no torch."""

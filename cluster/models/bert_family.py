@@ -1,4 +1,4 @@
-"""BERT and its relatives: what their parts are called, and which of them are not supported."""
+"""BERT and its relatives: the names of their parts, and the variants that are not supported."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from cluster.errors import ModelUnsupported
 
 @dataclass(frozen=True, slots=True)
 class BertFamily:
-    """What the parts are called. `skips_positions`: RoBERTa counts from the padding token's id on."""
+    """The names of the parts. `skips_positions`: RoBERTa counts from the padding token's id on."""
 
     layer: str = "encoder.layer.{}."
     query: str = "attention.self.query"
@@ -52,12 +52,13 @@ BERT_FAMILIES: dict[str, BertFamily] = {
 
 
 def refuse_variants(config: dict[str, Any]) -> None:
-    """Raises ModelUnsupported for what some members of these families have beyond the encoder."""
+    """Raise ModelUnsupported for what some members of these families have beyond the encoder."""
     if config.get("position_embedding_type", "absolute") != "absolute":
         raise ModelUnsupported(
-            f"config.json: position_embedding_type {config['position_embedding_type']!r}, only 'absolute'"
+            f"config.json: position_embedding_type {config['position_embedding_type']!r} "
+            "is not supported, only 'absolute'"
         )
     if config.get("is_decoder") or config.get("add_cross_attention"):
-        raise ModelUnsupported("config.json: is_decoder: only encoders embed texts")
+        raise ModelUnsupported("config.json: is_decoder is not supported: only encoders embed texts")
     if config.get("quantization_config"):
-        raise ModelUnsupported("config.json: quantization_config is not supported; take the unquantized weights")
+        raise ModelUnsupported("config.json: quantization_config is not supported. Use the unquantized weights.")

@@ -11,9 +11,9 @@ from cluster.models.rope import Rope, read_rope
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """A mixture's experts: how many, how many a token visits, and how wide they are.
+    """A mixture's experts: their number, the number that a token visits, and their width.
 
-    `normalized`: the weights of those visited add up to 1. `layers` have experts, the others a plain MLP.
+    `normalized`: the weights of the visited experts add up to 1. `layers` have experts, the others a plain MLP.
     `blocks` says that the file holds them in MXFP4. `alpha` and `limit` belong to the clamped SwiGLU.
     """
 
@@ -28,6 +28,7 @@ class Experts:
 
 
 def read_activation(config: ModelConfig) -> Activation:
+    """Return the activation. Raise ModelUnsupported for an unknown one."""
     name = config.get("hidden_act")
     if name not in ACTIVATIONS:
         raise ModelUnsupported(
@@ -37,6 +38,7 @@ def read_activation(config: ModelConfig) -> Activation:
 
 
 def read_experts(config: ModelConfig, layers: int, *, blocks: bool) -> Experts:
+    """Return the experts. Raise ModelInvalid for impossible numbers."""
     step = config.count("decoder_sparse_step", 1)
     plain = config.get("mlp_only_layers") or ()
     has_own_width = config.get("moe_intermediate_size") is not None
@@ -44,7 +46,7 @@ def read_experts(config: ModelConfig, layers: int, *, blocks: bool) -> Experts:
         count=config.count("num_experts"),
         per_token=config.count("num_experts_per_tok"),
         intermediate=config.count("moe_intermediate_size" if has_own_width else "intermediate_size"),
-        # Families without the setting weigh by a softmax over those visited, which is the same.
+        # Families without the setting weigh by a softmax over the visited experts, which is the same.
         normalized=config.get("norm_topk_prob") is not False,
         layers=frozenset(layer for layer in range(layers) if layer not in plain and (layer + 1) % step == 0),
         blocks=blocks,
@@ -57,6 +59,10 @@ def read_experts(config: ModelConfig, layers: int, *, blocks: bool) -> Experts:
 
 
 def read_ropes(family: Family, config: ModelConfig, head_dim: int) -> tuple[Rope, Rope | None]:
+    """Return the rope of all layers, and that of layers with a window if they have their own.
+
+    Raise ModelUnsupported or ModelInvalid as `read_rope` does.
+    """
     # transformers 5 writes everything into rope_parameters; older files have rope_theta beside rope_scaling.
     setting = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
     stretching = config.part(setting)
@@ -73,7 +79,7 @@ def read_ropes(family: Family, config: ModelConfig, head_dim: int) -> tuple[Rope
 
 
 def read_windows(family: Family, config: ModelConfig, layers: int) -> tuple[int, ...]:
-    """How many tokens each layer sees, 0 for all; empty when every layer sees all."""
+    """Return how many tokens each layer attends to, 0 for all; empty if every layer attends to all."""
     kinds = _layer_types(family, config, layers) if family.windows == "typed" else ("sliding_attention",) * layers
     window = config.count_or_none("sliding_window")
     if family.windows == "never" or window is None or config.get("use_sliding_window") is False:

@@ -1,4 +1,7 @@
-"""A model's chat template: messages and tools in the model's own words. It is foreign code."""
+"""A model's chat template, which puts messages and tools into the model's format.
+
+It is foreign code and runs in a process of its own.
+"""
 
 import hashlib
 import json
@@ -14,7 +17,7 @@ from cluster.models.chat_format import ChatFormat, read_format
 from cluster.models.folding import folds
 from cluster.models.template_process import LIMITS, TemplateProcess, TemplateStopped
 
-# Mistral's templates refuse ids of calls that have another length.
+# Mistral's templates refuse call ids of any other length.
 _SHORT_ID = 9
 # The longest known have some 30,000.
 _SOURCE_CHARS_MAX = 2**20
@@ -23,10 +26,13 @@ _Messages = list[dict[str, Any]]
 
 
 class ChatTemplate:
-    """`special` are the tokens that templates name, like bos_token. Models may have another template for tools."""
+    """A compiled chat template. `special` are tokens that templates name, like bos_token.
+
+    Models may have a separate template for tools.
+    """
 
     def __init__(self, source: str, special: dict[str, str], tools_source: str | None = None) -> None:
-        """Raises ModelInvalid, ClusterUnavailable."""
+        """Open the templates. Raise ModelInvalid if one cannot be read, ClusterUnavailable."""
         self._special = special
         self._template, takes_tools = _opened(source)
         self._tools_template = self._template
@@ -35,9 +41,9 @@ class ChatTemplate:
         self.format: ChatFormat = read_format(tools_source or source, takes_tools=takes_tools)
 
     def render(self, prompt: ChatPrompt) -> str:
-        """The conversation in the model's own format, ready for the assistant's turn.
+        """Return the conversation in the model's own format, ready for the assistant's turn.
 
-        The template gets the messages folded only if it refuses them as they are.
+        The template gets folded messages only if it refuses the original ones.
 
         Raises RequestInvalid, ClusterBusy, ClusterUnavailable.
         """
@@ -60,9 +66,9 @@ class ChatTemplate:
         raise refused
 
     def _shapes(self, messages: _Messages) -> Iterator[_Messages]:
-        """The messages as templates may want them.
+        """Yield the messages in the shapes that templates may want.
 
-        Arguments of calls are objects, or the JSON that they are; content beside them is none, or empty.
+        Call arguments are objects, or the JSON text. Content beside calls is missing, or empty.
         """
         if self.format.tools in ("mistral", "mistral_named"):
             messages = [_with_short_ids(message) for message in messages]
@@ -96,18 +102,19 @@ class ChatTemplate:
 
 
 def read_folder_template(folder: Path) -> ChatTemplate | None:
-    """The chat template in a model's folder; None without one. Raises ModelInvalid."""
+    """Return the chat template in a model's folder, or None. Raise ModelInvalid if it cannot be read."""
     settings = read_json(folder / "tokenizer_config.json")
     file = folder / "chat_template.jinja"
     source = file.read_text() if file.is_file() else settings.get("chat_template")
     tools_source = None
-    if isinstance(source, list):  # Several named templates; "default" is the one for plain chat.
+    if isinstance(source, list):  # There are several named templates; "default" is the one for plain chat.
         named = {entry.get("name"): entry.get("template") for entry in source if isinstance(entry, dict)}
         source, tools_source = named.get("default"), named.get("tool_use")
     return ChatTemplate(source, special_tokens(settings), tools_source) if source else None
 
 
 def read_json(path: Path) -> dict[str, Any]:
+    """Return a file's JSON object; empty without a file. Raise ModelInvalid if it is not JSON."""
     if not path.is_file():
         return {}
     try:
@@ -118,7 +125,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def special_tokens(settings: dict[str, Any]) -> dict[str, str]:
-    """bos_token and the like, which files hold as a string or as an object around one."""
+    """Return bos_token and similar tokens, which files hold as a string or as an object around one."""
     tokens = {}
     for name in ("bos_token", "eos_token", "pad_token", "unk_token"):
         value = settings.get(name)
@@ -129,7 +136,7 @@ def special_tokens(settings: dict[str, Any]) -> dict[str, str]:
 
 
 def _opened(source: str) -> tuple[TemplateProcess, bool]:
-    """The template, and whether it reads what tools there are."""
+    """Return the opened template, and whether it reads tools."""
     if len(source) > _SOURCE_CHARS_MAX:
         raise ModelInvalid(f"chat template cannot be read: it is longer than {_SOURCE_CHARS_MAX} characters")
     template = TemplateProcess(source)

@@ -14,7 +14,7 @@ from cluster.models.stage_spec import StageSpec
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A tensor as it lies in the file."""
+    """A tensor as stored in the file."""
 
     name: str
     shape: tuple[int, ...]
@@ -22,7 +22,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """One matrix of ours [out, in]: the stored ones, perhaps [in, out], that are stacked into it; their biases."""
+    """One matrix [out, in], stacked from stored ones (possibly [in, out]), and their biases."""
 
     weights: tuple[Stored, ...]
     biases: tuple[Stored, ...] = ()
@@ -31,7 +31,7 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class LayerTensors:
-    """What one layer is made of: `single` tensors by role, matrices by role, and each expert's two matrices."""
+    """The parts of one layer: `single` tensors by role, matrices by role, and each expert's two matrices."""
 
     single: dict[str, Stored]
     matrices: dict[str, Matrix]
@@ -45,7 +45,7 @@ class LayerTensors:
 
 
 class Checkpoint:
-    """Where a model's tensors lie. `names` are those in its files: some families come with two prefixes."""
+    """The stored tensors of a model. `names` are those in its files: some families come with two prefixes."""
 
     def __init__(self, card: ModelCard, names: Collection[str] = ()) -> None:
         self._card = card
@@ -59,7 +59,7 @@ class Checkpoint:
 
     @property
     def positions(self) -> tuple[Stored, ...]:
-        """The learned positions; nothing where positions are rotated."""
+        """The learned positions; empty if positions are rotations."""
         if not self._family.learned_positions:
             return ()
         return (self._at(self._family.names.positions, self._card.context_tokens, self._card.hidden),)
@@ -69,6 +69,7 @@ class Checkpoint:
         return _norm(self._family, "final_norm", self._root + self._family.names.final_norm, self._card.hidden)
 
     def layer(self, layer: int) -> LayerTensors:
+        """Return the stored tensors of a layer."""
         card, family, names = self._card, self._family, self._family.names
         prefix = self._root + names.layer.format(layer)
         single = _norm(family, "input_norm", prefix + names.input_norm, card.hidden)
@@ -91,7 +92,7 @@ class Checkpoint:
         return LayerTensors(single, matrices, self._experts(prefix))
 
     def ends(self, *, first: bool, last: bool) -> Iterator[Stored]:
-        """What a stage holds beside its layers."""
+        """Yield what a stage holds beside its layers."""
         if first:
             yield from (self.embedding, *self.positions)
         if last:
@@ -142,7 +143,10 @@ class Checkpoint:
         return router
 
     def _packed_experts(self, prefix: str) -> dict[str, Stored]:
-        """All experts of a layer in one tensor: [experts, in, out], or MXFP4 blocks of [experts, out, in]."""
+        """Return all experts of a layer in one tensor:
+
+        [experts, in, out], or MXFP4 blocks of [experts, out, in].
+        """
         card, names = self._card, self._family.names
         assert card.experts
         count, width = card.experts.count, card.experts.intermediate
@@ -165,7 +169,7 @@ class Checkpoint:
     def _matrix(
         self, prefix: str, names: tuple[str, ...], rows: tuple[int, ...], columns: int, biased: bool
     ) -> Matrix:
-        """`rows` of one matrix each, or of parts that the file has fused under one name already."""
+        """Return a matrix of parts with `rows` rows each. A file that has fused them has only one name."""
         if len(names) == 1:
             rows = (sum(rows),)
         turned = self._family.transposed
@@ -182,7 +186,7 @@ class Checkpoint:
 
 
 MXFP4_VALUES = 32
-"""Values that share a scale; two of them are in a byte."""
+"""Number of values that share a scale; a byte holds two of them."""
 _MXFP4_PARTS = ("_blocks", "_scales")
 
 
@@ -194,7 +198,7 @@ def _norm(family: Family, role: str, name: str, hidden: int) -> dict[str, Stored
 
 
 def stage_tensor_names(card: ModelCard, spec: StageSpec, names: Collection[str] = ()) -> list[str]:
-    """The tensors that a stage needs, and no others; `names` are those that the model's files have."""
+    """Return the tensors that a stage needs, and no others. `names` are those in the model's files."""
     if card.path == "compat":
         return compat_card.stage_names(card, spec, names)
     checkpoint = Checkpoint(card, names)
@@ -207,7 +211,7 @@ def stage_tensor_names(card: ModelCard, spec: StageSpec, names: Collection[str] 
 
 
 def check_tensors(card: ModelCard, manifest: Manifest) -> None:
-    """Raises ModelInvalid when the checkpoint lacks a tensor, or one's shape or type cannot be what is needed."""
+    """Raise ModelInvalid if the checkpoint lacks a tensor, or if one's shape or type is wrong."""
     if card.path == "compat":
         compat_card.check_names(card, manifest)
         return
@@ -218,7 +222,7 @@ def check_tensors(card: ModelCard, manifest: Manifest) -> None:
     for tensor in expected:
         entry = manifest.tensors.get(tensor.name)
         if entry is None:
-            raise ModelInvalid(f"{manifest.name} lacks the tensor {tensor.name} that its config.json calls for")
+            raise ModelInvalid(f"{manifest.name} lacks the tensor {tensor.name}, which its config.json requires")
         if tuple(entry.shape) != tensor.shape:
             raise ModelInvalid(
                 f"{tensor.name} has shape {list(entry.shape)}, config.json says {list(tensor.shape)}"
@@ -227,7 +231,10 @@ def check_tensors(card: ModelCard, manifest: Manifest) -> None:
 
 
 def _check_dtype(name: str, entry: TensorEntry) -> None:
-    """Bytes are MXFP4's alone; weights in 8-bit floats mean nothing without scales, which are not read here."""
+    """Raise ModelInvalid for a wrong type.
+
+    Only MXFP4 uses bytes; 8-bit floats need scales, which are not read here.
+    """
     allowed = ("U8",) if name.endswith(_MXFP4_PARTS) else tuple(BLOCK_SIZES)
     if entry.dtype not in allowed:
         raise ModelInvalid(f"{name} has dtype {entry.dtype}; there it can be {', '.join(allowed)}")

@@ -1,4 +1,4 @@
-"""Cards of models that run on the compatibility path, and which of their tensors a stage needs. Needs no torch."""
+"""Cards of models that run on the compatibility path, and the tensors that a stage needs. Needs no torch."""
 
 import re
 from collections.abc import Collection
@@ -22,10 +22,10 @@ _SEEN_TO_WORK = (
     "smollm3 solar_open stablelm starcoder2 vaultgemma youtu"
 )
 FAMILIES: tuple[str, ...] = tuple(_SEEN_TO_WORK.split())
-"""What was seen to agree with transformers 5.23 on tiny random checkpoints, at one, two and three stages."""
+"""Families that agree with transformers 5.23 on tiny random checkpoints, at one, two and three stages."""
 
 _SAME_AS = {"kimi_k2": "deepseek_v3"}
-"""Families that are another one's code under a name of their own."""
+"""Families that are another one's code under their own name."""
 
 _ALIASES: dict[str, tuple[str, ...]] = {
     "hidden_size": ("hidden_size", "n_embd", "d_model"),
@@ -48,15 +48,15 @@ _EMBEDDING = re.compile(
 )
 _HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out|output_layer|output)\.(?:weight|bias)\Z")
 BLOCK_SCALE = "_scale_inv"
-"""What FP8 checkpoints call the scales of a weight's blocks."""
+"""The suffix of FP8 checkpoints for the scales of a weight's blocks."""
 _PLAIN = frozenset(("gate", "router", "kv_b_proj", "shared_expert_gate"))
 _NOT_FOR_THE_CLASS = ("auto_map", "architectures", "quantization_config", "transformers_version", "model_type")
 
 
 def compat_card(config: dict[str, Any]) -> ModelCard:
-    """The card of a family that transformers' own layers run.
+    """Return the card of a family that transformers' own layers run.
 
-    What weighs how much is estimated from the usual settings. Raises ModelUnsupported and ModelInvalid.
+    Layer sizes are estimated from the usual settings. Raise ModelUnsupported or ModelInvalid.
     """
     kind = str(config.get("model_type"))
     _refuse_state(kind, config)
@@ -95,7 +95,7 @@ def compat_card(config: dict[str, Any]) -> ModelCard:
 
 
 def config_settings(config: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The family by transformers' name, and the settings that its config class takes."""
+    """Return the family by transformers' name, and the settings that its config class takes."""
     kind = str(config.get("model_type"))
     return _SAME_AS.get(kind, kind), {
         name: value for name, value in config.items() if name not in _NOT_FOR_THE_CLASS
@@ -103,20 +103,20 @@ def config_settings(config: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def layer_of(tensor: str) -> int | None:
-    """The number of the layer that a tensor belongs to; None for embeddings, final norm and head."""
+    """Return the number of the layer that a tensor belongs to; None for embeddings, final norm and head."""
     found = _LAYER.search(tensor)
     return int(found[1]) if found else None
 
 
 def is_plain(projection: str) -> bool:
-    """Whether a projection stays unquantized: routers decide, and latents are expanded with these weights."""
+    """Tell whether a projection stays unquantized: routers decide, and latents are expanded with these weights."""
     return projection in _PLAIN
 
 
 def stage_names(card: ModelCard, spec: StageSpec, names: Collection[str]) -> list[str]:
-    """Which of the checkpoint's tensors `names` a stage needs.
+    """Return those of the checkpoint's tensors `names` that a stage needs.
 
-    Every stage takes what is small and belongs to no layer (final norm, learned positions): then a model's own
+    Every stage takes the small tensors that belong to no layer (final norm, learned positions). Then a model's own
     code can run from its first line on each of them.
     """
     has_head = any(_HEAD.search(name) for name in names)
@@ -137,7 +137,7 @@ def stage_names(card: ModelCard, spec: StageSpec, names: Collection[str]) -> lis
 
 
 def check_names(card: ModelCard, manifest: Manifest) -> None:
-    """Raises ModelInvalid when the checkpoint lacks a layer or its embedding, or has tensors of types not read.
+    """Raise ModelInvalid if the checkpoint lacks a layer or its embedding, or has tensors of unsupported types.
 
     Loading checks the other shapes.
     """
@@ -145,7 +145,7 @@ def check_names(card: ModelCard, manifest: Manifest) -> None:
     missing = [layer for layer in range(card.layers) if layer not in held]
     if missing:
         raise ModelInvalid(
-            f"{manifest.name} lacks the tensors of layer {missing[0]} that its config.json calls for"
+            f"{manifest.name} lacks the tensors of layer {missing[0]}, which its config.json requires"
         )
     for name, entry in manifest.tensors.items():
         is_scaled = entry.dtype == "F8_E4M3" and name + BLOCK_SCALE in manifest.tensors
@@ -154,7 +154,7 @@ def check_names(card: ModelCard, manifest: Manifest) -> None:
             raise ModelInvalid(f"{name} has dtype {entry.dtype}, {why}")
     embedding = next((t for name, t in manifest.tensors.items() if _EMBEDDING.search(name)), None)
     if embedding is None:
-        raise ModelInvalid(f"{manifest.name} has no tensor that is known as an embedding")
+        raise ModelInvalid(f"{manifest.name} has no known embedding tensor")
     if tuple(embedding.shape) != (card.vocabulary, card.hidden):
         raise ModelInvalid(
             f"the embedding of {manifest.name} has shape {list(embedding.shape)}, config.json says "
@@ -168,12 +168,11 @@ def _refuse_state(kind: str, config: dict[str, Any]) -> None:
     named = [name for name in (kind, *config) if _KEEPS_STATE.search(name) and config.get(name, True)]
     if stateful:
         raise ModelUnsupported(
-            f"model family {kind!r} is not supported: layers of type {stateful[0]!r} do more than attend to keys "
-            "and values"
+            f"model family {kind!r} is not supported: layers of type {stateful[0]!r} need more than a KV cache"
         )
     if named:
         raise ModelUnsupported(
-            f"model family {kind!r} is not supported: {named[0]!r} means state that is not keys and values"
+            f"model family {kind!r} is not supported: {named[0]!r} means state outside the KV cache"
         )
 
 
@@ -185,8 +184,8 @@ def _check_quantization(config: dict[str, Any]) -> None:
     method = about.get("quant_method")
     if method != "fp8" or about.get("weight_block_size") != [128, 128]:
         raise ModelUnsupported(
-            f"config.json: quantization_config with {method!r} is not supported; take unquantized weights, or FP8 "
-            "in blocks of 128 by 128"
+            f"config.json: quantization_config with {method!r} is not supported. Use unquantized weights, or FP8 "
+            "in blocks of 128 by 128."
         )
 
 
@@ -203,7 +202,7 @@ def _layer_cost(read: ModelConfig, layer: int, head_dim: int, kv_heads: int) -> 
 
 
 def _attention_values(read: ModelConfig, hidden: int, head_dim: int, kv_heads: int) -> tuple[int, int, int]:
-    """Values of an attention's packed matrices, their rows, and values that stay plain."""
+    """Return the values of an attention's packed matrices, their rows, and the values that stay plain."""
     heads = read.count("num_attention_heads")
     if not read.get("kv_lora_rank"):
         rows = head_dim * (heads + 2 * kv_heads)

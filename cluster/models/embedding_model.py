@@ -1,4 +1,4 @@
-"""An embedding model on the controller's machine: its files hashed, and how its rows become vectors."""
+"""An embedding model on the controller's machine: its hashed files, and how its rows become vectors."""
 
 import math
 from dataclasses import dataclass
@@ -13,12 +13,14 @@ from cluster.models.model_card import read_card
 from cluster.models.pooling import Recipe, read_recipe
 from cluster.models.store import find_model, load_manifest, model_name
 
-# torch and the program itself, and the rows of one pass.
+# Memory for torch and the program itself, and for the rows of one pass.
 _PROCESS_BYTES = 512 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingModel:
+    """The files of an embedding model, and the recipe for its vectors."""
+
     name: str
     folder: Path
     manifest: Manifest
@@ -26,7 +28,7 @@ class EmbeddingModel:
 
     @property
     def needed_bytes(self) -> int:
-        """Memory for the model in fp32, for the process that computes it and for the longest text."""
+        """The bytes of memory for the model in fp32, for its process and for the longest text."""
         values = sum(math.prod(entry.shape) for entry in self.manifest.tensors.values())
         return 4 * values + _PROCESS_BYTES + self._kv_bytes
 
@@ -40,9 +42,9 @@ class EmbeddingModel:
 
 
 def read_embedding_model(reference: str, folder: Path, progress: Progress | None = None) -> EmbeddingModel:
-    """Find and hash a model that is given as for the cluster; `folder` keeps pulled models and manifests.
+    """Find and hash a model that is given as for the cluster. `folder` stores pulled models and manifests.
 
-    Raises ModelError, naming what cannot be embedded with.
+    Raise ModelError if it cannot embed, naming why.
     """
     found = find_model(reference, folder / "models", check_family)
     name, config = model_name(reference), read_config(found)
@@ -52,26 +54,27 @@ def read_embedding_model(reference: str, folder: Path, progress: Progress | None
 
 
 def check_family(config: dict[str, Any]) -> None:
-    """Raises ModelUnsupported and ModelInvalid for what the embedder does not run."""
+    """Raise ModelUnsupported or ModelInvalid if the embedder does not run this family."""
     if config.get("model_type") in BERT_FAMILIES:
         refuse_variants(config)
         return
     for setting, wrong in (("use_bidirectional_attention", True), ("is_causal", False)):
         if config.get(setting) is wrong:
-            raise ModelUnsupported(f"config.json: {setting} {wrong}: decoders are only run looking back")
+            raise ModelUnsupported(f"config.json: {setting} {wrong}: decoders only run with causal attention")
     if (card := read_card(config)).path != "fast":
         raise ModelUnsupported(f"embedding models of family {card.family!r} are not supported")
 
 
 def find_recipe(folder: Path, config: dict[str, Any]) -> Recipe:
-    """As read_recipe: where nothing says how to pool, encoders' rows are averaged."""
+    """Return the recipe as `read_recipe` does. Encoders without a pooling setting use the mean of their rows."""
     return read_recipe(folder, default="mean" if config.get("model_type") in BERT_FAMILIES else None)
 
 
 def check_dimensions(config: dict[str, Any], hidden: int, wanted: int | None) -> int:
-    """How long vectors are to be. Only models whose config.json says so keep their sense when cut (Matryoshka).
+    """Return the length of the vectors. Raise RequestInvalid for a length that the model does not support.
 
-    `is_matryoshka` allows every length, `matryoshka_dimensions` those that it lists. Raises RequestInvalid.
+    Only some models' vectors can be cut (Matryoshka), which their config.json says. `is_matryoshka` allows every
+    length, `matryoshka_dimensions` the listed ones.
     """
     if wanted in (None, hidden):
         return hidden
@@ -81,4 +84,4 @@ def check_dimensions(config: dict[str, Any], hidden: int, wanted: int | None) ->
     if wanted in allowed or (not allowed and config.get("is_matryoshka") is True and 0 < wanted < hidden):
         return wanted
     lengths = ", ".join(map(str, sorted({*allowed, hidden})))
-    raise RequestInvalid(f"dimensions: this model's vectors have {lengths}, not {wanted}", "dimensions")
+    raise RequestInvalid(f"dimensions: this model supports {lengths}, not {wanted}", "dimensions")

@@ -15,13 +15,13 @@ class _Added(msgspec.Struct, frozen=True):
 
 
 class _Tokenizer(msgspec.Struct, frozen=True):
-    """All that is read here of a tokenizer.json; its vocabulary is passed over."""
+    """The only part of a tokenizer.json that is read here; its vocabulary is skipped."""
 
     added_tokens: list[_Added] = []
 
 
 def find_end_tokens(folder: Path, token_id: Callable[[str], int | None]) -> frozenset[int]:
-    """`token_id` knows the tokenizer's tokens, at least the special ones. Raises ModelInvalid."""
+    """Return the end tokens. `token_id` knows at least the tokenizer's special tokens. Raise ModelInvalid."""
     found: set[int] = set()
     for file in ("generation_config.json", "config.json"):
         ids = read_json(folder / file).get("eos_token_id")
@@ -33,7 +33,7 @@ def find_end_tokens(folder: Path, token_id: Callable[[str], int | None]) -> froz
 
 
 def read_end_tokens(folder: Path) -> frozenset[int]:
-    """The same without the tokenizer, which takes long to read. Raises ModelInvalid."""
+    """Return the end tokens without the tokenizer, which takes long to read. Raise ModelInvalid."""
     file = folder / "tokenizer.json"
     try:
         tokenizer = msgspec.json.decode(file.read_bytes(), type=_Tokenizer)

@@ -1,4 +1,4 @@
-"""The families of the fast path as data: what each has that Llama has not, and what its files call things."""
+"""The families of the fast path as data: their differences from Llama, and the names in their files."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -18,15 +18,15 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
 }
-"""What config.json calls them."""
+"""The activations by their names in config.json."""
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
     """Tensor names behind the checkpoint's root and a layer's prefix; ".weight" and ".bias" follow them.
 
-    Several names are stacked into one matrix; a checkpoint that has them fused already has one. `{}` in an
-    expert's name is its number; `experts_packed` means one tensor for all experts of a layer.
+    Several names are stacked into one matrix; a checkpoint with fused tensors has only one name. `{}` in an
+    expert's name is its number. `experts_packed` means one tensor for all experts of a layer.
     """
 
     roots: tuple[str, ...] = ("model.", "")
@@ -56,10 +56,11 @@ class Names:
 class Family:
     """A decoder as the difference from Llama's.
 
-    `sandwich` puts norms behind attention and MLP as well. `windows`: which layers see only the last tokens:
-    "every" one, or "typed" by layer_types, whose default is every layer but each `full_every`-th. Biases follow
-    the `setting` or not; "inputs" means queries, keys and values only. `aliases`: what the family calls usual
-    settings; `defaults`: what silence means; `only`: values beyond which a setting is refused.
+    `sandwich` puts norms behind attention and MLP as well. `windows` says which layers attend only to the last
+    tokens: "every" one, or "typed" by layer_types, by default every layer but each `full_every`-th.
+    Biases follow the `setting` or not; "inputs" means queries, keys and values only. `aliases` are the family's
+    names for usual settings. `defaults` are the values of missing settings. `only` are the allowed values of a
+    setting.
     """
 
     names: Names = Names()
@@ -284,4 +285,4 @@ FAMILIES: dict[str, Family] = {
     "gpt_oss": _GPT_OSS,
     "gpt2": _GPT2,
 }
-"""By config.json's model_type."""
+"""Families by config.json's model_type."""

@@ -1,4 +1,4 @@
-"""Conversations in plainer shapes, for chat templates that refuse the one that was sent.
+"""Simpler shapes of conversations, for chat templates that refuse the original one.
 
 Coding agents send system messages in the middle, several user messages in a row, and text in parts. Strict
 templates raise an error on them: roles must alternate, or the system message must be the first. Pure.
@@ -9,14 +9,14 @@ from typing import Any
 
 Messages = list[dict[str, Any]]
 
-# Between a tool's result and the next user message, for templates that want an assistant's turn there. Several
-# templates refuse an empty one.
+# Some templates want an assistant's turn between a tool's result and the next user message. Several templates
+# refuse an empty one.
 _ACKNOWLEDGED = "OK."
 _BREAK = "\n\n"
 
 
 def folds(messages: Messages) -> Iterator[Messages]:
-    """The same conversation for ever stricter templates; shapes that equal the one before are left out."""
+    """Yield the same conversation for ever stricter templates, without shapes that equal the one before."""
     before = messages
     shape = messages
     steps: tuple[Callable[[Messages], Messages], ...] = (_merge, _acknowledge_tools, _without_system)
@@ -28,7 +28,7 @@ def folds(messages: Messages) -> Iterator[Messages]:
 
 
 def _merge(messages: Messages) -> Messages:
-    """One system message at the most, at the beginning, and no role twice in a row."""
+    """Return the messages with at most one system message, at the beginning, and no role twice in a row."""
     merged: Messages = []
     for message in map(_plain, messages):
         if message["role"] == "system" and any(earlier["role"] != "system" for earlier in merged):
@@ -41,7 +41,7 @@ def _merge(messages: Messages) -> Messages:
 
 
 def _acknowledge_tools(messages: Messages) -> Messages:
-    """An assistant's turn between a tool's result and what the user says next."""
+    """Insert an assistant's turn between a tool's result and the next user message."""
     shape: Messages = []
     for message in messages:
         if message["role"] == "user" and shape and shape[-1]["role"] == "tool":
@@ -51,7 +51,7 @@ def _acknowledge_tools(messages: Messages) -> Messages:
 
 
 def _without_system(messages: Messages) -> Messages:
-    """What the system message says begins the first user message."""
+    """Put the text of the system message at the beginning of the first user message."""
     if not messages or messages[0]["role"] != "system":
         return messages
     first = {"role": "user", "content": messages[0]["content"]}
@@ -59,7 +59,7 @@ def _without_system(messages: Messages) -> Messages:
 
 
 def _plain(message: dict[str, Any]) -> dict[str, Any]:
-    """With "system" for "developer", which is OpenAI's newer word for it, and parts of text as one string."""
+    """Replace "developer", OpenAI's newer word, by "system", and join parts of text into one string."""
     content = message.get("content")
     if message["role"] == "developer":
         message = {**message, "role": "system"}
@@ -73,7 +73,7 @@ def _is_text(part: Any) -> bool:
 
 
 def _joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    """Both messages as one; what else the first one has is kept."""
+    """Return both messages as one. Other fields of the first message are kept."""
     joined = {**first, "content": _joined_content(first.get("content"), second.get("content"))}
     calls = [*(first.get("tool_calls") or ()), *(second.get("tool_calls") or ())]
     return joined | {"tool_calls": calls} if calls else joined

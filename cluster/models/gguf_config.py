@@ -10,11 +10,11 @@ from cluster.models.gguf_file import Gguf, GgufTensor, read_floats
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "qwen3moe")
 
 ROPE_FACTORS = "rope_freqs.weight"
-"""A tensor that is no weight: what each rotary frequency is divided by."""
+"""A tensor that is not a weight: it holds the divisors of the rotary frequencies."""
 
 
 def read_config(gguf: Gguf) -> dict[str, Any]:
-    """The config.json that the metadata amounts to. Raises ModelUnsupported and ModelInvalid, naming the key."""
+    """Return the config.json for the metadata. Raise ModelUnsupported or ModelInvalid, naming the key."""
     architecture = gguf.metadata.get("general.architecture")
     if architecture not in ARCHITECTURES:
         supported = ", ".join(ARCHITECTURES)
@@ -42,7 +42,7 @@ def read_config(gguf: Gguf) -> dict[str, Any]:
         "tie_word_embeddings": "output.weight" not in shapes,
         "hidden_act": "silu",
     }
-    if architecture == "llama":  # The others' biases belong to the family.
+    if architecture == "llama":  # The biases of the others belong to their family.
         config["attention_bias"] = "blk.0.attn_q.bias" in shapes
     config |= _rope(reader, gguf, head_dim) | _feed_forward(reader, config["model_type"])
     return config
@@ -90,9 +90,9 @@ def _rope(reader: "_Metadata", gguf: Gguf, head_dim: int) -> dict[str, Any]:
 
 
 def _llama3_scaling(tensor: GgufTensor, gguf: Gguf, theta: float, head_dim: int) -> dict[str, Any]:
-    """Llama 3.1's settings from the divisors of its frequencies, which is all that a GGUF keeps of them.
+    """Return Llama 3.1's settings from the divisors of its frequencies, which are all that a GGUF stores.
 
-    Raises ModelUnsupported when they are not what those settings lead to.
+    Raise ModelUnsupported if those settings do not lead to the same divisors.
     """
     found = read_floats(gguf, tensor)
     factor = round(max(found, default=1.0), 4)
@@ -107,7 +107,7 @@ def _llama3_scaling(tensor: GgufTensor, gguf: Gguf, theta: float, head_dim: int)
     if len(found) != len(expected) or any(
         not math.isclose(a, b, rel_tol=1e-3) for a, b in zip(found, expected, strict=True)
     ):
-        raise ModelUnsupported(f"{tensor.file}: {tensor.name} is no scaling of Llama 3.1's kind")
+        raise ModelUnsupported(f"{tensor.file}: {tensor.name} is not a scaling as in Llama 3.1")
     return scaling
 
 

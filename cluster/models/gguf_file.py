@@ -1,4 +1,4 @@
-"""GGUF files as they lie on disk: metadata and the places of tensors. Needs neither numpy nor torch.
+"""GGUF files on disk: metadata and the positions of tensors. Needs neither numpy nor torch.
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3, little-endian.
 """
@@ -30,9 +30,9 @@ BLOCK_SIZES: dict[str, tuple[int, int]] = {
     "IQ4_NL": (32, 18),
     "IQ4_XS": (256, 136),
 }
-"""The types that load: values per block, and the block's bytes."""
+"""The supported types: values per block, and the block's bytes."""
 
-# By number; a dash is a number that the format has given up.
+# By number; a dash is a number that the format no longer uses.
 _TYPES = (
     "F32 F16 Q4_0 Q4_1 - - Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K IQ2_XXS IQ2_XS IQ3_XXS IQ1_S IQ4_NL "
     "IQ3_S IQ2_S IQ4_XS I8 I16 I32 I64 F64 IQ1_M BF16 - - - TQ1_0 TQ2_0 - - - MXFP4 NVFP4"
@@ -48,7 +48,7 @@ _FLOATS_BYTES_MAX = 2**16
 
 @dataclass(frozen=True, slots=True)
 class GgufTensor:
-    """`shape` is outermost first, as torch has it; `offset` counts from the file's beginning."""
+    """A tensor in a file. `shape` is outermost first, as in torch; `offset` counts from the file's beginning."""
 
     file: str
     name: str
@@ -68,13 +68,16 @@ class Gguf:
 
 
 def model_stem(path: Path) -> str:
-    """A GGUF's name without the ending and without the numbering of split files."""
+    """Return a GGUF's name without the ending and without the numbering of split files."""
     shard = _SHARD.fullmatch(path.name)
     return shard["stem"] if shard else path.name.removesuffix(".gguf")
 
 
 def shards_of(path: Path) -> list[Path]:
-    """All files of the model that `path` is a file of, in order. Raises ModelNotFound, naming a missing one."""
+    """Return all files of the model that `path` belongs to, in order.
+
+    Raise ModelNotFound, naming a missing one.
+    """
     shard = _SHARD.fullmatch(path.name)
     if shard is None:
         paths = [path]
@@ -88,7 +91,7 @@ def shards_of(path: Path) -> list[Path]:
 
 
 def read_gguf(paths: list[Path]) -> Gguf:
-    """Read the headers of a model's files. Raises ModelInvalid and ModelUnsupported, naming what is wrong."""
+    """Read the headers of a model's files. Raise ModelInvalid or ModelUnsupported, naming what is wrong."""
     metadata: dict[str, Any] = {}
     tensors: dict[str, GgufTensor] = {}
     for path in paths:
@@ -96,13 +99,13 @@ def read_gguf(paths: list[Path]) -> Gguf:
         metadata = own | metadata  # Only the first of several files describes the model.
         for tensor in found:
             if tensor.name in tensors:
-                raise ModelInvalid(f"{tensor.name} stands in {tensors[tensor.name].file} and in {path.name}")
+                raise ModelInvalid(f"{tensor.name} is both in {tensors[tensor.name].file} and in {path.name}")
             tensors[tensor.name] = tensor
     return Gguf(paths[0].parent, metadata, tuple(tensors.values()))
 
 
 def read_floats(gguf: Gguf, tensor: GgufTensor) -> tuple[float, ...]:
-    """The values of a small F32 tensor. Raises ModelUnsupported for another type."""
+    """Return the values of a small F32 tensor, in order. Raise ModelUnsupported for another type."""
     if tensor.dtype != "F32" or tensor.size_bytes > _FLOATS_BYTES_MAX:
         raise ModelUnsupported(f"{tensor.file}: {tensor.name} must be a small F32 tensor, not {tensor.dtype}")
     with (gguf.folder / tensor.file).open("rb") as file:
@@ -124,7 +127,7 @@ def _read_file(path: Path) -> tuple[dict[str, Any], list[GgufTensor]]:
 
 def _read_header(path: Path, cursor: "_Cursor", file_bytes: int) -> tuple[dict[str, Any], list[GgufTensor]]:
     if cursor.take(4) != b"GGUF":
-        raise ModelInvalid(f"{path} is no GGUF file")
+        raise ModelInvalid(f"{path} is not a GGUF file")
     version = cursor.scalar("I")
     if version not in (2, 3):
         raise ModelUnsupported(f"{path}: GGUF version {version} is not supported, only 2 and 3, little-endian")
@@ -159,7 +162,7 @@ def _tensor(path: Path, name: str, shape: tuple[int, ...], kind: int, offset: in
 
 
 class _Cursor:
-    """Reads a header from front to back; whatever reaches beyond the file is a struct.error or ModelInvalid."""
+    """Reads a header from front to back. A read beyond the file raises struct.error or ModelInvalid."""
 
     def __init__(self, path: Path, content: mmap.mmap) -> None:
         self.at = 0
@@ -200,7 +203,7 @@ class _Cursor:
         return list(struct.unpack(form, self.take(struct.calcsize(form))))
 
     def place(self) -> tuple[tuple[int, ...], int, int]:
-        """Shape, type number and offset of a tensor."""
+        """Return the shape, type number and offset of a tensor."""
         dimensions = int(self.scalar("I"))
         if dimensions > _DIMENSIONS_MAX:
             raise ModelInvalid(f"{self._path} claims a tensor of {dimensions} dimensions; it is damaged")

@@ -16,7 +16,7 @@ from cluster.models.gguf_config import ROPE_FACTORS, read_config
 from cluster.models.gguf_file import BLOCK_SIZES, GgufTensor, read_gguf, shards_of
 from cluster.models.gguf_tokenizer import tokenizer_files
 
-# Part of the unpacked folder's name: files written by an older reader are written anew.
+# Part of the unpacked folder's name: files of an older reader are written again.
 _READER_VERSION = 1
 _OUTER = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _INNER = {
@@ -32,7 +32,7 @@ _INNER = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-# Experts: the router, then one name per expert in each of a stacked tensor's slices.
+# Experts: the router, then the names of the slices of each stacked tensor, one for each expert.
 _MIXTRAL = {
     "ffn_gate_inp": "block_sparse_moe.gate",
     "ffn_gate_exps": "block_sparse_moe.experts.{}.w1",
@@ -58,19 +58,22 @@ class MappedTensor:
 
 
 def find_gguf(folder: Path) -> Path | None:
-    """The one model of a folder with GGUF files and no safetensors. Raises ModelInvalid when there are several."""
+    """Return the only model of a folder with GGUF files and no safetensors.
+
+    Raise ModelInvalid if there are several.
+    """
     files = sorted(folder.glob("*.gguf"))
     if not files or any(folder.glob("*.safetensors")):
         return None
     if set(shards_of(files[0])) != set(files):
-        raise ModelInvalid(f"{folder} holds several GGUF models; name the file: {files[0]}")
+        raise ModelInvalid(f"{folder} holds several GGUF models. Name one file, for example {files[0]}.")
     return files[0]
 
 
 def unpack(path: Path, cache: Path) -> Path:
-    """A folder with config.json, tokenizer files and links to the GGUF's files, made from its metadata once.
+    """Return a folder with config.json, tokenizer files and links to the GGUF's files, and create it if needed.
 
-    Raises ModelNotFound, ModelInvalid and ModelUnsupported, naming what is wrong.
+    Raise ModelNotFound, ModelInvalid or ModelUnsupported, naming what is wrong.
     """
     paths = shards_of(path)
     stamps = [(str(shard.resolve()), shard.stat().st_size, shard.stat().st_mtime_ns) for shard in paths]
@@ -89,7 +92,7 @@ def unpack(path: Path, cache: Path) -> Path:
     try:
         fresh.replace(folder)
     except OSError:
-        if not folder.is_dir():  # Otherwise somebody else was faster with the very same.
+        if not folder.is_dir():  # Otherwise another process has created the same folder first.
             raise
         shutil.rmtree(fresh)
     return folder
@@ -99,17 +102,17 @@ def _link(link: Path, target: Path) -> None:
     link.unlink(missing_ok=True)
     try:
         link.symlink_to(target)
-    except OSError:  # Windows lets only administrators make these.
+    except OSError:  # On Windows only administrators may create these.
         try:
             link.hardlink_to(target)
         except OSError as error:
             raise ModelNotFound(
-                f"{target} cannot be linked into {link.parent} ({error.strerror}): put both on one disk"
+                f"{target} cannot be linked into {link.parent} ({error.strerror}). Put both on one disk."
             ) from None
 
 
 def mapped_tensors(folder: Path) -> list[MappedTensor]:
-    """The tensors of an unpacked folder, experts one by one. Raises ModelUnsupported for one without a place."""
+    """Return the tensors of an unpacked folder, experts one by one. Raise ModelUnsupported for an unknown one."""
     gguf = read_gguf(shards_of(next(iter(sorted(folder.glob("*.gguf"))))))
     config = read_config(gguf)
     return [mapped for tensor in gguf.tensors for mapped in _map(tensor, config)]
@@ -143,7 +146,7 @@ def _slices(tensor: GgufTensor) -> Iterator[GgufTensor]:
 
 
 def _rope_heads(part: str, config: dict[str, Any]) -> int:
-    # llama.cpp's "llama" rotates neighbouring rows and its converter reordered them for that; others keep halves.
+    # llama.cpp's "llama" rotates neighbouring rows, and its converter reordered them for that; others keep halves.
     if config["model_type"] not in ("llama", "mixtral"):
         return 0
     heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}

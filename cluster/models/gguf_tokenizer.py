@@ -1,4 +1,4 @@
-"""A GGUF's vocabulary as the files that Hugging Face checkpoints have: tokenizer.json and its companions."""
+"""A GGUF's vocabulary as the files of a Hugging Face checkpoint: tokenizer.json and its companions."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from cluster.errors import ModelInvalid, ModelUnsupported
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
 _SPACE_MARK = "\u2581"
 
-# How texts are cut before merges apply. These are the models' own published patterns, by llama.cpp's names.
+# How texts are split before merges apply: the models' own published patterns, by llama.cpp's names.
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -25,19 +25,19 @@ _PATTERNS: dict[str, tuple[str, ...]] = {
     "gpt-2": (_GPT2,),
     "tekken": (_TEKKEN,),
 }
-# With these, words that are tokens are not put together by merges, and texts begin with BOS unless told.
+# With these, merges do not build words that are tokens already, and texts begin with BOS by default.
 _WHOLE_WORDS = frozenset(name for name, patterns in _PATTERNS.items() if patterns in ((_LLAMA3,), (_TEKKEN,)))
-# Files name one end token; these end a turn as well wherever a vocabulary has them as control tokens.
+# Files name one end token; these also end a turn if a vocabulary has them as control tokens.
 _TURN_ENDS = frozenset(
     ("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "<end_of_turn>")
 )
 
 
 def tokenizer_files(metadata: dict[str, Any], vocabulary: int) -> dict[str, dict[str, Any]]:
-    """tokenizer.json, tokenizer_config.json and generation_config.json, by name.
+    """Return tokenizer.json, tokenizer_config.json and generation_config.json, by name.
 
-    `vocabulary` is the number of embedding rows. Raises ModelUnsupported for a kind of tokenizer or
-    pre-tokenizer that is not known, ModelInvalid when lists contradict each other.
+    `vocabulary` is the number of embedding rows. Raise ModelUnsupported for an unknown kind of tokenizer or
+    pre-tokenizer, and ModelInvalid for lists that contradict each other.
     """
     tokens = _strings(metadata, "tokenizer.ggml.tokens")
     kinds = metadata.get("tokenizer.ggml.token_type") or [_NORMAL] * len(tokens)
@@ -87,7 +87,7 @@ def _byte_level(metadata: dict[str, Any], tokens: list[str]) -> dict[str, Any]:
     bytes_only = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
     merges = [merge.split(" ", 1) for merge in _strings(metadata, "tokenizer.ggml.merges")]
     if any(len(merge) != 2 for merge in merges):
-        raise ModelInvalid("GGUF metadata: tokenizer.ggml.merges has an entry that is no pair")
+        raise ModelInvalid("GGUF metadata: tokenizer.ggml.merges has an entry that is not a pair")
     return _tokenizer(
         normalizer={"type": "NFC"} if _PATTERNS[name] == (_QWEN2,) else None,
         pre_tokenizer={"type": "Sequence", "pretokenizers": [*splits, bytes_only]},
@@ -99,7 +99,10 @@ def _byte_level(metadata: dict[str, Any], tokens: list[str]) -> dict[str, Any]:
 def _sentence_piece(
     metadata: dict[str, Any], tokens: list[str], kinds: list[int], unknown: str | None
 ) -> dict[str, Any]:
-    """SentencePiece BPE: the pair whose union scores best merges first, which ranks of merges express as well."""
+    """Return SentencePiece BPE: the pair whose union scores best merges first.
+
+    Ranks of merges express the same.
+    """
     scores = metadata.get("tokenizer.ggml.scores")
     if not isinstance(scores, list) or len(scores) != len(tokens):
         raise ModelInvalid("GGUF metadata: tokenizer.ggml.scores must have one entry per token")

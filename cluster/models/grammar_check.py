@@ -1,4 +1,4 @@
-"""Whether a grammar can be compiled, found out before anything waits for it; llguidance says so."""
+"""A check whether a grammar compiles, before anything waits for it; llguidance decides."""
 
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -19,28 +19,28 @@ MISSING = "llguidance is not installed on this machine (extra `node`)"
 
 
 def missing() -> str:
-    """Why no answer can be constrained here; empty when it can."""
+    """Return why no answer can be constrained here; empty if it can."""
     return "" if IS_INSTALLED else MISSING
 
 
 def check_grammar(grammar: Grammar) -> None:
-    """Raises RequestInvalid, naming the field, for a schema that is too large or that no grammar can express.
+    """Raise RequestInvalid, naming the field, for a schema that is too large or that no grammar can express.
 
-    It takes up to some hundred milliseconds, without holding other threads up.
+    It takes up to some hundred milliseconds, without blocking other threads.
     """
     if not IS_INSTALLED:
         raise RequestInvalid(f"answers cannot be constrained: {MISSING}", grammar.schemas[0][0])
     if len(grammar.lark) > GRAMMAR_CHARACTERS_MAX:
         field = max(grammar.schemas, key=lambda schema: len(schema[1]))[0]
-        text = f"{field}: schemas of {len(grammar.lark)} characters are more than {GRAMMAR_CHARACTERS_MAX}"
+        text = f"{field}: a grammar of {len(grammar.lark)} characters exceeds {GRAMMAR_CHARACTERS_MAX}"
         raise RequestInvalid(text, field)
     if not (problem := _problem(grammar.lark)):
         return
     for field, schema in grammar.schemas:
         if found := _problem(schema):
-            raise RequestInvalid(f"{field}: the schema cannot be kept to: {found}", field)
+            raise RequestInvalid(f"{field}: the schema cannot be enforced: {found}", field)
     field = grammar.schemas[0][0]
-    raise RequestInvalid(f"{field}: the schemas cannot be kept to together: {problem}", field)
+    raise RequestInvalid(f"{field}: the schemas cannot be enforced together: {problem}", field)
 
 
 def _problem(lark: str) -> str:

@@ -1,4 +1,4 @@
-"""What a layer weighs and keeps, in values and, at a precision, in bytes."""
+"""The weights and the KV cache of a layer, in values and, at a precision, in bytes."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -6,7 +6,10 @@ from typing import Literal, get_args
 Precision = Literal["fp32", "bf16", "fp16", "int8", "int4"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 BYTES_PER_VALUE: dict[Precision, int] = {"fp32": 4, "bf16": 2, "fp16": 2, "int8": 4, "int4": 4}
-"""A value that is not quantized (norms, biases, rows, keys) on a CPU; a GPU halves those of int8 and int4."""
+"""Bytes of a value that is not quantized (norms, biases, rows, keys) on a CPU.
+
+A GPU halves those of int8 and int4.
+"""
 
 QUANTIZED: tuple[Precision, ...] = ("int8", "int4")
 _SCALE_BYTES = 4
@@ -15,7 +18,7 @@ _GROUP_VALUES = 32
 
 @dataclass(frozen=True, slots=True)
 class KvShape:
-    """What one layer keeps of one token: keys [kv_heads, key_dim] and values [kv_heads, value_dim]."""
+    """The KV cache of one token in one layer: keys [kv_heads, key_dim] and values [kv_heads, value_dim]."""
 
     kv_heads: int
     key_dim: int
@@ -24,7 +27,7 @@ class KvShape:
 
 @dataclass(frozen=True, slots=True)
 class LayerCost:
-    """A layer's weights in values: its matrices', the rows that these have, and what is never quantized."""
+    """A layer's weights in values: those of its matrices, the rows of these, and values that stay unquantized."""
 
     matrix_values: int
     matrix_rows: int
@@ -35,7 +38,10 @@ class LayerCost:
         return self.matrix_values + self.plain_values
 
     def bytes_at(self, precision: Precision) -> int:
-        """In memory: int8 has a scale for each row of a matrix, int4 a scale and a minimum for each group."""
+        """Return the bytes in memory.
+
+        int8 has a scale for each row of a matrix, int4 a scale and a minimum for each group.
+        """
         plain_bytes = self.plain_values * BYTES_PER_VALUE[precision]
         if precision == "int8":
             return plain_bytes + self.matrix_values + self.matrix_rows * _SCALE_BYTES

@@ -1,4 +1,4 @@
-"""What a model is, byte for byte: files and tensors with their SHA-256, and one digest over them all."""
+"""A model's identity, byte for byte: files and tensors with their SHA-256, and one digest over them all."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ from msgspec import Struct
 from cluster.errors import ModelInvalid, ModelNotFound
 from cluster.models.gguf_model import mapped_tensors
 
-# Another one whenever the same files give another manifest than before: those that are kept are made anew then.
+# Increase it if the same files give another manifest than before: stored manifests are then made again.
 READER_VERSION = 1
 HEADER_BYTES_MAX = 100 * 2**20
 SMALL_FILES = (
@@ -29,19 +29,22 @@ SMALL_FILES = (
 VALUE_BYTES = {"F32": 4, "BF16": 2, "F16": 2, "F8_E4M3": 1, "U8": 1, "I64": 8}
 
 Progress = Callable[[int, int], None]
-"""Called with (bytes done, bytes in all)."""
+"""Called with (bytes done, total bytes)."""
 
 
 class FileEntry(Struct, frozen=True, array_like=True):
+    """The size and hash of a small file."""
+
     size_bytes: int
     sha256: str
 
 
 class TensorEntry(Struct, frozen=True, array_like=True):
-    """Where a tensor's raw bytes lie; `offset` counts from the file's beginning, `dtype` is the file's own word.
+    """The position of a tensor's raw bytes.
 
-    With `rope_heads` its rows belong to that many heads and rotate with their neighbours, as llama.cpp orders
-    queries and keys of Llamas; without, with the row half a head away.
+    `offset` counts from the file's beginning, `dtype` is the file's own word. With `rope_heads` its rows belong to
+    that many heads and rotate with their neighbours, as llama.cpp orders queries and keys of Llama models.
+    Otherwise they rotate with the row half a head away.
     """
 
     file: str
@@ -54,6 +57,8 @@ class TensorEntry(Struct, frozen=True, array_like=True):
 
 
 class Manifest(Struct, frozen=True, kw_only=True, dict=True):
+    """The content of a model: its config.json, small files and tensors."""
+
     name: str
     config: dict[str, Any]
     files: dict[str, FileEntry]
@@ -61,7 +66,7 @@ class Manifest(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over everything but the model's name and the places of its bytes."""
+        """SHA-256 over everything but the model's name and the positions of its bytes."""
         content = {
             "files": {name: entry.sha256 for name, entry in self.files.items()},
             "tensors": {name: (t.dtype, t.shape, t.sha256, *_order(t)) for name, t in self.tensors.items()},
@@ -69,7 +74,7 @@ class Manifest(Struct, frozen=True, kw_only=True, dict=True):
         return hashlib.sha256(msgspec.json.encode(content, order="deterministic")).hexdigest()
 
     def has(self, sha256: str) -> bool:
-        """Whether a tensor or a small file has this digest."""
+        """Tell whether a tensor or a small file has this digest."""
         return sha256 in self._digests
 
     @cached_property
@@ -81,7 +86,7 @@ class Manifest(Struct, frozen=True, kw_only=True, dict=True):
 def read_manifest(folder: Path, name: str, progress: Progress | None = None) -> Manifest:
     """Hash a checkpoint folder: config.json, tokenizer.json, *.safetensors (or *.gguf, linked by find_model).
 
-    Reads every byte once. Raises ModelNotFound when files are missing, ModelInvalid when they are damaged.
+    It reads every byte once. Raise ModelNotFound if files are missing, ModelInvalid if they are damaged.
     """
     config = read_config(folder)
     shards = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.gguf"))
@@ -97,7 +102,7 @@ def read_manifest(folder: Path, name: str, progress: Progress | None = None) -> 
         hashed = _hash_gguf(folder)
     for tensor_name, entry in hashed:
         if tensor_name in tensors:
-            raise ModelInvalid(f"{tensor_name} stands in {tensors[tensor_name].file} and in {entry.file}")
+            raise ModelInvalid(f"{tensor_name} is both in {tensors[tensor_name].file} and in {entry.file}")
         tensors[tensor_name] = entry
         done_bytes += entry.size_bytes
         if progress:
@@ -107,7 +112,7 @@ def read_manifest(folder: Path, name: str, progress: Progress | None = None) -> 
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The parsed config.json. Raises ModelNotFound, ModelInvalid."""
+    """Return the parsed config.json. Raise ModelNotFound or ModelInvalid."""
     path = folder / "config.json"
     if not path.is_file():
         raise ModelNotFound(f"{folder} holds no config.json")
@@ -121,6 +126,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def hash_file(path: Path) -> FileEntry:
+    """Return the size and SHA-256 of a file. Raise OSError if it cannot be read."""
     content = path.read_bytes()
     return FileEntry(len(content), hashlib.sha256(content).hexdigest())
 
@@ -133,7 +139,7 @@ def _hash_shard(path: Path) -> list[tuple[str, TensorEntry]]:
         header_bytes = int.from_bytes(content[:8], "little")
         if header_bytes > min(HEADER_BYTES_MAX, size_bytes - 8):
             raise ModelInvalid(
-                f"{path} is truncated or no safetensors file: its header claims {header_bytes} bytes"
+                f"{path} is truncated or not a safetensors file: its header claims {header_bytes} bytes"
             )
         try:
             header = json.loads(content[8 : 8 + header_bytes])
@@ -177,7 +183,7 @@ def _read_entry(path: Path, name: str, about: dict[str, Any], data_begin: int, f
 
 
 def _check_apart(path: Path, entries: list[tuple[str, TensorEntry]]) -> None:
-    """Raises ModelInvalid if two tensors share bytes: a small file would stand for any number of weights."""
+    """Raise ModelInvalid if two tensors share bytes: a small file could then stand for any number of weights."""
     placed = sorted(entries, key=lambda found: (found[1].offset, found[1].size_bytes))
     for (name, entry), (following, after) in pairwise(placed):
         if after.offset < entry.offset + entry.size_bytes:

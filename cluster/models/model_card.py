@@ -1,4 +1,4 @@
-"""A model's shape and cost in bytes, from its config.json; refuses by name what we cannot run."""
+"""A model's shape and cost in bytes, from its config.json. It refuses unsupported settings by name."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -26,12 +26,12 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """Everything about a model that planning, loading and running it ask for.
+    """Everything about a model that planning, loading and running need.
 
-    `path` is "compat" for what transformers' own layers run; such a card brings `layer_costs` and `kv_shapes`.
-    `windows` has for each layer how many tokens it sees, 0 for all; empty means all for every layer. Layers with
-    a window turn by `local_rope` when there is one. A softcap of 0 is none; an `attention_scale` of 0 means
-    head_dim ** -0.5.
+    `path` is "compat" for models that transformers' own layers run; such a card has `layer_costs` and `kv_shapes`.
+    `windows` has the number of tokens that each layer attends to, 0 for all; empty means all for every layer.
+    Layers with a window use `local_rope` if there is one. A softcap of 0 means none; an `attention_scale` of 0
+    means head_dim ** -0.5.
     """
 
     family: str
@@ -68,23 +68,24 @@ class ModelCard:
         return self.path == "fast" and FAMILIES[self.family].learned_positions
 
     def rope_kind(self, layer: int) -> int | None:
-        """Which rope turns this layer: 0 for `rope`, 1 for `local_rope`, None where positions are learned."""
+        """Return which rope rotates this layer: 0 for `rope`, 1 for `local_rope`, None for learned positions."""
         if self.learned_positions:
             return None
         return 1 if self.local_rope and self.window(layer) else 0
 
     def window(self, layer: int) -> int:
-        """Tokens that this layer sees, 0 for all."""
+        """Return the number of tokens that this layer attends to, 0 for all."""
         return self.windows[layer] if self.windows else 0
 
     def has_experts(self, layer: int) -> bool:
         return self.experts is not None and layer in self.experts.layers
 
     def kv_shape(self, layer: int) -> KvShape:
+        """Return the shape of one token's keys and values in this layer."""
         return self.kv_shapes[layer] if self.kv_shapes else KvShape(self.kv_heads, self.head_dim, self.head_dim)
 
     def layer_cost(self, layer: int = 0) -> LayerCost:
-        """One layer's weights in values."""
+        """Return one layer's weights in values."""
         if self.layer_costs:
             return self.layer_costs[layer]
         attention = _attention_cost(self, FAMILIES[self.family])
@@ -96,10 +97,11 @@ class ModelCard:
         )
 
     def layer_bytes(self, precision: Precision, layer: int = 0) -> int:
+        """Return the bytes of one layer's weights."""
         return self.layer_cost(layer).bytes_at(precision)
 
     def embedding_bytes(self, precision: Precision) -> int:
-        """The first stage's table of embeddings, and of positions where these are learned.
+        """Return the bytes of the first stage's table of embeddings, and of learned positions.
 
         It is not quantized, and no wider than in the file.
         """
@@ -107,16 +109,16 @@ class ModelCard:
         return values * min(self.stored_value_bytes, BYTES_PER_VALUE[precision])
 
     def head_bytes(self, precision: Precision) -> int:
-        """The last stage's norm and matrix from rows to logits."""
+        """Return the bytes of the last stage's norm and matrix from rows to logits."""
         return LayerCost(self.vocabulary * self.hidden, self.vocabulary, self.hidden).bytes_at(precision)
 
     def total_bytes(self, precision: Precision) -> int:
-        """All weights, as one machine would hold them."""
+        """Return the bytes of all weights on one machine."""
         layers = sum(self.layer_bytes(precision, layer) for layer in range(self.layers))
         return layers + self.embedding_bytes(precision) + self.head_bytes(precision)
 
     def kv_bytes_per_token(self, precision: Precision, layer: int = 0) -> int:
-        """Keys and values of one token in one layer."""
+        """Return the bytes of one token's KV cache in one layer."""
         shape = self.kv_shape(layer)
         return shape.kv_heads * (shape.key_dim + shape.value_dim) * BYTES_PER_VALUE[precision]
 
@@ -147,11 +149,11 @@ def _mlp_cost(card: ModelCard, family: Family, layer: int) -> LayerCost:
 
 
 def read_card(config: dict[str, Any]) -> ModelCard:
-    """The card of a config.json. Raises ModelUnsupported and ModelInvalid, naming the setting."""
+    """Return the card of a config.json. Raise ModelUnsupported or ModelInvalid, naming the setting."""
     kind = config.get("model_type")
     family = FAMILIES.get(kind) if isinstance(kind, str) else None
     if family is None:
-        # Its cards are ours, too.
+        # compat_card imports this module.
         from cluster.models.compat_card import compat_card
 
         return compat_card(config)
@@ -172,7 +174,7 @@ def read_card(config: dict[str, Any]) -> ModelCard:
 
 
 def _check_quantization(config: dict[str, Any], family: str) -> bool:
-    """Whether experts come in MXFP4 blocks, the one quantized format of Hugging Face folders that is read."""
+    """Tell whether experts come in MXFP4 blocks, the only supported quantized format of Hugging Face folders."""
     quantization = config.get("quantization_config")
     if not quantization:
         return False
@@ -180,7 +182,7 @@ def _check_quantization(config: dict[str, Any], family: str) -> bool:
     if method == "mxfp4" and family == "gpt_oss":
         return True
     raise ModelUnsupported(
-        f"config.json: quantization_config with {method!r} is not supported; take the unquantized weights"
+        f"config.json: quantization_config with {method!r} is not supported. Use the unquantized weights."
     )
 
 
@@ -224,7 +226,7 @@ def _read_shape(name: str, family: Family, config: ModelConfig, *, blocks: bool)
     if card.heads % card.kv_heads or card.head_dim % 2:
         raise ModelInvalid(
             f"config.json: {card.heads} heads over {card.kv_heads} key-value heads of size {card.head_dim} "
-            "is no grouped-query attention"
+            "is not grouped-query attention"
         )
     return card
 

@@ -7,11 +7,13 @@ from typing import Any
 from cluster.errors import ModelInvalid
 
 LAYERS_MAX = 2048
-"""Ten times as many as any model has. What is kept for each layer would fill the memory of whoever reads a card
-that claims to have billions."""
+"""The most layers of a card: ten times as many as any model has.
+
+Data for each layer would fill the reader's memory if a card claimed billions.
+"""
 
 COUNT_MAX = 2**40
-"""Beyond any count, width or length that a model has."""
+"""More than any count, width or length of a model."""
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -19,7 +21,7 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 class ModelConfig:
     """Settings under their usual names.
 
-    `aliases` has what a family calls them instead, the likeliest first; `defaults` has what silence means.
+    `aliases` are a family's names for them, the likeliest first; `defaults` are the values of missing settings.
     """
 
     def __init__(
@@ -34,17 +36,17 @@ class ModelConfig:
         self._defaults = defaults
 
     def name(self, setting: str) -> str:
-        """What this file calls it."""
+        """Return this file's name for a setting."""
         names = self._aliases.get(setting, (setting,))
         return next((name for name in names if name in self._settings), names[0])
 
     def get(self, setting: str) -> Any:
-        """The value, which can be null; the family's default when the file is silent."""
+        """Return the value, which can be null, or the family's default if the file has none."""
         name = self.name(setting)
         return self._settings[name] if name in self._settings else self._defaults.get(setting)
 
     def count(self, setting: str, default: int | None = None) -> int:
-        """A positive integer. Raises ModelInvalid."""
+        """Return a positive integer. Raise ModelInvalid for anything else."""
         value = self.get(setting)
         value = default if value is None else value
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -54,7 +56,7 @@ class ModelConfig:
         return value
 
     def layers(self) -> int:
-        """How many layers there are. Raises ModelInvalid."""
+        """Return the number of layers. Raise ModelInvalid if it is impossible."""
         count = self.count("num_hidden_layers")
         if count > LAYERS_MAX:
             name = self.name("num_hidden_layers")
@@ -65,7 +67,7 @@ class ModelConfig:
         return None if self.get(setting) is None else self.count(setting)
 
     def number(self, setting: str, default: float | None = None) -> float:
-        """Raises ModelInvalid."""
+        """Return a number. Raise ModelInvalid for anything else."""
         value = self.get(setting)
         value = default if value is None else value
         if not isinstance(value, int | float) or isinstance(value, bool):
@@ -76,7 +78,7 @@ class ModelConfig:
         return bool(self.get(setting))
 
     def numbers(self, setting: str) -> tuple[float, ...]:
-        """A list of numbers; nothing when there is none. Raises ModelInvalid."""
+        """Return a list of numbers; empty if there is none. Raise ModelInvalid for anything else."""
         values = self.get(setting) or ()
         if not isinstance(values, list | tuple) or not all(isinstance(v, int | float) for v in values):
             raise ModelInvalid(f"config.json: {self.name(setting)} must be a list of numbers")
@@ -89,7 +91,7 @@ class ModelConfig:
             raise ModelInvalid(f"config.json: {self.name(setting)} is too large a number") from None
 
     def part(self, setting: str) -> "ModelConfig":
-        """An object inside of this one; empty when there is none. Raises ModelInvalid."""
+        """Return an object inside this one; empty if there is none. Raise ModelInvalid for anything else."""
         value = self.get(setting) or {}
         if not isinstance(value, dict):
             raise ModelInvalid(f"config.json: {self.name(setting)} must be an object, not {value!r}")

@@ -1,4 +1,4 @@
-"""How an embedding model's rows become one vector: what its sentence-transformers files ask for."""
+"""How an embedding model's rows become one vector, from its sentence-transformers files."""
 
 import json
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _MODES: dict[str, Pooling] = {
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """From rows to a vector. `tokens_max` 0: as many as the model's context has."""
+    """The way from rows to a vector. `tokens_max` 0 means the model's whole context."""
 
     pooling: Pooling
     normalize: bool
@@ -30,14 +30,16 @@ class Recipe:
 
 
 def read_recipe(folder: Path, default: Pooling | None) -> Recipe:
-    """What modules.json and its folders ask for; `default` when there is none.
+    """Return what modules.json and its folders ask for; `default` if there is none.
 
-    Raises ModelUnsupported for modules or poolings beyond these, and where nothing says how to pool.
+    Raise ModelUnsupported for other modules or poolings, or if nothing says how to pool.
     """
     modules = _read(folder / "modules.json")
     if modules is None:
         if default is None:
-            raise ModelUnsupported(f"{folder} has no modules.json that says how to pool; it is no embedding model")
+            raise ModelUnsupported(
+                f"{folder} has no modules.json that says how to pool. It is not an embedding model."
+            )
         return Recipe(default, normalize=False)
     pooling, normalize = default, False
     for module in modules:
@@ -57,7 +59,7 @@ def read_recipe(folder: Path, default: Pooling | None) -> Recipe:
 
 
 def _read_pooling(config: dict[str, Any]) -> Pooling:
-    """From flags, as files have them since ever, or from `pooling_mode`, as newer ones do."""
+    """Read the pooling from flags, as in older files, or from `pooling_mode`, as in newer ones."""
     chosen = [name for name, on in config.items() if name.startswith(_FLAG) and on is True]
     if isinstance(mode := config.get("pooling_mode"), str):
         chosen = [mode]

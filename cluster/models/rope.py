@@ -1,4 +1,4 @@
-"""Rotary embeddings as config.json describes them: base, how much of a head turns, how it was stretched."""
+"""Rotary embeddings as in config.json: their base, the rotated share of a head, and how they are stretched."""
 
 import math
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ PLAIN_ROPES: tuple[RopeKind, ...] = ("default", "linear", "dynamic", "llama3", "
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """`rotary_dim` values of a head turn, 0 means all; `attention_factor` scales queries and keys alike.
+    """`rotary_dim` values of a head rotate, 0 means all; `attention_factor` scales queries and keys alike.
 
-    "dynamic" turns as "default" does: its base grows only beyond the context that we serve. "longrope" has two
-    sets of factors, and a deployment whose context goes beyond `original_context` uses the long one throughout:
-    changing over in mid-sequence would make the keys already in the cache wrong.
+    "dynamic" rotates as "default" does: its base only grows beyond the served context. "longrope" has two sets of
+    factors. A deployment whose context goes beyond `original_context` always uses the long one: a change in
+    mid-sequence would invalidate the keys that are in the cache.
     """
 
     theta: float
@@ -38,19 +38,19 @@ class Rope:
 def read_rope(
     config: ModelConfig, stretching: ModelConfig, theta: float, kinds: tuple[RopeKind, ...], head_dim: int
 ) -> Rope:
-    """The rope that `stretching`, an object inside of `config`, calls for; `theta` where it names none.
+    """Return the rope for `stretching`, an object inside `config`; `theta` is the base if it names none.
 
-    Raises ModelUnsupported for a type that is not in `kinds`, ModelInvalid for settings that make no sense.
+    Raise ModelUnsupported for a type that is not in `kinds`, and ModelInvalid for impossible settings.
     """
     kind = stretching.get("rope_type") or stretching.get("type") or "default"
-    if kind == "su":  # What Phi-3 first called it.
+    if kind == "su":  # The first name that Phi-3 used.
         kind = "longrope"
     if kind not in kinds:
         raise ModelUnsupported(
             f"config.json: rope type {kind!r} is not supported for this family; supported: {', '.join(kinds)}"
         )
     context = config.count("max_position_embeddings")
-    # Phi-3 writes the original context beside the factors, everybody else among them.
+    # Phi-3 writes the original context beside the factors, all others among them.
     original = config.get("original_max_position_embeddings") or context
     original = stretching.count("original_max_position_embeddings", original)
     stretched = kind in ("linear", "dynamic", "llama3", "yarn")
@@ -96,7 +96,7 @@ def _check(rope: Rope, stretching: ModelConfig) -> None:
 
 
 def _attention_factor(kind: str, factor: float, original: int, stretching: ModelConfig) -> float:
-    """How far a stretched rope sharpens attention; YaRN's and LongRoPE's papers say so where the file does not."""
+    """Return the attention scale of a stretched rope: from the file, or from YaRN's and LongRoPE's papers."""
     if stretching.get("attention_factor") is not None and kind in ("yarn", "longrope"):
         return stretching.number("attention_factor")
     if kind == "yarn":

@@ -9,7 +9,7 @@ from cluster.models.layer_cost import Precision
 CHUNK_TOKENS = 256
 
 WireFormat = Literal["fp32", "bf16", "fp16", "int8"]
-"""What rows are on the links between stages; "int8" is in blocks with a scale each."""
+"""The format of rows on the links between stages; "int8" is in blocks with a scale each."""
 
 
 class StageSpec(Struct, frozen=True, kw_only=True):
@@ -29,7 +29,7 @@ class StageSpec(Struct, frozen=True, kw_only=True):
     def whole(
         cls, layers: int, *, precision: Precision, context_tokens: int, slots: int, kv_blocks: int
     ) -> "StageSpec":
-        """All layers on one machine."""
+        """Return the spec of all layers on one machine."""
         return cls(
             index=0,
             stages=1,
@@ -51,5 +51,5 @@ class StageSpec(Struct, frozen=True, kw_only=True):
 
     @property
     def rows_max(self) -> int:
-        """The most rows that one step can bring: a prefill chunk beside every slot decoding."""
+        """Return the most rows that one step can bring: a prefill chunk, and every slot decoding."""
         return CHUNK_TOKENS + self.slots

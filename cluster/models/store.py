@@ -21,19 +21,19 @@ from cluster.models.model_card import read_card
 
 log = structlog.get_logger(__name__)
 
-# Small enough that signs of life are not held up behind it on a slow link.
+# Small enough that signs of life do not wait long behind it on a slow link.
 PART_BYTES = 256 * 2**10
 
 _TENSORS = "tensors"
 _SHA256_BYTES = 32
-# What the hub's library calls the bar that counts the bytes of all files on disk.
+# The hub library's name for the bar that counts the bytes of all files on disk.
 _BAR_OF_ALL = "huggingface_hub.snapshot_download"
 _CONNECT_S = 2.0
 WANTED_FILES = ["*.safetensors", "*.safetensors.index.json", "*.json", "chat_template.jinja"]
 
 
 def model_name(reference: str) -> str:
-    """What callers call a model: its folder's or GGUF file's name, or its Hugging Face id without the revision."""
+    """Return a model's public name: of its folder or GGUF file, or its Hugging Face id without the revision."""
     folder = Path(reference).expanduser()
     if folder.suffix == ".gguf" and folder.is_file():
         return model_stem(folder)
@@ -47,13 +47,12 @@ CheckConfig = Callable[[dict[str, Any]], object]
 def find_model(
     reference: str, cache: Path, check: CheckConfig = read_card, progress: Progress | None = None
 ) -> Path:
-    """Folder of a model given by a local path or a Hugging Face id (`owner/name`, perhaps `@revision`).
+    """Return the folder of a model, given by a local path or a Hugging Face id (`owner/name[@revision]`).
 
-    A GGUF file, or a folder that holds one, becomes a folder in `cache` with its own config.json and tokenizer.
-
-    A pull shows its progress on stderr, tells it to `progress` from threads of its own, and goes on where an
-    interrupted one stopped. An unsupported family is refused after its config.json, before any weights are
-    downloaded. Raises ModelNotFound, ModelUnsupported.
+    A GGUF file, or a folder that holds one, becomes a folder in `cache` with its own config.json and tokenizer. A
+    pull shows its progress on stderr, reports it to `progress` from its own threads, and resumes an interrupted
+    one. An unsupported family is refused after its config.json, before any weights are downloaded. Raise
+    ModelNotFound or ModelUnsupported.
     """
     folder = Path(reference).expanduser()
     if folder.suffix == ".gguf" and folder.is_file():
@@ -68,7 +67,7 @@ def find_model(
 
 
 def _pull(repository: str, revision: str, cache: Path, check: CheckConfig, progress: Progress | None) -> Path:
-    # The library takes long to import and most starts need no pull.
+    # The library takes long to import, and most starts need no pull.
     from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -90,7 +89,7 @@ def _pull(repository: str, revision: str, cache: Path, check: CheckConfig, progr
 
 
 def is_hub_reachable() -> bool:
-    """Whether Hugging Face, or HF_ENDPOINT, takes a connection within 2 s.
+    """Tell whether Hugging Face, or HF_ENDPOINT, accepts a connection within 2 s.
 
     Its library would try for half a minute, with a warning each time.
     """
@@ -104,15 +103,15 @@ def is_hub_reachable() -> bool:
     except HTTPError:
         pass
     except URLError as error:
-        # What certificates are good is for the library to say.
+        # The library decides which certificates are valid.
         return isinstance(error.reason, SSLError)
     except (OSError, HTTPException, ValueError):
-        pass  # It is slow, no web server, or no address: the library names the problem.
+        pass  # It is slow, not a web server, or not an address: the library names the problem.
     return True
 
 
 def _bar_that_tells(progress: Progress) -> type[Any]:
-    """The hub's own bar, which also says how much of all files is here, and of how much as far as is known."""
+    """Return the hub's own bar, which also reports the bytes of all files so far, and the known total."""
     from huggingface_hub.utils.tqdm import tqdm
 
     class Bar(tqdm):  # type: ignore[misc, type-arg, unused-ignore]
@@ -130,7 +129,7 @@ def _bar_that_tells(progress: Progress) -> type[Any]:
 
 
 def load_manifest(folder: Path, name: str, cache: Path, progress: Progress | None = None) -> Manifest:
-    """The folder's manifest; hashing is skipped while no file has changed since the last time."""
+    """Return the folder's manifest. Hash only if a file has changed since the last time."""
     files = sorted(p for p in folder.iterdir() if p.suffix in (".safetensors", ".gguf", ".json", ".jinja"))
     stamps = [(str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in files]
     key = hashlib.sha256(msgspec.json.encode([READER_VERSION, name, stamps])).hexdigest()
@@ -147,20 +146,20 @@ def load_manifest(folder: Path, name: str, cache: Path, progress: Progress | Non
 
 
 def _kept_manifest(file: Path) -> Manifest | None:
-    """None when it is damaged: it begins with the SHA-256 of what follows."""
+    """Return a stored manifest, or None if it is damaged: it begins with the SHA-256 of the rest."""
     try:
         whole = file.read_bytes()
         pinned, content = whole[:_SHA256_BYTES], whole[_SHA256_BYTES:]
         if hashlib.sha256(content).digest() != pinned:
-            raise ModelInvalid("it is not what was written")
+            raise ModelInvalid("its hash does not match")
         return msgspec.msgpack.decode(content, type=Manifest)
     except (ModelInvalid, msgspec.DecodeError, OSError) as error:
-        log.warning("kept manifest damaged", file=str(file), reason=str(error), remedy="the model is hashed anew")
+        log.warning("kept manifest damaged", file=str(file), reason=str(error), remedy="the model is hashed again")
         return None
 
 
 def open_source(source: str) -> Callable[[TensorEntry], bytearray]:
-    """A reader of tensors' raw bytes, from a checkpoint folder or a ModelCopy's folder."""
+    """Return a reader of tensors' raw bytes, from a checkpoint folder or a ModelCopy's folder."""
     folder = Path(source)
     fetched = (folder / _TENSORS).is_dir()
 
@@ -181,11 +180,14 @@ def open_source(source: str) -> Callable[[TensorEntry], bytearray]:
 
 
 def read_part(source: Path, manifest: Manifest, sha256: str, offset: int) -> tuple[bytes, int]:
-    """Up to PART_BYTES of a tensor or small file from `offset` on, and its size in all. Raises ModelNotFound."""
+    """Return up to PART_BYTES of a tensor or small file from `offset` on, and its total size.
+
+    Raise ModelNotFound.
+    """
     places = [(name, 0, entry.size_bytes) for name, entry in manifest.files.items() if entry.sha256 == sha256]
     places += [(t.file, t.offset, t.size_bytes) for t in manifest.tensors.values() if t.sha256 == sha256]
     if not places:
-        raise ModelNotFound(f"{manifest.name} has nothing with sha256 {sha256}")
+        raise ModelNotFound(f"{manifest.name} has no file with sha256 {sha256}")
     name, begin, size_bytes = places[0]
     if not 0 <= offset <= size_bytes:
         raise ModelNotFound(f"{name} has {size_bytes} bytes of sha256 {sha256}, none at {offset}")
@@ -195,7 +197,7 @@ def read_part(source: Path, manifest: Manifest, sha256: str, offset: int) -> tup
 
 
 def check_files(folder: Path, manifest: Manifest) -> None:
-    """Whether tokenizer, configuration and the like are those of the manifest. Raises WeightsMismatch."""
+    """Raise WeightsMismatch if tokenizer, configuration and the like differ from the manifest."""
     for name, entry in manifest.files.items():
         try:
             found = _hash(folder / name)
@@ -206,7 +208,7 @@ def check_files(folder: Path, manifest: Manifest) -> None:
 
 
 def held_digests(models: Path, manifest_digest: str) -> list[str]:
-    """What of a model lies whole in this node's copy of it."""
+    """Return the digests that are complete in this node's copy of a model."""
     folder = models / _checked(manifest_digest) / _TENSORS
     if not folder.is_dir():
         return []
@@ -214,10 +216,10 @@ def held_digests(models: Path, manifest_digest: str) -> list[str]:
 
 
 def read_held(models: Path, manifest_digest: str, sha256: str, offset: int) -> tuple[bytes, int]:
-    """Up to PART_BYTES of one of these, and its size in all. Raises ModelNotFound, OSError."""
+    """Return up to PART_BYTES of one of these, and its total size. Raise ModelNotFound or OSError."""
     path = models / _checked(manifest_digest) / _TENSORS / _checked(sha256)
     if not path.is_file():
-        raise ModelNotFound(f"nothing with sha256 {sha256} is here")
+        raise ModelNotFound(f"no file with sha256 {sha256} is here")
     size_bytes = path.stat().st_size
     if not 0 <= offset <= size_bytes:
         raise ModelNotFound(f"{sha256} has {size_bytes} bytes, none at {offset}")
@@ -237,11 +239,14 @@ class ModelCopy:
         (self.folder / _TENSORS).mkdir(parents=True, exist_ok=True)
 
     def missing(self, tensor_names: list[str]) -> list[str]:
-        """Digests still to be fetched for these tensors and the small files; one of another size is none."""
+        """Return the digests to fetch for these tensors and the small files.
+
+        A file of another size counts as missing.
+        """
         return [digest for digest in self._wanted(tensor_names) if not self._is_whole(digest)]
 
     def drop_damaged(self, tensor_names: list[str]) -> list[str]:
-        """Hash what is here of these tensors and the small files; what has changed goes. Returns its names."""
+        """Hash the files of these tensors and the small files. Delete changed ones, and return their names."""
         dropped = []
         for digest, name in self._wanted(tensor_names).items():
             path = self._path(digest)
@@ -253,23 +258,26 @@ class ModelCopy:
         return dropped
 
     def size_bytes(self, sha256: str) -> int:
-        """How long it is, by the manifest."""
+        """Return a file's size in bytes, by the manifest."""
         return self._sizes[sha256]
 
     def offset(self, sha256: str) -> int:
-        """Where fetching goes on."""
+        """Return the byte at which fetching continues."""
         part = self._part(sha256)
         return part.stat().st_size if part.is_file() else 0
 
     def append(self, sha256: str, content: bytes, total_bytes: int) -> bool:
-        """Add the next piece; True when the whole is there and its hash is right. Raises WeightsMismatch."""
+        """Add the next piece. Return True once the file is complete and its hash is right.
+
+        Raise WeightsMismatch.
+        """
         part = self._part(sha256)
         with part.open("ab") as file:
             file.write(content)
             size_bytes = file.tell()
         if size_bytes > total_bytes:
             part.unlink()
-            raise ModelInvalid(f"what was fetched of {sha256} has {size_bytes} bytes instead of {total_bytes}")
+            raise ModelInvalid(f"the fetched part {sha256} has {size_bytes} bytes instead of {total_bytes}")
         if size_bytes < total_bytes:
             return False
         with part.open("rb") as file:
@@ -286,11 +294,11 @@ class ModelCopy:
         for name, entry in self._manifest.files.items():
             if entry.sha256 == sha256:
                 if "/" in name or name.startswith("."):
-                    raise ModelError(f"manifest names a file {name!r} outside of the model's folder")
+                    raise ModelError(f"manifest names a file {name!r} outside the model's folder")
                 (self.folder / name).write_bytes(self._path(sha256).read_bytes())
 
     def _wanted(self, tensor_names: list[str]) -> dict[str, str]:
-        """Names by digest; what several names share is one."""
+        """Return names by digest; names that share a digest count once."""
         files = {entry.sha256: name for name, entry in self._manifest.files.items()}
         return files | {self._manifest.tensors[name].sha256: name for name in tensor_names}
 
@@ -299,7 +307,7 @@ class ModelCopy:
         if not path.is_file():
             return False
         if path.stat().st_size != self._sizes[sha256]:
-            path.unlink()  # Cut short by a full disk, say.
+            path.unlink()  # Cut short, for example by a full disk.
             return False
         return True
 
@@ -320,7 +328,7 @@ def _is_digest(text: str) -> bool:
 
 
 def _checked(digest: str) -> str:
-    """It becomes a part of a path. Raises ModelError."""
+    """Return the digest, which becomes a part of a path. Raise ModelError if it is not one."""
     if not _is_digest(digest):
-        raise ModelError(f"{digest[:80]!r} is no SHA-256")
+        raise ModelError(f"{digest[:80]!r} is not a SHA-256")
     return digest

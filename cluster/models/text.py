@@ -1,4 +1,4 @@
-"""Between text and tokens: tokenizer, incremental detokenizer, stop strings."""
+"""Conversion between text and tokens: tokenizer, incremental detokenizer, stop strings."""
 
 import re
 import sys
@@ -12,17 +12,17 @@ from cluster.models.chat_format import ChatFormat
 from cluster.models.chat_template import read_folder_template
 from cluster.models.end_tokens import find_end_tokens
 
-# A character has at most four bytes: after this many tokens without one, the bytes are no UTF-8.
+# A character has at most four bytes: if this many tokens complete none, the bytes are not UTF-8.
 _PATIENCE_TOKENS = 8
 _CONTEXT_TOKENS = 5
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-# How vocabularies write what is no text: SentencePiece a space and single bytes, byte-level BPE every byte.
+# How vocabularies write non-text: SentencePiece a space and single bytes, byte-level BPE every byte.
 _SPACE_MARK = "\u2581"
 _BYTE_PIECE = re.compile("<0x([0-9A-F]{2})>")
 
 
 def _byte_letters() -> dict[str, int]:
-    """The alphabet of byte-level BPE: printable Latin-1 stands for itself, the rest for U+0100 and on."""
+    """Return the alphabet of byte-level BPE: printable Latin-1 stands for itself, the rest for U+0100 and on."""
     plain = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in plain]
     return {chr(byte): byte for byte in plain} | {chr(0x100 + at): byte for at, byte in enumerate(others)}
@@ -35,7 +35,7 @@ class TextCodec:
     """A model's tokenizer with its chat template and end tokens, from the model's small files."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises ModelInvalid when the files cannot be read."""
+        """Read the files. Raise ModelInvalid if one cannot be read."""
         try:
             self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         except Exception as error:  # noqa: BLE001 - the library raises bare Exception
@@ -49,13 +49,13 @@ class TextCodec:
 
     @property
     def format(self) -> ChatFormat:
-        """How the model writes thoughts and calls of tools."""
+        """How the model writes thoughts and tool calls."""
         return self._template.format if self._template else ChatFormat()
 
     def encode(self, prompt: Prompt, tokens_max: int = sys.maxsize) -> list[int]:
-        """Token ids of a prompt. Raises RequestInvalid, naming the field.
+        """Return the token ids of a prompt. Raise RequestInvalid, naming the field.
 
-        Raises ContextLengthExceeded, before any work, for a text that cannot come to `tokens_max` or fewer.
+        Raise ContextLengthExceeded, before any work, for a text that must exceed `tokens_max` tokens.
         """
         match prompt:
             case ChatPrompt():
@@ -66,31 +66,34 @@ class TextCodec:
                 size = self.tokenizer.get_vocab_size()
                 wrong = next((token for token in prompt.token_ids if not 0 <= token < size), None)
                 if wrong is not None:
-                    raise RequestInvalid(f"token {wrong} is outside of the vocabulary of {size}", "prompt")
+                    raise RequestInvalid(f"token {wrong} is outside the vocabulary of {size} tokens", "prompt")
                 return list(prompt.token_ids)
 
     def encode_text(self, rendered: str, tokens_max: int = sys.maxsize) -> list[int]:
-        """Token ids of a conversation that `render` has written. Raises ContextLengthExceeded."""
+        """Return the token ids of a conversation that `render` has written. Raise ContextLengthExceeded."""
         return self._tokenize(rendered, tokens_max, special=False)
 
     def _tokenize(self, text: str, tokens_max: int, *, special: bool) -> list[int]:
         least = len(text.encode("utf-8", "replace")) // self.token_bytes_max
         if least > tokens_max:
             raise ContextLengthExceeded(
-                f"This model's maximum context length is {tokens_max} tokens. Your prompt has {least} at the very "
-                "least. Shorten it.",
+                f"This model's maximum context length is {tokens_max} tokens. Your prompt has at least {least}. "
+                "Shorten it.",
                 "messages",
             )
         return self.tokenizer.encode(text, add_special_tokens=special).ids
 
     def render(self, prompt: ChatPrompt) -> str:
-        """The conversation in the model's own format, ready for the assistant's turn. Raises RequestInvalid."""
+        """Return the conversation in the model's own format, ready for the assistant's turn.
+
+        Raise RequestInvalid.
+        """
         if self._template is None:
-            raise RequestInvalid("this model has no chat template; use /v1/completions", "messages")
+            raise RequestInvalid("this model has no chat template. Use /v1/completions.", "messages")
         return self._template.render(prompt)
 
     def special_ids(self) -> dict[str, int]:
-        """The special tokens, which no text can spell out."""
+        """Return the special tokens, which no text can spell out."""
         added = self.tokenizer.get_added_tokens_decoder()
         return {token.content: token_id for token_id, token in added.items() if token.special}
 
@@ -98,7 +101,7 @@ class TextCodec:
         return self.tokenizer.decode(token_ids, skip_special_tokens=True)
 
     def token_bytes(self, token_id: int) -> bytes:
-        """One token by itself in UTF-8, special ones included, perhaps a part of a character only."""
+        """Return one token by itself in UTF-8, special ones included; it may be only a part of a character."""
         piece = self.tokenizer.id_to_token(token_id) or ""
         if piece.startswith(_SPACE_MARK):  # By itself it would lose the space that it stands for.
             return piece.replace(_SPACE_MARK, " ").encode()
@@ -113,11 +116,11 @@ class TextCodec:
 
 
 class Detokenizer:
-    """Turns tokens into text as they come, holding back what is not yet a whole character.
+    """Turns tokens into text as they arrive, and holds back incomplete characters.
 
-    Decoding starts a few tokens back, because how a token reads (a leading space, say) can depend on the
-    ones before it; and it starts where text was settled before, because there a character begins. With
-    `shows_markers` the special tokens that mark parts of a chat's answer are text, too.
+    Decoding starts a few tokens back, because a token's text (a leading space, for example) can depend on the ones
+    before it. It starts where text was settled before, because a character begins there. With `shows_markers` the
+    special tokens that mark parts of a chat's answer are text, too.
     """
 
     def __init__(self, codec: TextCodec, prompt: list[int], *, shows_markers: bool = False) -> None:
@@ -130,6 +133,7 @@ class Detokenizer:
         self._pending = 0
 
     def push(self, token_id: int) -> str:
+        """Take the next token. Return the text that is certain."""
         if token_id in self._markers:
             return self._begin_anew(self._markers[token_id])
         self._ids.append(token_id)
@@ -140,11 +144,11 @@ class Detokenizer:
         return self._settle(text)
 
     def flush(self) -> str:
-        """What was held back, readable or not."""
+        """Return the text that was held back, readable or not."""
         return self._settle(self.codec.decode(self._ids)) if self._pending else ""
 
     def _begin_anew(self, marker: str) -> str:
-        """Nothing before a marker changes how what follows it reads."""
+        """Restart the context at a marker: tokens before it do not change how later ones read."""
         before = self.flush()
         self._ids, self._before, self._settled = [], 0, ""
         return before + marker
@@ -166,7 +170,7 @@ class StopMatcher:
         self._held = ""
 
     def push(self, text: str) -> tuple[str, bool]:
-        """Text that is certain by now, and whether a stop string ended it (it is cut off)."""
+        """Return the text that is certain, and whether a stop string ended it. The stop string is cut off."""
         if not self._stops:
             return text, False
         self._held += text
@@ -182,7 +186,7 @@ class StopMatcher:
         return certain
 
     def _open_suffix(self) -> int:
-        """Length of the longest end of the held text that begins a stop string."""
+        """Return the length of the longest end of the held text that begins a stop string."""
         longest = min(len(self._held), max(map(len, self._stops)) - 1)
         for length in range(longest, 0, -1):
             tail = self._held[-length:]

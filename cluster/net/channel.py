@@ -19,11 +19,11 @@ log = structlog.get_logger(__name__)
 HANDSHAKE_TIMEOUT_S = 5.0
 SEND_TIMEOUT_S = 20.0
 _CHANNELS_MAX = 1024
-# Of those who have shown no certificate yet: beyond it the one that has been silent longest makes room.
+# The limit for connections without a certificate so far. Beyond it the oldest one is closed.
 _PENDING_MAX = 128
 _FAREWELL_S = 1.0
 _ACCEPT_PAUSE_S = 0.5
-# A machine that has no certificate yet says no more than a token and a signing request.
+# A machine without a certificate sends only a token and a signing request.
 _NEWCOMER_BYTES_MAX = 64 * 2**10
 
 
@@ -31,7 +31,7 @@ _NEWCOMER_BYTES_MAX = 64 * 2**10
 class Channel:
     """One connection. `peer` is None only for a machine that is about to join.
 
-    Whoever expects payloads raises `payload_bytes_max`; nobody else may be sent any.
+    Set `payload_bytes_max` only if payloads are expected; otherwise the peer may send none.
     """
 
     reader: asyncio.StreamReader
@@ -43,7 +43,7 @@ class Channel:
     _sending: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def send(self, message: wire.Message, payload: bytes | memoryview = b"") -> None:
-        """Raises LinkLost, also when the peer does not take the bytes for SEND_TIMEOUT_S."""
+        """Send one frame. Raise LinkLost, also if the peer does not take the bytes for SEND_TIMEOUT_S."""
         try:
             async with asyncio.timeout(SEND_TIMEOUT_S), self._sending:
                 self.writer.write(wire.encode(message, len(payload)))
@@ -54,7 +54,10 @@ class Channel:
             raise LinkLost(f"cannot send to {self.address}: {error}") from None
 
     async def receive(self, timeout_s: float | None = None) -> tuple[wire.Message, bytes]:
-        """The next frame. Raises LinkLost and FrameInvalid; a silent peer is lost after `timeout_s`."""
+        """Return the next frame.
+
+        Raise LinkLost or FrameInvalid; a silent peer is lost after `timeout_s` seconds.
+        """
         try:
             async with asyncio.timeout(timeout_s):
                 return await read_frame(self.reader, self.message_bytes_max, self.payload_bytes_max)
@@ -73,7 +76,7 @@ class Channel:
 async def read_frame(
     reader: asyncio.StreamReader, message_bytes_max: int = wire.MESSAGE_BYTES_MAX, payload_bytes_max: int = 0
 ) -> tuple[wire.Message, bytes]:
-    """The next frame, within bounds. Raises FrameInvalid, asyncio.IncompleteReadError, OSError."""
+    """Return the next frame, within bounds. Raise FrameInvalid, asyncio.IncompleteReadError or OSError."""
     header = await reader.readexactly(wire.HEADER.size)
     message_bytes, payload_bytes = wire.read_header(header, message_bytes_max, payload_bytes_max)
     message = wire.decode(await reader.readexactly(message_bytes))
@@ -81,11 +84,11 @@ async def read_frame(
 
 
 async def open_channel(address: wire.Address, identity: Identity, timeout_s: float = 10.0) -> Channel:
-    """Dial a process of the cluster. Raises PeerRejected when another identity answers, LinkLost when none."""
+    """Dial a process of the cluster. Raise PeerRejected if another identity answers, LinkLost if none does."""
     channel = await dial(address.host, address.port, identity.client_context(), timeout_s)
     if channel.peer is None or channel.peer.node_id != address.node_id:
         await channel.close()
-        raise PeerRejected(f"{channel.address} is not the machine it should be")
+        raise PeerRejected(f"{channel.address} is not the expected machine")
     if address.node_id in identity.removed():
         await channel.close()
         raise MachineRemoved(address.node_id)
@@ -93,13 +96,16 @@ async def open_channel(address: wire.Address, identity: Identity, timeout_s: flo
 
 
 async def dial(host: str, port: int, context: ssl.SSLContext, timeout_s: float = 10.0) -> Channel:
-    """Connect to whoever answers there with a certificate that `context` accepts."""
+    """Connect to a peer with a certificate that `context` accepts.
+
+    Raise WrongPeer if the handshake fails, and LinkLost if the address cannot be reached.
+    """
     try:
         async with asyncio.timeout(timeout_s):
             reader, writer = await asyncio.open_connection(host, port, ssl=context)
     except ssl.SSLError as error:
         raise WrongPeer(f"{host}:{port} refused or failed the TLS handshake: {error.reason}") from None
-    except (OSError, ValueError, OverflowError) as error:  # The latter two for what is no address at all.
+    except (OSError, ValueError, OverflowError) as error:  # The latter two are raised for an invalid address.
         raise LinkLost(f"cannot reach {host}:{port}: {error}") from None
     tune(writer.get_extra_info("socket"))
     return Channel(reader, writer, _peer_of(writer), f"{host}:{port}")
@@ -110,7 +116,7 @@ Serve = Callable[[Channel], Awaitable[None]]
 
 @dataclass(slots=True)
 class _Visit:
-    """One connection to a door. Until its task has begun nobody else closes it."""
+    """One connection to a door. Until its task has begun, only `_forget` closes it."""
 
     connection: socket.socket
     where: str
@@ -119,11 +125,11 @@ class _Visit:
 
 
 class Door:
-    """A listening port that admits this cluster's machines and, if asked to, newcomers; it logs whom it refuses.
+    """A listening port that admits this cluster's machines and optionally newcomers. It logs refusals.
 
-    The handler owns its channel until it returns; a LinkError that it lets through ends this one connection,
-    and the peer is told why. Whoever opens connections and says nothing loses the oldest of them to the next
-    who comes. asyncio's own TLS server drops failed handshakes without a word, hence the accept loop here.
+    The handler owns its channel until it returns. A LinkError from the handler ends this one connection, and the
+    peer is told why. A client that opens connections and says nothing loses the oldest of them to the next one.
+    This class has its own accept loop because asyncio's TLS server drops failed handshakes without a word.
     """
 
     def __init__(self, name: str, identity: Identity, serve: Serve, *, newcomers: bool = False) -> None:
@@ -133,12 +139,12 @@ class Door:
         self._serve = serve
         self._listening: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
-        # In the order in which they came; those in `_pending` have no channel or one without a peer.
+        # In the order of their arrival. Those in `_pending` have no channel, or one without a peer.
         self._connections: dict[asyncio.Task[None], _Visit] = {}
         self._pending: dict[asyncio.Task[None], None] = {}
 
     async def open(self, host: str, port: int) -> int:
-        """Start listening and return the port. Raises OSError when it is taken."""
+        """Start listening and return the port. Raise OSError if it is taken."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listening = socket.create_server((host, port), family=family, backlog=256)
         self._listening.setblocking(False)
@@ -165,7 +171,7 @@ class Door:
             try:
                 connection, address = await loop.sock_accept(listening)
             except OSError as error:
-                # Out of file descriptors, say: those who hold them may give some back.
+                # Possibly out of file descriptors: other connections may free some.
                 log.error("cannot accept connections", door=self._name, reason=str(error))
                 await asyncio.sleep(_ACCEPT_PAUSE_S)
                 continue
@@ -184,7 +190,7 @@ class Door:
     def _make_room(self) -> None:
         oldest = next(iter(self._pending))
         del self._pending[oldest]
-        reason = f"{_PENDING_MAX} connections show no certificate, and it is the oldest"
+        reason = f"it is the oldest of {_PENDING_MAX} connections without a certificate"
         log.warning("connection refused", door=self._name, peer=self._connections[oldest].where, reason=reason)
         oldest.cancel()
 
@@ -227,7 +233,7 @@ class Door:
 
 
 async def _bid_farewell(channel: Channel, error: LinkError) -> None:
-    """Whoever is refused may be one of ours that is mistaken: it learns why, if it listens."""
+    """Tell a refused peer why, if it listens: it may be a machine of this cluster by mistake."""
     with contextlib.suppress(LinkLost, TimeoutError):
         async with asyncio.timeout(_FAREWELL_S):
             await channel.send(wire.Refused(str(error), removed=isinstance(error, MachineRemoved)))

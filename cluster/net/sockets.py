@@ -1,8 +1,8 @@
-"""What every TCP connection of a cluster is set to: no waiting for full packets, dead peers noticed in seconds."""
+"""The TCP options of every connection of a cluster: no waiting for full packets, dead peers found in seconds."""
 
 import socket
 
-# Linux has all four; others keep their defaults.
+# Linux has all four; other systems keep their defaults.
 _KEEPALIVE = (
     ("TCP_KEEPIDLE", 2),
     ("TCP_KEEPINTVL", 1),
@@ -12,7 +12,7 @@ _KEEPALIVE = (
 
 
 def tune(connection: socket.socket) -> None:
-    """A machine that lost its power sends no farewell: the kernel finds out within about five seconds."""
+    """Set the options. The kernel then notices within about five seconds that a machine has lost its power."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in _KEEPALIVE:

@@ -1,7 +1,7 @@
 """Data-plane links: one direction each, blocking sockets under mutual TLS, a thread at either end.
 
-A link carries frames one way only, because OpenSSL forbids reading and writing one connection from two
-threads at once. Blocking sockets cost a quarter of asyncio's time per hop (docs/decisions/0003).
+A link carries frames one way only, because OpenSSL forbids reading and writing one connection from two threads at
+once. Blocking sockets cost a quarter of asyncio's time per hop (docs/decisions/0003).
 """
 
 import contextlib
@@ -30,13 +30,15 @@ OUTBOX_FRAMES = 64
 _LINKS_MAX = 32
 _ACCEPT_PAUSE_S = 0.5
 _ROOM_WAIT_S = 1.0
-# Below this size one write of a joined frame beats two writes of its parts.
+# Below this size, writing one joined frame is faster than writing its two parts.
 _JOIN_BYTES = 64 * 2**10
 _HELLO_BYTES_MAX = 64 * 2**10
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
+    """A message from a link, with its payload."""
+
     message: wire.Message
     payload: bytearray
 
@@ -56,7 +58,7 @@ class Link:
         self._on_settled = on_settled
 
     def send(self, message: wire.Message, payload: memoryview | bytes = b"") -> None:
-        """Blocks while the peer does not read. Raises LinkLost."""
+        """Send one frame. Block while the peer does not read. Raise LinkLost if the link breaks."""
         head = wire.encode(message, len(payload))
         try:
             if len(payload) <= _JOIN_BYTES:
@@ -68,27 +70,30 @@ class Link:
             raise LinkLost(f"link to {self.address} broke: {error}") from None
 
     def receive(self, payload_bytes_max: int = wire.PAYLOAD_BYTES_MAX) -> Frame:
-        """The next frame. Raises LinkLost and FrameInvalid."""
+        """Return the next frame. Raise LinkLost or FrameInvalid."""
         header = self._read(wire.HEADER.size)
         message_bytes, payload_bytes = wire.read_header(header, payload_bytes_max=payload_bytes_max)
         message = wire.decode(self._read(message_bytes))
         return Frame(message, self._read(payload_bytes))
 
     def receive_hello(self) -> wire.Message:
-        """The first message: short, and whole within HANDSHAKE_TIMEOUT_S. Raises LinkLost and FrameInvalid."""
+        """Return the first message: short, and complete within HANDSHAKE_TIMEOUT_S.
+
+        Raise LinkLost or FrameInvalid.
+        """
         until_s = time.monotonic() + HANDSHAKE_TIMEOUT_S
         header = self._read(wire.HEADER.size, until_s)
         message_bytes, _ = wire.read_header(header, _HELLO_BYTES_MAX, payload_bytes_max=0)
         return wire.decode(self._read(message_bytes, until_s))
 
     def settle(self) -> None:
-        """From now on wait for ever at our level; the kernel still notices a dead peer."""
+        """Remove the read timeout. The kernel still notices a dead peer."""
         self._connection.settimeout(None)
         if self._on_settled:
             self._on_settled()
 
     def close(self) -> None:
-        """Also wakes a thread that is blocked in send or receive."""
+        """Close the link. This also wakes a thread that is blocked in send or receive."""
         with contextlib.suppress(OSError):
             socket.socket.shutdown(self._connection, socket.SHUT_RDWR)
         with contextlib.suppress(OSError):
@@ -113,24 +118,24 @@ class Link:
 
     def _left_s(self, until_s: float) -> float:
         if (left_s := until_s - time.monotonic()) <= 0:
-            raise LinkLost(f"{self.address} has not said what it wants in {HANDSHAKE_TIMEOUT_S:.0f} s")
+            raise LinkLost(f"{self.address} sent no complete hello within {HANDSHAKE_TIMEOUT_S:.0f} s")
         return left_s
 
 
 def dial(address: wire.Address, identity: Identity, timeout_s: float = 10.0) -> Link:
-    """Open a link to write to. Raises PeerRejected when another identity answers, LinkLost when none."""
+    """Open a link to write to. Raise PeerRejected if another identity answers, LinkLost if none does."""
     where = f"{address.host}:{address.port}"
     try:
         plain = socket.create_connection((address.host, address.port), timeout=timeout_s)
         connection = identity.client_context().wrap_socket(plain)
     except ssl.SSLError as error:
         raise PeerRejected(f"{where} refused or failed the TLS handshake: {error.reason}") from None
-    except (OSError, ValueError, OverflowError) as error:  # The latter two for what is no address at all.
+    except (OSError, ValueError, OverflowError) as error:  # The latter two are raised for an invalid address.
         raise LinkLost(f"cannot reach {where}: {error}") from None
     try:
         peer = identity.admit(connection)
         if peer.node_id != address.node_id:
-            raise PeerRejected(f"{where} is not the machine it should be")
+            raise PeerRejected(f"{where} is not the expected machine")
     except PeerRejected:
         connection.close()
         raise
@@ -141,10 +146,10 @@ def dial(address: wire.Address, identity: Identity, timeout_s: float = 10.0) -> 
 
 
 class Listener:
-    """Accepts links and hands each, handshake done, to `on_link` on a thread of its own.
+    """Accepts links and hands each, after its handshake, to `on_link` on its own thread.
 
-    A link that arrives has HANDSHAKE_TIMEOUT_S for each read until `on_link` settles it. When there are too many,
-    the oldest that has shown no certificate makes room for the next, or else the oldest that is not settled.
+    An arriving link has HANDSHAKE_TIMEOUT_S for each read until `on_link` settles it. If there are too many links,
+    the oldest one without a certificate is closed, or else the oldest that is not settled.
     """
 
     def __init__(self, host: str, identity: Identity, on_link: Callable[[Link], None]) -> None:
@@ -174,7 +179,7 @@ class Listener:
             except OSError as error:
                 if self._closed:
                     return
-                # Out of file descriptors, say: those who hold them may give some back.
+                # Possibly out of file descriptors: other connections may free some.
                 log.error("cannot accept links", reason=str(error))
                 time.sleep(_ACCEPT_PAUSE_S)
                 continue
@@ -194,7 +199,7 @@ class Listener:
                 return False
             del unsure[oldest]
             with contextlib.suppress(OSError):
-                socket.socket.shutdown(oldest, socket.SHUT_RDWR)  # Its thread wakes, and its place is free.
+                socket.socket.shutdown(oldest, socket.SHUT_RDWR)  # Its thread wakes and frees its place.
         return self._places.acquire(timeout=_ROOM_WAIT_S)
 
     def _admit(self, plain: socket.socket, address: str) -> None:
@@ -253,11 +258,11 @@ class Outbox:
         self._thread.start()
 
     def put(self, message: wire.Message, payload: memoryview | bytes = b"") -> None:
-        """Blocks while the queue is full: the peer's pace is ours."""
+        """Queue a frame. Block while the queue is full: the peer sets the pace."""
         self._frames.put((message, payload))
 
     def close(self) -> None:
-        """What still waits goes nowhere: the link is closed first."""
+        """Close the link first, which drops the frames that still wait."""
         self.link.close()
         while True:
             try:
@@ -271,7 +276,7 @@ class Outbox:
         lost = False
         while (frame := self._frames.get()) is not None:
             if lost:
-                continue  # Keep emptying, so that nobody blocks on a dead link.
+                continue  # Keep emptying the queue, so that no thread blocks on a dead link.
             try:
                 self.link.send(*frame)
             except LinkLost as error:

@@ -1,1 +1,1 @@
-"""The agent on each machine: its connection, its children, its files, what it measures."""
+"""The agent on each machine: its connection, its children, its files and its measurements."""

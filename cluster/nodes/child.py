@@ -1,4 +1,4 @@
-"""A child process of a node's agent: started, spoken to in frames, and reported when it ends."""
+"""A child process of a node's agent: the agent starts it, exchanges frames with it and reports its end."""
 
 import asyncio
 import contextlib
@@ -15,20 +15,20 @@ from cluster.net.channel import read_frame
 log = structlog.get_logger(__name__)
 
 STOP_TIMEOUT_S = 5.0
-# A fresh child imports torch first, which takes slow disks a while; later its pipe thread answers at once, but for
-# tokenizers and weights that are being read.
+# A fresh child imports torch first, which takes a while on slow disks. Later its pipe thread answers at once,
+# except while it reads tokenizers and weights.
 START_PATIENCE_S = 120.0
 LOADING_PATIENCE_S = 30.0
 PATIENCE_S = 1.4
 ASK_EVERY_S = 0.4
-# One that was stopped or swapped out for so long is of no use any more.
+# A child that was stopped or swapped out for this long is of no more use.
 KILL_PATIENCE_S = 60.0
-# This process stood still itself when it wakes so much later than it meant to.
+# If this process wakes this much later than planned, it stood still itself.
 _STALL_S = 0.3
 
-# Weights in huge pages, where Linux gives them: fewer misses of the address cache, up to a third more speed.
+# Put weights in huge pages if Linux offers them: fewer TLB misses, up to a third more speed.
 _HUGE_PAGES = {"THP_MEM_ALLOC_ENABLE": "1", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-# Between these it may be busy for longer.
+# Between these messages a child may be busy for longer.
 _LOADING = (wire.AssignStage, wire.AssignHead, wire.AssignEmbedder, wire.Shelve)
 _LOADED = (wire.Hello, wire.Ready, wire.Shelved, wire.Failed)
 
@@ -37,10 +37,10 @@ Tell = Callable[[str], Awaitable[None]]
 
 
 class Child:
-    """One run of `python -m MODULE`. Its messages go to `handle`; `ended` is told why when it ends by itself.
+    """One run of `python -m MODULE`. `handle` takes its messages; `ended` takes the reason if it ends by itself.
 
-    `silent` is told when it shows no sign of life: a machine that is merely busy answers again, one that was
-    stopped does not and is killed in the end.
+    `silent` is called when it shows no sign of life. A machine that is merely busy answers again. A stopped one
+    does not, and is killed in the end.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Child:
         self.role = role
         self._answering = asyncio.Event()
         self._answering.set()
-        # What it last said of its work.
+        # Its latest counters.
         self.vitals: wire.Vitals | None = None
         self._command = command_of(module, *arguments)
         self._handle = handle
@@ -61,7 +61,7 @@ class Child:
         self._patience_s = START_PATIENCE_S
 
     async def start(self) -> None:
-        """Returns when the process runs. Raises OSError."""
+        """Start the process, and return once it runs. Raise OSError if it cannot be started."""
         self._process = await asyncio.create_subprocess_exec(
             *self._command,
             stdin=asyncio.subprocess.PIPE,
@@ -79,35 +79,35 @@ class Child:
 
     @property
     def memory_bytes(self) -> int:
-        """Resident memory, 0 once the process is gone."""
+        """Return its resident memory, or 0 once the process is gone."""
         try:
             return psutil.Process(self._process.pid).memory_info().rss if self._process else 0
         except psutil.Error:
             return 0
 
     async def send(self, message: wire.Message) -> None:
-        """Raises LinkLost when the child is gone."""
+        """Send a message to the child. Raise LinkLost if the child is gone."""
         assert self._process
         assert self._process.stdin
         if isinstance(message, _LOADING):
             self._patience_s = max(self._patience_s, LOADING_PATIENCE_S)
         try:
             self._process.stdin.write(wire.encode(message))
-            # Nobody waits for one that does not read, and least whoever is to find that out.
+            # Do not wait for a child that does not read, least of all in the task that is to find that out.
             if not self.is_silent and not isinstance(message, wire.Tick):
                 await self._process.stdin.drain()
         except OSError:
             raise LinkLost(f"the {self.role} process has ended") from None
 
     async def answers_within(self, timeout_s: float) -> bool:
-        """Whether it is alive: a silent one gets so long for a sign of life."""
+        """Tell whether it is alive. A silent child gets `timeout_s` seconds for a sign of life."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._answering.wait()
         return not self.is_silent
 
     async def stop(self) -> None:
-        """Close its pipe, which asks it to end, and insist when it does not."""
+        """Close its pipe, which asks it to end. Kill it if it does not."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""What slows a machine down or will end its service, where the system tells: battery, radio, heat."""
+"""Conditions that slow a machine down or end its service: battery, radio, heat. None if not reported."""
 
 import platform
 from collections.abc import Mapping, Sequence
@@ -10,13 +10,13 @@ import psutil
 from cluster.machine import Condition
 
 _INTERFACES = Path("/sys/class/net")
-# Names that Linux' drivers give the sensors in a processor.
+# Names that Linux drivers give the sensors in a processor.
 _PROCESSOR_SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "cpu-thermal", "soc_thermal")
 _RADIO_NAMES = ("wi-fi", "wifi", "wlan", "wireless", "wlp")
 
 
 def read_condition(host: str = "") -> Condition:
-    """Look now. `host` is the address that other machines reach this one at."""
+    """Read the condition now. `host` is the address at which other machines reach this one."""
     sensors = _sensors()
     return Condition(
         on_battery=_on_battery(),
@@ -29,13 +29,16 @@ def read_condition(host: str = "") -> Condition:
 def _on_battery() -> bool | None:
     read = getattr(psutil, "sensors_battery", None)
     battery = read() if read else None
-    if battery is None:  # No battery: whatever feeds it, it is the wall.
+    if battery is None:  # Without a battery the machine runs on mains power.
         return False if read else None
     return battery.power_plugged is False
 
 
 def _on_wifi(host: str) -> bool | None:
-    """Whether the interface with this address is a radio. macOS calls all of them en0, so it stays open there."""
+    """Tell whether the interface with this address is a radio.
+
+    macOS names all interfaces alike (en0), so the answer stays None there.
+    """
     interface = next(
         (name for name, held in psutil.net_if_addrs().items() if any(a.address == host for a in held)), ""
     )
@@ -49,18 +52,18 @@ def _on_wifi(host: str) -> bool | None:
 
 
 def _sensors() -> dict[str, list[Any]]:
-    """Readings by driver, none where the system has none to tell."""
+    """Return the readings by driver, or nothing if the system reports none."""
     read = getattr(psutil, "sensors_temperatures", None)
     return dict(read()) if read else {}
 
 
 def _is_throttled(sensors: Mapping[str, Sequence[Any]]) -> bool | None:
-    """Whether a sensor is at the temperature that its maker calls high."""
+    """Tell whether a sensor is at the temperature that its maker calls high."""
     known = [sensor for group in sensors.values() for sensor in group if sensor.high]
     return any(sensor.current >= sensor.high for sensor in known) if known else None
 
 
 def _temperature_c(sensors: Mapping[str, Sequence[Any]]) -> float | None:
-    """The processor's hottest place."""
+    """Return the temperature of the processor's hottest sensor, in degrees Celsius."""
     found = [sensor.current for name in _PROCESSOR_SENSORS for sensor in sensors.get(name, ())]
     return max(found, default=None)

@@ -25,11 +25,11 @@ from cluster.trust.identity import Identity
 log = structlog.get_logger(__name__)
 
 START_TIMEOUT_S = 120.0
-# How long a stage process that has ended waits for its next start, by how often it has ended before it was ready.
+# The pause before an ended stage process starts again, by how often it has ended before it was ready.
 RESTART_PAUSES_S = (0.2, 1.0, 5.0, 15.0, 60.0)
-# After so many such ends a machine that is to join says why it does not.
+# After this many such ends a joining machine gives up and says why.
 STARTS_MAX = 3
-# How long a child that shows no sign of life has for one before another takes its place.
+# A silent child has this long to show a sign of life before another one replaces it.
 REPLACE_PATIENCE_S = 3.0
 
 Role = Literal["stage", "head", "embedder"]
@@ -38,7 +38,7 @@ _Order = wire.AssignStage | wire.AssignHead | wire.AssignEmbedder
 
 
 class Crew:
-    """Children that outlive the controller's connections. `report` takes what the controller is to know."""
+    """Child processes that outlive the controller's connections. `report` takes messages for the controller."""
 
     def __init__(self, options: NodeOptions, identity: Identity, fetcher: Fetcher, report: Handle) -> None:
         self._options = options
@@ -52,17 +52,17 @@ class Crew:
         self._failed_starts = 0
         self._epoch = 0
         self._embedder_epoch = 0
-        # By kind of work: the epoch that it is for, and its task.
+        # By kind of work: its epoch and its task.
         self._assigning: dict[str, tuple[int, asyncio.Task[None]]] = {}
-        # The epoch that a role loads files for.
+        # By role: the epoch for which it loads files.
         self._loading: dict[str, int] = {}
         self._starting = asyncio.Lock()
         self._is_stopping = False
-        # What the stage process computes with.
+        # The torch version of the stage process.
         self.torch = ""
 
     async def start(self, host: str) -> None:
-        """Have a stage process that listens on this address; children that listen on another one end."""
+        """Start a stage process that listens on this address. End children that listen on another one."""
         if host != self._host:
             async with self._starting:
                 for child in list(self._children.values()):
@@ -76,33 +76,33 @@ class Crew:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        async with self._starting:  # Whoever is being started is among the children then, and nobody follows.
+        async with self._starting:  # A child that is being started is in the list by then, and no other follows.
             self._is_stopping = True
             await asyncio.gather(*(child.stop() for child in self._children.values()))
 
     async def probed_machine(self) -> Machine:
-        """What the stage process has found here. Raises ClusterError when it does not come up."""
+        """Return what the stage process has found here. Raise ClusterError if it does not come up."""
         try:
             return await asyncio.wait_for(asyncio.shield(self._machine), START_TIMEOUT_S)
         except TimeoutError:
             raise ClusterError(f"the stage process did not start within {START_TIMEOUT_S:.0f} s") from None
 
     def heartbeat(self) -> wire.Heartbeat:
-        """How the children do, and what a new assignment could fill."""
+        """Return the state of the children, and the memory that a new assignment could fill."""
         children = self._children
         vitals: dict[str, wire.Vitals] = {role: child.vitals for role, child in children.items() if child.vitals}
-        # An embedder is in no ring: what becomes of it is told by `Failed`.
+        # An embedder is in no ring: `Failed` reports its end.
         silent: list[str] = [role for role, child in children.items() if child.is_silent and role != "embedder"]
         return wire.Heartbeat(self._memory_usable_bytes(), vitals, silent, time.time())
 
     def _memory_usable_bytes(self) -> int:
-        """The memory that the present assignment holds comes free first."""
+        """Return the usable memory in bytes. What the current assignment holds counts, since it is freed first."""
         stage = self._children.get("stage")
         held_bytes = max(0, stage.memory_bytes - self._empty_stage_bytes) if stage else 0
         return usable_memory_bytes(self._options.share) + held_bytes
 
     async def obey(self, message: wire.Message) -> None:
-        """Begin what the controller orders; what comes of it is reported."""
+        """Begin what the controller orders. The result is reported later."""
         match message:
             case wire.Prepare():
                 self._begin("files", message.epoch, self._get_files(message))
@@ -128,7 +128,7 @@ class Crew:
                 pass
 
     async def keep_out(self, message: wire.Removed) -> None:
-        """Children's connections with machines that are out end now."""
+        """End the children's connections to removed machines."""
         for role in list(self._children):
             await self._pass_on(role, message)
 
@@ -145,7 +145,7 @@ class Crew:
             await asyncio.shield(self._replace("embedder", child))
 
     def _begin(self, what: str, epoch: int, work: Coroutine[None, None, None]) -> None:
-        """One piece of work of each kind at a time: a newer order takes the place of an older one."""
+        """Start work of one kind. A newer order replaces an older one of the same kind."""
         if what in self._assigning:
             self._assigning[what][1].cancel()
         self._assigning[what] = epoch, asyncio.create_task(work, name=f"{what} of epoch {epoch}")
@@ -168,10 +168,10 @@ class Crew:
                 await asyncio.to_thread(check_files, Path(source), order.manifest)
             if role != "head":
                 self._loading[role] = order.epoch
-            # An order for a child that stands still is for the one in its place.
+            # An order for a child that stands still goes to its replacement.
             if (silent := self._children.get(role)) and not await silent.answers_within(REPLACE_PATIENCE_S):
                 await self._replace(role, silent)
-            # Shielded: a child that a newer order interrupts half-way through its start would never be used.
+            # Shielded: a child that a newer order interrupts during its start would never be used.
             child = await asyncio.shield(self._ensure_child(role))
             await child.send(replace(order, source=source))
         except Exception as error:  # noqa: BLE001 - see _failed
@@ -183,7 +183,7 @@ class Crew:
             source = order.source if self._options.shares_files else await self._fetch(order)
             child = await asyncio.shield(self._ensure_child("stage"))
             await child.send(replace(order, source=source))
-            if order.spec.is_first:  # The head lives beside the first stage: it is to be ready, too.
+            if order.spec.is_first:  # The head runs beside the first stage, so it must be ready, too.
                 await asyncio.shield(self._ensure_child("head"))
         except Exception as error:
             foreseen = isinstance(error, ClusterError | OSError)
@@ -192,13 +192,13 @@ class Crew:
             await self._report(wire.Shelved(order.epoch, order.spec, ok=False, reason=reason))
 
     async def _failed(self, role: str, epoch: int, error: Exception) -> None:
-        """The edge of an order's task: the controller must hear of whatever went wrong."""
+        """Report the failure of an order's task to the controller, whatever went wrong."""
         foreseen = isinstance(error, ClusterError | OSError)
         log.error("order failed", role=role, epoch=epoch, reason=str(error), exc_info=not foreseen)
         await self._report(wire.Failed(epoch, role, f"{self._options.name}: {error}"))
 
     async def _fetch(self, order: wire.Prepare | wire.Shelve | _Order) -> str:
-        """Get what this node lacks of the model; returns the folder of its copy."""
+        """Get the files that this node lacks of the model. Return the folder of its copy."""
         manifest = order.manifest
         match order:
             case wire.AssignHead():
@@ -257,7 +257,7 @@ class Crew:
             await self._report(message)
 
     def _judge_copy(self, message: wire.Message) -> None:
-        """Whoever cannot load what it was given may have been given damaged files."""
+        """Doubt this node's copy if a child cannot load it: the files may be damaged."""
         match message:
             case wire.Ready(role=role):
                 self._loading.pop(role, None)
@@ -276,15 +276,15 @@ class Crew:
         await self._report(wire.Failed(self._epoch_of(role), role, reason, cause="ended"))
         if role == "stage":
             await asyncio.sleep(self._restart_pause_s(reason))
-            with contextlib.suppress(ClusterError):  # We are stopping.
+            with contextlib.suppress(ClusterError):  # This node is stopping.
                 await self._ensure_child("stage")
 
     def _restart_pause_s(self, reason: str) -> float:
-        """How long a stage process that has just ended waits for the next one."""
+        """Return the pause before an ended stage process starts again, in seconds."""
         self._failed_starts = 0 if self._machine.done() else self._failed_starts + 1
         if self._failed_starts == STARTS_MAX:
             self._machine.set_exception(ClusterError(f"{reason}, {STARTS_MAX} times before it was ready"))
-            self._machine.exception()  # It may be that none waits for it.
+            self._machine.exception()  # Mark the exception as read: possibly no task waits for it.
         return RESTART_PAUSES_S[min(self._failed_starts, len(RESTART_PAUSES_S) - 1)]
 
     async def _replace(self, role: Role, child: Child) -> None:
@@ -294,7 +294,7 @@ class Crew:
                 await child.stop()
 
     async def _pass_on(self, role: Role, message: wire.Message) -> None:
-        """A child that is gone has been reported already; the order for it is moot."""
+        """Pass an order on to a child. If the child is gone, that was reported and the order no longer matters."""
         if child := self._children.get(role):
             with contextlib.suppress(LinkLost):
                 await child.send(message)

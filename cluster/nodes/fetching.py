@@ -1,7 +1,7 @@
-"""A node gets what it lacks of a model: from the nearest node that has it, from the controller otherwise.
+"""Fetching of missing model files: from the nearest node that has them, otherwise from the controller.
 
-Whoever sends, bytes count for nothing until their SHA-256 is the one that the manifest pins. A file that one
-source has begun is finished by another. A node whose bytes were wrong is not asked again.
+Bytes count only once their SHA-256 matches the manifest, whichever node sent them. One source can finish a file
+that another has begun. A node whose bytes were wrong is not asked again.
 """
 
 import asyncio
@@ -31,19 +31,19 @@ log = structlog.get_logger(__name__)
 
 PEERS_MAX = 4
 DIAL_TIMEOUT_S = 3.0
-# A peer has others to serve and the controller stands behind it; the controller has nobody behind it.
+# A peer also serves others, and the controller can step in for it. Nothing can step in for the controller.
 PEER_TIMEOUT_S = 10.0
 PART_TIMEOUT_S = 60.0
 
 
 class Source(Protocol):
-    """Somebody who has parts of one model."""
+    """A process that has parts of one model."""
 
     @property
     def name(self) -> str: ...
 
     async def part(self, sha256: str, offset: int) -> tuple[wire.Part, bytes]:
-        """The next bytes. Raises LinkError, ModelError."""
+        """Return the next bytes. Raise LinkError or ModelError if the source has none."""
         ...
 
 
@@ -57,12 +57,15 @@ class ControllerSource:
         self._parts: asyncio.Queue[tuple[wire.Part | wire.NoPart, bytes]] = asyncio.Queue(4)
 
     def deliver(self, part: wire.Part | wire.NoPart, content: bytes) -> None:
-        """One part is asked for at a time; a full queue means that nobody waits for this one any more."""
+        """Take one requested part. A full queue means that this part is no longer wanted."""
         if not self._parts.full():
             self._parts.put_nowait((part, content))
 
     async def part(self, sha256: str, offset: int) -> tuple[wire.Part, bytes]:
-        """The part that was asked for; what is left of a fetch that was given up is passed over."""
+        """Return the requested part, and skip parts of a fetch that was given up.
+
+        Raise LinkLost if the controller is silent, and ModelNotFound if it does not have the part.
+        """
         await self._report(wire.Fetch(sha256, offset))
         try:
             async with asyncio.timeout(PART_TIMEOUT_S):
@@ -71,16 +74,16 @@ class ControllerSource:
                     if (part.sha256, part.offset) != (sha256, offset):
                         continue
                     if isinstance(part, wire.NoPart):
-                        raise ModelNotFound(f"the controller gives nothing of {sha256[:12]}: {part.reason}")
+                        raise ModelNotFound(f"the controller has no data for {sha256[:12]}: {part.reason}")
                     return part, content
         except TimeoutError:
-            silence = f"the controller sent nothing of {sha256[:12]} for {PART_TIMEOUT_S:.0f} s"
+            silence = f"the controller sent no data for {sha256[:12]} for {PART_TIMEOUT_S:.0f} s"
             raise LinkLost(silence) from None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PeerSource:
-    """Another node, over a connection of its own."""
+    """Another node, over its own connection."""
 
     node_id: NodeId
     name: str
@@ -89,14 +92,14 @@ class PeerSource:
 
     @classmethod
     async def open(cls, address: wire.Address, identity: Identity, manifest: Manifest) -> "PeerSource":
-        """Ask a node what it has. Raises LinkError."""
+        """Ask a node what it has. Raise LinkError if it cannot be reached or refuses."""
         channel = await open_channel(address, identity, DIAL_TIMEOUT_S)
         try:
             channel.payload_bytes_max = PART_BYTES
             await channel.send(wire.AskHeld(manifest.digest))
             answer, _ = await channel.receive(PEER_TIMEOUT_S)
             if not isinstance(answer, wire.Held):
-                reason = answer.reason if isinstance(answer, wire.Refused) else f"it said {type(answer).__name__}"
+                reason = answer.reason if isinstance(answer, wire.Refused) else f"it sent {type(answer).__name__}"
                 raise PeerRejected(reason)
         except LinkError:
             await channel.close()
@@ -106,16 +109,17 @@ class PeerSource:
         )
 
     async def part(self, sha256: str, offset: int) -> tuple[wire.Part, bytes]:
+        """Return the requested part. Raise LinkLost or FrameInvalid, and PeerRejected for another answer."""
         await self.channel.send(wire.Fetch(sha256, offset))
         answer, content = await self.channel.receive(PEER_TIMEOUT_S)
         if not isinstance(answer, wire.Part) or (answer.sha256, answer.offset) != (sha256, offset):
-            raise PeerRejected(f"{self.name} was asked for {sha256[:12]} and said something else")
+            raise PeerRejected(f"{self.name} was asked for {sha256[:12]} and answered something else")
         return answer, content
 
 
 @dataclass(slots=True)
 class Fetcher:
-    """Fills this node's copies of models, one order at a time."""
+    """Fills this node's copies of models, one order at a time. `liars` are nodes that sent wrong bytes."""
 
     models: Path
     identity: Identity
@@ -125,16 +129,16 @@ class Fetcher:
     _is_doubted: bool = False
 
     def doubt(self) -> None:
-        """Something went wrong with a copy: it is hashed anew before it is used again."""
+        """Note that a copy may be damaged, so that it is hashed again before its next use."""
         self._is_doubted = True
 
     async def fetch(self, manifest: Manifest, tensor_names: list[str], sources: list[wire.Address]) -> str:
-        """Get what is lacking; returns the folder of the copy. Raises LinkError, ModelError, OSError."""
+        """Get the missing files. Return the folder of the copy. Raise LinkError, ModelError or OSError."""
         async with self._turn:
             copy = ModelCopy(self.models, manifest)
             if self._is_doubted:
                 for name in await asyncio.to_thread(copy.drop_damaged, tensor_names):
-                    log.warning("file damaged", name=name, remedy="it is fetched anew")
+                    log.warning("file damaged", name=name, remedy="it is fetched again")
                 self._is_doubted = False
             if missing := copy.missing(tensor_names):
                 peers = await self._open_peers(manifest, sources)
@@ -163,7 +167,7 @@ class Fetcher:
 
     async def _fetch_one(self, copy: ModelCopy, sha256: str, peers: list[PeerSource]) -> None:
         givers: set[Source] = set()
-        # Of what lies there from an earlier run nobody knows who gave it.
+        # The source of a part from an earlier run is unknown.
         has_old = copy.offset(sha256) > 0
         complete = False
         while not complete:
@@ -190,7 +194,7 @@ class Fetcher:
                 givers, has_old = set(), False
 
     async def _distrust(self, givers: set[Source], peers: list[PeerSource]) -> None:
-        """One of these gave wrong bytes; whoever it was, the controller will do."""
+        """Stop using these peers, since one of them gave wrong bytes. The controller can send the rest."""
         for peer in [peer for peer in peers if peer in givers]:
             self.liars.add(peer.node_id)
             peers.remove(peer)
@@ -198,7 +202,7 @@ class Fetcher:
 
 
 async def _next_content(copy: ModelCopy, source: Source, sha256: str) -> tuple[bytes, int]:
-    """The next bytes of a file and its size. Raises LinkError, ModelError also for what cannot be its bytes."""
+    """Return the next bytes of a file and its size. Raise LinkError, or ModelError for impossible bytes."""
     offset, size_bytes = copy.offset(sha256), copy.size_bytes(sha256)
     part, content = await source.part(sha256, offset)
     if part.total_bytes != size_bytes:
@@ -211,7 +215,7 @@ async def _next_content(copy: ModelCopy, source: Source, sha256: str) -> tuple[b
 
 
 async def _append(copy: ModelCopy, sha256: str, content: bytes, total_bytes: int) -> bool:
-    """On a thread that a cancellation waits for: whoever goes on finds the file as it stays."""
+    """Append on a thread that a cancellation waits for, so that the next task finds the file in a final state."""
     appending = asyncio.ensure_future(asyncio.to_thread(copy.append, sha256, content, total_bytes))
     try:
         return await asyncio.shield(appending)

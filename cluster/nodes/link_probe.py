@@ -1,7 +1,7 @@
-"""A node's part in measuring links: an echo door for others, and pings and a burst to theirs.
+"""A node's part in measuring links: an echo server, and pings and a burst to other nodes.
 
-It runs over the ring's own transport, blocking sockets under mutual TLS, so that what is measured is what a step
-will pay. One link costs about half a megabyte, and only when the controller asks.
+It uses the ring's own transport, blocking sockets under mutual TLS, so that it measures what a step will pay. One
+link costs about half a megabyte, and only when the controller asks.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ PINGS = 9
 BURST_BYTES = 256 * 2**10
 _DIAL_TIMEOUT_S = 3.0
 _ANSWER_TIMEOUT_S = 5.0
-# More than anybody needs for one measurement.
+# More than one measurement ever needs.
 _ECHOES_MAX = 64
 _ECHO_LINKS_MAX_S = 30.0
 _LINUX_IP_MTU = 14
@@ -39,7 +39,7 @@ Send = Callable[[wire.Message], Awaitable[None]]
 
 
 class LinkProbe:
-    """Answers other nodes' pings, and measures the links to those that the controller names."""
+    """Answers other nodes' pings, and measures the links to the nodes that the controller names."""
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
@@ -48,7 +48,7 @@ class LinkProbe:
         self._measuring: asyncio.Task[None] | None = None
 
     def open(self, host: str) -> None:
-        """Listen on this address, in the place of another one. Raises OSError."""
+        """Listen on this address instead of an earlier one. Raise OSError if it is taken."""
         if host != self._host or self._listener is None:
             self._close_listener()
             self._host, self._listener = host, Listener(host, self._identity, self._echo)
@@ -59,12 +59,12 @@ class LinkProbe:
         self._close_listener()
 
     def report(self, links: list[wire.MeasuredLink] | None = None) -> wire.LinkReport:
-        """Where this node's echo door is, how the machine does, and what was measured."""
+        """Return the port of this node's echo server, the machine's condition and the measured links."""
         port = self._listener.port if self._listener else 0
         return wire.LinkReport(port, links or [], read_condition(self._host))
 
     def begin(self, order: wire.MeasureLinks, send: Send) -> None:
-        """Measure in the background, in the place of an older order; `send` gets the report."""
+        """Measure in the background, in place of an older order. `send` takes the report."""
         if self._measuring:
             self._measuring.cancel()
         self._measuring = asyncio.create_task(self._measure(order, send), name="link measurements")
@@ -86,13 +86,13 @@ class LinkProbe:
             self._listener = None
 
     def _echo(self, link: Link) -> None:
-        """One measurement by another node. The link's own timeout ends a silent one. Raises LinkError."""
+        """Echo the pings of another node's measurement. The link's timeout ends a silent one. Raise LinkError."""
         if link.peer.role != "node":
-            raise PeerRejected("links are measured by this cluster's nodes")
+            raise PeerRejected("only this cluster's nodes may measure links")
         began_s = time.monotonic()
         for _ in range(_ECHOES_MAX):
             if time.monotonic() - began_s > _ECHO_LINKS_MAX_S:
-                raise PeerRejected("a measurement takes less time")
+                raise PeerRejected("the measurement took too long")
             message = link.receive(BURST_BYTES).message
             if not isinstance(message, wire.Tick):
                 raise FrameInvalid(f"{type(message).__name__} is no ping")
@@ -100,14 +100,14 @@ class LinkProbe:
 
 
 def measure_link(address: wire.Address, identity: Identity) -> LinkFigures:
-    """Delay, jitter and rate from here to that echo door. Blocks for a moment. Raises LinkError."""
+    """Return delay, jitter and rate from here to that echo server. Block for a moment. Raise LinkError."""
     connection = _dial(address, identity)
     link = Link(connection, identity.admit(connection), f"{address.host}:{address.port}")
     try:
-        _ping(link)  # The first one also pays for what both ends do only once.
+        _ping(link)  # The first ping also pays for what both ends do only once.
         trips_s = [_ping(link) for _ in range(PINGS)]
         burst = bytes(BURST_BYTES)
-        _ping(link, burst)  # Opens TCP's window; only the next one is as fast as the link.
+        _ping(link, burst)  # This opens TCP's window; only the next burst is as fast as the link.
         burst_s = _ping(link, burst)
     finally:
         link.close()
@@ -115,7 +115,7 @@ def measure_link(address: wire.Address, identity: Identity) -> LinkFigures:
     trip_s = quarters[1]
     return LinkFigures(
         delay_s=trip_s / 2,
-        # Half of the spread between the quarters: one trip that waited for a core is no property of the link.
+        # Half of the spread between the quartiles: one trip that waited for a core is no property of the link.
         jitter_s=(quarters[2] - quarters[0]) / 4,
         bytes_per_s=BURST_BYTES / max(burst_s - trip_s, 1e-5),
         mtu_bytes=_mtu_bytes(connection),
@@ -143,7 +143,7 @@ def _dial(address: wire.Address, identity: Identity) -> ssl.SSLSocket:
         raise LinkLost(f"cannot reach {where}: {error}") from None
     try:
         if identity.admit(connection).node_id != address.node_id:
-            raise PeerRejected(f"{where} is not the machine it should be")
+            raise PeerRejected(f"{where} is not the expected machine")
     except PeerRejected:
         connection.close()
         raise
@@ -151,7 +151,7 @@ def _dial(address: wire.Address, identity: Identity) -> ssl.SSLSocket:
 
 
 def _mtu_bytes(connection: ssl.SSLSocket) -> int:
-    """What the path takes in one packet, as far as the system knows by now; 1500 where it does not tell."""
+    """Return the largest packet of the path in bytes, as far as the system knows it; 1500 if it does not tell."""
     with contextlib.suppress(OSError):
         if sys.platform == "linux" and connection.family == socket.AF_INET:
             return connection.getsockopt(socket.IPPROTO_IP, _LINUX_IP_MTU)

@@ -1,4 +1,4 @@
-"""Nodes on this very machine: started with the gateway, started again when they end, stopped with it."""
+"""Nodes on this machine: started with the gateway, started again when they end, stopped with it."""
 
 import asyncio
 import contextlib
@@ -22,17 +22,17 @@ from cluster.trust.identity import Identity
 log = structlog.get_logger(__name__)
 
 STOP_TIMEOUT_S = 10.0
-# How long a node that has ended waits for its next start, by how often it has ended in a row.
+# The pause before an ended node starts again, by how often it has ended in a row.
 PAUSES_S = (0.5, 2.0, 5.0, 15.0, 60.0)
-# A node that has run for so long was well: how often it ended before that no longer counts.
+# A node that has run for this long was healthy: earlier ends no longer count.
 SETTLED_S = 300.0
-# What a node says of its end: a reason, not a log.
+# The limit for a node's reason for ending, which is not a log.
 _LAST_WORDS_BYTES = 500
 
 
 @dataclass(slots=True)
 class _LocalNode:
-    """`ends` counts how often its process has ended in a row."""
+    """One node process. `ends` counts how often it has ended in a row."""
 
     options: NodeOptions
     process: asyncio.subprocess.Process
@@ -52,7 +52,7 @@ class LocalNodes:
         self._keepers: list[asyncio.Task[None]] = []
 
     async def start(self, controller: Target, tokens: list[str]) -> None:
-        """One token a node; a node that has joined before does not use its token."""
+        """Start the nodes, one for each token. A node that has joined before does not use its token."""
         for number, token in enumerate(tokens, start=1):
             options = NodeOptions(
                 name=f"node-{number}",
@@ -67,7 +67,7 @@ class LocalNodes:
             self._nodes.append(_LocalNode(options, await _launch(options)))
 
     def keep_running(self, new_token: Callable[[], str], absences: Absences) -> None:
-        """From now until `stop`, start every node again that ends, after a pause.
+        """Start every node again that ends, after a pause, from now until `stop`.
 
         `new_token` makes a join token for a node that ended before it had joined.
         """
@@ -111,17 +111,17 @@ async def _keep(node: _LocalNode, new_token: Callable[[], str], absences: Absenc
 
 
 async def _pause(node: _LocalNode, reason: str, absences: Absences) -> None:
-    """Say why a node does not run, and wait until it is to be started again."""
+    """Record why a node does not run, and wait until its next start."""
     pause_s = PAUSES_S[min(node.ends, len(PAUSES_S) - 1)]
     node.ends += 1
     times = f", {node.ends} times in a row" if node.ends > 1 else ""
     log.warning("local node ended", node=node.options.name, reason=reason, again_in_s=pause_s, times=node.ends)
-    absences.note(node.options.name, f"ended ({reason}){times}; it is started again after {pause_s:g} s")
+    absences.note(node.options.name, f"ended ({reason}){times}; it restarts in {pause_s:g} s")
     await asyncio.sleep(pause_s)
 
 
 async def _end_of(process: asyncio.subprocess.Process) -> str | None:
-    """Why the process has ended, once it has; None for a machine that was removed from the cluster."""
+    """Wait for the end of the process and return its reason, or None if the cluster removed the machine."""
     assert process.stdout
     said = await process.stdout.read(_LAST_WORDS_BYTES)
     status = await process.wait()
@@ -133,9 +133,9 @@ async def _end_of(process: asyncio.subprocess.Process) -> str | None:
 
 
 def _with_token(options: NodeOptions, new_token: Callable[[], str]) -> NodeOptions:
-    """What a node needs to come back: a token only where no certificate speaks for it.
+    """Return the options with a fresh token if the node has no valid certificate, otherwise without a token.
 
-    Raises PeerRejected, OSError. With a token a machine that was removed would join again.
+    With a token a removed machine would join again. Raise PeerRejected or OSError.
     """
     identity = Identity(Path(options.folder) / "identity")
     is_known = identity.exists and not renewal.has_ended(identity)
@@ -143,7 +143,7 @@ def _with_token(options: NodeOptions, new_token: Callable[[], str]) -> NodeOptio
 
 
 async def _launch(options: NodeOptions) -> asyncio.subprocess.Process:
-    # In a session of its own, so that a terminal's Ctrl-C reaches the gateway alone, which drains first.
+    # Start a new session, so that a terminal's Ctrl-C reaches only the gateway, which drains first.
     process = await asyncio.create_subprocess_exec(
         *command_of("cluster.nodes.node_process"),
         stdin=asyncio.subprocess.PIPE,

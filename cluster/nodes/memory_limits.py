@@ -1,17 +1,17 @@
-"""How much memory this process may have at most: the container's or the service's limit, where there is one."""
+"""The most memory that this process may use: the limit of its container or service, if there is one."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 _ROOT = Path("/sys/fs/cgroup")
 _MEMBERSHIP = Path("/proc/self/cgroup")
-# Version 1 says "no limit" with a number near 2**63, version 2 with the word "max".
+# Version 1 marks "no limit" with a number near 2**63, version 2 with the word "max".
 _UNLIMITED = 2**60
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimit:
-    """A control group's limit, and what its processes hold that the kernel cannot take back."""
+    """A control group's limit, and the memory that its processes hold and the kernel cannot take back."""
 
     limit_bytes: int
     held_bytes: int
@@ -22,16 +22,20 @@ class MemoryLimit:
 
 
 def memory_limit(root: Path = _ROOT, membership: Path = _MEMBERSHIP) -> MemoryLimit | None:
-    """The limit that leaves the least, of this process's control group and those around it; None without any.
+    """Return the limit that leaves the least memory, or None without any.
 
-    Linux alone has control groups. Memory that only caches files comes free when it is needed and does not count.
+    It checks this process's control group and those around it. Only Linux has control groups. Memory that only
+    caches files does not count, since it is freed on demand.
     """
     limits = [limit for folder in _groups(root, membership) if (limit := _limit(folder))]
     return min(limits, key=lambda limit: limit.free_bytes, default=None)
 
 
 def _groups(root: Path, membership: Path) -> list[Path]:
-    """The folders of our control groups, innermost first; in a container its own group often is the root."""
+    """Return the folders of our control groups, innermost first.
+
+    In a container, its own group often is the root.
+    """
     folders = []
     for line in _read(membership).splitlines():
         number, _, rest = line.partition(":")
@@ -56,7 +60,7 @@ def _limit(folder: Path) -> MemoryLimit | None:
 
 
 def _cached_bytes(folder: Path) -> int:
-    """Cached files, which are not held."""
+    """Return the memory of cached files in bytes, which does not count as held."""
     counted = dict(line.split(" ", 1) for line in _read(folder / "memory.stat").splitlines() if " " in line)
     prefix = "total_" if "total_inactive_file" in counted else ""
     fields = (counted.get(f"{prefix}{kind}_file", "0") for kind in ("active", "inactive"))

@@ -1,4 +1,4 @@
-"""The agent on each machine: join, hold on to the controller, pass its orders on to the crew, report."""
+"""The agent on each machine: it joins, stays connected to the controller, runs its orders and reports."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 WELCOME_TIMEOUT_S = 10.0
 RENEWAL_TIMEOUT_S = 30.0
-# How often the controller hears how the machine does: battery, radio, heat.
+# The interval of reports on the machine's condition: battery, radio, heat.
 CONDITION_EVERY_S = 15.0
 PAUSES_S = (0.5, 1.0, 2.0, 5.0)
 
@@ -53,7 +53,7 @@ class Agent:
         self._renewed: asyncio.Future[None] | None = None
 
     async def run(self) -> None:
-        """Until cancelled. Raises ClusterError; PeerRejected when this machine is not let in."""
+        """Run until cancelled. Raise ClusterError; raise PeerRejected if this machine is not admitted."""
         await self._become_known()
         try:
             await self._stay_connected()
@@ -63,17 +63,17 @@ class Agent:
             await self._crew.stop()
 
     async def _become_known(self) -> None:
-        """Join, unless a certificate speaks for this machine already. Raises PeerRejected, LinkLost."""
+        """Join, unless this machine already has a valid certificate. Raise PeerRejected or LinkLost."""
         identity = self._identity
         if identity.exists and not renewal.has_ended(identity):
             return
         if not self._options.token:
-            why = "its certificate has ended" if identity.exists else "it has not joined a cluster yet"
+            why = "its certificate has expired" if identity.exists else "it has not joined a cluster yet"
             raise PeerRejected(f"this machine needs a join token (--token, `millrace token create`): {why}")
         await self._join()
 
     async def _join(self) -> None:
-        """Raises PeerRejected, LinkLost."""
+        """Join with the token. Raise PeerRejected or LinkLost."""
         identity, token = self._identity, self._options.token
         pinned, _ = read_token(token)
         await self._whereabouts.reach(
@@ -93,7 +93,7 @@ class Agent:
                 channel = await self._whereabouts.reach(pinned, self._dial_controller)
                 await self._serve_controller(channel, welcomed)
             except (LinkLost, FrameInvalid, OSError) as error:
-                # Whoever talks nonsense will not talk sense in half a second.
+                # A peer that sends invalid frames will not recover in half a second.
                 patience = len(PAUSES_S) if isinstance(error, FrameInvalid) else failures
                 pause_s = PAUSES_S[min(patience, len(PAUSES_S) - 1)]
                 failures += 1
@@ -101,7 +101,7 @@ class Agent:
                 await asyncio.sleep(pause_s)
 
     async def _settle(self, host: str) -> None:
-        """Everything here listens on the address that this machine reaches the controller from."""
+        """Make everything listen on the address from which this machine reaches the controller."""
         await self._crew.start(host)
         if host != self._host:
             self._host = host
@@ -111,17 +111,17 @@ class Agent:
 
     async def _dial_controller(self, target: Target) -> Channel:
         if renewal.has_ended(self._identity):
-            raise PeerRejected("this machine's certificate has ended: join again with a new token")
+            raise PeerRejected("this machine's certificate has expired. Join again with a new token.")
         channel = await dial(target.host, target.port, self._identity.client_context())
         if channel.peer is None or channel.peer.role != "gateway":
             await channel.close()
-            raise WrongPeer(f"{channel.address} is no controller of this cluster")
+            raise WrongPeer(f"{channel.address} is not a controller of this cluster")
         channel.payload_bytes_max = PART_BYTES
         channel.message_bytes_max = wire.ORDER_BYTES_MAX
         return channel
 
     async def _serve_controller(self, channel: Channel, welcomed: Callable[[], None]) -> None:
-        """One connection from hello to its loss. Raises LinkLost, PeerRejected, ClusterError."""
+        """Serve one connection from hello to its loss. Raise LinkLost, PeerRejected or ClusterError."""
         tasks: list[asyncio.Task[None]] = []
         try:
             await self._settle(channel.writer.get_extra_info("sockname")[0])
@@ -140,7 +140,7 @@ class Agent:
             if isinstance(welcome, wire.Refused):
                 if welcome.removed and self._options.token:
                     await self._join()
-                    raise LinkLost("this machine was removed, and has joined anew")
+                    raise LinkLost("this machine was removed and has joined again")
                 raise _refusal(welcome)
             if not isinstance(welcome, wire.Welcome):
                 raise FrameInvalid("expected a welcome from the controller")
@@ -188,33 +188,36 @@ class Agent:
                 await self._crew.obey(message)
 
     def _keep_certificate(self, certificate_pem: str) -> None:
-        """Raises PeerRejected."""
+        """Store a renewed certificate. Raise PeerRejected if it is not valid for this machine."""
         try:
             renewal.keep(self._identity, certificate_pem)
-        except OSError as error:  # A full disk, say: it is asked for again.
+        except OSError as error:  # On a full disk, for example: the agent asks for it again.
             log.error("certificate not kept", reason=str(error))
             return
         if self._renewed and not self._renewed.done():
             self._renewed.set_result(None)
 
     async def _renew(self) -> None:
-        """Raises TimeoutError when the controller does not answer."""
+        """Ask for a new certificate. Raise TimeoutError if the controller does not answer."""
         self._renewed = asyncio.get_running_loop().create_future()
         await self._report(wire.Renew(renewal.request_again(self._identity, self._options.name)))
         async with asyncio.timeout(RENEWAL_TIMEOUT_S):
             await self._renewed
 
     async def _keep_out(self, message: wire.Removed) -> None:
-        """Our processes look into the file for every new connection; those that stand end now."""
+        """Store the list of removed machines, which is read for every new connection. End open ones now."""
         try:
             self._identity.keep_removed(message.node_ids)
-        except OSError as error:  # The controller tells us again whenever we connect.
+        except OSError as error:  # The controller sends the list again on every connect.
             log.error("removed machines not written down", reason=str(error))
         self._file_door.cut(frozenset(message.node_ids))
         await self._crew.keep_out(message)
 
     async def _report(self, message: wire.Message) -> None:
-        """To the controller; without one the message is moot, since it will assign anew."""
+        """Send a message to the controller.
+
+        Without a connection drop it, since the controller will assign again.
+        """
         if self._channel:
             with contextlib.suppress(LinkLost):
                 await self._channel.send(message)

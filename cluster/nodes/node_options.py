@@ -1,19 +1,19 @@
-"""How to run a node: what its agent is told once, when it starts."""
+"""The options of a node: what its agent is told once, at its start."""
 
 from msgspec import Struct
 
 from cluster.trust.addresses import Target
 
-# The exit status of a node whose machine was removed from the cluster: it is not to be started again.
+# The exit status of a node whose machine was removed from the cluster. It must not be started again.
 REMOVED_STATUS = 3
 
 
 class NodeOptions(Struct, frozen=True, kw_only=True):
-    """`token` is needed once; afterwards the certificate in `folder` speaks for the node.
+    """The options of one node. `token` is needed once; afterwards the certificate in `folder` identifies the node.
 
-    Without a `controller` it is looked for where it was last and, with `discovery`, by mDNS. `share` is this
-    node's part of the machine's memory when several nodes run on one. `shares_files` says that the controller's
-    paths are valid here, so that nothing need be fetched.
+    Without a `controller` the node tries the last known address and, with `discovery`, mDNS. `share` is this
+    node's part of the machine's memory if several nodes run on one. `shares_files` says that the controller's
+    paths are valid here, so that no files need be fetched.
     """
 
     name: str

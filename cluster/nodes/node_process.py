@@ -1,7 +1,7 @@
-"""A node that another process owns: `python -m cluster.nodes.node_process`, its options as one JSON line on stdin.
+"""A node that another process owns: `python -m cluster.nodes.node_process`, with JSON options on stdin.
 
-It ends when its stdin closes, so that no node outlives the process that started it. The one thing that it writes
-to stdout is why it ended.
+The options are one line. The node ends when its stdin closes, so that it does not outlive the process that started
+it. It writes only one thing to stdout: why it ended.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 def main() -> int:
     options = msgspec.json.decode(sys.stdin.readline(), type=NodeOptions)
     configure_logs(options.log_style)
-    # Everything else that prints goes to the log.
+    # Send everything else that prints to the log.
     stdout = os.dup(1)
     os.dup2(2, 1)
     try:
@@ -55,7 +55,7 @@ async def _run(options: NodeOptions) -> None:
 
 def _watch_owner(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> None:
     sys.stdin.read()
-    with contextlib.suppress(RuntimeError):  # The loop is closed: we are ending anyway.
+    with contextlib.suppress(RuntimeError):  # The loop is closed: this process is ending anyway.
         loop.call_soon_threadsafe(stopped.set)
 
 

@@ -1,4 +1,4 @@
-"""How fast this machine computes, measured by the process that will: asked once and kept on disk."""
+"""The computing speed of this machine, measured by the process that will compute, once, and stored on disk."""
 
 import time
 from pathlib import Path
@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from cluster.compute.kernels import KernelReport, measure, read_bytes_per_s, self_test
 from cluster.machine import TEXT_CHARACTERS_MAX, Pace, Speed
 
-# A usual layer's shape: kernels are timed on it, and predictions are by the number of weights.
+# The shape of a common layer. Kernels are timed on it, and predictions scale with the number of weights.
 _HIDDEN, _INTERMEDIATE = 1024, 2816
 _KEPT_S = 7 * 24 * 3600.0
-# Calls in a layer of the fast path beside its matrices, as `_small_calls` has them.
+# Calls of small kernels in a layer of the fast path beside its matrices, in rounds of `_small_calls`.
 _LAYER_ROUNDS = 4
 _TRIES = 5
 
@@ -27,10 +27,10 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 def probe_pace(device: torch.device, threads: int, file: Path, *, is_shared: bool = False) -> Pace:
-    """The pace that was measured lately with the same program, or one measured now, in about a second.
+    """Return the recently measured pace of the same program, or measure it now, in about a second.
 
-    Where several nodes share this machine their measurements would be of each other: only the self-test is made
-    then, and speeds are assumed, the same for all of them.
+    If several nodes share this machine they would measure each other. Then only the self-test runs, and speeds are
+    assumed, the same for all of them.
     """
     name = torch.cuda.get_device_name() if device.type == "cuda" else device.type
     key = f"{torch.__version__} {name} {threads} {is_shared}"
@@ -55,7 +55,10 @@ def _speed(report: KernelReport) -> Speed:
 
 
 def _dispatch_s() -> float:
-    """What a layer costs before any arithmetic: calls of many small kernels, on the calling thread's clock."""
+    """Return a layer's cost before any arithmetic, in seconds.
+
+    It times many small kernel calls on the calling thread's clock.
+    """
     rows, weight = torch.randn(1, 64), torch.ones(64)
     _small_calls(rows, weight)
     tries = []
@@ -68,6 +71,7 @@ def _dispatch_s() -> float:
 
 
 def _small_calls(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Run a few small kernels on `rows` [1, 64] with `weight` [64]. Return a tensor [1, 1, 1, 64]."""
     normed = F.rms_norm(rows, (64,), weight)
     turned = normed.mul(2).add_(rows)
     return F.silu(turned).view(1, 1, 64).transpose(0, 1)
@@ -83,7 +87,7 @@ def _read(file: Path, key: str) -> Pace | None:
 
 
 def _keep(file: Path, kept: _Kept) -> None:
-    """Best effort: on a full disk it is measured again at the next start."""
+    """Store the measurement if possible. On a full disk the next start measures again."""
     try:
         partial = file.with_suffix(".partial")
         partial.write_bytes(msgspec.json.encode(kept))

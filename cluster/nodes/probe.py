@@ -1,4 +1,4 @@
-"""What a machine has to give: memory, cores, devices."""
+"""A machine's resources: memory, cores, devices."""
 
 import os
 import platform
@@ -10,14 +10,14 @@ from cluster.machine import Device, Machine, Pace
 from cluster.nodes.condition import read_condition
 from cluster.nodes.memory_limits import memory_limit
 
-# What the operating system and other programs need is not usable, however free it looks just now.
+# The share of memory that the operating system and other programs need, however free it looks now.
 _SYSTEM_SHARE = 0.10
 
 
 def usable_memory_bytes(share: float = 1.0) -> int:
-    """Memory a node may fill: what is free, less the system's reserve, times its share of the machine.
+    """Return the bytes that a node may fill: free memory less the system's reserve, times its share.
 
-    Where a container or service has a limit of its own, that limit is the machine.
+    If a container or service has its own limit, that limit counts as the machine's memory.
     """
     memory = psutil.virtual_memory()
     total_bytes, available_bytes = memory.total, memory.available
@@ -28,17 +28,17 @@ def usable_memory_bytes(share: float = 1.0) -> int:
 
 
 def total_memory_bytes() -> int:
-    """The machine's memory, or as much of it as this process may ever have."""
+    """Return the machine's memory in bytes, or the part that this process may ever have."""
     limit = memory_limit()
     total = int(psutil.virtual_memory().total)
     return min(total, limit.limit_bytes) if limit else total
 
 
 def compute_threads(nodes: int = 1) -> int:
-    """Threads for each of `nodes` stages: physical cores but one, shared out.
+    """Return the threads for each of `nodes` stages: all physical cores but one, divided evenly.
 
-    The one is for links, head and gateway: a thread that waits for a core holds all others of its kernel up,
-    which cost nine tenths of the speed where it was measured.
+    One core is left for links, head and gateway. A thread that waits for a core delays all other threads of its
+    kernel, which cost nine tenths of the speed when measured.
     """
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     physical = psutil.cpu_count(logical=False) or allowed
@@ -46,7 +46,7 @@ def compute_threads(nodes: int = 1) -> int:
 
 
 def own_address(*, ipv6: bool = False) -> str | None:
-    """The address that this machine reaches others from, None without a network; nothing is sent to find out."""
+    """Return the address from which this machine reaches others, or None without a network. Send nothing."""
     family, elsewhere = (socket.AF_INET6, "2001:db8::1") if ipv6 else (socket.AF_INET, "192.0.2.1")
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -59,9 +59,9 @@ def own_address(*, ipv6: bool = False) -> str | None:
 def probe_machine(
     device: Device | None = None, share: float = 1.0, *, pace: Pace | None = None, host: str = ""
 ) -> Machine:
-    """Look at this machine. `share` below 1 is for several nodes on one machine.
+    """Return a description of this machine. `share` below 1 is for several nodes on one machine.
 
-    `pace` is what its kernels were measured at, `host` the address that others reach it at.
+    `pace` is the measured speed of its kernels, `host` the address at which others reach it.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     usable = usable_memory_bytes(share)

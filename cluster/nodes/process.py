@@ -1,4 +1,4 @@
-"""What a node's child processes share: frames over the pipe to their agent, logs, and an end when it is gone."""
+"""The shared parts of a node's child processes: the frame pipe to the agent, logs, and an end without it."""
 
 import contextlib
 import io
@@ -18,7 +18,7 @@ _FAREWELL_S = 5.0
 
 
 class AgentPipe:
-    """Frames to and from the agent over stdin and stdout; whatever prints goes to stderr instead."""
+    """Frames to and from the agent over stdin and stdout. Anything that prints goes to stderr instead."""
 
     def __init__(self) -> None:
         self._incoming: BinaryIO = os.fdopen(os.dup(0), "rb")
@@ -27,7 +27,7 @@ class AgentPipe:
         self._sending = threading.Lock()
 
     def send(self, message: wire.Message) -> None:
-        """Does nothing when the agent is gone: `listen` then ends this process anyway."""
+        """Send a message. Do nothing if the agent is gone: `listen` then ends this process anyway."""
         with self._sending, contextlib.suppress(OSError, ValueError):
             self._outgoing.write(wire.encode(message))
             self._outgoing.flush()
@@ -59,7 +59,7 @@ class AgentPipe:
                     self.send(wire.Tick(vitals()))
                 else:
                     deliver(message)
-        # A computation that hangs must not keep a process alive that nobody owns any more; `stop` may hang, too.
+        # A hanging computation must not keep an orphaned process alive. `stop` may hang, too.
         timer = threading.Timer(_FAREWELL_S, os._exit, (1,))
         timer.daemon = True
         timer.start()
@@ -83,7 +83,7 @@ def prepare(role: str, node_name: str, log_style: str) -> AgentPipe:
 
 
 class _LogSink(io.TextIOBase):
-    """stderr, as long as somebody takes it: whoever logs must not fail because a reader is gone or a disk full.
+    """stderr as long as it can be written: logging must not fail because a reader is gone or a disk is full.
 
     stderr flushes each line by itself.
     """
@@ -100,7 +100,10 @@ class _LogSink(io.TextIOBase):
 
 
 def _abandon_stderr() -> None:
-    """Nobody will read it again: neither others' lines nor the interpreter's last flush are to fail for that."""
+    """Redirect stderr to the null device after its reader has gone.
+
+    Neither other writers nor the interpreter's last flush may fail because of it.
+    """
     with contextlib.suppress(OSError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stderr.fileno())
@@ -108,12 +111,12 @@ def _abandon_stderr() -> None:
 
 
 def log_sink() -> TextIO:
-    """Where log lines go."""
+    """Return the stream for log lines."""
     return cast("TextIO", _LogSink())
 
 
 def configure_logs(style: str) -> None:
-    """Structured logs on stderr; `style` is "json:LEVEL" for lines of JSON or "console:LEVEL" for people."""
+    """Set up structured logs on stderr. `style` is "json:LEVEL" for JSON lines or "console:LEVEL" for people."""
     form, _, level = style.partition(":")
     renderer = structlog.dev.ConsoleRenderer() if form == "console" else structlog.processors.JSONRenderer()
     structlog.configure(

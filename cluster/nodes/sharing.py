@@ -1,4 +1,4 @@
-"""A node's own small door: other nodes of the cluster fetch model files there, and nothing else."""
+"""A node's file server: other nodes of the cluster fetch model files there, and nothing else."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from cluster.trust.identity import Identity, NodeId
 
 log = structlog.get_logger(__name__)
 
-# Its own stages come first; who finds it busy asks the next.
+# This node's own stages come first; a node that is refused asks the next one.
 SERVED_MAX = 4
 IDLE_TIMEOUT_S = 30.0
 _QUESTION_BYTES_MAX = 2**10
@@ -22,7 +22,10 @@ _QUESTION_BYTES_MAX = 2**10
 
 @dataclass(slots=True)
 class FileDoor:
-    """Serves what lies whole in `models`: all of it is part of models that this cluster's controller deployed."""
+    """Serves the complete files in `models`.
+
+    All of them belong to models that this cluster's controller deployed.
+    """
 
     models: Path
     identity: Identity
@@ -30,7 +33,7 @@ class FileDoor:
     _served: set[NodeId] = field(default_factory=set)
 
     async def open(self, host: str) -> int:
-        """Listen on this address, in the place of another one; returns the port. Raises OSError."""
+        """Listen on this address instead of an earlier one. Return the port. Raise OSError if it is taken."""
         await self.close()
         self._door = Door("files", self.identity, self._serve)
         return await self._door.open(host, 0)
@@ -46,12 +49,12 @@ class FileDoor:
             self._door.cut(node_ids)
 
     async def _serve(self, channel: Channel) -> None:
-        """One node at a time until it hangs up. Raises LinkError."""
+        """Serve one node until it hangs up. Raise LinkError if it is refused or lost."""
         peer = channel.peer
         if peer is None or peer.role != "node":
-            raise PeerRejected("model files are for this cluster's nodes")
+            raise PeerRejected("only this cluster's nodes may fetch model files")
         if peer.node_id in self._served or len(self._served) >= SERVED_MAX:
-            raise PeerRejected(f"this node serves {len(self._served)} others just now")
+            raise PeerRejected(f"this node already serves {len(self._served)} others")
         channel.message_bytes_max = _QUESTION_BYTES_MAX
         self._served.add(peer.node_id)
         try:
@@ -75,4 +78,4 @@ class FileDoor:
                     )
                     await channel.send(wire.Part(sha256, offset, total_bytes), content)
                 case _:
-                    raise PeerRejected(f"{type(message).__name__} is no question about files")
+                    raise PeerRejected(f"{type(message).__name__} is not a request for files")

@@ -1,4 +1,4 @@
-"""From whom a node should fetch model files: a pure function of who has some and how far away they are."""
+"""The choice of nodes to fetch model files from: a pure function of who has files and how far away they are."""
 
 import ipaddress
 from collections.abc import Callable, Sequence
@@ -8,34 +8,34 @@ from cluster.trust.identity import NodeId
 
 SOURCES_MAX = 8
 
-# Until a link has been measured: what is usual on one machine, in one network, and beyond it.
+# Assumed delays until a link has been measured: on one machine, in one network, and beyond it.
 _SAME_MACHINE_S = 0.00005
 _SAME_NETWORK_S = 0.0005
 _ELSEWHERE_S = 0.02
 _NEAR_S = 0.002
-# Households and offices number their networks so; a larger one only counts as farther than it is.
+# The usual network sizes of homes and offices. Machines of a larger network only count as farther away.
 _PREFIX_BITS = {4: 24, 6: 64}
 
 Measured = Callable[[NodeId, NodeId], float | None]
-"""Seconds from one node to another, None where nobody has measured them."""
+"""Seconds from one node to another, or None if unmeasured."""
 
 
 def nearest(
     asker: wire.Address, holders: Sequence[wire.Address], controller_host: str, measured: Measured
 ) -> list[wire.Address]:
-    """Those who may have files, the nearest first, but nobody much farther away than the controller.
+    """Return the nodes that may have files, nearest first, without those much farther than the controller.
 
-    It has everything and comes last in any case; where somebody is as near, he is to spare it the work.
+    The controller has everything and always comes last. A node as near as the controller should spare it the work.
     """
     controller_s = assumed_s(asker.host, controller_host)
     delays = [(_delay_s(asker, holder, measured), holder) for holder in holders if holder.node_id != asker.node_id]
-    # A measurement is never as round as an assumption: whoever is in one network with the asker is near enough.
+    # A measurement is never as round as an assumption: a node in the asker's network is near enough.
     near = [pair for pair in delays if pair[0] <= max(controller_s, _NEAR_S)]
     return [holder for _, holder in sorted(near, key=lambda pair: (pair[0], pair[1].node_id))[:SOURCES_MAX]]
 
 
 def assumed_s(one: str, other: str) -> float:
-    """Seconds from one address to another, by their looks."""
+    """Return the assumed seconds from one address to another, judged by the addresses alone."""
     if one == other:
         return _SAME_MACHINE_S
     try:

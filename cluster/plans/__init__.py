@@ -1,1 +1,1 @@
-"""Which machine holds what, and why: pure functions of machines, links and model."""
+"""The choice of which machine holds which layers, with reasons: pure functions of machines, links and model."""

@@ -16,7 +16,7 @@ from cluster.trust.identity import NodeId
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What `plan_stages` was asked for."""
+    """The arguments of `plan_stages`."""
 
     name: str
     card: ModelCard
@@ -26,7 +26,7 @@ class Task:
     streams: int
     slots: int
     context_tokens: int
-    """The longest context that the ring must have room for; `context_wished` was asked for."""
+    """The longest context in tokens that the ring must have room for; `context_wished` is the requested one."""
     context_wished: int
     stages_min: int
     pin: Pin | None
@@ -56,13 +56,13 @@ class Candidates:
         return max(0, self.members[at].machine.memory_usable_bytes)
 
     def rooms(self, kv_tokens: int, *, careful: bool = False) -> tuple[tuple[int, int, int, int], ...]:
-        """Layers that fit on each machine, by role."""
+        """Return the number of layers that fit on each machine, by role."""
         return tuple(
             needs.rooms(self.usable_bytes(at), kv_tokens, careful=careful) for at, needs in enumerate(self._needs)
         )
 
     def fleet(self, rooms: tuple[tuple[int, int, int, int], ...], in_flight: int, *, stages_min: int) -> Fleet:
-        """For `in_flight` steps at once, 0 for one stream's time alone."""
+        """Return the numbers for `in_flight` steps at once; 0 counts only one stream's time."""
         task, costs = self.task, self.costs
         step = Step(-(-task.streams // in_flight) if in_flight else 1)
         machines = [member.machine for member in self.members]
@@ -86,7 +86,7 @@ class Candidates:
 
 
 def plain_wire(precision: Precision) -> WireFormat:
-    """Rows on links, not compressed."""
+    """Return the format of uncompressed rows on links."""
     if precision in ("fp32", "fp16"):
         return precision
     return "bf16"

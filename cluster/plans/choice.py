@@ -1,4 +1,4 @@
-"""The best ring for a task: how many stages, how many steps in flight, which machines, which boundaries."""
+"""The best ring for a task: its number of stages and steps in flight, its machines and its boundaries."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,20 +14,20 @@ from cluster.plans.forecast import Costs, RingForecast, in_flight_choices, links
 from cluster.plans.planned import Member
 from cluster.plans.ring_search import search_ring
 
-# A cut may cost so much more than the best one when it is more even: measurements are no more exact than that.
+# A more even cut may cost this share more than the best one: measurements are no more exact than that.
 _SLACK = 0.02
-# Callers keep their connection where the head stays; so much is that worth.
+# The extra cost that is acceptable to keep the head, and with it the callers' connections.
 _HEAD_SLACK = 0.05
 _ORDER_SLACK = 0.005
 _USUAL_IN_FLIGHT = 4
-# Stages that the search among many machines looks at, for each number of steps in flight.
+# The stages that the search among many machines visits, for each number of steps in flight.
 _WORK = 200_000
 _WORK_AGAIN = 40_000
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A ring of `candidates`, the fleet in whose numbers it was chosen, and who could not compute at all."""
+    """A ring of `candidates`, the fleet in whose numbers it was chosen, and the machines that cannot compute."""
 
     candidates: Candidates
     fleet: Fleet
@@ -52,9 +52,11 @@ class Choice:
 
     @property
     def seconds_per_token(self) -> float:
+        """The predicted time of a token, by the task's goal."""
         return _per_token(self.task, self.fleet, self.ring)
 
     def forecast(self, wire: WireFormat) -> RingForecast:
+        """Return the forecast of this ring with rows in this format."""
         members = self.ring_members
         return RingForecast(
             Costs(self.task.card, self.precision, wire),
@@ -65,7 +67,7 @@ class Choice:
 
 
 def choose_ring(candidates: Candidates, kv_tokens: int) -> Choice | None:
-    """The best ring with room for so many tokens' cache on every stage; None when the layers do not fit."""
+    """Return the best ring with room for this many cached tokens on every stage; None if the layers do not fit."""
     card = candidates.task.card
     if not candidates.members:
         return None
@@ -81,7 +83,7 @@ def choose_ring(candidates: Candidates, kv_tokens: int) -> Choice | None:
 
 
 def _fits(choice: Choice) -> bool:
-    """Whether real layers, not average ones, are within every machine's memory."""
+    """Tell whether real layers, not average ones, are within every machine's memory."""
     candidates = choice.candidates
     return all(
         candidates.needs(i).stage_bytes(begin, end, choice.kv_tokens) <= candidates.usable_bytes(i)
@@ -109,14 +111,17 @@ def _choose(candidates: Candidates, rooms: tuple[tuple[int, int, int, int], ...]
 
 
 def _fewer(stages: int) -> Sequence[int]:
-    """So many stages, then fewer where so many have no room: one by one among few, by halves among many."""
+    """Return numbers of stages to try, from `stages` down: one by one among few, by large steps among many."""
     if stages <= MACHINES_MAX:
         return range(max(1, stages), 0, -1)
     return [stages, stages * 7 // 8, stages // 2, stages // 4, 1]
 
 
 def _flights(task: Task) -> list[int]:
-    """Numbers of steps in flight to look at, middling ones first: each one's ring is a start for the next."""
+    """Return the numbers of steps in flight to try, middling ones first.
+
+    Each one's ring is a start for the next.
+    """
     if task.goal == "latency":
         return [0]
     return sorted(in_flight_choices(task.streams), key=lambda in_flight: abs(in_flight - _USUAL_IN_FLIGHT))
@@ -133,7 +138,7 @@ def _search(fleet: Fleet, start: Ring | None) -> Ring | None:
 
 
 def _alone(candidates: Candidates, rooms: tuple[tuple[int, int, int, int], ...], kv_tokens: int) -> Choice | None:
-    """The fastest machine that holds everything by itself."""
+    """Return the ring of the fastest machine that holds everything alone, or None."""
     task = candidates.task
     best: tuple[float, Fleet, Ring, int] | None = None
     for in_flight in _flights(task):
@@ -149,13 +154,13 @@ def _alone(candidates: Candidates, rooms: tuple[tuple[int, int, int, int], ...],
 
 
 def _in_usual_order(fleet: Fleet, ring: Ring) -> Ring:
-    """The same machines in the order they were given in, where that costs about as little: plans stay alike."""
+    """Return the same machines in their given order if that costs about as little, so that plans stay alike."""
     usual = best_cut(fleet, tuple(sorted(ring.order)))
     return usual if usual and usual.cost_s <= ring.cost_s * (1 + _ORDER_SLACK) else ring
 
 
 def _with_head(candidates: Candidates, fleet: Fleet, ring: Ring) -> Ring:
-    """The ring that begins where the head is already, when it costs about as little."""
+    """Return the ring that begins at the current head if it costs about as little."""
     at = next((i for i, m in enumerate(candidates.members) if m.node_id == candidates.task.head), None)
     if at is None or ring.order[0] == at or not ring.cost_s < inf:
         return ring

@@ -1,12 +1,11 @@
-"""The best cut of a model's layers over machines in a given order, and what a ring costs.
+"""The best cut of a model's layers over machines in a given order, and the cost of a ring.
 
-Costs are seconds for steps of one size (`Fleet`). With T the time of one step once round the ring and p the
-slowest stage's or link's, m steps in flight finish every max(T, m * p); for one stream alone T itself is what
-counts. The question "is there a cut that costs no more than J" is answered exactly by filling the fastest machines
-first, each up to its memory and to the pace J / m; halving the interval between two answers finds the best J.
-
-Layers count as equal here, each as large as the model's average one; `plans.plan` moves boundaries afterwards
-where they are not.
+Costs are seconds for steps of one size (`Fleet`). T is the time of one step once round the ring, and p the time of
+the slowest stage or link. m steps in flight finish every max(T, m * p); for one stream alone, T itself counts.
+Filling the fastest machines first, each up to its memory and to the pace J / m, answers exactly whether a cut
+costs at most J. Halving the interval between two answers finds the best J.
+Layers count as equal here, each as large as the model's average one; `plans.plan` later moves boundaries if they
+are not.
 """
 
 import itertools
@@ -14,36 +13,36 @@ from dataclasses import dataclass
 from math import inf
 
 MIDDLE, FIRST, LAST, ALONE = range(4)
-"""Roles by which a machine's room differs: who embeds and who computes logits holds those weights, too."""
+"""Roles by which a machine's room differs: the first and last stage also hold embedding and logits weights."""
 
 _HALVINGS = 48
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Machines and links as the search sees them, by number; every time is that of one step."""
+    """Machines and links as the search sees them, by number. Every time is that of one step, in seconds."""
 
     layers: int
     layer_s: tuple[float, ...]
     stage_s: tuple[float, ...]
     last_s: tuple[float, ...]
     rooms: tuple[tuple[int, int, int, int], ...]
-    """Layers that fit in memory, by role."""
+    """Number of layers that fit in memory, by role."""
     hop_s: tuple[tuple[float, ...], ...]
-    """From a machine to another until a step's rows are there."""
+    """Seconds until a step's rows have gone from one machine to another."""
     back_s: tuple[tuple[float, ...], ...]
-    """From the last machine to the head, which sits beside the first stage: tokens, no rows."""
+    """Seconds from the last machine to the head, which runs beside the first stage: tokens, no rows."""
     link_s: tuple[tuple[float, ...], ...]
-    """For how long a step's rows keep a link busy."""
+    """Seconds for which a step's rows keep a link busy."""
     head_s: float = 0.0
     in_flight: int = 0
-    """Steps under way at once; 0 when only one stream's time counts."""
+    """Number of steps under way at once; 0 if only one stream's time counts."""
     stages_min: int = 1
     stages_max: int = 2**31
     first: int | None = None
-    """The machine that has to be first, if any."""
+    """The machine that must be first, if any."""
     owners: frozenset[int] | None = None
-    """Machines that alone may hold the first `owned_first` and the last `owned_last` layers."""
+    """The only machines that may hold the first `owned_first` and the last `owned_last` layers."""
     owned_first: int = 0
     owned_last: int = 0
 
@@ -54,7 +53,7 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """Machines in order, how many layers each holds, and what the ring costs in seconds."""
+    """Machines in order, the number of layers on each, and the cost of the ring in seconds."""
 
     order: tuple[int, ...]
     counts: tuple[int, ...]
@@ -62,7 +61,7 @@ class Ring:
 
 
 def round_s(fleet: Fleet, order: tuple[int, ...]) -> float:
-    """One step's way round without the layers: stages' fixed parts, logits, hops and head."""
+    """Return one step's round trip without the layers, in seconds: fixed stage costs, logits, hops and head."""
     hops = fleet.back_s[order[-1]][order[0]] if len(order) > 1 else 0.0
     for sender, receiver in itertools.pairwise(order):
         hops += fleet.hop_s[sender][receiver]
@@ -70,19 +69,19 @@ def round_s(fleet: Fleet, order: tuple[int, ...]) -> float:
 
 
 def link_pace_s(fleet: Fleet, order: tuple[int, ...]) -> float:
-    """The busiest link's time per step."""
+    """Return the busiest link's time per step, in seconds."""
     return max((fleet.link_s[i][j] for i, j in itertools.pairwise(order)), default=0.0)
 
 
 def stage_seconds(fleet: Fleet, order: tuple[int, ...], counts: tuple[int, ...]) -> list[float]:
-    """Each stage's time per step."""
+    """Return each stage's time per step, in seconds."""
     seconds = [fleet.stage_s[i] + k * fleet.layer_s[i] for i, k in zip(order, counts, strict=True)]
     seconds[-1] += fleet.last_s[order[-1]]
     return seconds
 
 
 def cost_s(fleet: Fleet, order: tuple[int, ...], counts: tuple[int, ...]) -> float:
-    """What a ring costs: T for one stream, else max(T, m * p)."""
+    """Return a ring's cost in seconds: T for one stream, otherwise max(T, m * p)."""
     layers = sum(k * fleet.layer_s[i] for i, k in zip(order, counts, strict=True))
     around = round_s(fleet, order) + layers
     pace = max(*stage_seconds(fleet, order, counts), link_pace_s(fleet, order))
@@ -90,7 +89,7 @@ def cost_s(fleet: Fleet, order: tuple[int, ...], counts: tuple[int, ...]) -> flo
 
 
 def caps(fleet: Fleet, order: tuple[int, ...], pace_s: float = inf) -> list[int]:
-    """How many layers each stage may hold: within memory, and within `pace_s` for a step."""
+    """Return how many layers each stage may hold: within memory, and within `pace_s` for a step."""
     stages = len(order)
     roles = [ALONE] if stages == 1 else [FIRST, *([MIDDLE] * (stages - 2)), LAST]
     limits = [fleet.rooms[i][role] for i, role in zip(order, roles, strict=True)]
@@ -105,14 +104,17 @@ def caps(fleet: Fleet, order: tuple[int, ...], pace_s: float = inf) -> list[int]
 
 
 def fill(fleet: Fleet, order: tuple[int, ...], limits: list[int]) -> list[int] | None:
-    """Layers for each stage, at least one and at most its limit, in the least time; None when they do not fit."""
+    """Return the fastest distribution of layers over the stages, or None if they do not fit.
+
+    Each stage gets at least one layer and at most its limit.
+    """
     counts = [1] * len(order)
     left = fleet.layers - len(order)
     if left < 0 or min(limits) < 1 or not _is_owned(fleet, order):
         return None
     fastest = sorted(range(len(order)), key=lambda at: fleet.layer_s[order[at]])
     if fleet.owners is not None:
-        # Whoever may hold the ends must hold all of them before anybody is served by speed alone.
+        # The owners must hold all layers of the ends before speed alone decides.
         others = [at for at, i in enumerate(order) if i not in fleet.owners]
         if others:
             ends = ((range(others[0]), fleet.owned_first), (range(others[-1] + 1, len(order)), fleet.owned_last))
@@ -127,7 +129,7 @@ def fill(fleet: Fleet, order: tuple[int, ...], limits: list[int]) -> list[int] |
 
 
 def _serve(counts: list[int], limits: list[int], fastest: list[int], left: int) -> int:
-    """Hand out `left` more layers in this order; returns how many found no room."""
+    """Hand out `left` more layers in this order. Return how many found no room."""
     for at in fastest:
         if left <= 0:
             break
@@ -143,7 +145,7 @@ def _is_owned(fleet: Fleet, order: tuple[int, ...]) -> bool:
 
 
 def cut_within(fleet: Fleet, order: tuple[int, ...], limit_s: float, around_s: float) -> list[int] | None:
-    """A cut of this ring that costs at most `limit_s`, if there is one. `around_s` is its `round_s`."""
+    """Return a cut of this ring that costs at most `limit_s`, or None. `around_s` is its `round_s`."""
     pace_s = limit_s / fleet.in_flight if fleet.in_flight else inf
     counts = fill(fleet, order, caps(fleet, order, pace_s))
     if counts is None:
@@ -153,14 +155,14 @@ def cut_within(fleet: Fleet, order: tuple[int, ...], limit_s: float, around_s: f
 
 
 def best_cut(fleet: Fleet, order: tuple[int, ...], halvings: int = _HALVINGS) -> Ring | None:
-    """The cheapest cut of this ring, links included; None when the layers do not fit."""
+    """Return the cheapest cut of this ring, links included; None if the layers do not fit."""
     counts = fill(fleet, order, caps(fleet, order))
     if counts is None:
         return None
     around_s = round_s(fleet, order)
     low = around_s + sum(k * fleet.layer_s[i] for i, k in zip(order, counts, strict=True))
     high = max(low, fleet.in_flight * max(stage_seconds(fleet, order, tuple(counts))))
-    if high > low:  # Less than T it cannot cost: the fastest cut of all has just been found.
+    if high > low:  # The cost cannot be less than T: this is the fastest cut of all.
         if better := cut_within(fleet, order, low * (1 + 1e-12), around_s):
             counts, high = better, low
         for _ in range(halvings):
@@ -176,9 +178,9 @@ def best_cut(fleet: Fleet, order: tuple[int, ...], halvings: int = _HALVINGS) ->
 
 
 def even(fleet: Fleet, ring: Ring, slack: float) -> Ring:
-    """Of the cuts of this ring that cost at most `slack` more, the one whose slowest stage is fastest.
+    """Return the cut with the fastest slowest stage, among those of this ring that cost at most `slack` more.
 
-    Two plans that are as good as each other by their cost are not for what comes next: more streams.
+    Two plans of equal cost differ in what comes next: more streams.
     """
     limit_s = ring.cost_s * (1 + slack)
     around_s = round_s(fleet, ring.order)

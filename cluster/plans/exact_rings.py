@@ -1,8 +1,8 @@
 """The best ring out of a dozen machines, proven: dynamic programming over sets of machines.
 
-A ring's cost splits in two. Which machines take part and who is first and last decides how the layers are best
-cut (`plans.cuts`); their order only decides what the hops cost. Shortest paths over sets (Held and Karp, 1962)
-give the cheapest order for each set, first and last machine; a lower bound per set leaves few of them to cut.
+A ring's cost splits in two. The set of machines with its first and last decides how the layers are best cut
+(`plans.cuts`). Their order only decides what the hops cost. Shortest paths over sets (Held and Karp, 1962) give
+the cheapest order for each set, first and last machine. A lower bound per set leaves only few of them to cut.
 """
 
 from dataclasses import replace
@@ -13,16 +13,16 @@ from cluster.plans.cuts import LAST, MIDDLE, Fleet, Ring, best_cut, caps, fill, 
 from cluster.plans.ring_search import search_ring
 
 MACHINES_MAX = 12
-# Rings as good as the best one but for rounding are not better.
+# A ring that differs from the best one only by rounding is not better.
 _GAIN_MIN = 1e-9
 
 
 def exact_ring(fleet: Fleet, work: int = 4_000) -> Ring | None:
-    """The cheapest ring there is, None when the layers do not fit. For at most MACHINES_MAX machines, no owners.
+    """Return the cheapest ring, or None if the layers do not fit. Takes up to MACHINES_MAX machines, no owners.
 
     A busy link counts towards a ring's pace but depends on the order, which the split above leaves out. So the
-    search runs without it; a ring that is slowed by a link is then known to be beaten only by rings without any
-    link so busy, and the search goes on over those.
+    search runs without it. If a link then slows the best ring, only rings without such a busy link can beat it.
+    The search goes on over those.
     """
     assert fleet.size <= MACHINES_MAX
     assert fleet.owners is None
@@ -49,7 +49,7 @@ def _without_busy_links(fleet: Fleet, limit_s: float) -> Fleet:
 
 
 class _Sets:
-    """One pass over all sets of machines for a ring that costs less than `limit_s`, links' pace left out."""
+    """One pass over all sets of machines for a ring that costs less than `limit_s`, without the links' pace."""
 
     def __init__(self, fleet: Fleet, limit_s: float) -> None:
         self._fleet = replace(fleet, link_s=tuple((0.0,) * fleet.size for _ in range(fleet.size)))
@@ -70,7 +70,7 @@ class _Sets:
         return (self._order, self._limit_s) if self._order else None
 
     def _bound(self, mask: int) -> float:
-        """What every ring of this set costs at least, hops left out; inf for none within the limit."""
+        """Return the least cost in seconds that a ring of this set can have, without hops; inf if out of limit."""
         fleet, members = self._fleet, self._members[mask]
         if not max(2, fleet.stages_min) <= len(members) <= min(fleet.stages_max, fleet.layers):
             return inf
@@ -84,7 +84,7 @@ class _Sets:
         return fleet.head_s + fixed_s + layers_s
 
     def _from(self, root: int) -> None:
-        """Cheapest paths from `root` through every set to every last machine; rings that may be better are cut."""
+        """Find the cheapest paths from `root` through every set to every last machine. Cut the promising rings."""
         fleet, columns = self._fleet, self._columns
         home = 1 << root
         nowhere = [inf] * fleet.size
@@ -107,7 +107,7 @@ class _Sets:
                     self._consider(self._path(paths, mask, root, last))
 
     def _consider(self, order: tuple[int, ...]) -> None:
-        """Take this ring when it is better than what there is."""
+        """Take this ring if it is better than the best one so far."""
         fleet = self._fleet
         around_s = round_s(fleet, order)
         if around_s >= self._limit_s:
@@ -137,7 +137,7 @@ def _members(size: int) -> list[tuple[int, ...]]:
 
 
 def _cap(fleet: Fleet, i: int, pace_s: float) -> int:
-    """The most layers that this machine may hold in any role but alone."""
+    """Return the most layers that this machine may hold in any role but alone."""
     room = max(fleet.rooms[i][MIDDLE : LAST + 1])
     if pace_s == inf:
         return room

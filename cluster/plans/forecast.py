@@ -1,4 +1,4 @@
-"""What a ring will do, in seconds, before it is there: a step's time on each machine and on each link."""
+"""The expected times of a ring, in seconds, before it exists: a step's time on each machine and each link."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,34 +13,38 @@ from cluster.plans.network import Link, Network
 from cluster.plans.speeds import dispatch_s, memory_bytes_per_s, speed_of
 from cluster.trust.identity import NodeId
 
-# Receiving, unpacking, answering: what a stage spends on a step beside its layers, and the head on top of that.
+# The time that a stage spends on a step beside its layers (receiving, unpacking, answering), and the head on top.
 STAGE_STEP_S = 0.00025
 HEAD_STEP_S = 0.0003
-# A frame's header and message; the tokens that the last stage sends to the head.
+# The size of a frame's header and message, and of each token that the last stage sends to the head.
 _FRAME_BYTES = 250
 _TOKEN_BYTES = 40
-# Packing rows into int8 blocks and unpacking them, per value.
+# The time to pack rows into int8 blocks and unpack them, per value.
 _COMPRESS_S = 18e-9
-# Measured with the fast path's attention: the share of the memory's speed at which keys and values are read, each
-# sequence's own calls as a share of a layer's, and a prompt's attention as so many products of queries and keys.
+# Measured with the fast path's attention. First, the share of memory speed at which the KV cache is read. Second,
+# each sequence's own calls as a share of a layer's. Third, a prompt's attention as a number of products of queries
+# and keys.
 _KV_SHARE = 0.45
 _SEQUENCE_DISPATCH = 0.7
 _PREFILL_PASSES = 4
-# How far into its context a sequence is taken to be.
+# The assumed position of a sequence in its context.
 _TYPICAL_CONTEXT = 512
 _PROMPT_TOKENS = 512
 _WIRE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "int8": 1.0 + 4 / 128}
 
 
 class Prediction(Struct, frozen=True, kw_only=True):
-    """What a plan is expected to do. `stage_s` is each stage's time for a row, `assumed` what was not measured."""
+    """The expected speed of a plan.
+
+    `stage_s` is each stage's time for a row; `assumed` lists what was not measured.
+    """
 
     token_s: float
     tokens_per_s: float
     streams: int
     in_flight: int
     first_token_s: float
-    """After a prompt of 512 tokens."""
+    """Seconds to the first token after a prompt of 512 tokens."""
     stage_s: tuple[float, ...] = ()
     assumed: tuple[str, ...] = ()
 
@@ -49,7 +53,7 @@ class Prediction(Struct, frozen=True, kw_only=True):
 class Step:
     """A step of `rows` rows, each of another sequence, or with `is_prefill` all of one prompt.
 
-    `context` is how many tokens such a row sees on average.
+    `context` is how many tokens such a row attends to on average.
     """
 
     rows: int
@@ -67,7 +71,7 @@ class Costs:
     _shapes: list[tuple[float, float, int, int]] = field(default_factory=list, compare=False)
 
     def layer_s(self, machine: Machine, step: Step) -> float:
-        """The average layer's time for a step."""
+        """Return the average layer's time for a step, in seconds."""
         card, kind = self.card, machine.device.kind
         speed = speed_of(machine.pace, kind, self.precision)
         million = 1e6 * card.layers
@@ -80,44 +84,48 @@ class Costs:
         return dispatch_s(machine.pace) + seconds + self._attention_s(machine, step)
 
     def _attention_s(self, machine: Machine, step: Step) -> float:
-        """What the average layer's attention takes: reading keys and values, or for a prompt multiplying them."""
+        """Return the average layer's attention time in seconds.
+
+        It is the time of reading the KV cache, or for a prompt of multiplying queries and keys.
+        """
         card, kind = self.card, machine.device.kind
         context = min(step.context, card.context_tokens)
         if step.is_prefill:
             values = context * card.heads * card.head_dim
             speed = speed_of(machine.pace, kind, "fp32" if kind == "cpu" else "bf16")
             return _PREFILL_PASSES * values / 1e6 * speed.per_million(step.rows)
-        # CPUs widen half-width keys and values before they multiply.
+        # CPUs widen 16-bit keys and values before they multiply.
         kv_bytes = card.kv_bytes_per_token("fp32" if kind == "cpu" else "bf16")
         each_s = context * kv_bytes / (_KV_SHARE * memory_bytes_per_s(machine.pace, kind))
         return step.rows * (_SEQUENCE_DISPATCH * dispatch_s(machine.pace) + each_s)
 
     def _matrices(self) -> list[tuple[float, float, int, int]]:
-        """By layer: values that every row meets, one expert's values, experts, and how many a row meets."""
+        """Return, by layer shape: values for every row, values of one expert, experts, experts for each row."""
         if not self._shapes:
             self._shapes.extend(_shapes(self.card))
         return self._shapes
 
     def logits_s(self, machine: Machine, step: Step) -> float:
-        """What the last stage adds; of a prompt only the last row is asked for its token."""
+        """Return what the last stage adds, in seconds. A prompt computes logits only for its last row."""
         rows = 1 if step.is_prefill else step.rows
         speed = speed_of(machine.pace, machine.device.kind, self.precision)
         return self.card.vocabulary * self.card.hidden / 1e6 * speed.per_million(rows)
 
     def row_bytes(self) -> float:
+        """Return the bytes of one row on a link."""
         return self.card.hidden * _WIRE_BYTES[self.wire]
 
     def link_busy_s(self, link: Link, step: Step) -> float:
-        """For how long a step's rows keep a link busy."""
+        """Return for how many seconds a step's rows keep a link busy."""
         return (_FRAME_BYTES + step.rows * self.row_bytes()) / link.bytes_per_s
 
     def hop_s(self, link: Link, step: Step) -> float:
-        """From one stage to the next."""
+        """Return the time from one stage to the next, in seconds."""
         packing_s = step.rows * self.card.hidden * _COMPRESS_S if self.wire == "int8" else 0.0
         return link.delay_s + link.jitter_s / 2 + self.link_busy_s(link, step) + packing_s
 
     def back_s(self, link: Link, step: Step) -> float:
-        """From the last stage to the head: token ids."""
+        """Return the time from the last stage to the head, in seconds: only token ids."""
         rows = 1 if step.is_prefill else step.rows
         return link.delay_s + link.jitter_s / 2 + (_FRAME_BYTES + rows * _TOKEN_BYTES) / link.bytes_per_s
 
@@ -136,7 +144,7 @@ def _shapes(card: ModelCard) -> list[tuple[float, float, int, int]]:
 
 
 def in_flight_choices(streams: int) -> list[int]:
-    """Numbers of micro-batches worth looking at for so many streams."""
+    """Return the numbers of micro-batches worth trying for this many streams."""
     choices = [m for m in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64) if m <= streams]
     return [m for at, m in enumerate(choices) if at == 0 or -(-streams // m) < -(-streams // choices[at - 1])]
 
@@ -149,9 +157,10 @@ class RingForecast:
     machines: Sequence[Machine]
     counts: Sequence[int]
     links: Sequence[Link]
-    """Between neighbours, the last one back to the head; none for a single stage."""
+    """Links between neighbours, the last one back to the head; none for a single stage."""
 
     def stage_s(self, step: Step) -> list[float]:
+        """Return each stage's time for a step, in seconds."""
         seconds = [
             STAGE_STEP_S + count * self.costs.layer_s(machine, step)
             for machine, count in zip(self.machines, self.counts, strict=True)
@@ -160,6 +169,7 @@ class RingForecast:
         return seconds
 
     def hops_s(self, step: Step) -> float:
+        """Return the time of all hops of a step, in seconds."""
         if not self.links:
             return 0.0
         return sum(self.costs.hop_s(link, step) for link in self.links[:-1]) + self.costs.back_s(
@@ -167,17 +177,18 @@ class RingForecast:
         )
 
     def around_s(self, step: Step) -> float:
+        """Return the time of a step once round the ring, in seconds."""
         return HEAD_STEP_S + sum(self.stage_s(step)) + self.hops_s(step)
 
     def pace_s(self, step: Step) -> float:
-        """The slowest stage's or link's time."""
+        """Return the slowest stage's or link's time, in seconds."""
         busy = [self.costs.link_busy_s(link, step) for link in self.links[:-1]]
         return max([*self.stage_s(step), *busy])
 
     def predict(
         self, streams: int, assumed: tuple[str, ...] = (), *, context: int = _TYPICAL_CONTEXT
     ) -> Prediction:
-        """What `streams` sequences, each so far into its context, can expect."""
+        """Return what `streams` sequences can expect, each `context` tokens into its context."""
         one = Step(1, context=context)
         best = (0.0, 1)
         for in_flight in in_flight_choices(streams):
@@ -198,7 +209,7 @@ class RingForecast:
 
 
 def links_of(network: Network, ring: Sequence[NodeId]) -> list[Link]:
-    """Links between neighbours in the ring, the one back to the head last; none for one machine."""
+    """Return the links between neighbours in the ring, the one back to the head last; none for one machine."""
     if len(ring) < 2:
         return []
     return [network.link(a, b) for a, b in zip(ring, [*ring[1:], ring[0]], strict=True)]

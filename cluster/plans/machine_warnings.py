@@ -1,4 +1,4 @@
-"""What is wrong with a machine or its links before anything fails, each with its remedy."""
+"""Problems of a machine or its links that show before anything fails, each with its remedy."""
 
 from collections.abc import Iterator, Sequence
 from typing import Literal
@@ -10,7 +10,7 @@ from cluster.plans.network import Link
 
 _SKEW_MAX_S = 5.0
 _MTU_MIN = 1400
-# Beyond that a hop's time is the jitter's.
+# Beyond this, jitter dominates a hop's time.
 _JITTER_SHARE = 0.5
 _JITTER_MIN_S = 0.002
 _MEMORY_SHARE_MIN = 0.1
@@ -19,6 +19,8 @@ Cause = Literal["battery", "wifi", "jitter", "heat", "clock", "mtu", "memory", "
 
 
 class MachineWarning(Struct, frozen=True):
+    """A problem of a machine, and what to do about it."""
+
     cause: Cause
     what: str
     remedy: str
@@ -27,7 +29,7 @@ class MachineWarning(Struct, frozen=True):
 def machine_warnings(
     machine: Machine, links: Sequence[Link] = (), *, clock_skew_s: float = 0.0
 ) -> tuple[MachineWarning, ...]:
-    """Warnings about one machine; `links` are those from it."""
+    """Return the warnings about one machine; `links` are those from it, `clock_skew_s` is in seconds."""
     measured = [link for link in links if link.is_measured]
     return (*_of_condition(machine, clock_skew_s), *_of_links(machine, measured), *_of_capacity(machine))
 
@@ -40,7 +42,9 @@ def _of_condition(machine: Machine, clock_skew_s: float) -> Iterator[MachineWarn
         yield MachineWarning("wifi", "it is reached over Wi-Fi, whose delays vary", "connect it by cable")
     if condition.is_throttled:
         yield MachineWarning(
-            "heat", "a sensor is at its limit, so it computes slower", "let it cool: fans, dust, place"
+            "heat",
+            "a sensor is at its limit, so it computes slower",
+            "let it cool: check fans, dust and placement",
         )
     if abs(clock_skew_s) > _SKEW_MAX_S:
         way = "ahead of" if clock_skew_s > 0 else "behind"
@@ -51,12 +55,12 @@ def _of_condition(machine: Machine, clock_skew_s: float) -> Iterator[MachineWarn
 def _of_links(machine: Machine, links: Sequence[Link]) -> Iterator[MachineWarning]:
     small = min((link.mtu_bytes for link in links), default=_MTU_MIN)
     if small < _MTU_MIN:
-        what = f"a link takes packets of {small} bytes only"
+        what = f"a link only takes packets of up to {small} bytes"
         yield MachineWarning("mtu", what, "look for a VPN or tunnel in the path, or raise its MTU")
     shaky = max((link.jitter_s for link in links if _is_shaky(link)), default=0.0)
     if shaky and not machine.condition.on_wifi:
         what = f"a link's delay varies by {shaky * 1000:.1f} ms"
-        yield MachineWarning("jitter", what, "use a cable, or look for what else fills the link")
+        yield MachineWarning("jitter", what, "use a cable, or find out what else uses the link")
 
 
 def _of_capacity(machine: Machine) -> Iterator[MachineWarning]:

@@ -1,4 +1,4 @@
-"""What memory a stage needs: weights, keys and values, rows kept for whoever comes after it, room to work."""
+"""The memory that a stage needs: weights, KV cache, rows kept for a later neighbour, activations."""
 
 from dataclasses import dataclass
 
@@ -10,9 +10,9 @@ from cluster.plans.cuts import ALONE, FIRST, LAST, MIDDLE
 BLOCK_TOKENS = 64
 # Rows of a step that live at once: residual, normed, fused projections, attention and the allocator's slack.
 _WORKSPACE_VECTORS = 8
-# Without a ring that serves many at once long contexts would ask for memory that nobody uses.
+# Unless a ring serves many at once, long contexts would ask for memory that is never used.
 _WISHED_TOKENS = 2048
-# Nobody is well served by less, however little memory there is.
+# A shorter context is of little use, however little memory there is.
 CONTEXT_TOKENS_MIN = 2048
 
 
@@ -22,34 +22,36 @@ class Needs:
 
     layer_bytes: tuple[int, ...]
     kv_bytes: tuple[int, ...]
-    """Keys and values of one token, by layer."""
+    """KV cache of one token in bytes, by layer."""
     row_bytes: int
-    """One token's row as a stage keeps it after sending it, to send it again to whoever replaces the next."""
+    """One token's row that a stage keeps after sending it, to send it again to a replaced next stage."""
     embedding_bytes: int
     head_bytes: int
     workspace_bytes: int
 
     def weight_bytes(self, first_layer: int, end_layer: int) -> int:
+        """Return the bytes of the weights of these layers, with the model's ends if they are included."""
         layers = len(self.layer_bytes)
         first, last = first_layer == 0, end_layer == layers
         return sum(self.layer_bytes[first_layer:end_layer]) + self._ends_bytes(first=first, last=last)
 
     def token_bytes(self, first_layer: int, end_layer: int) -> int:
-        """What one token in the cache takes on this stage; the last stage sends no rows on."""
+        """Return the bytes that one cached token takes on this stage. The last stage sends no rows on."""
         row_bytes = self.row_bytes if end_layer < len(self.layer_bytes) else 0
         return sum(self.kv_bytes[first_layer:end_layer]) + row_bytes
 
     def stage_bytes(self, first_layer: int, end_layer: int, kv_tokens: int) -> int:
+        """Return the bytes of a stage of these layers with a cache of `kv_tokens` tokens."""
         tokens_bytes = kv_tokens * self.token_bytes(first_layer, end_layer)
         return self.weight_bytes(first_layer, end_layer) + self.workspace_bytes + tokens_bytes
 
     def kv_tokens(self, usable_bytes: int, first_layer: int, end_layer: int) -> int:
-        """How many tokens' cache fits beside the weights of these layers."""
+        """Return how many tokens' cache fits beside the weights of these layers."""
         free_bytes = usable_bytes - self.weight_bytes(first_layer, end_layer) - self.workspace_bytes
         return free_bytes // self.token_bytes(first_layer, end_layer)
 
     def rooms(self, usable_bytes: int, kv_tokens: int, *, careful: bool = False) -> tuple[int, int, int, int]:
-        """How many layers fit, by role in the ring; with `careful` all count as large as the largest."""
+        """Return how many layers fit, by role in the ring. With `careful`, all count as large as the largest."""
         layers = len(self.layer_bytes)
         if careful:
             layer_bytes, kv_bytes = max(self.layer_bytes), max(self.kv_bytes)
@@ -74,13 +76,13 @@ class Needs:
 def read_needs(
     card: ModelCard, precision: Precision, slots: int, kind: str, context_tokens: int | None = None
 ) -> Needs:
-    """The needs of a model's stages on a device of this kind, `slots` sequences at once.
+    """Return the needs of a model's stages on a device of this kind, with `slots` sequences at once.
 
     `context_tokens` is the longest context that is served, the model's own by default.
     """
     context_tokens = context_tokens or card.context_tokens
     value_bytes = BYTES_PER_VALUE[precision]
-    # What is not quantized is kept at half the width on GPUs.
+    # GPUs keep values that are not quantized at half the width.
     share = 2 if kind != "cpu" and precision in QUANTIZED else 1
     rows = CHUNK_TOKENS + slots
     width = max(card.intermediate, card.experts.intermediate if card.experts else 0)
@@ -100,18 +102,18 @@ def read_needs(
 
 
 def context_room(context_tokens: int) -> int:
-    """Tokens of cache that one full context takes: whole blocks."""
+    """Return the tokens of cache that one full context takes: whole blocks."""
     return -(-context_tokens // BLOCK_TOKENS) * BLOCK_TOKENS
 
 
 def kv_wishes(context_tokens: int, streams: int) -> list[int]:
-    """Tokens of cache to ask for, from what so many streams would like down to one full context."""
+    """Return the cache sizes in tokens to try, from the wish of this many streams down to one full context."""
     least = context_room(context_tokens)
     return halves(max(least, streams * min(least, _WISHED_TOKENS)), least)
 
 
 def halves(most: int, least: int) -> list[int]:
-    """`most`, half of it, and so on down to `least`, which is the last one."""
+    """Return `most`, half of it, and so on down to `least`, which is the last one."""
     wishes = [most]
     while wishes[-1] > least:
         wishes.append(max(least, wishes[-1] // 2))

@@ -1,4 +1,4 @@
-"""What lies between machines: how long a byte takes from one to another, and how many a second."""
+"""The links between machines: the delay of a byte, and the bytes per second."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,11 +18,11 @@ class Link(Struct, frozen=True, kw_only=True):
     is_measured: bool = True
 
     def seconds(self, size_bytes: float) -> float:
-        """From the first byte's departure to the last one's arrival."""
+        """Return the seconds from the first byte's departure to the last one's arrival."""
         return self.delay_s + size_bytes / self.bytes_per_s
 
 
-# Gigabit Ethernet at home; plans say of which links they had to assume it.
+# Gigabit Ethernet at home. Plans say for which links they had to assume it.
 ASSUMED = Link(delay_s=0.00015, bytes_per_s=110e6, is_measured=False)
 _DELAY_MAX_S = 10.0
 _RATE_MIN = 1e3
@@ -31,16 +31,17 @@ _RATE_MAX = 1e12
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Links by (from, to). Where only the way back was measured it stands for both."""
+    """Links by (from, to). If only the way back was measured, it stands for both."""
 
     links: Mapping[tuple[NodeId, NodeId], Link] = field(default_factory=dict)
 
     def link(self, sender: NodeId, receiver: NodeId) -> Link:
+        """Return the link between two machines: measured, measured the other way round, or assumed."""
         return self.links.get((sender, receiver)) or self.links.get((receiver, sender)) or ASSUMED
 
 
 def is_plausible(link: Link) -> bool:
-    """Whether a peer's report can be planned with; NaN is not."""
+    """Tell whether a peer's report can be used for plans; NaN cannot."""
     return (
         0 <= link.delay_s <= _DELAY_MAX_S
         and 0 <= link.jitter_s <= _DELAY_MAX_S

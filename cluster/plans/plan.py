@@ -1,4 +1,4 @@
-"""Which machine holds which layers, and why: a pure function of machines, links and model card."""
+"""The choice of which machine holds which layers, and why: a pure function of machines, links and model card."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -34,9 +34,9 @@ __all__ = [
 _ON_CPUS: tuple[Precision, ...] = ("fp32", "bf16", "int8", "int4")
 _ON_GPUS: tuple[Precision, ...] = ("bf16", "int8", "int4")
 _NOWHERE = Network()
-# Down to that a shorter context comes before a narrower precision.
+# Shrink the context to this before lowering precision.
 _CONTEXT_TOKENS_FINE = 4096
-# Below that nobody is told to go.
+# Never suggest a context below this.
 _CONTEXT_TOKENS_ODD = 256
 
 
@@ -55,17 +55,17 @@ def plan_stages(
     pin: Pin | None = None,
     head: NodeId | None = None,
 ) -> Plan:
-    """Choose machines, their order and their layers for the least predicted time, every machine within its memory.
+    """Return the plan with the least predicted time: machines, their order and layers, each within its memory.
 
-    A model that fits on one machine stays on one, unless `stages_min` asks for more stages; where fewer machines
-    have room it is fewer. `streams` is how many sequences the ring is made for when the goal is throughput. With
-    `head` that machine stays first where this costs little. Without `precision` the widest that fits is pinned:
-    fp32 where only CPUs take part, bf16 otherwise, then int8, then int4; but on CPUs bf16 is not taken where int8
-    is faster. Machines that cannot compute in the pinned precision are not placed.
-
-    Without `context_tokens` the model's own context is served; where memory is too small for that, halves of it
-    down to 4096 tokens come before a narrower precision, and down to 2048 where there is none. Raises
-    ModelDoesNotFit.
+    A model that fits on one machine stays on one, unless `stages_min` asks for more stages. If fewer machines have
+    room, there are fewer stages. `streams` is the number of sequences that the ring is made for if the goal is
+    throughput. With `head` that machine stays first if this costs little.
+    Without `precision` the widest that fits is pinned: fp32 if only CPUs take part, otherwise bf16, then int8,
+    then int4. On CPUs int8 replaces bf16 if it is faster. Machines that cannot compute in the pinned precision are
+    not placed.
+    Without `context_tokens` the model's own context is served. If memory is too small for it, the context is
+    halved down to 4096 tokens before precision is lowered. At the lowest precision it is halved down to 2048.
+    Raise ModelDoesNotFit.
     """
     wished = min(context_tokens or card.context_tokens, card.context_tokens)
     task = Task(
@@ -100,7 +100,7 @@ def plan_stages(
 
 
 def _faster(chosen: Choice, task: Task, precision: Precision, context_min: int) -> Choice:
-    """The other precision where every machine has measured its kernels and the ring is faster with them."""
+    """Return the other precision's choice if it is faster and every machine has measured its kernels."""
     if not all(is_measured(member.machine.pace, precision) for member in chosen.ring_members):
         return chosen
     try:
@@ -111,7 +111,7 @@ def _faster(chosen: Choice, task: Task, precision: Precision, context_min: int) 
 
 
 def _fitting(task: Task, precision: Precision, context_min: int) -> Choice:
-    """The best ring, with as long contexts and as much room for sequences as there is. Raises ModelDoesNotFit."""
+    """Return the best ring, with the longest contexts and the most cache possible. Raise ModelDoesNotFit."""
     refused = [(member, why_not(member.machine.pace, precision)) for member in task.members]
     able = [member for member, reason in refused if not reason]
     for context_tokens in halves(task.context_wished, context_min):
@@ -123,7 +123,7 @@ def _fitting(task: Task, precision: Precision, context_min: int) -> Choice:
 
 
 def _too_large(candidates: Candidates) -> ModelDoesNotFit:
-    """By how much it does not fit, and what would."""
+    """Return the error that says how much memory is missing, and what would help."""
     task, card, precision = candidates.task, candidates.task.card, candidates.precision
     kv_tokens = context_room(task.context_tokens)
     rooms = [max(room) for room in candidates.rooms(kv_tokens)]
@@ -133,7 +133,8 @@ def _too_large(candidates: Candidates) -> ModelDoesNotFit:
     ends_bytes = card.total_bytes(precision) - sum(card.layer_bytes(precision, i) for i in range(card.layers))
     needed_bytes = max(usable_bytes + missing * layer_bytes, card.layers * layer_bytes + ends_bytes)
     remedies = [
-        f"add a machine with {(needed_bytes - usable_bytes) / 2**30:.2f} GiB to give or free as much memory"
+        f"add a machine with {(needed_bytes - usable_bytes) / 2**30:.2f} "
+        "GiB of usable memory or free as much memory"
     ]
     if shorter := _shorter_context(task, precision, usable_bytes):
         remedies.append(f"set cluster.context_tokens to {shorter} instead of {task.context_tokens}")
@@ -146,7 +147,7 @@ def _too_large(candidates: Candidates) -> ModelDoesNotFit:
         remedies.append("choose a smaller model")
     if task.pin:
         remedies.append(
-            f"let others than the {len(task.pin.owners)} owners' machines hold the first or last layers"
+            f"let machines other than the {len(task.pin.owners)} owners' hold the first or last layers"
         )
     unable = len(task.members) - len(candidates.members)
     if unable:
@@ -155,7 +156,7 @@ def _too_large(candidates: Candidates) -> ModelDoesNotFit:
 
 
 def _shorter_context(task: Task, precision: Precision, usable_bytes: int) -> int | None:
-    """The longest context, by halves, that would fit as far as one can tell without cutting layers."""
+    """Return the longest context, by halves, that would probably fit; layers are not cut to find out."""
     card = task.card
     token_bytes = sum(card.kv_bytes_per_token(precision, layer) for layer in range(card.layers))
     contexts = halves(task.context_tokens, min(task.context_tokens, _CONTEXT_TOKENS_ODD))[1:]
@@ -164,7 +165,7 @@ def _shorter_context(task: Task, precision: Precision, usable_bytes: int) -> int
 
 
 def _plan(choice: Choice) -> Plan:
-    """A ring as stages, with standbys, prediction and reasons."""
+    """Return a ring as stages, with standbys, prediction and reasons."""
     task, candidates = choice.task, choice.candidates
     context_tokens = task.context_tokens
     wire = _wire(choice)
@@ -211,9 +212,9 @@ def _plan(choice: Choice) -> Plan:
 
 
 def _wire(choice: Choice) -> WireFormat:
-    """Rows in int8 blocks where a measured link would otherwise be what the stages wait for.
+    """Return int8 blocks as the row format if stages would otherwise wait for a measured link.
 
-    Packing costs time on both ends, so it must save more than it costs; fp32 was pinned for its exactness.
+    Packing costs time on both ends, so it must save more than it costs. fp32 was pinned for its exactness.
     """
     plain = choice.forecast(plain_wire(choice.precision))
     if choice.precision == "fp32":
@@ -228,7 +229,7 @@ def _wire(choice: Choice) -> WireFormat:
 
 
 def _assumed(task: Task, choice: Choice) -> tuple[str, ...]:
-    """What the prediction rests on without anybody having measured it."""
+    """Return the unmeasured facts that the prediction relies on."""
     members = choice.ring_members
     slow = [m.name for m in members if not is_measured(m.machine.pace, choice.precision)]
     assumed = [f"the speed of {name} in {choice.precision}" for name in slow]

@@ -1,32 +1,32 @@
-"""Two plans side by side: whether the new one is worth a new ring, and what it would change, in words."""
+"""A comparison of two plans: whether the new one justifies a new ring, and what it would change, in words."""
 
 from collections.abc import Set as AbstractSet
 
 from cluster.plans.planned import Plan, PlannedStage
 from cluster.trust.identity import NodeId
 
-# Below that a new ring costs more than it gains: measurements vary by half as much.
+# Below this share a new ring costs more than it gains: measurements vary by half as much.
 _GAIN_MIN = 0.15
 _KV_GAIN_MIN = 1.0
 
 
 def is_worth(now: Plan, new: Plan) -> bool:
-    """Whether `new` should replace `now`, which serves."""
+    """Tell whether `new` should replace `now`, which serves."""
     return why_worth(now, new) is not None
 
 
 def why_worth(now: Plan, new: Plan) -> str | None:
-    """Why `new` should replace `now`, which serves; None if it should not.
+    """Return why `new` should replace `now`, which serves; None if it should not.
 
-    Always when a machine of its ring is not there any more, when there is room for longer contexts now, or when
-    the operator wants something else: another precision, another number of sequences, more stages. Otherwise only
-    for a predicted gain of more than 15 %, or for more than twice the room for sequences at no loss.
+    It always should if a machine of the ring no longer takes part, or if there is room for longer contexts now. It
+    also should if the operator's wishes change: precision, number of sequences, goal, more stages. Otherwise it
+    needs a predicted gain of more than 15 %, or more than twice the room for sequences at no loss.
     """
     lost = set(now.ring) - set(new.considered)
     wanted = (new.precision, new.slots, new.goal) != (now.precision, now.slots, now.goal)
     is_longer = new.context_tokens > now.context_tokens
     if lost:
-        return "a machine of the ring takes no part any more"
+        return "a machine of the ring no longer takes part"
     if wanted:
         return "the precision, the number of sequences or the goal changes"
     if is_longer:
@@ -43,7 +43,7 @@ def why_worth(now: Plan, new: Plan) -> str | None:
 
 
 def gain_of(now: Plan, new: Plan) -> float:
-    """How much faster the new plan is predicted to be by its goal, as a share; 0 where there is no prediction."""
+    """Return the predicted speed gain of the new plan by its goal, as a share; 0 without a prediction."""
     if now.predicted is None or new.predicted is None:
         return 0.0
     if new.goal == "latency":
@@ -52,16 +52,16 @@ def gain_of(now: Plan, new: Plan) -> float:
 
 
 def explain_change(old: Plan, new: Plan, left_out: AbstractSet[NodeId] = frozenset()) -> tuple[str, ...]:
-    """Before and after, machine by machine, for whoever looks before it happens.
+    """Return the change in words, machine by machine, for admins who look before it happens.
 
-    Machines `left_out` are there, and were not to be planned with.
+    Machines `left_out` are there, but the new plan must not use them.
     """
     lines = []
     before = {stage.member.node_id: stage for stage in old.stages}
     after = {stage.member.node_id: stage for stage in new.stages}
     for node_id, was in before.items():
-        fate = _fate(was, after[node_id]) if node_id in after else _exit(node_id, new, left_out)
-        lines.append(f"{was.member.name}: {_layers(was)} {fate}")
+        fate = _fate(was, after[node_id]) if node_id in after else _exit(was, new, left_out)
+        lines.append(f"{was.member.name}: {fate}")
     for node_id, stage in after.items():
         if node_id not in before:
             lines.append(f"{stage.member.name}: new in the ring with {_layers(stage)}")
@@ -84,18 +84,19 @@ def explain_change(old: Plan, new: Plan, left_out: AbstractSet[NodeId] = frozens
 def _verdict(old: Plan, new: Plan) -> str:
     why, gain = why_worth(old, new), gain_of(old, new)
     if why is None:
-        return "not worth a new ring: less than 15 % gained"
-    return f"a new ring is made: {why}" + (f", at {-100 * gain:.0f} % less speed" if round(gain, 2) < 0 else "")
+        return "not recommended: the gain is less than 15 %"
+    return f"replaces the ring: {why}" + (f", at {-100 * gain:.0f} % less speed" if round(gain, 2) < 0 else "")
 
 
-def _exit(node_id: NodeId, new: Plan, left_out: AbstractSet[NodeId]) -> str:
+def _exit(was: PlannedStage, new: Plan, left_out: AbstractSet[NodeId]) -> str:
+    node_id = was.member.node_id
     if node_id in left_out:
-        return "become none, it is left out"
-    return "become none, it is " + ("out of the ring" if node_id in new.considered else "gone")
+        return f"removed (had {_layers(was)})"
+    return ("out of the ring" if node_id in new.considered else "gone") + f" (had {_layers(was)})"
 
 
 def _fate(was: PlannedStage, will: PlannedStage) -> str:
-    return "stay as they are" if will.spec == was.spec else f"become {_layers(will)}"
+    return f"{_layers(was)}, unchanged" if will.spec == was.spec else f"{_layers(was)} become {_layers(will)}"
 
 
 def _layers(stage: PlannedStage) -> str:

@@ -1,4 +1,4 @@
-"""A plan's reasons in words: why this cut, what it gains, who is left out and with which two figures."""
+"""A plan's reasons in words: its cut, its gain, and the machines left out, each with two figures."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from cluster.plans.planned import PlannedStage
 
 
 def stage_reason(choice: Choice, index: int) -> str:
-    """Why this machine holds these layers."""
+    """Return why this machine holds these layers."""
     fleet, ring, candidates = choice.fleet, choice.ring, choice.candidates
     i, count, stages = ring.order[index], ring.counts[index], len(ring.order)
     end = choice.ends[index]
@@ -33,7 +33,7 @@ def plan_reasons(
     predicted: Prediction,
     kv_tokens: int,
 ) -> tuple[str, ...]:
-    """The plan as a whole, then everybody who is not in the ring."""
+    """Return the reasons for the plan as a whole, then one for each machine that is not in the ring."""
     task, precision = choice.task, choice.precision
     weights_mib = task.card.total_bytes(precision) / 2**20
     reasons = [
@@ -47,7 +47,7 @@ def plan_reasons(
     if predicted.assumed:
         reasons.append(f"not measured yet, so assumed: {', '.join(predicted.assumed)}")
     if stages[0].spec.wire == "int8":
-        reasons.append("rows travel in int8 blocks: a link would hold the stages up otherwise")
+        reasons.append("rows travel in int8 blocks, because the stages would otherwise wait for a link")
     reasons += [*_gain(choice), *_whole(choice), *_left_out(choice), *(standby.reason for standby in standbys)]
     return tuple(reasons)
 
@@ -56,12 +56,12 @@ def _context(choice: Choice) -> str:
     task = choice.task
     limited = f"contexts of up to {task.context_tokens} of the model's {task.card.context_tokens} tokens"
     if task.context_tokens == task.context_wished:
-        return f"{limited}, as cluster.context_tokens says"
-    return f"{limited}: with longer ones it would not fit in {choice.precision}"
+        return f"{limited}, as set in cluster.context_tokens"
+    return f"{limited}: longer ones would not fit in {choice.precision}"
 
 
 def _gain(choice: Choice) -> list[str]:
-    """How much faster than layers in proportion to memory this cut is."""
+    """Return how much faster this cut is than layers in proportion to memory."""
     ring, fleet = choice.ring, choice.fleet
     limits = caps(fleet, ring.order)
     if len(ring.order) == 1:
@@ -76,7 +76,7 @@ def _gain(choice: Choice) -> list[str]:
 
 
 def proportional(layers: int, weights: Sequence[int], limits: Sequence[int]) -> tuple[int, ...]:
-    """Largest-remainder shares of `layers` by weight, at least one and at most `limits[i]` each."""
+    """Return shares of `layers` by weight (largest remainder), each at least one and at most `limits[i]`."""
     shares = [1] * len(weights)
     total = sum(weights) or 1
     for _ in range(layers - len(weights)):
@@ -90,7 +90,7 @@ def proportional(layers: int, weights: Sequence[int], limits: Sequence[int]) -> 
 
 
 def _whole(choice: Choice) -> list[str]:
-    """Where one machine holds everything, what a split would do."""
+    """Return why a model on one machine is not split."""
     if not choice.is_alone or choice.fleet.size == 1:
         return []
     name = choice.ring_members[0].name
@@ -111,21 +111,21 @@ def _why_out(choice: Choice, i: int) -> str:
     usable_mib = choice.candidates.usable_bytes(i) / 2**20
     if max(fleet.rooms[i]) < 1 or (not choice.is_alone and max(fleet.rooms[i][:ALONE]) < 1):
         needed = choice.candidates.needs(i).stage_bytes(0, 1, choice.kv_tokens) / 2**20
-        return f"{usable_mib:.0f} MiB usable, has no room for a layer, which takes about {needed:.0f} MiB"
+        return f"{usable_mib:.0f} MiB usable, no room for a layer, which takes about {needed:.0f} MiB"
     if choice.is_alone:
         return f"{choice.ring_members[0].name} holds the whole model"
     if len(ring.order) >= fleet.layers:
-        return f"{usable_mib:.0f} MiB usable, is one more than the model's {fleet.layers} layers"
+        return f"{usable_mib:.0f} MiB usable, but the model has only {fleet.layers} layers"
     with_it = _with(fleet, ring, i)
     if with_it is None:
-        return f"{usable_mib:.0f} MiB usable, has no room for a layer where it would have to stand"
+        return f"{usable_mib:.0f} MiB usable, no room for a layer at its place in the ring"
     return f"the ring would be slower, {_speed(choice, with_it)} with it and {_speed(choice, ring)} without"
 
 
 def _with(fleet: Fleet, ring: Ring, i: int) -> Ring | None:
-    """The best ring with this machine somewhere in it, the others' order unchanged."""
+    """Return the best ring with this machine somewhere in it, the others' order unchanged."""
     places = range(1 if fleet.first is not None else 0, len(ring.order) + 1)
-    if fleet.size > 32:  # Among many, not every place is looked at.
+    if fleet.size > 32:  # Among many machines, try only the middle place.
         places = range(max(1, len(ring.order) // 2), max(1, len(ring.order) // 2) + 1)
     orders = ((*ring.order[:at], i, *ring.order[at:]) for at in places)
     rings = [found for order in orders if (found := best_cut(fleet, order, 20))]

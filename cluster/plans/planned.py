@@ -1,4 +1,4 @@
-"""A plan as data: who takes part, which stage holds what, and what is expected of it."""
+"""A plan as data: the machines that take part, the layers of each stage, and the expected speed."""
 
 import re
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ class Member(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Whose machines alone may see more than activations: embedding, first and last layers stay with them."""
+    """The only machines that may see more than activations: embedding, first and last layers stay with them."""
 
     owners: frozenset[NodeId]
     first_layers: int = 1
@@ -36,22 +36,24 @@ class Pin:
 
 
 class PlannedStage(Struct, frozen=True):
+    """A stage on its machine, with its weights in bytes and the reason in words."""
+
     member: Member
     spec: StageSpec
     weight_bytes: int
     reason: str
 
     def naming(self, names: Mapping[NodeId, str]) -> "PlannedStage":
-        """The same with its machine called so."""
+        """Return the same stage with its machine renamed."""
         name = names.get(self.member.node_id, self.member.name)
         return self if name == self.member.name else replace(self, member=replace(self.member, name=name))
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """Stages in ring order, the KV cache they share, and in words why it is so.
+    """Stages in ring order, the KV cache they share, and the reasons in words.
 
-    `standbys` hold copies of stages on machines outside of the ring. `considered` are all machines that the plan
-    was made from, `stages_min` the stages that it was asked for at least.
+    `standbys` hold copies of stages on machines outside the ring. `considered` are all machines that the plan was
+    made from, `stages_min` the requested minimum of stages.
     """
 
     stages: tuple[PlannedStage, ...]
@@ -67,11 +69,14 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     @property
     def cut(self) -> tuple[tuple[NodeId, int], ...]:
-        """Who holds the layers up to which one: where two plans agree in this, a new ring would gain nothing."""
+        """Return which machine holds the layers up to which one.
+
+        Plans with the same cut gain nothing by a new ring.
+        """
         return tuple((stage.member.node_id, stage.spec.end_layer) for stage in self.stages)
 
     def naming(self, names: Mapping[NodeId, str]) -> "Plan":
-        """The same with its machines called so, in its sentences too."""
+        """Return the same plan with its machines renamed, in its sentences too."""
         planned = (*self.stages, *self.standbys)
         called = {stage.member.name: names.get(stage.member.node_id, stage.member.name) for stage in planned}
         if all(before == now for before, now in called.items()):
@@ -97,7 +102,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     @property
     def context_tokens(self) -> int:
-        """The longest prompt with its answer that the ring has room for."""
+        """Return the longest context (prompt plus answer) that the ring has room for, in tokens."""
         return self.stages[0].spec.context_tokens
 
     @property

@@ -1,4 +1,4 @@
-"""Which machines outside of the ring hold which stage as well, so that losing one costs no loading."""
+"""The standbys: machines outside the ring that also hold a stage, so that losing one costs no loading."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from cluster.plans.planned import Member, Pin, Plan, PlannedStage
 from cluster.plans.speeds import why_not
 from cluster.trust.identity import NodeId
 
-# What one machine keeps on its shelf.
+# The most copies that one machine keeps on its shelf.
 STANDBYS_MAX = 8
 COPIES_MAX = 2
 
@@ -16,10 +16,11 @@ COPIES_MAX = 2
 def place_standbys(
     candidates: Candidates, stages: Sequence[PlannedStage], pin: Pin | None
 ) -> tuple[PlannedStage, ...]:
-    """Copies of stages on machines that are in no ring, up to COPIES_MAX of each as their memory allows.
+    """Return copies of stages for machines outside the ring, up to COPIES_MAX of each as memory allows.
 
-    Every stage gets a copy before one gets a second; the largest come first, since they take longest to load anew.
-    A machine serves one stage at a time: it needs the weights of all its copies, but room to work for one only.
+    Every stage gets a copy before one gets a second. The largest come first, since they take longest to load
+    again. A machine serves one stage at a time: it needs the weights of all its copies, but working memory for
+    only one.
     """
     ring = {stage.member.node_id for stage in stages}
     spares = [i for i, member in enumerate(candidates.members) if member.node_id not in ring]
@@ -39,7 +40,7 @@ def place_standbys(
 def _copy(stage: PlannedStage, member: Member) -> PlannedStage:
     reason = (
         f"{member.name} holds a copy of stage {stage.spec.index} of {stage.member.name}, "
-        f"{stage.weight_bytes / 2**20:.0f} MiB: it takes over when that machine is lost"
+        f"{stage.weight_bytes / 2**20:.0f} MiB: it takes over if that machine is lost"
     )
     return PlannedStage(member, stage.spec, stage.weight_bytes, reason)
 
@@ -60,7 +61,7 @@ def _may_hold(
 
 
 def _is_for_strangers(stages: Sequence[PlannedStage], index: int, pin: Pin) -> bool:
-    """Whether a stage holds neither an end of the model nor any of the owners' layers."""
+    """Tell whether a stage holds neither an end of the model nor any of the owners' layers."""
     spec = stages[index].spec
     last_open = stages[-1].spec.end_layer - pin.last_layers
     return (
@@ -69,7 +70,7 @@ def _is_for_strangers(stages: Sequence[PlannedStage], index: int, pin: Pin) -> b
 
 
 def with_standby(plan: Plan, lost: NodeId, ready: frozenset[tuple[NodeId, int]] | None = None) -> Plan | None:
-    """The same plan with a standby in the lost machine's place; None where there is none for its stage.
+    """Return the same plan with a standby in the lost machine's place; None if its stage has none.
 
     `ready` says which (machine, stage index) have really loaded their copy; without it all count.
     """

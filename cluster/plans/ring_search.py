@@ -1,7 +1,8 @@
 """A good ring out of many machines: grow one from the best seeds, then improve it move by move.
 
-Local search over rings as over tours (Lin and Kernighan, 1973): insert, remove, replace, move and swap machines as
-long as the ring gets cheaper. The work is counted and bounded, not timed: the same machines make the same plan.
+This is local search over rings as over tours (Lin and Kernighan, 1973). It inserts, removes, replaces, moves and
+swaps machines as long as the ring gets cheaper. The work is counted and bounded, not timed, so that the same
+machines make the same plan.
 """
 
 from collections.abc import Iterator
@@ -34,7 +35,7 @@ _GAIN_MIN = 1e-6
 
 @dataclass(slots=True)
 class _Budget:
-    """Stages that the search may still look at."""
+    """The stages that the search may still visit."""
 
     left: int
 
@@ -44,14 +45,14 @@ class _Budget:
 
 
 def search_ring(fleet: Fleet, start: Ring | None = None, work: int = 400_000) -> Ring | None:
-    """The best ring found, None when none was; `start` is a ring to improve, `work` the stages to look at."""
+    """Return the best ring found, or None. `start` is a ring to improve, `work` the number of stages to visit."""
     best: Ring | None = None
     orders = [start.order] if start else _grown(fleet)
     budget = _Budget(work)
     for number, order in enumerate(orders):
         ring = best_cut(fleet, order, _HALVINGS)
         if ring:
-            # Half of the work is for kicks; what one seed leaves of its share the next ones have.
+            # Half of the work is for kicks. What one seed leaves of its share goes to the next ones.
             share = _Budget((budget.left - work // 2) // (len(orders) - number))
             before = share.left
             ring = _improved(fleet, ring, share)
@@ -68,7 +69,7 @@ def _cheaper(one: Ring | None, other: Ring) -> Ring:
 
 
 def _kicked(fleet: Fleet, best: Ring, budget: _Budget) -> Ring:
-    """Leave a local optimum by a move that does not pay by itself, and see whether better rings lie behind it."""
+    """Leave a local optimum by a move that does not pay by itself, and look for better rings behind it."""
     seen = {best.order}
     while budget.left > 0:
         for order in _kicks(fleet, best.order):
@@ -88,7 +89,7 @@ def _kicked(fleet: Fleet, best: Ring, budget: _Budget) -> Ring:
 
 
 def _kicks(fleet: Fleet, order: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Rings one or two moves away that the improving moves would not take."""
+    """Return rings one or two moves away that the improving moves would not take."""
     stages, pinned = len(order), 1 if fleet.first is not None else 0
     for first in _neighbours(fleet, order):
         if len(first) != stages:
@@ -107,12 +108,12 @@ def _kicks(fleet: Fleet, order: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
 
 
 def _grown(fleet: Fleet) -> list[tuple[int, ...]]:
-    """Rings that hold all layers, each grown from another of the most promising machines.
+    """Return rings that hold all layers, each grown from another of the most promising machines.
 
-    Some of them without the links that would be busiest: one such link more and the ring is as slow as that.
+    Some are grown without the busiest links, because a single such link makes the whole ring as slow as itself.
     """
     starts = [fleet.first] if fleet.first is not None else _seeds(fleet)
-    if fleet.stages_min > _LONG:  # Nearly everybody takes part: where one begins matters little.
+    if fleet.stages_min > _LONG:  # Nearly all machines take part, so the start matters little.
         starts = starts[:1]
     rings = []
     for busy_s in _busy_limits(fleet):
@@ -127,7 +128,7 @@ def _grown(fleet: Fleet) -> list[tuple[int, ...]]:
 
 
 def _roomiest(fleet: Fleet) -> tuple[int, ...] | None:
-    """All the machines with the most room, ends where they cost the least of it: when nothing else fits."""
+    """Return all machines with the most room, with ends where they cost the least of it, if nothing else fits."""
     stages = min(fleet.stages_max, fleet.layers, fleet.size)
     widest = sorted(range(fleet.size), key=lambda i: -max(fleet.rooms[i][:ALONE]))[:stages]
     widest = [i for i in widest if max(fleet.rooms[i][:ALONE]) > 0]
@@ -147,7 +148,7 @@ def _roomiest(fleet: Fleet) -> tuple[int, ...] | None:
 
 
 def _busy_limits(fleet: Fleet) -> list[float]:
-    """None of the links ruled out, then those above the third, second and first quarter of all."""
+    """Return limits that exclude no link, then those above the third, second and first quarter of all."""
     if not fleet.in_flight:
         return [inf]
     busy = sorted({busy_s for row in fleet.link_s for busy_s in row})
@@ -172,17 +173,17 @@ def _seeds(fleet: Fleet) -> list[int]:
 
 
 def _price(fleet: Fleet, i: int, hops_s: float) -> float:
-    """Seconds for each layer that this machine would take off the others' hands."""
+    """Return the seconds for each layer that this machine would take from the others."""
     room = min(fleet.rooms[i][MIDDLE], fleet.layers)
     return (fleet.stage_s[i] + hops_s) / room + fleet.layer_s[i] if room else inf
 
 
 def _grow(fleet: Fleet, start: int) -> tuple[int, ...] | None:
-    """Add the machine that is cheapest per layer until all layers fit and there are stages enough."""
+    """Add the machine that is cheapest per layer until all layers fit and there are enough stages."""
     order: tuple[int, ...] = (start,)
     spare = {i for i in range(fleet.size) if i != start and max(fleet.rooms[i][:ALONE]) > 0}
     if fleet.owners is not None:
-        # The last layers' holder; strangers come between.
+        # The holder of the last layers; other machines come between.
         spare_owners = sorted(spare & fleet.owners, key=lambda i: _price(fleet, i, fleet.hop_s[i][start]))
         if spare_owners:
             order = (start, spare_owners[0])
@@ -204,7 +205,7 @@ def _grow(fleet: Fleet, start: int) -> tuple[int, ...] | None:
 
 
 def _turned(fleet: Fleet, order: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The same machines with another one last, where that makes room for the layers."""
+    """Return the same machines with another one last, if that makes room for the layers."""
     if sum(min(max(fleet.rooms[i]), fleet.layers) for i in order) < fleet.layers:
         return None
     others = (order[:at] + order[at + 1 :] + (order[at],) for at in range(1, len(order) - 1))
@@ -221,7 +222,7 @@ class _Places:
 
     fleet: Fleet
     inner: list[tuple[int, int, float]]
-    """(before, behind, what the hop between them costs), gap after gap."""
+    """(before, behind, seconds of the hop between them), gap after gap."""
     closing: tuple[int, int, float]
 
     @classmethod
@@ -231,7 +232,7 @@ class _Places:
         return cls(fleet, inner, (order[-1], order[0], back))
 
     def cheapest(self, machine: int) -> tuple[float, int]:
-        """Where this machine costs the least in hops, and what it costs there."""
+        """Return the least extra seconds of hops for this machine, and the gap with that cost."""
         hops, row = self.fleet.hop_s, self.fleet.hop_s[machine]
         last, first, back = self.closing
         found = [(hops[a][machine] + row[b] - old, at) for at, (a, b, old) in enumerate(self.inner, 1)]
@@ -255,7 +256,7 @@ def _improved(fleet: Fleet, ring: Ring, budget: _Budget) -> Ring:
 
 
 def _better(fleet: Fleet, order: tuple[int, ...], limit_s: float) -> Ring | None:
-    """This ring, if it costs less than `limit_s`."""
+    """Return this ring if it costs less than `limit_s` seconds, otherwise None."""
     if fleet.in_flight * link_pace_s(fleet, order) > limit_s:
         return None
     around_s = round_s(fleet, order)
@@ -271,7 +272,7 @@ def _better(fleet: Fleet, order: tuple[int, ...], limit_s: float) -> Ring | None
 
 
 def _neighbours(fleet: Fleet, order: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Every ring one move away, the most promising moves first."""
+    """Return every ring one move away, the most promising moves first."""
     stages, pinned = len(order), 1 if fleet.first is not None else 0
     if stages > fleet.stages_min:
         yield from (order[:at] + order[at + 1 :] for at in range(pinned, stages) if stages > 1)

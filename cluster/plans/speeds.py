@@ -1,6 +1,6 @@
-"""How long a machine computes: seconds for a layer, measured where it could be, assumed where not.
+"""A machine's computing speed: seconds for a layer, measured if possible, otherwise assumed.
 
-The cost of a step of b rows in one layer is c(b) = dispatch + weights * s(b) + b * context * kv / bandwidth, where
+The cost of a step of b rows in one layer is c(b) = dispatch + weights * s(b) + b * context * kv / bandwidth. Here
 s(b) are seconds per million weights: flat while reading the weights takes longest, a line behind that. A few
 measured points of s, per precision, therefore predict any model.
 """
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from cluster.machine import POINTS_MAX, Pace, Speed
 from cluster.models.model_card import PRECISIONS, Precision
 
-# One core of a server of 2019, and small GPUs: what a machine is taken for until it has measured itself.
+# The assumed speed of a machine that has not measured itself: one core of a server of 2019, and small GPUs.
 _ROWS = (1, 16, 256)
 _ASSUMED_MS: Mapping[str, Mapping[Precision, tuple[float, float, float]]] = {
     "cpu": {
@@ -42,7 +42,7 @@ _SECONDS_MIN, _SECONDS_MAX = 1e-9, 100.0
 
 
 def speed_of(pace: Pace, kind: str, precision: Precision) -> Speed:
-    """The measured speed, or the one that a device of this kind is taken for."""
+    """Return the measured speed, or the assumed one of a device of this kind."""
     measured = pace.speeds.get(precision)
     if measured and is_plausible(measured):
         return measured
@@ -51,13 +51,13 @@ def speed_of(pace: Pace, kind: str, precision: Precision) -> Speed:
 
 
 def is_measured(pace: Pace, precision: Precision) -> bool:
-    """Whether this machine has timed its kernels in this precision."""
+    """Tell whether this machine has timed its kernels in this precision."""
     measured = pace.speeds.get(precision)
     return measured is not None and is_plausible(measured)
 
 
 def why_not(pace: Pace, precision: Precision) -> str:
-    """Why this precision cannot be used here, "" when it can; a machine that measured nothing is trusted."""
+    """Return why this machine cannot use the precision; "" if it can, or if it measured nothing and is trusted."""
     if not pace.speeds:
         return ""
     speed = pace.speeds.get(precision)
@@ -67,7 +67,7 @@ def why_not(pace: Pace, precision: Precision) -> str:
 
 
 def is_plausible(speed: Speed) -> bool:
-    """Whether a peer's figures can be planned with."""
+    """Tell whether a peer's figures can be used for plans."""
     return (
         0 < len(speed.rows) == len(speed.seconds) <= POINTS_MAX
         and all(a < b for a, b in zip(speed.rows, speed.rows[1:], strict=False))
@@ -77,11 +77,12 @@ def is_plausible(speed: Speed) -> bool:
 
 
 def dispatch_s(pace: Pace) -> float:
+    """Return the cost of a layer before any arithmetic, in seconds: measured or assumed."""
     return pace.dispatch_s if 0 < pace.dispatch_s < 1 else _ASSUMED_DISPATCH_S
 
 
 def memory_bytes_per_s(pace: Pace, kind: str) -> float:
-    """What attention reads keys and values at."""
+    """Return the rate at which attention reads the KV cache, in bytes per second: measured or assumed."""
     if 1e6 < pace.memory_bytes_per_s < 1e14:
         return pace.memory_bytes_per_s
     return _ASSUMED_MEMORY.get(kind, _ASSUMED_MEMORY["cpu"])

@@ -1,4 +1,4 @@
-"""Where processes of a cluster listen, and who can reach them there."""
+"""The addresses at which processes of a cluster listen, and whether other machines can reach them."""
 
 import socket
 
@@ -9,7 +9,7 @@ _ANY = ("0.0.0.0", "::")  # noqa: S104 - recognised, not bound
 
 
 class Target(Struct, frozen=True):
-    """Where a cluster's controller listens for nodes, or where it may."""
+    """The address where a cluster's controller listens for nodes, or may listen."""
 
     host: str
     port: int
@@ -19,12 +19,12 @@ class Target(Struct, frozen=True):
 
 
 def is_reachable(host: str) -> bool:
-    """Whether other machines can reach who listens there."""
+    """Tell whether other machines can reach a process that listens there."""
     return not (host.startswith("127.") or host in ("::1", "localhost"))
 
 
 def own_addresses(host: str) -> tuple[str, ...]:
-    """Addresses at which a listener on `host` is reached from this machine's networks."""
+    """Return the addresses at which a listener on `host` is reached from this machine's networks."""
     if host not in _ANY:
         return (host,)
     families = (socket.AF_INET,) if host == "0.0.0.0" else (socket.AF_INET, socket.AF_INET6)  # noqa: S104

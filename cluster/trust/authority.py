@@ -32,18 +32,18 @@ from cluster.trust.machines import MachineBook
 TOKEN_TTL_S = 15 * 60
 TOKENS_MAX = 1000
 
-# Renewed when a third is left: a machine that was switched off for less than ten days need not join again.
+# Renewed when a third of this time is left: a machine that was off for less than ten days need not join again.
 CERTIFICATE_S = 30 * 24 * 3600.0
 CLOCK_SKEW = timedelta(hours=1)
 
 _AUTHORITY_YEARS = 10
-# Machines certified before there was a book of them hold certificates for a year.
+# Machines from before the book of machines existed hold certificates for a year.
 _UNKNOWN_S = 366 * 24 * 3600.0
 _TOKEN_PREFIX = "mrj"  # noqa: S105 - a mark that people recognise, not a secret
 
 
 class _Invitation(msgspec.Struct):
-    """A join token as it is kept: by the hash of its secret. `aside`: the machine is let in drained."""
+    """A stored join token, by the hash of its secret. With `aside` the machine is admitted drained."""
 
     expires_s: float
     used_by: str = ""
@@ -51,7 +51,7 @@ class _Invitation(msgspec.Struct):
 
 
 def certificate_life() -> timedelta:
-    """How long a certificate of a machine lasts."""
+    """Return the lifetime of a machine's certificate."""
     return timedelta(seconds=CERTIFICATE_S)
 
 
@@ -60,33 +60,36 @@ def new_key() -> Ed25519PrivateKey:
 
 
 def node_id_of(key: Ed25519PublicKey) -> NodeId:
+    """Return the id of the machine with this public key."""
     raw = key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
     return NodeId(hashlib.sha256(raw).hexdigest()[:32])
 
 
 def signing_request(key: Ed25519PrivateKey, name: str) -> str:
-    """PEM of a request to certify `key`; the authority takes nothing from it but the key and the name."""
+    """Return the PEM of a request to certify `key`. The authority takes only the key and the name from it."""
     builder = x509.CertificateSigningRequestBuilder().subject_name(_subject(name))
     return builder.sign(key, None).public_bytes(serialization.Encoding.PEM).decode()
 
 
 def fingerprint(certificate_pem: str) -> str:
-    """SHA-256 of a certificate, shortened to 32 hex digits for tokens."""
+    """Return the SHA-256 of a certificate, shortened to 32 hex digits for tokens."""
     certificate = x509.load_pem_x509_certificate(certificate_pem.encode())
     return certificate.fingerprint(hashes.SHA256()).hex()[:32]
 
 
 def read_token(token: str) -> tuple[str, str]:
-    """Authority fingerprint and secret of a join token. Raises PeerRejected when it is none."""
+    """Return the authority fingerprint and the secret of a join token. Raise PeerRejected if it is not a token."""
     prefix, _, rest = token.strip().partition(".")
     pinned, _, secret = rest.partition(".")
     if prefix != _TOKEN_PREFIX or len(pinned) != 32 or not secret:
-        raise PeerRejected("this is no join token of a Millrace cluster (they look like mrj.<32 digits>.<secret>)")
+        raise PeerRejected(
+            "this is not a join token of a Millrace cluster. Tokens look like mrj.<32 digits>.<secret>."
+        )
     return pinned, secret
 
 
 def save_identity(folder: Path, key: Ed25519PrivateKey, certificate_pem: str, authority_pem: str) -> Identity:
-    """Write an identity's three files, the key readable by its owner alone."""
+    """Write an identity's three files. Only the file's owner can read the key."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     replace_file(folder / KEY_FILE, _private_pem(key), mode=0o600)
     replace_file(folder / CERTIFICATE_FILE, certificate_pem, mode=0o644)
@@ -96,7 +99,7 @@ def save_identity(folder: Path, key: Ed25519PrivateKey, certificate_pem: str, au
 
 @dataclass(slots=True)
 class Authority:
-    """Signs certificates, keeps the books of join tokens and of machines; one process writes its folder.
+    """Signs certificates and stores join tokens and machines. Only one process writes its folder.
 
     `clock` gives seconds since the epoch.
     """
@@ -110,7 +113,7 @@ class Authority:
 
     @classmethod
     def open(cls, folder: Path, clock: Callable[[], float] = time.time) -> "Authority":
-        """Load the authority of `folder`, or found one there."""
+        """Load the authority of `folder`, or create one there."""
         if not (folder / KEY_FILE).is_file():
             _found(folder)
         key = serialization.load_pem_private_key((folder / KEY_FILE).read_bytes(), None)
@@ -128,7 +131,7 @@ class Authority:
 
     @property
     def fingerprint(self) -> str:
-        """What join tokens know this cluster by."""
+        """The fingerprint by which join tokens name this cluster."""
         return fingerprint(self.certificate_pem)
 
     @property
@@ -136,19 +139,20 @@ class Authority:
         return self.folder / "invitations.json"
 
     def issue_identity(self, folder: Path, role: Role, name: str) -> Identity:
-        """A key and certificate for a process of this machine, in `folder`."""
+        """Create a key and certificate for a process of this machine, in `folder`."""
         key = new_key()
         return save_identity(folder, key, self._certify(key.public_key(), role, name), self.certificate_pem)
 
     def new_token(self, ttl_s: float = TOKEN_TTL_S, *, aside: bool = False) -> str:
-        """A token that lets one machine join, until it expires. Only its hash is kept.
+        """Return a token that lets one machine join within `ttl_s` seconds. Only its hash is stored.
 
-        With `aside` the machine is let in drained: no plan uses it before somebody has had a look at it.
+        With `aside` the machine is admitted drained: no plan uses it until an admin has looked at it. Raise
+        PeerRejected if too many tokens are outstanding.
         """
         now_s = self.clock()
         live = {digest: kept for digest, kept in self._invitations.items() if kept.expires_s > now_s - TOKEN_TTL_S}
         if len(live) >= TOKENS_MAX:
-            raise PeerRejected(f"{TOKENS_MAX} join tokens are outstanding; wait until some expire")
+            raise PeerRejected(f"{TOKENS_MAX} join tokens are outstanding. Wait until some expire.")
         secret = secrets.token_urlsafe(24)
         live[_digest(secret)] = _Invitation(now_s + ttl_s, aside=aside)
         self._invitations = live
@@ -156,18 +160,23 @@ class Authority:
         return f"{_TOKEN_PREFIX}.{fingerprint(self.certificate_pem)}.{secret}"
 
     def enrol(self, token: str, request_pem: str) -> tuple[str, NodeId]:
-        """Certificate (PEM) and id of a machine that brought a good token; the token is used up.
+        """Return the certificate (PEM) and id of a machine with a valid token, and use the token up.
 
-        Raises PeerRejected: wrong, used or expired token, or a request that does not verify.
+        Raise PeerRejected for a wrong, used or expired token, or for a request that does not verify.
         """
         _, secret = read_token(token)
         invitation = self._invitations.get(_digest(secret))
         if invitation is None:
-            raise PeerRejected("this cluster issued no such join token")
+            raise PeerRejected(
+                "this cluster did not issue this join token. Check it, or create one with `millrace token create`."
+            )
         if invitation.used_by:
-            raise PeerRejected(f"join token was used already, by machine {invitation.used_by}")
+            raise PeerRejected(
+                f"join token was already used, by machine {invitation.used_by}. "
+                "Create one with `millrace token create`."
+            )
         if invitation.expires_s < self.clock():
-            raise PeerRejected("join token has expired; make a new one with `millrace token create`")
+            raise PeerRejected("join token has expired. Create one with `millrace token create`.")
         key, name = _read_request(request_pem)
         node_id = node_id_of(key)
         if node_id in self.machines.removed:
@@ -180,24 +189,24 @@ class Authority:
         return certificate_pem, node_id
 
     def renew(self, node_id: NodeId, request_pem: str) -> str:
-        """A new certificate (PEM) for the machine that asks over a connection that its old one opened.
+        """Return a new certificate (PEM) for a machine that asks over a connection opened with its old one.
 
-        Raises PeerRejected when the request is for another key, and for a removed machine.
+        Raise PeerRejected if the request is for another key, or if the machine was removed.
         """
         key, name = _read_request(request_pem)
         if node_id_of(key) != node_id:
-            raise PeerRejected("a certificate is renewed for the key that it was made for")
+            raise PeerRejected("a certificate can only be renewed for its own key")
         if node_id in self.machines.removed:
             raise MachineRemoved(node_id)
         return self._certify_node(key, name)
 
     def renew_own(self, request_pem: str, role: Role) -> str:
-        """A new certificate (PEM) for a process of this machine."""
+        """Return a new certificate (PEM) for a process of this machine."""
         key, name = _read_request(request_pem)
         return self._certify(key, role, name)
 
     def note(self, node_id: NodeId, name: str) -> None:
-        """This machine is here; one of before there was a book gets into it."""
+        """Note that a machine is here. Machines from before the book existed are added to it."""
         self.machines.seen(node_id, name, self.clock() + _UNKNOWN_S)
 
     def _certify_node(self, key: Ed25519PublicKey, name: str) -> str:
@@ -289,7 +298,7 @@ def _subject(name: str) -> x509.Name:
 
 
 def _shortened(name: str) -> str:
-    """X.509 allows a common name 64 bytes of UTF-8."""
+    """Return the first 64 bytes of the name in UTF-8, the longest common name that X.509 allows."""
     return name.encode()[:64].decode(errors="ignore")
 
 

@@ -1,4 +1,4 @@
-"""Who a process of the cluster is: key, certificate, TLS contexts that demand the same of peers; who is out."""
+"""The identity of a process: key, certificate, TLS contexts that demand the same of peers, removed machines."""
 
 import contextlib
 import json
@@ -12,7 +12,7 @@ from typing import Literal, NewType
 from cluster.errors import MachineRemoved, PeerRejected
 
 NodeId = NewType("NodeId", str)
-"""First 32 hex digits of the SHA-256 of a machine's public key: it outlives restarts and address changes."""
+"""First 32 hex digits of the SHA-256 of a machine's public key. It survives restarts and address changes."""
 
 Role = Literal["node", "gateway"]
 ROLES: dict[str, Role] = {"node": "node", "gateway": "gateway"}
@@ -27,16 +27,18 @@ _URI_PREFIX = "millrace:"
 
 @dataclass(frozen=True, slots=True)
 class Peer:
+    """The identity at the other end of a connection."""
+
     node_id: NodeId
     role: Role
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A folder that holds a private key, the certificate for it and the cluster's authority."""
+    """A folder that holds a private key, its certificate and the cluster's authority."""
 
     folder: Path
-    # Removed machines that there was no room for on the disk.
+    # Removed machines that a full disk had no room for.
     _unwritten: set[NodeId] = field(default_factory=set, repr=False, compare=False)
 
     @property
@@ -44,34 +46,38 @@ class Identity:
         return all((self.folder / name).is_file() for name in (KEY_FILE, CERTIFICATE_FILE, AUTHORITY_FILE))
 
     def server_context(self, *, certificate_needed: bool = True) -> ssl.SSLContext:
-        """TLS 1.3 only; a peer's certificate must come from this cluster's authority.
+        """Return a TLS 1.3 context. A peer's certificate must come from this cluster's authority.
 
-        Only the joining door passes `certificate_needed=False`: a new machine has none yet.
+        Only the joining port passes `certificate_needed=False`, because a new machine has no certificate.
         """
         context = self._context(ssl.PROTOCOL_TLS_SERVER)
         context.verify_mode = ssl.CERT_REQUIRED if certificate_needed else ssl.CERT_OPTIONAL
-        # Our links are never resumed, and a ticket would be read by a side that only ever writes.
+        # These links are never resumed, and the reader of a ticket would be a side that only writes.
         context.num_tickets = 0
         return context
 
     def client_context(self) -> ssl.SSLContext:
+        """Return a TLS 1.3 context that demands a certificate of this cluster's authority."""
         context = self._context(ssl.PROTOCOL_TLS_CLIENT)
-        # Addresses on a home network change; who answers is decided by the certificate's identity instead.
+        # Addresses on a home network change; the certificate's identity decides instead of the host name.
         context.check_hostname = False
         context.verify_mode = ssl.CERT_REQUIRED
         return context
 
     def removed(self) -> frozenset[NodeId]:
-        """Machines that the controller has removed. Read anew each time: the agent writes for its children."""
+        """Return the machines that the controller has removed.
+
+        It reads the file, since the agent writes it for its children.
+        """
         try:
             return frozenset(self._unwritten).union(json.loads((self.folder / REMOVED_FILE).read_bytes()))
         except FileNotFoundError:
             return frozenset(self._unwritten)
 
     def keep_removed(self, node_ids: Iterable[NodeId]) -> None:
-        """From now on no process with this identity talks to these machines.
+        """Refuse these machines in all processes with this identity, from now on.
 
-        Raises OSError when that cannot be written down; this process keeps to it all the same.
+        Raise OSError if the list cannot be stored; this process then refuses them all the same.
         """
         node_ids = frozenset(node_ids)
         self._unwritten.clear()
@@ -80,7 +86,7 @@ class Identity:
         self._unwritten.clear()
 
     def admit(self, link: ssl.SSLSocket | ssl.SSLObject) -> Peer:
-        """Who is at the other end of a finished handshake. Raises PeerRejected, also for a removed machine."""
+        """Return the peer of a finished handshake. Raise PeerRejected if it is invalid or a removed machine."""
         peer = read_peer(link)
         if peer.node_id in self.removed():
             raise MachineRemoved(peer.node_id)
@@ -95,7 +101,7 @@ class Identity:
 
 
 class ServerContexts:
-    """A listener's TLS context, made anew once the certificate has been renewed; links that stand stay."""
+    """A listener's TLS context, which is replaced after the certificate was renewed. Open links stay."""
 
     def __init__(self, identity: Identity, *, certificate_needed: bool = True) -> None:
         self._identity = identity
@@ -105,8 +111,8 @@ class ServerContexts:
 
     @property
     def current(self) -> ssl.SSLContext:
-        """For the next handshake. Called from any thread."""
-        # While its folder cannot be read the certificate that we have goes on serving.
+        """The context for the next handshake. Any thread may call this."""
+        # The old certificate goes on serving while the folder cannot be read.
         with contextlib.suppress(OSError):
             stamp = self._now()
             if stamp != self._stamp:
@@ -129,12 +135,12 @@ def replace_file(path: Path, text: str, *, mode: int) -> None:
 
 
 def identity_uri(node_id: NodeId, role: Role) -> str:
-    """What a certificate's subject alternative name says of its holder."""
+    """Return a certificate's subject alternative name for this holder."""
     return f"{_URI_PREFIX}{role}:{node_id}"
 
 
 def read_peer(link: ssl.SSLSocket | ssl.SSLObject) -> Peer:
-    """Who is at the other end of a finished handshake. Raises PeerRejected when the certificate does not say."""
+    """Return the peer of a finished handshake. Raise PeerRejected if its certificate names no identity."""
     certificate = link.getpeercert()
     if not certificate:
         raise PeerRejected("peer showed no certificate")

@@ -1,4 +1,4 @@
-"""The book of machines that were let in: who they are, whose work is moved away, who is out for good."""
+"""The book of admitted machines: their names, and which of them are drained or removed."""
 
 import itertools
 import re
@@ -12,19 +12,19 @@ import msgspec
 from cluster.errors import MachineUnknown, NameTaken
 from cluster.trust.identity import NodeId, replace_file
 
-# Beside those that were removed, each of which somebody has put out by hand.
+# The limit for machines that were not removed. An admin has removed each of the others by hand.
 MACHINES_MAX = 4096
-# How long a removed machine is kept out beyond its certificate: somebody's clock may be slow.
+# The time beyond its certificate's end for which a machine stays removed: clocks may be slow.
 CLOCK_MARGIN_S = 24 * 3600.0
-# So much of an id is enough to mean a machine by it.
+# The least digits of an id that identify a machine.
 _ID_MIN = 6
 
 
 class MachineRecord(msgspec.Struct, kw_only=True):
-    """One machine; times in seconds since the epoch, `removed_s` 0 for one that may take part.
+    """One machine. Times are in seconds since the epoch; `removed_s` is 0 for a machine that may take part.
 
-    `own_name` is what it calls itself if its `name` is another: given by somebody, or with a number since another
-    machine calls itself so too.
+    `own_name` is the machine's own name if `name` differs from it. They differ if an admin renamed the machine, or
+    if another machine has the same name and `name` got a number.
     """
 
     name: str
@@ -36,13 +36,16 @@ class MachineRecord(msgspec.Struct, kw_only=True):
 
 
 def _is_numbered(record: MachineRecord) -> bool:
-    """Whether nobody chose the machine's name but itself, apart from a number that makes it unique."""
+    """Tell whether the machine itself chose its name, apart from a number that makes it unique."""
     return re.fullmatch(re.escape(record.own_name or record.name) + r"(-\d+)?", record.name) is not None
 
 
 @dataclass(slots=True)
 class MachineBook:
-    """Kept in a file of the authority's folder; one process writes it. `clock` gives seconds since the epoch."""
+    """Stored in a file of the authority's folder; only one process writes it.
+
+    `clock` gives seconds since the epoch.
+    """
 
     file: Path
     clock: Callable[[], float] = time.time
@@ -50,6 +53,7 @@ class MachineBook:
 
     @classmethod
     def open(cls, file: Path, clock: Callable[[], float] = time.time) -> "MachineBook":
+        """Load the book, or begin an empty one."""
         book = cls(file, clock)
         if file.is_file():
             book._records = msgspec.json.decode(file.read_bytes(), type=dict[NodeId, MachineRecord])
@@ -61,7 +65,7 @@ class MachineBook:
 
     @property
     def removed(self) -> frozenset[NodeId]:
-        """Machines that nobody may talk to, though their certificates may not have ended everywhere."""
+        """Machines that no process may talk to, because their certificates may still be valid somewhere."""
         return frozenset(node_id for node_id, record in self._live() if record.removed_s)
 
     @property
@@ -70,7 +74,7 @@ class MachineBook:
         return frozenset(node_id for node_id, record in self._records.items() if record.draining)
 
     def certified(self, node_id: NodeId, name: str, until_s: float) -> None:
-        """A machine has got a certificate."""
+        """Note that a machine has received a certificate, valid until `until_s` (seconds since the epoch)."""
         record = self._records.get(node_id)
         if record is None:
             called = self._unique(node_id, name)
@@ -85,9 +89,9 @@ class MachineBook:
         self._save()
 
     def seen(self, node_id: NodeId, name: str, until_s: float) -> None:
-        """A machine is here and calls itself so; `until_s` is for one that joined before there was a book.
+        """Note that a machine is here under its own name; `until_s` is for one from before the book existed.
 
-        A name that it was given stays.
+        A name that an admin gave it stays.
         """
         record = self._records.get(node_id)
         if record is None:
@@ -103,9 +107,10 @@ class MachineBook:
             self._save()
 
     def find(self, name: str) -> NodeId:
-        """By name, or by id or its beginning. Raises MachineUnknown, also where several are meant.
+        """Return the machine with this name, id or beginning of an id. Raise MachineUnknown for none or several.
 
-        Machines choose their names: one that is called as another's id begins must not be taken for it.
+        Machines choose their names: a name that equals the beginning of another machine's id must not select the
+        wrong one.
         """
         there = {node_id: record for node_id, record in self._records.items() if not record.removed_s}
         if name in there:
@@ -117,28 +122,26 @@ class MachineBook:
             if record.name == name or (is_id and node_id.startswith(name))
         ]
         if not found:
-            raise MachineUnknown(f"no machine of this cluster is called {name}; `millrace machines` lists them")
+            raise MachineUnknown(f"machine {name} not found; list machines with `millrace machines`")
         if len(found) > 1:
-            raise MachineUnknown(
-                f"{len(found)} machines are called {name}: say which by its id, {' or '.join(found)}"
-            )
+            raise MachineUnknown(f"{len(found)} machines match {name}; choose one by its id, {' or '.join(found)}")
         return found[0]
 
     def called(self, node_id: NodeId, own_name: str) -> str:
-        """How a machine is called that calls itself so."""
+        """Return the displayed name of a machine with this own name."""
         record = self._records.get(node_id)
         return record.name if record and record.own_name else own_name
 
     def check_name(self, node_id: NodeId, name: str) -> None:
-        """Whether this machine may be called so. Raises NameTaken where `find` could mean another one by it."""
+        """Raise NameTaken if `find` could mean another machine by this name."""
         for other_id, other in self._records.items():
             if other_id == node_id or other.removed_s:
                 continue
             if other.name.casefold() == name.casefold() or (len(name) >= _ID_MIN and other_id.startswith(name)):
-                raise NameTaken(f"{other.name} ({other_id}) is called so: choose another name")
+                raise NameTaken(f"{other.name} ({other_id}) already has this name. Choose another name.")
 
     def _unique(self, node_id: NodeId, name: str) -> str:
-        """The name if no other machine has it; else the name with the least free number."""
+        """Return the name if no other machine has it; otherwise the name with the least free number."""
         taken = {
             record.name.casefold()
             for other_id, record in self._records.items()
@@ -148,9 +151,9 @@ class MachineBook:
         return next(each for each in itertools.chain([name], numbered) if each.casefold() not in taken)
 
     def rename(self, node_id: NodeId, name: str) -> None:
-        """Call a machine otherwise than it does itself; by its own name it says again itself how it is called.
+        """Give a machine another name than its own; its own name ends the override.
 
-        Raises NameTaken.
+        Raise NameTaken if another machine has the name.
         """
         self.check_name(node_id, name)
         record = self._records[node_id]
@@ -159,17 +162,21 @@ class MachineBook:
         self._save()
 
     def remove(self, node_id: NodeId) -> None:
-        """Out for good: what it is let in with is a new key and a new token."""
+        """Remove a machine for good. To come back it needs a new key and a new token."""
         self._records[node_id].removed_s = self.clock()
         self._records[node_id].draining = False
         self._save()
 
     def drain(self, node_id: NodeId, *, draining: bool) -> None:
+        """Drain a machine, or let it take part again. Raise OSError if that cannot be stored."""
         self._records[node_id].draining = draining
         self._save()
 
     def _live(self) -> list[tuple[NodeId, MachineRecord]]:
-        """Whoever's certificate has ended needs a token again: nothing is known of it that still matters."""
+        """Return the machines with a valid certificate.
+
+        The others need a new token, so their records no longer matter.
+        """
         now_s = self.clock()
         return [
             (node_id, record)

@@ -1,4 +1,4 @@
-"""Certificates are short-lived: each is renewed when a third of its time is left, while links go on."""
+"""Renewal of the short-lived certificates: each one when a third of its time is left, while links go on."""
 
 import asyncio
 import time
@@ -17,13 +17,13 @@ from cluster.trust.identity import AUTHORITY_FILE, CERTIFICATE_FILE, KEY_FILE, I
 
 log = structlog.get_logger(__name__)
 
-# A machine may sleep for days meanwhile, and its clock for waiting with it.
+# A machine may sleep for days meanwhile, and the clock for waiting stops with it.
 _LOOK_EVERY_S = 3600.0
 _RETRY_S = 60.0
 
 
 async def keep_fresh(identity: Identity, renew: Callable[[], Awaitable[None]]) -> None:
-    """Call `renew` whenever the certificate is due, for ever; a failure is tried again. Raises LinkLost."""
+    """Call `renew` whenever the certificate is due, until cancelled. Retry after a failure. Raise LinkLost."""
     while True:
         wait_s = due_s(identity) - time.time()
         if wait_s > 0:
@@ -41,9 +41,9 @@ async def keep_fresh(identity: Identity, renew: Callable[[], Awaitable[None]]) -
 
 
 def due_s(identity: Identity) -> float:
-    """When the certificate is to be renewed, in seconds since the epoch: a third of its life is left then.
+    """Return when to renew the certificate, in seconds since the epoch: a third of its life is left then.
 
-    One from the time when they lasted a year is due as one of today would be.
+    An older certificate with a lifetime of a year is due as early as one of today would be.
     """
     certificate = _certificate(identity)
     begin_s = (certificate.not_valid_before_utc + CLOCK_SKEW).timestamp()
@@ -52,17 +52,17 @@ def due_s(identity: Identity) -> float:
 
 
 def has_ended(identity: Identity) -> bool:
-    """Whether the certificate opens no door any more."""
+    """Tell whether the certificate has expired."""
     return _certificate(identity).not_valid_after_utc.timestamp() <= time.time()
 
 
 def request_again(identity: Identity, name: str) -> str:
-    """PEM of a request to certify the key of this identity once more."""
+    """Return the PEM of a request to certify the key of this identity once more."""
     return signing_request(_key(identity), name)
 
 
 def keep(identity: Identity, certificate_pem: str) -> None:
-    """Take a renewed certificate into use. Raises PeerRejected when it is not for this identity's key."""
+    """Store and use a renewed certificate. Raise PeerRejected if it is not for this identity's key."""
     try:
         fresh = x509.load_pem_x509_certificate(certificate_pem.encode())
         authority = x509.load_pem_x509_certificate((identity.folder / AUTHORITY_FILE).read_bytes())

@@ -1,4 +1,4 @@
-"""Every message between machines and processes of a cluster, one file for each who speaks to whom."""
+"""Every message between machines and processes of a cluster, one file for each pair of speakers."""
 
 from cluster.wire.addresses import Address
 from cluster.wire.calls import Cancel, Embed, Embedded, Events, Generate, Rejected

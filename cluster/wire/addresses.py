@@ -1,4 +1,4 @@
-"""Where processes of a cluster listen."""
+"""The addresses at which processes of a cluster listen."""
 
 from msgspec import Struct
 
@@ -6,7 +6,7 @@ from cluster.trust.identity import NodeId
 
 
 class Address(Struct, frozen=True):
-    """Where a process of a node listens for links, and whose certificate must answer there."""
+    """The address where a node's process listens for links, and the node whose certificate must answer there."""
 
     node_id: NodeId
     host: str

@@ -1,4 +1,4 @@
-"""Callers: between a gateway and a head or an embedder."""
+"""Messages between a gateway and a head or an embedder."""
 
 from msgspec import Struct
 
@@ -7,22 +7,26 @@ from cluster.generation import GenerateRequest, GenerationEvent
 
 
 class Generate(Struct, frozen=True, tag=True):
+    """A request to generate an answer."""
+
     request: GenerateRequest
 
 
 class Cancel(Struct, frozen=True, tag=True):
+    """An order to stop a request."""
+
     request_id: str
 
 
 class Events(Struct, frozen=True, tag=True):
-    """What happened to one request since the last such message."""
+    """The events of one request since the last such message."""
 
     request_id: str
     events: list[GenerationEvent]
 
 
 class Rejected(Struct, frozen=True, tag=True):
-    """The request has ended without its answer; `code` is that of a GenerationError."""
+    """The end of a request without its answer. `code` is that of a GenerationError."""
 
     request_id: str
     code: str
@@ -31,11 +35,13 @@ class Rejected(Struct, frozen=True, tag=True):
 
 
 class Embed(Struct, frozen=True, tag=True):
+    """A request to embed texts."""
+
     request: EmbedRequest
 
 
 class Embedded(Struct, frozen=True, tag=True):
-    """The answer; its payload has the vectors as Embeddings does."""
+    """The answer to Embed. Its payload has the vectors as in `Embeddings`."""
 
     request_id: str
     dimensions: int

@@ -5,7 +5,7 @@ bytes that are never copied into the message:
 
     magic "MRCW" | version u16 | reserved u16 | message length u32 | payload length u32 | message | payload
 
-Whoever reads a frame checks both lengths against a bound before it allocates anything.
+A reader checks both lengths against a bound before it allocates anything.
 """
 
 import struct
@@ -104,7 +104,7 @@ _decoder = msgspec.msgpack.Decoder(Message)
 
 
 def encode(message: Message, payload_bytes: int = 0) -> bytes:
-    """Header and message of a frame; the caller sends `payload_bytes` bytes of payload after it."""
+    """Return header and message of a frame. The caller sends `payload_bytes` bytes of payload after it."""
     body = _encoder.encode(message)
     return HEADER.pack(_MAGIC, PROTOCOL_VERSION, 0, len(body), payload_bytes) + body
 
@@ -114,7 +114,7 @@ def read_header(
     message_bytes_max: int = MESSAGE_BYTES_MAX,
     payload_bytes_max: int = PAYLOAD_BYTES_MAX,
 ) -> tuple[int, int]:
-    """Lengths of the message and the payload that follow. Raises FrameInvalid."""
+    """Return the lengths of the message and the payload that follow, in bytes. Raise FrameInvalid."""
     magic, version, _, message_bytes, payload_bytes = HEADER.unpack(header)
     if magic != _MAGIC:
         raise FrameInvalid("not a frame of a Millrace cluster")
@@ -129,7 +129,7 @@ def read_header(
 
 
 def decode(body: bytes | bytearray | memoryview) -> Message:
-    """The message of a frame. Raises FrameInvalid."""
+    """Return the message of a frame. Raise FrameInvalid if it cannot be decoded."""
     try:
         message: Message = _decoder.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:

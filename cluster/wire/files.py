@@ -1,17 +1,17 @@
-"""Model files: from the controller to a node, and from one node to another."""
+"""Messages that transfer model files: from the controller to a node, and from one node to another."""
 
 from msgspec import Struct
 
 
 class Fetch(Struct, frozen=True, tag=True):
-    """Send me the next part of the bytes with this digest, from `offset` on: a tensor or a small file."""
+    """A request for the next part of the bytes with this digest, from `offset` on: a tensor or a small file."""
 
     sha256: str
     offset: int
 
 
 class Part(Struct, frozen=True, tag=True):
-    """The answer to one Fetch: as many of the bytes as one payload takes."""
+    """The answer to one Fetch: as many of the bytes as fit in one payload."""
 
     sha256: str
     offset: int
@@ -27,12 +27,12 @@ class NoPart(Struct, frozen=True, tag=True):
 
 
 class AskHeld(Struct, frozen=True, tag=True):
-    """What have you got of the model with this manifest digest? Fetches on this connection are for it."""
+    """The question what a node holds of the model with this manifest digest. Later fetches are for this model."""
 
     manifest: str
 
 
 class Held(Struct, frozen=True, tag=True):
-    """Digests of the tensors and small files that lie there whole and checked."""
+    """The digests of the tensors and small files that the node holds complete and checked."""
 
     sha256s: list[str]

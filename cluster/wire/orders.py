@@ -1,4 +1,4 @@
-"""What the controller has nodes do, and what they answer."""
+"""The controller's orders to nodes, and their answers."""
 
 from typing import Literal
 
@@ -14,11 +14,15 @@ ANY_EPOCH = 0
 SEAL_KEY_BYTES = 32
 
 Cause = Literal["error", "ended", "silent", "stuck", "invalid"]
-"""Why a process cannot go on: it says so, it is gone, it says nothing, or the whole ring gets no further."""
+"""Why a process cannot go on.
+
+"error": it reports an error. "ended": it is gone. "silent": it shows no sign of life. "stuck": the whole ring
+makes no progress. "invalid": a peer sent something that does not belong there.
+"""
 
 
 class Terms(Struct, frozen=True):
-    """What all processes of a ring must agree on: the model's digest and the arithmetic."""
+    """The terms on which all processes of a ring must agree: the model's digest and the arithmetic."""
 
     digest: str = ""
     precision: str = ""
@@ -28,11 +32,11 @@ NO_TERMS = Terms()
 
 
 class AssignStage(Struct, frozen=True, tag=True):
-    """Load these layers. `source` is the model's folder where sender and receiver share files.
+    """The order to load these layers. `source` is the model's folder if sender and receiver share files.
 
-    Only the node `upstream` may open a ring link to this stage. With `keep_kv` a stage that already holds just
-    these layers keeps its keys and values and its stored output rows, too. `seal_key` goes to the last stage and
-    the head.
+    Only the node `upstream` may open a ring link to this stage. With `keep_kv` a stage that already holds exactly
+    these layers keeps its KV cache and its stored output rows, too. `seal_key` goes to the last stage and the
+    head.
     """
 
     epoch: int
@@ -46,6 +50,8 @@ class AssignStage(Struct, frozen=True, tag=True):
 
 
 class AssignHead(Struct, frozen=True, tag=True):
+    """The order to coordinate a ring: to schedule its steps and to take callers."""
+
     epoch: int
     manifest: Manifest
     source: str
@@ -60,7 +66,7 @@ class AssignHead(Struct, frozen=True, tag=True):
 
 
 class AssignEmbedder(Struct, frozen=True, tag=True):
-    """Load a whole embedding model and take callers for it. These orders have epochs of their own."""
+    """The order to load a whole embedding model and take callers for it. These orders have their own epochs."""
 
     epoch: int
     manifest: Manifest
@@ -70,9 +76,9 @@ class AssignEmbedder(Struct, frozen=True, tag=True):
 
 
 class Prepare(Struct, frozen=True, tag=True):
-    """Get the files for these layers, while another ring still serves.
+    """The order to get the files for these layers, while another ring still serves.
 
-    `sources` are nodes that may have them, the nearest first; the controller comes after them all.
+    `sources` are nodes that may have them, nearest first; the controller comes after all of them.
     """
 
     epoch: int
@@ -83,9 +89,9 @@ class Prepare(Struct, frozen=True, tag=True):
 
 
 class Shelve(Struct, frozen=True, tag=True):
-    """Load these layers beside what is served: a hot standby, which a later AssignStage takes without loading.
+    """The order to load these layers as a hot standby, which a later AssignStage takes without loading.
 
-    Of what is on the shelf already only `others` stay.
+    Of the standbys on the shelf only `others` stay.
     """
 
     epoch: int
@@ -99,7 +105,7 @@ class Shelve(Struct, frozen=True, tag=True):
 class Shelved(Struct, frozen=True, tag=True):
     """The answer to Shelve for these layers.
 
-    `reason` says why not when `ok` is false; there is none when they are not wanted any more.
+    If `ok` is false, `reason` says why; it is empty if the layers are no longer wanted.
     """
 
     epoch: int
@@ -109,7 +115,7 @@ class Shelved(Struct, frozen=True, tag=True):
 
 
 class Tidy(Struct, frozen=True, tag=True):
-    """Of what is on the shelf only these layers, of the model with this manifest digest, stay. Nobody answers."""
+    """The order to keep only these layers of this manifest digest on the shelf. It has no answer."""
 
     epoch: int
     digest: str
@@ -117,16 +123,17 @@ class Tidy(Struct, frozen=True, tag=True):
 
 
 class Prepared(Struct, frozen=True, tag=True):
-    """The files are here and are the pinned ones."""
+    """The report that the files are here and match the manifest."""
 
     epoch: int
 
 
 class Ready(Struct, frozen=True, tag=True):
-    """The assigned process listens for its upstream on `port`; a head takes callers on `client_port`.
+    """The report that the assigned process listens for its upstream on `port`.
 
-    `kept` says of a stage that its keys and values are those of the ring before. `terms` and `wire` are what it
-    has really loaded. `unconstrained` is why it cannot hold answers to a schema, empty when it can or need not.
+    A head takes callers on `client_port`. `kept` says that a stage still has the KV cache of the ring before.
+    `terms` and `wire` are what it has really loaded. `unconstrained` is why it cannot constrain answers to a
+    schema; it is empty if it can or need not.
     """
 
     epoch: int
@@ -141,10 +148,10 @@ class Ready(Struct, frozen=True, tag=True):
 
 
 class Connect(Struct, frozen=True, tag=True):
-    """Close the ring: open a link to `downstream`. A head learns which stages, by index, hold nothing yet.
+    """The order to close the ring: open a link to `downstream`. `fresh` tells a head which stages hold nothing.
 
-    It learns by `after_error`, too, whether the last ring was broken by a stage's own error or the end of its
-    process: what was being computed then may be to blame.
+    `after_error` tells a head whether a stage's own error or the end of its process broke the last ring. What was
+    being computed then may be to blame.
     """
 
     epoch: int
@@ -155,22 +162,23 @@ class Connect(Struct, frozen=True, tag=True):
 
 
 class Connected(Struct, frozen=True, tag=True):
-    """This stage's link downstream stands."""
+    """The report that this stage's link downstream is open."""
 
     epoch: int
 
 
 class RingClosed(Struct, frozen=True, tag=True):
-    """A first frame went all the way round."""
+    """The report that a first frame went all the way round."""
 
     epoch: int
     round_trip_ms: float
 
 
 class Failed(Struct, frozen=True, tag=True):
-    """The process with this role cannot go on in this epoch; `peer_id` is the machine that it could not reach.
+    """The report that the process with this role cannot go on in this epoch.
 
-    With the cause "invalid" that machine has sent what does not belong in this epoch's ring.
+    `peer_id` is the machine that it could not reach. With the cause "invalid" that machine has sent something that
+    does not belong in this epoch's ring.
     """
 
     epoch: int
@@ -181,9 +189,9 @@ class Failed(Struct, frozen=True, tag=True):
 
 
 class Dismiss(Struct, frozen=True, tag=True):
-    """Take part in no ring older than `epoch`; `role` says who, when not everybody on the machine.
+    """The order to leave every ring older than `epoch`. `role` limits it to one process of the machine.
 
-    An embedder, which is in no ring, ends when it alone is dismissed.
+    An embedder, which is in no ring, ends only if it alone is dismissed.
     """
 
     epoch: int

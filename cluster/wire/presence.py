@@ -1,4 +1,4 @@
-"""Being there: between the controller and a node's agent, and between an agent and its children."""
+"""Messages about presence: between the controller and a node's agent, and between an agent and its children."""
 
 from msgspec import Struct
 
@@ -12,9 +12,9 @@ LINK_PEERS_MAX = 8
 
 
 class Hello(Struct, frozen=True, tag=True):
-    """Who wants to take part, with which program; at `files_port` other nodes may fetch what it holds.
+    """A machine that wants to take part, and its program. Other nodes may fetch its files at `files_port`.
 
-    The controller refuses another program or protocol, naming both; `torch` is for people.
+    The controller refuses another program or protocol, naming both. `torch` is for information only.
     """
 
     name: str
@@ -26,12 +26,14 @@ class Hello(Struct, frozen=True, tag=True):
 
 
 class Welcome(Struct, frozen=True, tag=True):
+    """The controller's answer to Hello. Both times are in milliseconds."""
+
     heartbeat_ms: int
     patience_ms: int
 
 
 class Vitals(Struct, frozen=True, array_like=True):
-    """How far a process has come in the present ring: frames in and out; of a head also what it holds."""
+    """A process's progress in the current ring: frames in and out. A head also reports what it holds."""
 
     received: int
     sent: int
@@ -40,7 +42,7 @@ class Vitals(Struct, frozen=True, array_like=True):
 
 
 class Heartbeat(Struct, frozen=True, tag=True):
-    """`vitals` are by role; `silent` names the roles whose processes show no sign of life.
+    """A node's regular report. `vitals` are by role; `silent` names the roles without a sign of life.
 
     `sent_at_s` is the machine's own clock, in seconds since 1970.
     """
@@ -52,13 +54,13 @@ class Heartbeat(Struct, frozen=True, tag=True):
 
 
 class MeasureLinks(Struct, frozen=True, tag=True):
-    """Measure the links to these echo doors, one after the other."""
+    """The order to measure the links to these echo servers, one after the other."""
 
     peers: list[Address]
 
 
 class MeasuredLink(Struct, frozen=True):
-    """From the reporting node to another one; without figures it could not be measured, for this reason."""
+    """The link from the reporting node to another one. Without figures, `reason` says why there are none."""
 
     node_id: NodeId
     link: Link | None
@@ -66,7 +68,7 @@ class MeasuredLink(Struct, frozen=True):
 
 
 class LinkReport(Struct, frozen=True, tag=True):
-    """A node's echo door is on `port`; how its machine does; and the links that it was told to measure."""
+    """A node's report: the port of its echo server, its machine's condition and the measured links."""
 
     port: int
     links: list[MeasuredLink] = []
@@ -74,17 +76,19 @@ class LinkReport(Struct, frozen=True, tag=True):
 
 
 class Renew(Struct, frozen=True, tag=True):
-    """A node's certificate nears its end: certify the same key again."""
+    """A node's request to certify the same key again, because its certificate expires soon."""
 
     signing_request_pem: str
 
 
 class Renewed(Struct, frozen=True, tag=True):
+    """The answer to Renew."""
+
     certificate_pem: str
 
 
 class Removed(Struct, frozen=True, tag=True):
-    """All machines that are out, though their certificates have not ended: nobody talks to them any more."""
+    """All removed machines whose certificates are still valid. No machine may talk to them."""
 
     node_ids: list[NodeId]
 

@@ -1,4 +1,4 @@
-"""The ring: head -> first stage -> ... -> last stage -> head."""
+"""Messages of the ring: head -> first stage -> ... -> last stage -> head."""
 
 from msgspec import Struct
 
@@ -7,14 +7,16 @@ from cluster.wire.orders import NO_TERMS, Terms
 
 
 class RingHello(Struct, frozen=True, tag=True):
+    """The first message on a link of the ring."""
+
     epoch: int
     terms: Terms = NO_TERMS
 
 
 class OpenSlot(Struct, frozen=True, array_like=True):
-    """A sequence moves into a slot; the last stage needs its sampling and the tokens it already has.
+    """The state of a sequence that moves into a slot: the last stage needs its sampling and its tokens so far.
 
-    `grammar` is what its output keeps to, empty for none.
+    Its output must follow `grammar`, which is empty for none.
     """
 
     slot: int
@@ -25,7 +27,7 @@ class OpenSlot(Struct, frozen=True, array_like=True):
 
 
 class Move(Struct, frozen=True, array_like=True):
-    """Begin `slot` with the first `tokens` tokens of the slot `source`; without a source, free it."""
+    """The order to begin `slot` with the first `tokens` tokens of the slot `source`. Without a source, free it."""
 
     slot: int
     source: int = -1
@@ -35,16 +37,18 @@ class Move(Struct, frozen=True, array_like=True):
 class Step(Struct, tag=True):
     """One micro-batch on its way through the stages.
 
-    Row groups i belong to slot `slots[i]`, begin at position `starts[i]` and are `counts[i]` long; `wanted[i]` of
-    its last rows are to be sampled. All but the first of these are drafts, which `drafts[i]` repeats for the last
-    stage: it stops at the first that the model does not agree with. `moves` are carried out in order and `opened`
-    slots set up before any row runs. The payload holds int32 token ids on the first link and rows
-    [sum(counts), hidden] in the plan's wire format on the others. `spent_ns` gathers the stages' busy time.
-    On links `drafts` and `opened` travel in `sealed`, which only the last stage can read: they are tokens.
+    Row group i belongs to slot `slots[i]`, begins at position `starts[i]` and is `counts[i]` rows long. Its last
+    `wanted[i]` rows are to be sampled. All but the first of these are drafts, which `drafts[i]` repeats for the
+    last stage: sampling stops at the first draft that the model does not agree with.
 
-    `replay` names stages that have lost their keys and values: rows travel only into these, from the output rows
-    that the stages before them have kept. `census` has the (slot, blocks) that a stage must hold; a reset makes it
-    so, otherwise a difference is an error.
+    Stages carry out `moves` in order and set up `opened` slots before any row runs. The payload holds int32 token
+    ids [sum(counts)] on the first link, and rows [sum(counts), hidden] in the plan's wire format on the others.
+    `spent_ns` gathers the stages' busy time in nanoseconds.
+
+    On links, `drafts` and `opened` travel in `sealed`, which only the last stage can read, since they are tokens.
+    `replay` names stages that have lost their KV cache. Rows travel only into these, from the output rows that the
+    stages before them have kept. `census` has the (slot, blocks) that a stage must hold. A reset makes a stage
+    match it; otherwise a difference is an error.
     """
 
     epoch: int
@@ -68,7 +72,7 @@ class Step(Struct, tag=True):
 
     @property
     def pairs(self) -> int:
-        """Earlier positions that the rows look at, all together."""
+        """Return the number of (row, earlier position) pairs of this step."""
         groups = zip(self.starts, self.counts, strict=True)
         return sum(count * (start + (count + 1) // 2) for start, count in groups)
 

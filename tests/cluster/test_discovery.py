@@ -83,7 +83,7 @@ async def hang_up(channel: Channel) -> None:
 
 async def refuse(channel: Channel) -> None:
     await channel.receive(PATIENCE_S)
-    await channel.send(wire.Refused("this join token was used already"))
+    await channel.send(wire.Refused("this join token was already used"))
 
 
 async def show_garbage(channel: Channel) -> None:
@@ -159,7 +159,7 @@ async def test_nobody_found_says_what_to_do(tmp_path: Path, monkeypatch: pytest.
     async with announced(tmp_path / "another"):
         with pytest.raises(LinkLost, match=r"by mDNS within .* --controller HOST:PORT"):
             await nearby(tmp_path / "none").reach("0" * 32, attempt)
-    with pytest.raises(LinkLost, match="nobody said where"):
+    with pytest.raises(LinkLost, match="no controller address is known"):
         await Whereabouts(None, tmp_path / "none").reach("0" * 32, attempt)
 
 
@@ -167,7 +167,7 @@ async def test_the_right_controllers_refusal_is_the_last_word(tmp_path: Path) ->
     async with announced(tmp_path / "c") as (running, pinned, port):
         token = running.new_token()
         await join(Target("127.0.0.1", port), token, tmp_path / "a", "a")
-        with pytest.raises(PeerRejected, match="used already"):
+        with pytest.raises(PeerRejected, match="already used"):
             await nearby(tmp_path / "f").reach(pinned, lambda target: join(target, token, tmp_path / "b", "b"))
 
 

@@ -226,7 +226,7 @@ def test_the_machine_with_the_most_room_embeds() -> None:
     # Plans give the cache what is left: nobody might have room beside all of that.
     tight = place_embedder("m", 3 * 2**30, [small, large, full], held)
     assert tight.member == full
-    assert "beside the cache that was planned" in tight.reason
+    assert "beside the planned cache" in tight.reason
     with pytest.raises(ModelDoesNotFit):
         place_embedder("m", 3 * 2**30, [full], {full.node_id: Held(8 * 2**30, 7 * 2**30)})
 
@@ -267,12 +267,12 @@ def test_a_machine_holds_all_its_stages_and_the_cache() -> None:
         ({"token_counts": [3]}, "2 inputs were embedded as 1"),
         ({"token_counts": [3, 0]}, "0 to 3 tokens"),
         ({"token_counts": [3, CONTEXT_TOKENS_MAX + 1]}, f"to {CONTEXT_TOKENS_MAX + 1} tokens"),
-        ({"token_counts": [3, 5]}, "other lengths"),
+        ({"token_counts": [3, 5]}, "wrong lengths"),
         ({"dimensions": 8}, "8 dimensions, 4 were asked for"),
         ({"dimensions": 0, "vectors": b""}, "0 dimensions"),
         ({"vectors": bytes(31)}, "31 bytes are not 2 vectors of 4"),
-        ({"compute_ns": -1}, "taken -1 ns"),
-        ({"compute_ns": 3600 * 10**9}, "taken 3600000000000 ns"),
+        ({"compute_ns": -1}, "claims -1 ns of computing"),
+        ({"compute_ns": 3600 * 10**9}, "claims 3600000000000 ns of computing"),
     ],
 )
 async def test_a_lying_embedder_is_lost(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:

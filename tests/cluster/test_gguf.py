@@ -272,7 +272,7 @@ def set_type(path: Path, number: int) -> None:
         (lambda path: path.write_bytes(path.read_bytes()[:-100]), ModelInvalid, "truncated: .* ends at byte"),
         (lambda path: path.write_bytes(path.read_bytes()[:1000]), ModelInvalid, "truncated within its header"),
         (lambda path: path.write_bytes(b"GGUF"), ModelInvalid, "truncated: 4 bytes"),
-        (lambda path: rewrite(path, b"GGUF", b"FUGG"), ModelInvalid, "no GGUF file"),
+        (lambda path: rewrite(path, b"GGUF", b"FUGG"), ModelInvalid, "not a GGUF file"),
         (lambda path: rewrite(path, b"GGUF\x03", b"GGUF\x01"), ModelUnsupported, "version 1"),
         (lambda path: rewrite(path, b"\x05\x00\x00\x00\x00\x00\x00\x00qwen3", b"\x05" + b"\x00" * 7 + b"mamba"),
          ModelUnsupported, "'mamba'"),

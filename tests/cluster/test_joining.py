@@ -57,13 +57,13 @@ async def test_a_token_lets_one_machine_in_once(tmp_path: Path, logs: list[Event
         identity = await join(target, token, tmp_path / "first", "first")
         assert identity.exists
         assert (tmp_path / "first" / "key.pem").stat().st_mode & 0o077 == 0
-        with pytest.raises(PeerRejected, match="used already"):
+        with pytest.raises(PeerRejected, match="already used"):
             await join(target, token, tmp_path / "second", "second")
-        assert "used already" in refusals(logs)
+        assert "already used" in refusals(logs)
         wrong = token[:-4] + ("aaaa" if token[-4:] != "aaaa" else "bbbb")
-        with pytest.raises(PeerRejected, match="no such join token"):
+        with pytest.raises(PeerRejected, match="did not issue this join token"):
             await join(target, wrong, tmp_path / "third", "third")
-        assert "no such join token" in refusals(logs)
+        assert "did not issue this join token" in refusals(logs)
     assert token.split(".")[2] not in str(logs)
 
 
@@ -144,7 +144,7 @@ async def test_data_links_demand_this_clusters_certificate(tmp_path: Path, logs:
     try:
         with pytest.raises(PeerRejected):
             await asyncio.to_thread(dial, address, stranger)
-        with pytest.raises(PeerRejected, match="not the machine"):
+        with pytest.raises(PeerRejected, match="not the expected machine"):
             await asyncio.to_thread(dial, wire.Address(node_id(friend), "127.0.0.1", listener.port), friend)
         plain = socket.create_connection(("127.0.0.1", listener.port))
         plain.sendall(b"hello, is it you?\r\n\r\n")
@@ -271,7 +271,7 @@ async def test_the_same_certificate_twice_is_refused(tmp_path: Path, logs: list[
     async with running_cluster(tmp_path, nodes=1) as cluster:
         shutil.copytree(tmp_path / "nodes" / "node-1" / "identity", tmp_path / "copy" / "identity")
         target = Target("127.0.0.1", cluster.port)
-        with pytest.raises(PeerRejected, match="in the cluster already"):
+        with pytest.raises(PeerRejected, match="already in the cluster"):
             async with asyncio.timeout(PATIENCE_S):
                 await Agent(NodeOptions(name="copy", folder=str(tmp_path / "copy"), controller=target)).run()
         assert (await cluster.ask("a river", max_tokens=2)).done.completion_tokens == 2
@@ -293,10 +293,10 @@ async def test_a_node_cannot_pose_as_the_controller(tmp_path: Path) -> None:
     door = Door("rogue", rogue, pose, newcomers=True)
     target = Target("127.0.0.1", await door.open("127.0.0.1", 0))
     try:
-        with pytest.raises(PeerRejected, match="no controller"):
+        with pytest.raises(PeerRejected, match="not a controller"):
             await join(target, authority.new_token(), tmp_path / "new", "new")
         options = NodeOptions(name="victim", folder=str(victim.folder.parent), controller=target)
-        with pytest.raises(PeerRejected, match="no controller"):
+        with pytest.raises(PeerRejected, match="not a controller"):
             await Agent(options).run()
     finally:
         await door.close()

@@ -30,8 +30,8 @@ async def test_a_node_that_ends_again_and_again_says_why(tmp_path: Path, at_once
         try:
             await local.start(target, ["no token"])
             local.keep_running(lambda: "another that is none", running.absences)
-            await until(lambda: "(this is no join token" in running.absences.words)
-            await until(lambda: "3 times in a row; it is started again" in running.topology().absences["node-1"])
+            await until(lambda: "(this is not a join token" in running.absences.words)
+            await until(lambda: "3 times in a row; it restarts in" in running.topology().absences["node-1"])
         finally:
             await local.stop()
         assert all(not psutil.pid_exists(pid) for pid in local.pids)

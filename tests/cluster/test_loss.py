@@ -210,7 +210,7 @@ async def test_a_stage_that_names_a_wrong_epoch_is_left_out_at_once(tmp_path: Pa
         told = [(line["node_id"], str(line["reason"])) for line in logs if line["event"] == "node left out"]
         assert {node_id for node_id, _ in told} == {liar}, told
         assert any("newcomer is left out for 30 s" in event.text for event in cluster.controller.events())
-        assert any("the machine before it speaks of epoch" in reason for _, reason in told), told
+        assert any("the machine before it sent epoch" in reason for _, reason in told), told
 
 
 @pytest.mark.slow

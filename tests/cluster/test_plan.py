@@ -194,7 +194,7 @@ def test_a_context_that_is_set_stays_and_is_named_where_it_does_not_fit() -> Non
     long = card(context=131_072)
     plan = plan_stages("m", long, [member(1, 64)], context_tokens=1000)
     assert (plan.precision, plan.context_tokens) == ("fp32", 1000)
-    assert any("as cluster.context_tokens says" in reason for reason in plan.reasons)
+    assert any("as set in cluster.context_tokens" in reason for reason in plan.reasons)
     assert plan_stages("m", card(), [member(1, 64)], context_tokens=131_072).context_tokens == 4096
     with pytest.raises(ModelDoesNotFit, match=r"set cluster\.context_tokens to \d+ instead of 65536"):
         plan_stages("m", long, [member(1, 36)], precision="fp32", context_tokens=65_536)
@@ -219,7 +219,7 @@ def test_a_machine_that_cannot_compute_in_the_pinned_precision_is_not_placed() -
 
 def test_what_does_not_fit_says_by_how_much_and_what_would_help() -> None:
     with pytest.raises(
-        ModelDoesNotFit, match=r"m at bf16 needs 1\d\.\d\d GiB, the machines have 8\.00 GiB"
+        ModelDoesNotFit, match=r"m at bf16 needs 1\d\.\d\d GiB, but the machines have 8\.00 GiB"
     ) as told:
         plan_stages("m", card(), [member(1, 4), member(2, 4)], precision="bf16")
     assert "choose int8" in str(told.value)
@@ -317,16 +317,16 @@ def test_a_working_ring_is_replaced_for_a_loss_or_a_real_gain_only() -> None:
         predicted = changed(now.predicted, tokens_per_s=gain * now.predicted.tokens_per_s)
         assert is_worth(now, changed(better, predicted=predicted, kv_blocks=now.kv_blocks)) == worth
     rest = plan_stages("m", card(), members[1:], precision="fp32")
-    assert "node-1: layers 0-10 become none, it is gone" in explain_change(now, rest)
-    assert "node-1: layers 0-10 become none, it is left out" in explain_change(now, rest, {members[0].node_id})
+    assert "node-1: gone (had layers 0-10)" in explain_change(now, rest)
+    assert "node-1: removed (had layers 0-10)" in explain_change(now, rest, {members[0].node_id})
     assert rest.predicted
     slower = changed(rest, predicted=changed(rest.predicted, tokens_per_s=0.61 * now.predicted.tokens_per_s))
     assert explain_change(now, slower)[-1] == (
-        "a new ring is made: a machine of the ring takes no part any more, at 39 % less speed"
+        "replaces the ring: a machine of the ring no longer takes part, at 39 % less speed"
     )
     text = "\n".join(explain_change(now, better))
-    assert re.search(r"a new ring is made: it is predicted to be \d+ % faster$", text)
-    assert "node-1: layers 0-" in text
+    assert re.search(r"replaces the ring: it is predicted to be \d+ % faster$", text)
+    assert "node-1: out of the ring (had layers 0-" in text
     assert "new in the ring" in text
 
 

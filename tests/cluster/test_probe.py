@@ -139,7 +139,7 @@ def test_another_machine_than_the_one_meant_is_not_measured(tmp_path: Path) -> N
     echo.open("127.0.0.1")
     port = echo.report().port
     try:
-        with pytest.raises(PeerRejected, match="not the machine"):
+        with pytest.raises(PeerRejected, match="not the expected machine"):
             measure_link(wire.Address(ONE, "127.0.0.1", port), here)
     finally:
         echo.close()
@@ -163,7 +163,7 @@ def test_the_survey_has_every_link_measured_once_and_one_machine_at_a_time() -> 
     clock, asked = Clock(), []
     survey = LinkSurvey(clock)
     for node_id in (ONE, TWO, THREE):
-        survey.hear(node_id, "10.0.0.1", report())
+        survey.take_report(node_id, "10.0.0.1", report())
     assert not survey.due(), "newcomers settle first"
     clock.now_s += SETTLE_S
     figures = Link(delay_s=0.001, bytes_per_s=1e8)
@@ -171,7 +171,7 @@ def test_the_survey_has_every_link_measured_once_and_one_machine_at_a_time() -> 
         ((node_id, order),) = orders
         assert not survey.due()
         asked += [(node_id, peer.node_id) for peer in order.peers]
-        survey.hear(node_id, "10.0.0.1", report(*((peer.node_id, figures) for peer in order.peers)))
+        survey.take_report(node_id, "10.0.0.1", report(*((peer.node_id, figures) for peer in order.peers)))
     assert sorted(asked) == sorted((a, b) for a in (ONE, TWO, THREE) for b in (ONE, TWO, THREE) if a != b)
     assert survey.network().link(ONE, TWO) == figures
     assert survey.delay_s(TWO, THREE) == 0.001
@@ -180,7 +180,7 @@ def test_the_survey_has_every_link_measured_once_and_one_machine_at_a_time() -> 
     # Asked for once more while that is under way: its answer still counts.
     survey.measure_again()
     again = Link(delay_s=0.003, bytes_per_s=1e8)
-    survey.hear(node_id, "10.0.0.1", report((order.peers[0].node_id, again)))
+    survey.take_report(node_id, "10.0.0.1", report((order.peers[0].node_id, again)))
     assert survey.network().link(node_id, order.peers[0].node_id) == again
     assert survey.due()
     clock.now_s += REFRESH_S
@@ -193,21 +193,21 @@ def test_rumours_and_impossible_figures_are_not_believed() -> None:
     clock = Clock()
     survey = LinkSurvey(clock)
     for node_id in (ONE, TWO):
-        survey.hear(node_id, "10.0.0.1", report())
-    survey.hear(ONE, "10.0.0.1", report((TWO, Link(delay_s=0.001, bytes_per_s=1e8))))
+        survey.take_report(node_id, "10.0.0.1", report())
+    survey.take_report(ONE, "10.0.0.1", report((TWO, Link(delay_s=0.001, bytes_per_s=1e8))))
     assert survey.delay_s(ONE, TWO) is None, "nobody had asked for it"
     clock.now_s += SETTLE_S
     assert survey.due()
-    survey.hear(ONE, "10.0.0.1", report((TWO, Link(delay_s=float("nan"), bytes_per_s=1e8))))
+    survey.take_report(ONE, "10.0.0.1", report((TWO, Link(delay_s=float("nan"), bytes_per_s=1e8))))
     assert survey.delay_s(ONE, TWO) is None
 
 
 def test_a_clock_that_is_wrong_is_told_of() -> None:
     survey = LinkSurvey(Clock())
-    survey.hear(ONE, "10.0.0.1", report())
+    survey.take_report(ONE, "10.0.0.1", report())
     member = Member(ONE, "one", machine())
     for beat in range(10):
-        survey.hear_clock(ONE, 5000.0 + beat + 30, 5000.0 + beat)
+        survey.take_clock(ONE, 5000.0 + beat + 30, 5000.0 + beat)
     assert [warning.cause for warning in survey.warnings(member)] == ["clock"]
 
 

@@ -190,10 +190,10 @@ def inquest(clock: Clock) -> tuple[Inquest, Deployment]:
 def test_a_broken_link_alone_is_blamed_on_who_has_not_proven_itself() -> None:
     found, broken = inquest(Clock())
     found.retire(frozenset({NodeId("a"), NodeId("b")}))
-    found.hear(NodeId("b"), wire.Failed(5, "stage", "link broke", "a"))
+    found.note_failure(NodeId("b"), wire.Failed(5, "stage", "link broke", "a"))
     assert found.close(broken) == frozenset(), "a ring that is taken apart is nobody's fault"
     found.open()
-    found.hear(NodeId("a"), wire.Failed(5, "head", "link broke", "c"))
+    found.note_failure(NodeId("a"), wire.Failed(5, "head", "link broke", "c"))
     assert not found.is_clear(broken)
     assert found.close(broken) == {"c"}
     assert found.rests.rests("c")
@@ -204,19 +204,19 @@ def test_who_says_what_happened_is_believed() -> None:
     clock = Clock()
     found, broken = inquest(clock)
     for _ in range(2):
-        found.hear(NodeId("a"), wire.Failed(5, "head", "link broke", "c"))
-        found.hear(NodeId("c"), wire.Failed(5, "stage", "exit status -9", cause="ended"))
+        found.note_failure(NodeId("a"), wire.Failed(5, "head", "link broke", "c"))
+        found.note_failure(NodeId("c"), wire.Failed(5, "stage", "exit status -9", cause="ended"))
         assert found.is_clear(broken)
         assert found.close(broken) == frozenset()
         assert found.restarting == {"c"}
         clock.now_s += SETTLED_S
         found.open()
     clock.now_s += 1
-    found.hear(NodeId("c"), wire.Failed(5, "stage", "exit status -9", cause="ended"))
+    found.note_failure(NodeId("c"), wire.Failed(5, "stage", "exit status -9", cause="ended"))
     assert found.close(broken) == frozenset()
     found.open()
     clock.now_s += 1
-    found.hear(NodeId("c"), wire.Failed(5, "stage", "exit status -9", cause="ended"))
+    found.note_failure(NodeId("c"), wire.Failed(5, "stage", "exit status -9", cause="ended"))
     assert found.close(broken) == {"c"}
 
 
@@ -225,8 +225,8 @@ def test_who_sends_wrong_frames_is_to_blame_however_long_the_ring_has_served() -
     for served_s in (1.0, SETTLED_S):
         found, broken = inquest(clock)
         clock.now_s += served_s
-        found.hear(NodeId("b"), wire.Failed(5, "stage", "link broke", "c"))
-        found.hear(NodeId("c"), wire.Failed(5, "stage", "a wrong epoch", "b", cause="invalid"))
+        found.note_failure(NodeId("b"), wire.Failed(5, "stage", "link broke", "c"))
+        found.note_failure(NodeId("c"), wire.Failed(5, "stage", "a wrong epoch", "b", cause="invalid"))
         assert found.is_clear(broken)
         assert found.close(broken) == {"b"}
         assert not found.is_own_error
@@ -241,7 +241,7 @@ def test_only_what_a_stage_itself_got_wrong_may_be_a_requests_doing() -> None:
         (wire.Failed(wire.ANY_EPOCH, "node", "it is gone"), False),
     ):
         found, broken = inquest(Clock())
-        found.hear(NodeId("c"), failure)
+        found.note_failure(NodeId("c"), failure)
         found.close(broken)
         assert found.is_own_error is expected, failure
         found.open()
@@ -254,7 +254,7 @@ def test_a_stuck_ring_is_blamed_on_who_holds_its_frames() -> None:
         known = {"head": wire.Vitals(9, 10), "stage": told} if node_id == "a" else {role: told}
         if role == "stage":
             found.membership.beat(NodeId(node_id), wire.Heartbeat(2**33, vitals=known))
-    found.hear(NodeId("a"), wire.Failed(5, "head", "not answered", cause="stuck"))
+    found.note_failure(NodeId("a"), wire.Failed(5, "head", "not answered", cause="stuck"))
     assert found.close(broken) == {"b"}
 
 

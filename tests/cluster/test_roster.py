@@ -136,7 +136,7 @@ async def test_every_fetch_is_answered(tmp_path: Path) -> None:
         surplus, _ = await channel.receive(PATIENCE_S)
         assert isinstance(surplus, wire.NoPart)
         assert surplus.offset == FETCHES_MAX
-        assert "other parts are on their way" in surplus.reason
+        assert "other parts are already on their way" in surplus.reason
         released.set()
         parts = [(await channel.receive(PATIENCE_S))[0] for _ in range(FETCHES_MAX)]
         assert {part.offset for part in parts if isinstance(part, wire.Part)} == set(range(FETCHES_MAX))

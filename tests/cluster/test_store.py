@@ -116,7 +116,7 @@ def drop_tensor(model: Path) -> None:
         (truncate, ModelInvalid, "truncated"),
         (cut_header, ModelInvalid, "truncated"),
         (garble_header, ModelInvalid, "header cannot be read"),
-        (lie_about_size, ModelInvalid, "truncated or no safetensors"),
+        (lie_about_size, ModelInvalid, "truncated or not a safetensors"),
         (drop_tensor, ModelInvalid, r"lacks the tensor model\.norm\.weight"),
         (lambda model: (model / "model.safetensors").unlink(), ModelNotFound, "no .safetensors"),
         (lambda model: (model / "tokenizer.json").unlink(), ModelNotFound, "no tokenizer"),

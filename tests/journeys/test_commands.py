@@ -48,7 +48,7 @@ def test_a_machine_that_is_not_there_is_named(gateway: Gateway) -> None:
         assert answer.status_code == 404
         assert gateway.http().post(f"/admin/machines/nobody/{what}").status_code == 403
     answer = gateway.http().post("/admin/machines/nobody/drain", headers={HEADER: running["admin_token"]})
-    assert "no machine of this cluster is called nobody" in answer.json()["error"]["message"]
+    assert "machine nobody not found" in answer.json()["error"]["message"]
     answer = gateway.http().post("/admin/plan", headers={HEADER: running["admin_token"]}, json={"without": []})
     assert (answer.status_code, answer.json()["error"]["message"]) == (404, "there is no model to plan")
 

@@ -1,1 +1,1 @@
-"""How models write calls of tools: taken apart as they come, and as grammars that let nothing else through."""
+"""How models write tool calls: parsers for streamed text, and grammars that allow nothing else."""

@@ -1,4 +1,4 @@
-"""An answer that is a call as a whole: an object with a known function's name, or several behind semicolons."""
+"""Answers that consist of calls: an object with a known function's name, or several separated by semicolons."""
 
 from cluster.models.tool_calls.json_reading import CallReader
 from cluster.models.tool_calls.markers import Window
@@ -6,7 +6,7 @@ from cluster.models.tool_calls.speech import Content, Speech
 
 
 class BareListener:
-    """With a `mark` the answer may begin with it. Anything but calls of `known` functions is content."""
+    """Parses such an answer, which may begin with `mark`. Anything but calls of `known` functions is content."""
 
     def __init__(self, known: frozenset[str], mark: str = "") -> None:
         self._known, self._mark = known, mark
@@ -14,7 +14,7 @@ class BareListener:
         self._calls = 0
         self._is_content = False
         self._reader: CallReader | None = None
-        # What has come since the last call.
+        # The text since the last call.
         self._held = ""
 
     def feed(self, text: str) -> list[Speech]:

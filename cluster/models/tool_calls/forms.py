@@ -19,9 +19,9 @@ _NAME, _QUOTED = "NAME", "QUOTED"
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """`begin` and `end` stand around all calls, `head` and `tail` around each one's arguments.
+    """A format. `begin` and `end` stand around all calls, `head` and `tail` around each one's arguments.
 
-    Without a `separator` there is never more than one.
+    Without a `separator` there is never more than one call.
     """
 
     head: str
@@ -31,7 +31,7 @@ class Form:
     separator: str | None = None
 
     def head_of(self, name: str) -> str:
-        """What stands before the arguments of a call of this function."""
+        """Return the text before the arguments of a call of this function."""
         return self.head.replace(_QUOTED, json.dumps(name)).replace(_NAME, name)
 
 

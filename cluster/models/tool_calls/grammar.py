@@ -1,4 +1,4 @@
-"""What an answer must be, as a grammar for llguidance (its variant of Lark). Pure: nothing is compiled here."""
+"""The constraint of an answer as a grammar for llguidance (its variant of Lark). Pure: it compiles nothing."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from cluster.models.tool_calls.forms import FORMS, Form
 Thinking = Literal["never", "perhaps", "begun"]
 """Whether a thought may come before the answer, or has been begun by the prompt."""
 
-# Between JSON's tokens: a model that may write white space for ever sometimes does.
+# White space between JSON's tokens is limited: a model that may write it without end sometimes does.
 _SPACE = r"(?: |\n {0,32})?"
 _ANYTHING = "ANYTHING: /(?s:.*)/"
 _HARMONY_THOUGHT = ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant")
@@ -21,7 +21,7 @@ _HARMONY_THOUGHT = ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """`lark` is the whole; `schemas` are what is in it of the caller's own, by the request's field."""
+    """A grammar. `lark` is the whole text; `schemas` are the caller's parts of it, by the request's field."""
 
     lark: str
     schemas: tuple[tuple[str, str], ...]
@@ -30,7 +30,7 @@ class Grammar:
 def write_grammar(
     constraint: Constraint, form: ChatFormat, special_ids: dict[str, int], thinking: Thinking
 ) -> Grammar:
-    """`special_ids` are the tokenizer's special tokens: they are no text, and grammars name them by number."""
+    """Return the grammar. `special_ids` are the tokenizer's special tokens, which grammars name by number."""
     writer = _Writer(special_ids)
     answers = [*writer.json_answer(constraint, form), *writer.calls(constraint, form)]
     thought = writer.thought(form, thinking)
@@ -46,7 +46,7 @@ class _Writer:
         self.schemas: list[tuple[str, str]] = []
 
     def json_answer(self, constraint: Constraint, form: ChatFormat) -> Iterator[str]:
-        """The name of the rule for JSON, where it may come."""
+        """Yield the name of the rule for JSON, if it is allowed."""
         if constraint.schema is None:
             return
         begin = self._literal("<|channel|>final<|message|>") if form.tools == "harmony" else ""
@@ -55,7 +55,7 @@ class _Writer:
         yield "json"
 
     def calls(self, constraint: Constraint, form: ChatFormat) -> Iterator[str]:
-        """The name of the rule for calls, where they may come."""
+        """Yield the name of the rule for calls, if they are allowed."""
         if not constraint.calls or not form.tools:
             return
         shape = FORMS[form.tools]
@@ -73,7 +73,7 @@ class _Writer:
         return "" if shape.separator is None else f"({self._literal(shape.separator)} call)*"
 
     def thought(self, form: ChatFormat, thinking: Thinking) -> str:
-        """What may stand before the answer."""
+        """Return the rule for what may stand before the answer."""
         marks = _HARMONY_THOUGHT if form.tools == "harmony" else form.thought
         if marks is None or thinking == "never":
             return ""
@@ -94,7 +94,7 @@ class _Writer:
         self.rules.append(f"{rule}: %json {written}")
 
     def _literal(self, text: str) -> str:
-        """Text as a grammar has it: special tokens by number, the rest in quotes."""
+        """Return text as a grammar writes it: special tokens by number, the rest in quotes."""
         parts, at = [], 0
         for found in self._specials.finditer(text):
             parts += [json.dumps(text[at : found.start()])] if found.start() > at else []

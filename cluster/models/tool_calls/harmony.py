@@ -1,4 +1,4 @@
-"""The channels of gpt-oss: analysis is thought, final is content, and what has a recipient is a call."""
+"""The channels of gpt-oss: analysis is thought, final is content, and a message with a recipient is a call."""
 
 import re
 
@@ -12,7 +12,7 @@ _FUNCTION = re.compile(r"functions\.([\w.-]+)")
 
 
 class HarmonyListener:
-    """Messages, each a header up to <|message|> and a body. The prompt has begun the first one's header."""
+    """Parses messages, each a header up to <|message|> and a body. The prompt has begun the first header."""
 
     def __init__(self) -> None:
         self._window = Window()
@@ -37,7 +37,7 @@ class HarmonyListener:
         left = self._window.take_all()
         if self._header is None:
             return [*self._said(left), *self._finished()]
-        # A model that writes no channels at all has said all the same what it has said.
+        # A model that writes no channels at all has still given an answer.
         return [Content(self._header + left)] if "<|" not in self._header + left else []
 
     def _read_header(self, speech: list[Speech]) -> None:
@@ -53,7 +53,7 @@ class HarmonyListener:
             self._channel, self._has_arguments = "call", False
             speech.append(CallBegun(self._calls, called[1]))
         else:
-            # What is addressed to anybody else, like a browser that is not here, nobody but the model has to read.
+            # Messages to other recipients, such as a browser that does not exist here, are only for the model.
             self._channel = "analysis" if recipient or "analysis" in header else "final"
 
     def _read_body(self, speech: list[Speech]) -> None:

@@ -1,17 +1,17 @@
-"""JSON read character by character: where a value ends, and a call of a tool that is written as an object."""
+"""JSON read character by character: the end of a value, and a tool call that is written as an object."""
 
 import json
 from typing import Any
 
 from cluster.models.tool_calls.speech import CallArguments, CallBegun, Speech
 
-# What models have been taught to call a call's arguments, and what may stand beside them.
+# The names of a call's arguments in different models, and the fields that may stand beside them.
 _ARGUMENTS = frozenset(("arguments", "parameters"))
 _BESIDE = frozenset(("name", "type", "id", *_ARGUMENTS))
 
 
 class Nesting:
-    """How deep within a JSON value the reader is."""
+    """The depth of the reader within a JSON value."""
 
     def __init__(self) -> None:
         self.depth = 0
@@ -35,7 +35,7 @@ class Nesting:
 
 
 class ObjectReader:
-    """A call's arguments where they stand by themselves, as one JSON object or array."""
+    """Reads a call's arguments that stand alone, as one JSON object or array."""
 
     def __init__(self, index: int) -> None:
         self._index = index
@@ -43,7 +43,7 @@ class ObjectReader:
         self.is_done = False
 
     def read(self, text: str) -> tuple[list[Speech], int]:
-        """What of the text belongs to the value, and how many characters that is."""
+        """Return the part of the text that belongs to the value, and its number of characters."""
         for at, character in enumerate(text):
             self._nesting.step(character)
             if self._nesting.depth <= 0 and not self._nesting.in_string:
@@ -53,11 +53,11 @@ class ObjectReader:
 
 
 class CallReader:
-    """A call as an object with the function's name and arguments, in either order; it begins with the brace.
+    """Reads a call as an object with the function's name and arguments, in either order, from its brace on.
 
-    Arguments are passed on as they come once the name is known. What turns out to be no call `is_broken`; `raw` is
-    all that was read of it, and `is_begun` whether anybody was told of it as a call. Only functions of `known` are
-    called, where that is given.
+    Arguments are passed on as they come once the name is known. An object that is not a call sets `is_broken`.
+    `raw` is everything that was read, and `is_begun` says whether the call was announced. With `known`, only these
+    functions can be called.
     """
 
     def __init__(self, index: int, known: frozenset[str] | None = None) -> None:
@@ -78,7 +78,7 @@ class CallReader:
         return self._name is not None
 
     def read(self, text: str) -> tuple[list[Speech], int]:
-        """What is certain by now, and how many characters belong to the object."""
+        """Return what is certain, and how many characters belong to the object."""
         speech: list[Speech] = []
         for at, character in enumerate(text):
             self.raw += character
@@ -141,7 +141,7 @@ class CallReader:
             speech.append(CallArguments(self._index, self._arguments))
 
     def _take_arguments(self, text: str, speech: list[Speech]) -> None:
-        """Some models write the arguments as a string that holds JSON."""
+        """Take the arguments. Some models write them as a string that holds JSON."""
         value = _loads(text)
         self._arguments = value if isinstance(value, str) else "{}" if value is None else text
         if self.is_begun:

@@ -1,4 +1,4 @@
-"""The listener that a model's answer to one request needs."""
+"""The choice of the parser for a model's answer to one request."""
 
 from cluster.models.chat_format import ChatFormat, ToolFormat
 from cluster.models.tool_calls.bare import BareListener
@@ -10,7 +10,7 @@ from cluster.models.tool_calls.thinking import Plain, ThoughtListener
 
 
 def listen(form: ChatFormat, functions: frozenset[str], *, is_thinking: bool) -> Listener | None:
-    """For an answer that may call these functions; None when all of it is content."""
+    """Return the parser of an answer that may call these functions; None if all of it is content."""
     if form.tools == "harmony":
         return HarmonyListener()
     calls = _for_calls(form.tools, functions) if form.tools and functions else None

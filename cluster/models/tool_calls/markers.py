@@ -1,8 +1,8 @@
-"""Marks found in text that arrives in pieces."""
+"""Detection of marks in text that arrives in pieces."""
 
 
 class Window:
-    """Text that has come and was not taken yet. What may become a mark stays until that is certain."""
+    """Text that has arrived and was not taken yet. A possible beginning of a mark stays until that is certain."""
 
     def __init__(self) -> None:
         self._text = ""
@@ -18,7 +18,7 @@ class Window:
         self._text += text
 
     def take(self, count: int) -> str:
-        """The first `count` characters, gone from here."""
+        """Remove and return the first `count` characters."""
         taken, self._text = self._text[:count], self._text[count:]
         return taken
 
@@ -26,9 +26,9 @@ class Window:
         return self.take(len(self._text))
 
     def take_until(self, *marks: str) -> tuple[str, str]:
-        """Text before the first of these marks and the mark itself, both gone from here.
+        """Remove and return the text before the first of these marks, and the mark itself.
 
-        Without a mark: the text that certainly is before any, and an empty mark.
+        Without a mark: the text that is certainly before any mark, and an empty mark.
         """
         found = min(((at, mark) for mark in marks if (at := self._text.find(mark)) >= 0), default=None)
         if found is None:
@@ -37,11 +37,11 @@ class Window:
         return before, self.take(len(found[1]))
 
     def take_space(self) -> str:
-        """The white space that it begins with."""
+        """Remove and return the leading white space."""
         return self.take(len(self._text) - len(self._text.lstrip()))
 
     def _open_end(self, marks: tuple[str, ...]) -> int:
-        """Length of the longest end of the text that begins a mark."""
+        """Return the length of the longest end of the text that begins a mark."""
         longest = min(len(self._text), max(map(len, marks)) - 1)
         for length in range(longest, 0, -1):
             if any(mark.startswith(self._text[-length:]) for mark in marks):

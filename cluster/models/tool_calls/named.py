@@ -9,15 +9,15 @@ from cluster.models.tool_calls.markers import Window
 from cluster.models.tool_calls.spacing import Spacing
 from cluster.models.tool_calls.speech import CallArguments, CallBegun, Speech
 
-# A head without arguments behind it is no call.
+# A longer head without arguments is not a call.
 _HEAD_CHARACTERS_MAX = 400
 
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """`call` opens each call; `section` and `section_end` are around all of them, where there are such marks.
+    """The marks of a format. `call` opens each call; `section` and `section_end` stand around all of them, if set.
 
-    `name` finds the function in what stands between the opening mark and the arguments.
+    `name` finds the function between the opening mark and the arguments.
     """
 
     call: str
@@ -36,13 +36,15 @@ DEEPSEEK = Marks(
 
 
 class NamedListener:
+    """Parses answers with such calls."""
+
     def __init__(self, marks: Marks) -> None:
         self._marks = marks
         self._openings = (marks.call, marks.section) if marks.section else (marks.call,)
         self._window = Window()
         self._spacing = Spacing()
         self._calls = 0
-        # Within the section, and there within a call's head.
+        # Whether the parser is within the section, and the head of the call that it is in.
         self._is_inside = False
         self._head: str | None = None
         self._reader: ObjectReader | None = None

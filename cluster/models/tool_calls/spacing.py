@@ -1,17 +1,17 @@
-"""Content without the white space that only sets calls apart from it."""
+"""Content without the white space that only separates calls from it."""
 
 from cluster.models.tool_calls.speech import Content
 
 
 class Spacing:
-    """Holds white space back until it is known what follows: before and after calls it is dropped."""
+    """Holds white space back until it is known what follows. It is dropped before and after calls."""
 
     def __init__(self) -> None:
         self._held = ""
         self._follows_call = False
 
     def content(self, text: str) -> Content:
-        """What of the content is certain by now."""
+        """Return the part of the content that is certain."""
         if self._follows_call:
             text = text.lstrip()
             self._follows_call = not text
@@ -21,7 +21,7 @@ class Spacing:
         return Content(kept)
 
     def call(self) -> None:
-        """A call has begun or ended here."""
+        """Note that a call has begun or ended here."""
         self._held, self._follows_call = "", True
 
     def end(self) -> Content:

@@ -1,4 +1,4 @@
-"""What a model says, by kind: content, thoughts, and calls of tools in pieces as they come."""
+"""The parts of a model's answer: content, thoughts, and tool calls in pieces as they arrive."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -6,17 +6,21 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Content:
+    """A piece of the answer's content."""
+
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Thought:
+    """A piece of a thought."""
+
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallBegun:
-    """Calls are numbered from 0 in the order of their beginning."""
+    """The beginning of a call. Calls are numbered from 0 in the order of their beginning."""
 
     index: int
     name: str
@@ -34,17 +38,17 @@ Speech = Content | Thought | CallBegun | CallArguments
 
 
 class Listener(Protocol):
-    """Takes one answer apart. Wherever its text is cut into pieces, the same comes out, in other pieces."""
+    """Takes one answer apart. The result does not depend on how its text is cut into pieces."""
 
     def feed(self, text: str) -> list[Speech]:
-        """The next text, and what is certain by now."""
+        """Take the next text. Return what is certain."""
 
     def end(self) -> list[Speech]:
-        """The answer has ended; what was held back."""
+        """Note the end of the answer. Return what was held back."""
 
 
 def merged(speech: list[Speech]) -> list[Speech]:
-    """Neighbours of a kind as one, without empty ones."""
+    """Return neighbours of a kind joined, without empty ones."""
     joined: list[Speech] = []
     for said in speech:
         last = joined[-1] if joined else None

@@ -7,9 +7,10 @@ from cluster.models.tool_calls.speech import Speech
 
 
 class TaggedListener:
-    """Content up to `opening`; behind it objects, each a call, whatever stands between them; then content again.
+    """Parses content up to `opening`, then objects, each a call, and then content again.
 
-    Without a `closing` the calls go on to the end. What turns out to be no call is content, marks and all.
+    Text between the objects is skipped. Without a `closing` the calls go on to the end. What is not a call is
+    content, with its marks.
     """
 
     def __init__(self, opening: str, closing: str = "") -> None:
@@ -19,7 +20,7 @@ class TaggedListener:
         self._spacing = Spacing()
         self._calls = 0
         self._is_inside = False
-        # What has come since the opening mark, as long as there was no call in it.
+        # The text since the opening mark, as long as it has no call.
         self._unused = ""
         self._reader: CallReader | None = None
 
@@ -52,7 +53,7 @@ class TaggedListener:
             self._is_inside, self._unused = True, mark
 
     def _look_for_call(self, speech: list[Speech]) -> None:
-        """Commas, brackets and line breaks between calls say nothing."""
+        """Look for the next call. Commas, brackets and line breaks between calls mean nothing."""
         between, mark = self._window.take_until(*self._marks)
         if self._unused:
             self._unused += between
@@ -77,7 +78,7 @@ class TaggedListener:
             self._leave(reader.raw, speech)
 
     def _leave(self, text: str, speech: list[Speech]) -> None:
-        """Content follows; what was no call is content, too."""
+        """Return to content. Text that was not a call is content, too."""
         self._is_inside = False
         if self._unused:
             speech.append(self._spacing.content(self._unused + text))

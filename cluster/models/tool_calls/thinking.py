@@ -1,11 +1,11 @@
-"""Thoughts told apart from what follows them."""
+"""Thoughts, separated from the text that follows them."""
 
 from cluster.models.tool_calls.markers import Window
 from cluster.models.tool_calls.speech import Content, Listener, Speech, Thought
 
 
 class Plain:
-    """Everything is content."""
+    """Treats everything as content."""
 
     def feed(self, text: str) -> list[Speech]:
         return [Content(text)]
@@ -15,7 +15,7 @@ class Plain:
 
 
 class ThoughtListener:
-    """A thought at the beginning of the answer, then the rest. `is_thinking`: the prompt has begun it already."""
+    """Parses a thought at the beginning, then the rest. `is_thinking`: the prompt has begun the thought."""
 
     def __init__(self, marks: tuple[str, str], rest: Listener, *, is_thinking: bool) -> None:
         self._opening, self._closing = marks
@@ -23,7 +23,7 @@ class ThoughtListener:
         self._window = Window()
         self._is_thinking = is_thinking
         self._is_over = False
-        # Line breaks around a thought are part of neither.
+        # Line breaks around a thought belong neither to it nor to the rest.
         self._skips_space = True
         self._space = ""
 

@@ -128,8 +128,8 @@ async def test_a_machine_from_its_token_to_its_end(served: Served, port: int, tm
         assert "removed" in removed.text
         assert f"{at}/drain" not in removed.text
         said = [event.text for event in controller.events()]
-        assert said[-1] == "laptop is here"
-        assert "laptop is put out for good" in said
+        assert said[-1] == "laptop joined"
+        assert "laptop was removed for good" in said
         assert "laptop is drained" in (await owner.get(CLUSTER)).text
     entries = served.services.directory.audit.entries(Filter(target=f"machine:{node}"))
     assert [entry.action for entry in entries] == ["machine.remove", "machine.drain", "machine.undrain"]
@@ -157,8 +157,8 @@ async def test_a_machine_is_called_what_people_call_it(served: Served, port: int
                 assert "Ann&#39;s &lt;desk&gt;" in (await owner.get(path)).text
             assert "<dt>Calls itself</dt><dd>laptop</dd>" in (await owner.get(at)).text
             for name, says in (
-                ("LAPTOP-2", "is called so"),
-                (other[:8], "is called so"),
+                ("LAPTOP-2", "already has this name"),
+                (other[:8], "already has this name"),
                 ("", "Fill this in"),
                 *((name, "cannot be used here") for name in ("a/b", "..", "-x", "lap\u200btop", "\u202epotpal")),
                 ("x" * 65, "64"),
@@ -183,7 +183,7 @@ async def test_a_machine_is_called_what_people_call_it(served: Served, port: int
         await until(lambda: not controller.topology().members)
         said = [event.text for event in controller.events()]
         assert "laptop2 is gone" in said[0], "it went by its newest name"
-        assert "laptop is called Ann's <desk> from now on" in said
+        assert "laptop was renamed to Ann's <desk>" in said
         assert "renamed" in (await owner.get(CLUSTER)).text
         for each in (node, other):
             await owner.post(f"{CLUSTER}/machines/{each}/remove")

@@ -131,7 +131,7 @@ async def test_without_a_ring_the_last_word_says_which_local_nodes_are_missing(
     controller = Controller(tmp_path)
     lane = ClusterLane(controller, 8)
     await controller.load_model(str(DEMO_MODEL))
-    controller.absences.note("node-1", "ended (killed by signal 9); it is started again after 5 s")
+    controller.absences.note("node-1", "ended (killed by signal 9); it restarts in 5 s")
     (offer,) = lane.offers("model")
     request = read_request("chat", json.dumps({"model": "model", "messages": ASKED}).encode())
     with pytest.raises(
