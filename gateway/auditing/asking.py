@@ -1,4 +1,4 @@
-"""An audit's request to one listing, by way of the buyer's process: sealed, vouched for, paid like any other."""
+"""An audit's request to one listing, through the buyer's process: sealed, vouched for and paid like any other."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ _ANSWER_BYTES_MAX = 2**22
 
 
 class Unanswered(Exception):
-    """No answer came, for whatever reason: that is not an audit's to judge."""
+    """No answer came, for whatever reason; an audit does not judge that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """An answer: its text, its log-probabilities where they came, and how many seconds all of it took."""
+    """An answer: its text, its log probabilities if they came, and how many seconds it took in all."""
 
     text: str
     told: tuple[Told, ...]
@@ -29,7 +29,9 @@ class Heard:
 
 class Asking(Protocol):
     async def ask(self, listing: str, request: Mapping[str, Any], ceiling_nano: int) -> Heard:
-        """Have a listing (by its digest) answer an OpenAI chat request, for so much at most; raises Unanswered."""
+        """Send an OpenAI chat request to a listing (by its digest), at most for `ceiling_nano` nano-USD; raises
+        Unanswered.
+        """
 
 
 class BuyerAsking:
@@ -46,7 +48,7 @@ class BuyerAsking:
             "x-request-id": f"{AUDIT_ID}{uuid4().hex}",
             "x-millrace-listing": listing,
             "x-millrace-ceiling-nano": str(ceiling_nano),
-            # Another seller's answer would say nothing of this one.
+            # Another seller's answer would say nothing about this one.
             "x-millrace-alone": "1",
         }
         began_s = monotonic()

@@ -1,6 +1,6 @@
-"""Places audits among the ordinary requests to a listing, at the rate that it deserves, and keeps what they show.
+"""Place audits among the ordinary requests to a listing, at the rate it deserves, and keep their results.
 
-An audit comes some time after the request that it was drawn for, so that nothing tells it from the next one.
+An audit comes some time after the request that it was drawn for, so that the seller cannot recognize it.
 """
 
 import asyncio
@@ -35,11 +35,11 @@ log = structlog.get_logger(__name__)
 WAITING_MAX = 64
 COMPARED_MIN, COMPARED_MAX = 3, 5
 COMPARED_SHARE = 0.1
-"""Of audits for which there are probes, so many compare owners instead; where there are none, all of them."""
+"""The share of audits that compare owners although there are probes; without probes all of them do."""
 PAUSE_S_MAX = 60.0
 CEILING_NANO = 5_000_000
 """Half a cent: no audit costs more."""
-# Hardly anybody asks for log probabilities: whoever saw them as the mark of audits would be right too often.
+# Ordinary requests rarely ask for log probabilities, so asking always would mark audits.
 _UNTOLD_SHARE = 0.25
 
 Chance = Callable[[], float]
@@ -49,10 +49,10 @@ Tell = Callable[[Ware, Audit, Decision], None]
 
 
 class Auditor:
-    """One event loop owns it. `tell` hears of every audit, and of what follows from it.
+    """One event loop owns it. `tell` is called with every audit and its consequence.
 
-    `left_nano` says what audits may cost yet, and takes a while. `peers` are others' listings of the same weights,
-    and `prompt` is the next thing that all of them are asked.
+    `left_nano` returns what audits may still cost, in nano-USD, and is slow. `peers` returns others' listings of
+    the same weights, `prompt` the next prompt for all of them.
     """
 
     def __init__(
@@ -77,15 +77,15 @@ class Auditor:
         self._left_nano = left_nano
         self._peers = peers
         self._prompt = prompt
-        # What is known of a listing is read, thought about and written back: one at a time.
+        # A listing's case is read, updated and written back by one task at a time.
         self._writing = asyncio.Lock()
         self._due: asyncio.Queue[Ware] = asyncio.Queue(WAITING_MAX)
 
     async def served(self, ware: Ware, *, is_odd: bool = False) -> None:
-        """An ordinary request was answered; `is_odd` where something about it was (padding, pace, haste)."""
+        """Count an ordinary request; `is_odd` if something about its answer was (padding, pace, latency)."""
         async with self._writing:
             rate = await asyncio.to_thread(self._count, ware, is_odd)
-        # Audits are a share of all requests, of which these are the others.
+        # Audits are a share of all requests, and the others are counted here.
         if self._chance() < rate / (1 - rate) and not self._due.full():
             self._due.put_nowait(ware)
 
@@ -130,7 +130,7 @@ class Auditor:
         return {**request, "logprobs": True} if is_told else request
 
     def _count(self, ware: Ware, is_odd: bool) -> float:
-        """One request more; the share of audits that it deserves now."""
+        """Count a request; return the share of audits that the listing now deserves."""
         case = after_request(self._case(ware))
         if is_odd:
             case = after_anomaly(case)
@@ -138,9 +138,9 @@ class Auditor:
         return audit_rate(case.watched)
 
     async def compare(self, wares: Sequence[Ware], prompt: str) -> None:
-        """Ask sellers of one model, each of another owner, the same; whoever is alone with an answer has failed.
+        """Ask sellers of one model, each of another owner, the same; an owner alone with its answer has failed.
 
-        Nothing follows where that cannot be told: fewer than three answered, or they are all of two minds.
+        Nothing follows if fewer than three answered, or if their answers have no majority.
         """
         request = plain_request(wares[0].model, prompt)
         heard: dict[str, tuple[Ware, Heard]] = {}
@@ -156,7 +156,7 @@ class Auditor:
             return
         probe = sha256(prompt.encode()).hexdigest()
         for owner, (ware, answer) in heard.items():
-            failed = ("several others answer the same, and this is something else",) if owner in alone else ()
+            failed = ("several others agree on another answer",) if owner in alone else ()
             async with self._writing:
                 audit = self._seen("redundancy", probe, answer, failed)
                 decision = await asyncio.to_thread(self._note, ware, audit)
@@ -180,7 +180,7 @@ class Auditor:
         return decision
 
     def _drawn(self, ware: Ware) -> Probe | None:
-        """One that was used little, of the kind that is to be followed up, and not one that it failed before."""
+        """Return a little-used probe, of the kind to follow up, and not one that it failed before."""
         case = self._case(ware)
         failed = {audit.probe for audit in case.failed}
         wanted = {"logprob": "canary", "redundancy": "canary"}.get(kind_wanted(case) or "", kind_wanted(case))
@@ -196,7 +196,7 @@ class Auditor:
 
 
 def _one_of_each_owner(wares: Sequence[Ware]) -> list[Ware]:
-    """Who counted twice would decide alone what the common answer is."""
+    """Keep one listing per owner: an owner counted twice could decide the common answer alone."""
     owners: dict[str, Ware] = {}
     for ware in wares:
         owners.setdefault(ware.owner, ware)

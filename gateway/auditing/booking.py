@@ -1,4 +1,4 @@
-"""What audits cost, from the buyer's process into the books: each once, in whatever way either of them ends."""
+"""Book what audits cost, from the buyer's process into the ledger: each once, even if either of them crashes."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -19,15 +19,15 @@ log = structlog.get_logger(__name__)
 EVERY_S = 15.0
 PROVIDER = "market"
 _REFUSED_MAX = 1000
-"""So many refusals are told, each once: more say nothing new."""
+"""At most this many refusals are logged, each once."""
 
 AskBuyer = Callable[[str, str], Awaitable[bytes]]
-"""Asks the buyer's process: a method, a target. Raises OSError, EOFError, TimeoutError, CloudWorkerUnavailable."""
+"""Ask the buyer's process: a method, a target. Raises OSError, EOFError, TimeoutError, CloudWorkerUnavailable."""
 Book = Callable[[Posting], Awaitable[Posted]]
 
 
 class AuditBooking:
-    """Books what the buyer says is not booked, then says that it is. One event loop owns it."""
+    """Book what the buyer reports as not booked, then confirm it. One event loop owns it."""
 
     def __init__(self, ask: AskBuyer, book: Book, every_s: float = EVERY_S) -> None:
         self._ask = ask
@@ -45,11 +45,13 @@ class AuditBooking:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def book_new(self) -> int:
-        """Book what there is; returns how many audits that were. What the books refuse keeps no other waiting.
+        """Book what there is; return how many audits that was.
+
+        A cost that the ledger refuses does not delay others.
 
         Raises:
             OSError, EOFError, TimeoutError, ValueError, CloudWorkerUnavailable: the buyer does not answer.
-            BooksUnavailable, GatewayError: the books take nothing now.
+            BooksUnavailable, GatewayError: the ledger cannot be written now.
         """
         count, after = 0, ""
         while True:
@@ -63,7 +65,7 @@ class AuditBooking:
             after = told[-1].id
 
     async def _is_booked(self, cost: Cost) -> bool:
-        """Whether it is in the books now; that they refuse it is told once."""
+        """Return whether the ledger has it now; a refusal is logged once."""
         try:
             await self._book(audit(cost.id, PROVIDER, cost.amount_nano, cost.seller))
         except BooksUnavailable:

@@ -1,4 +1,4 @@
-"""Asking an engine that is known to be honest what a suspended seller failed: without that nobody loses money."""
+"""Ask a trusted engine what a suspended seller failed: without that confirmation, no seller loses money."""
 
 import asyncio
 
@@ -11,9 +11,9 @@ from market.auditing.verdicts import Case, Decision, after_confirmation, decide
 
 
 async def confirmed(shelf: Shelf, seller: str, model: str, engine: Engine) -> list[tuple[Ware, Decision]]:
-    """What is to be done about each thing that a seller lists, once the engine has been asked what it failed.
+    """Return what to do about each model that a seller lists, after asking the engine what it failed.
 
-    `model` is the engine's name for what the seller says that it sells.
+    `model` is the engine's name for the model that the seller claims to sell.
     """
     probes = {probe.id: probe for probe in await asyncio.to_thread(shelf.all_probes)}
     decisions = []

@@ -1,4 +1,4 @@
-"""Making canaries: what engines that are known to be honest all answer. An own machine with the model is best."""
+"""Make canaries: prompts on which trusted engines agree. A machine of our own with the model is best."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -11,17 +11,17 @@ from gateway.auditing.probes import Probe, plain_request
 from market.auditing.canaries import Canary, freeze, freeze_texts
 
 Engine = Callable[[Mapping[str, Any]], Awaitable[Heard]]
-"""Answers a chat request; raises Unanswered. The most exact one first; two at least, or one asked twice."""
+"""Answers a chat request; raises Unanswered. The most exact engine first; at least two, or one asked twice."""
 
 
 async def frozen(
     sold_as: str, model: str, prompts: Iterable[str], engines: Sequence[Engine], *, is_one_engine: bool = False
 ) -> list[Probe]:
-    """The canaries that prompts make for listings of a kind (`probes.sold_as`).
+    """Return the canaries that prompts make for listings of a kind (`probes.sold_as`).
 
-    Prompts are one's own traffic with consent, or templates of it; those that engines disagree about are left out.
-    How far honest engines are apart is nothing that one of them asked twice shows (`is_one_engine`): its log
-    probabilities say which tokens every honest engine chooses, and are not what others are held to.
+    Prompts are our own traffic with consent, or templates of it; those on which engines disagree are left out. One
+    engine asked twice (`is_one_engine`) does not show how far trusted engines differ. Its log probabilities show
+    which tokens every trusted engine chooses, but others are not compared with them.
     """
     probes = []
     for prompt in prompts:
@@ -38,14 +38,16 @@ async def frozen(
 
 
 def _canary(id_: str, prompt: str, heard: Sequence[Heard]) -> Canary | None:
-    """With log-probabilities where every engine tells them and they bear it out, else of the texts alone."""
+    """Return a canary with log probabilities if every engine gives them and they agree, else of the texts only."""
     told = [each.told for each in heard]
     canary = freeze(id_, prompt, 0, told) if all(told) else None
     return canary or freeze_texts(id_, prompt, 0, [each.text for each in heard])
 
 
 def _of_one(id_: str, prompt: str, heard: Sequence[Heard]) -> Canary | None:
-    """What the engine is sure of, where it tells; else its whole text, which others may say otherwise."""
+    """Return a canary of the tokens that the engine is sure of, if it tells; else of its whole text, which others
+    may vary.
+    """
     told = [each.told for each in heard]
     if not all(told):
         return freeze_texts(id_, prompt, 0, [each.text for each in heard])

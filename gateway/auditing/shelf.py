@@ -1,4 +1,4 @@
-"""audits.db: the probes there are, what is known of each listing, and every audit of the last two weeks."""
+"""audits.db: the probes, the state of each listing, and every audit of the last two weeks."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -91,7 +91,7 @@ class Suspension(NamedTuple):
 
 
 class Shelf:
-    """May be called on any thread; each call takes a few milliseconds."""
+    """Safe to call from any thread; each call takes a few milliseconds."""
 
     def __init__(self, path: Path) -> None:
         path.touch(mode=0o600, exist_ok=True)
@@ -105,13 +105,13 @@ class Shelf:
         self._engine.dispose()
 
     def add_probe(self, probe: Probe) -> None:
-        """Keep a probe, once."""
+        """Store a probe, once."""
         values = {"id": probe.id, "sold_as": probe.sold_as, "content": _packed(probe), "failing": _packed([])}
         with self._engine.begin() as connection:
             connection.execute(upsert(probe_table).values(values).on_conflict_do_nothing())
 
     def probes(self, sold_as: str) -> Sequence[Probe]:
-        """Those for such a listing that are still good for something, the least used first."""
+        """Return usable probes for such a listing, the least used first."""
         columns = probe_table.c
         query = select(probe_table).where(columns.sold_as == sold_as).order_by(columns.uses, columns.id)
         with self._engine.connect() as connection:
@@ -120,13 +120,13 @@ class Shelf:
         return [_unpacked(row.content, Probe) for row in usable]
 
     def all_probes(self) -> Sequence[Probe]:
-        """Whatever they are for, the retired ones as well."""
+        """Return all probes, including retired ones."""
         with self._engine.connect() as connection:
             found = connection.scalars(select(probe_table.c.content).order_by(probe_table.c.id)).all()
         return [_unpacked(each, Probe) for each in found]
 
     def note_use(self, probe: str, owner: str, *, has_failed: bool) -> None:
-        """Count a use, and who failed: a probe that many owners fail is wrong itself."""
+        """Count a use, and who failed: a probe that many owners fail is itself wrong."""
         columns = probe_table.c
         with self._engine.begin() as connection:
             row = connection.execute(select(columns.uses, columns.failing).where(columns.id == probe)).one()
@@ -140,7 +140,7 @@ class Shelf:
         return _unpacked(found, Case) if found is not None else None
 
     def put(self, ware: Ware, case: Case, audit: Audit | None = None) -> None:
-        """Keep what is known of a listing now, and the audit that it comes of."""
+        """Store a listing's current state, and the audit that led to it."""
         content = {"ware": _packed(ware), "content": _packed(case)}
         saved = upsert(case_table).values(id=ware.id, seller=ware.seller, **content)
         with self._engine.begin() as connection:
@@ -151,21 +151,21 @@ class Shelf:
                 connection.execute(delete(audit_table).where(audit_table.c.made_ms < audit.made_ms - LASTS_MS))
 
     def audits(self, watched: str) -> Sequence[Audit]:
-        """The oldest first."""
+        """Return a listing's audits, the oldest first."""
         query = select(audit_table.c.content).where(audit_table.c.watched == watched)
         with self._engine.connect() as connection:
             found = connection.scalars(query.order_by(audit_table.c.number)).all()
         return [_unpacked(each, Audit) for each in found]
 
     def wares(self) -> Sequence[tuple[Ware, Case]]:
-        """Everything that was looked at, with what is known of it."""
+        """Return everything that was audited, with its state."""
         columns = case_table.c
         with self._engine.connect() as connection:
             rows = connection.execute(select(columns.ware, columns.content).order_by(columns.id)).all()
         return [(_unpacked(row.ware, Ware), _unpacked(row.content, Case)) for row in rows]
 
     def tallies(self) -> dict[str, Tally]:
-        """How audits ended, by seller, the old ones counting less."""
+        """Return how audits ended, by seller; old ones weigh less."""
         with self._engine.connect() as connection:
             rows = connection.execute(select(tally_table)).all()
         return {row.seller: Tally(row.good, row.bad, row.at_s) for row in rows}
@@ -177,7 +177,7 @@ class Shelf:
             connection.execute(saved.on_conflict_do_update(index_elements=["seller"], set_=values))
 
     def suspend(self, suspension: Suspension) -> None:
-        """Once: the first reasons stay."""
+        """Store a suspension once: the first reasons stay."""
         values = {**suspension._asdict(), "reasons": _packed(suspension.reasons)}
         with self._engine.begin() as connection:
             connection.execute(upsert(suspension_table).values(values).on_conflict_do_nothing())
@@ -191,7 +191,7 @@ class Shelf:
         }
 
     def lift(self, seller: str) -> bool:
-        """Begin anew with a seller: nothing is held against it any more. Returns whether it was suspended."""
+        """Clear a seller's record, so that nothing is held against it. Return whether it was suspended."""
         with self._engine.begin() as connection:
             gone = connection.execute(delete(suspension_table).where(suspension_table.c.seller == seller))
             connection.execute(delete(case_table).where(case_table.c.seller == seller))
@@ -200,7 +200,7 @@ class Shelf:
 
 
 def _prepare(connection: Any, _: object) -> None:
-    # A few counts that a power cut takes are no loss, and each request adds to them.
+    # Losing a few counts in a power cut is harmless, and each request adds to them.
     for pragma in ("journal_mode=WAL", "synchronous=NORMAL"):
         connection.execute(f"PRAGMA {pragma}")
 

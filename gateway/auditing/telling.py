@@ -1,4 +1,4 @@
-"""What this gateway's audits have found, said under its own identity to whoever trusts it."""
+"""Publish the findings of this gateway's audits under its own identity."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -25,7 +25,7 @@ Publish = Callable[[Sequence[Record]], Awaitable[Any]]
 
 
 class Telling:
-    """Says what has changed, and all of it again before it ends. One event loop owns it."""
+    """Publish what has changed, and everything again before it expires. One event loop owns it."""
 
     def __init__(
         self, own: OwnIdentity, shelf: Shelf, publish: Publish, now_ms: Callable[[], int], every_s: float = EVERY_S
@@ -38,7 +38,7 @@ class Telling:
         self._said: dict[str, tuple[bytes, int]] = {}
 
     async def run(self) -> None:
-        """Tell until cancelled."""
+        """Publish until cancelled."""
         while True:
             try:
                 await self.tell()
@@ -47,7 +47,7 @@ class Telling:
             await asyncio.sleep(self._every_s)
 
     async def tell(self) -> None:
-        """Publish the pages that are not as they were said last."""
+        """Publish the pages that have changed since they were last published."""
         if records := await asyncio.to_thread(self._news):
             await self._publish([*self._own.statements, *records])
 
@@ -64,7 +64,7 @@ class Telling:
 
 
 def pages_of(shelf: Shelf, auditor: str, now_ms: int) -> dict[str, Findings]:
-    """All that there is to say, by the record that it is said in: who was found out first, then the newest."""
+    """Return all findings by the record that contains them: suspended sellers first, then the newest."""
     pages: dict[str, list[Finding]] = {}
     for ware, case in shelf.wares():
         if finding := _finding(shelf, ware, case, auditor, now_ms):
@@ -75,7 +75,7 @@ def pages_of(shelf: Shelf, auditor: str, now_ms: int) -> dict[str, Findings]:
 
 
 def _finding(shelf: Shelf, ware: Ware, case: Case, auditor: str, now_ms: int) -> Finding | None:
-    """None where nothing was found that anybody should go by."""
+    """Return the finding; None if there is nothing that others should rely on."""
     audits = shelf.audits(ware.id)
     is_suspended = decide(case).action in ("suspend", "forfeit")
     evidence = evidence_of(case, audits, auditor, now_ms)

@@ -1,4 +1,4 @@
-"""What is audited: a listing, together with what it says to be; and what an audit came to."""
+"""What is audited: a listing and what it claims to be; and what an audit cost."""
 
 from dataclasses import dataclass
 from hashlib import sha256
@@ -6,15 +6,15 @@ from hashlib import sha256
 from msgspec import Struct
 
 AUDIT_ID = "audit-"
-"""How the request ids of audits begin: no caller's does."""
+"""The prefix of audits' request ids; no caller's request id has it."""
 BOOKED_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Ware:
-    """A listing as the buyer knows it just now. What it says to be is part of its id: a new model begins anew.
+    """A listing as the buyer knows it now. Its claims are part of its id, so a new model starts over.
 
-    `tells` is whether it answers with log probabilities where they are asked for.
+    `tells` is whether it returns log probabilities on request.
     """
 
     listing: str
@@ -33,7 +33,7 @@ class Ware:
 
 
 class Cost(Struct, frozen=True):
-    """What one audit came to, by our own receipts."""
+    """What one audit cost by our own receipts, in nano-USD."""
 
     id: str
     seller: str
@@ -41,6 +41,6 @@ class Cost(Struct, frozen=True):
 
 
 class Costs(Struct, frozen=True):
-    """What the buyer's process tells the gateway."""
+    """The buyer process's report to the gateway."""
 
     audits: tuple[Cost, ...] = ()

@@ -1,4 +1,4 @@
-"""Audits of sellers beside ordinary requests: drawn from what was served, within a budget, and acted upon."""
+"""Audits of sellers, drawn from ordinary requests within a daily budget, and their consequences."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -27,7 +27,7 @@ _WHY_CHARS_MAX = 300
 
 
 class Audits:
-    """What is known of sellers by looking at them. One event loop owns it."""
+    """Audit results of sellers. One event loop owns it."""
 
     def __init__(
         self, shelf: Shelf, store: Store, shop: Shop, sellers: Sellers, orders: Orders, asking: Asking
@@ -54,25 +54,25 @@ class Audits:
         self._noting: set[asyncio.Task[None]] = set()
 
     def served(self, ware: Ware, is_odd: bool) -> None:
-        """An ordinary request was answered; nobody waits for what is made of it."""
+        """Maybe draw an audit, in the background, after a seller answered an ordinary request."""
         if not self._day_nano or len(self._noting) >= _NOTING_MAX:
             return
         self._begin(self._note(audited_as(ware), is_odd))
 
     async def run(self) -> None:
-        """Audit until cancelled, and hear of what the owner has lifted in the meantime."""
+        """Audit until cancelled, and pick up suspensions that the admin has lifted."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.auditor.run(), name="auditor")
             tasks.create_task(self._refresh(), name="suspensions")
 
     async def load(self) -> None:
-        """Know what was known."""
+        """Load the stored suspensions and tallies."""
         suspensions, tallies = await asyncio.to_thread(lambda: (self.shelf.suspensions(), self.shelf.tallies()))
         self._sellers.suspend({seller: why_of(each) for seller, each in suspensions.items()})
         self._sellers.take_audits(tallies)
 
     async def settled(self) -> None:
-        """Return once nothing is drawn or due."""
+        """Return once no audit is drawn or due."""
         await asyncio.gather(*self._noting)
         await self.auditor.idle()
         await asyncio.gather(*self._noting)
@@ -99,7 +99,10 @@ class Audits:
                 note("audits_unknown", error=type(error).__name__)
 
     def _peers(self, ware: Audited) -> list[Audited]:
-        """In no order that a seller has a hand in; without newcomers, whom anybody may be several of."""
+        """Return sellers of the same weights, without new sellers, as one operator may run many of those.
+
+        The order is random, so that no seller can influence it.
+        """
         alike = self._shop.of_weights(ware.weights, ware.quantization)
         found = [each for each in alike if not each.is_probation]
         return [audited_as(each) for each in self._chance.sample(found, len(found))]
@@ -108,7 +111,7 @@ class Audits:
         return self._day_nano - self._store.audits_nano(self._now_ms() - DAY_MS)
 
     def _tell(self, ware: Audited, audit: Audit, decision: Decision) -> None:
-        """What the audit says of the seller counts at once, and is written down after it."""
+        """Apply the audit's verdict at once, then write it down in the background."""
         tally = self._sellers.audited(ware.seller, is_good=not audit.has_failed)
         found = None
         if decision.action in ("suspend", "forfeit"):
@@ -132,7 +135,7 @@ class Audits:
 
 
 def why_of(suspension: Suspension) -> str:
-    """In words, for whoever asks why nothing is bought there: the first reasons, each once."""
+    """Return the suspension's first reasons, each once, as text for users."""
     reasons = "; ".join(dict.fromkeys(suspension.reasons))
     return f"{suspension.model}: {reasons}"[:_WHY_CHARS_MAX]
 

@@ -1,8 +1,8 @@
-"""What sellers are owed beyond what requests were booked with, from the buyer's process into the books.
+"""Book what we owe sellers beyond what requests were charged: from the buyer's process into the ledger.
 
-A caller who hangs up is charged what had left by then; the seller has delivered what had reached us. An answer
-that was wanted whole and broke off is charged to nobody, and owed for as far as it came. And of a request whose
-gateway was killed there is no usage row at all. The buyer tells every request until it hears that it is booked.
+A caller who hangs up is charged for what was sent by then; the seller delivered what had reached us. A
+non-streaming answer that broke off is not charged, but we owe the seller for its part. A request of a killed
+gateway has no usage row at all. The buyer reports every request until it is told that the ledger has it.
 """
 
 import asyncio
@@ -27,21 +27,21 @@ log = structlog.get_logger(__name__)
 
 EVERY_S = 15.0
 LOST_AFTER_S = 24 * 3600.0
-"""A request that began so long ago, and has no usage row, will have none: its gateway was killed."""
+"""A request older than this without a usage row will never get one: its gateway was killed."""
 PROVIDER = "market"
 _PAUSE_S_MAX = 240.0
 
 AskBuyer = Callable[[str, str], Awaitable[bytes]]
-"""Asks the buyer's process: method, target. Raises OSError, EOFError, TimeoutError, CloudWorkerUnavailable."""
+"""Ask the buyer's process: method, target. Raises OSError, EOFError, TimeoutError, CloudWorkerUnavailable."""
 Book = Callable[[Posting], Awaitable[Posted]]
 Look = Callable[[Callable[[Session], dict[str, int]]], Awaitable[dict[str, int]]]
-"""Reads the books in a thread. Raises DatabaseFailing."""
+"""Read the ledger in a thread. Raises DatabaseFailing."""
 
 
 class OwedBooking:
-    """Compares what the buyer says with the books, and books the difference. One event loop owns it.
+    """Compare the buyer's figures with the ledger and book the difference. One event loop owns it.
 
-    `is_behind` says whether requests that have ended wait to be booked, in memory or on disk.
+    `is_behind` returns whether finished requests wait to be booked, in memory or on disk.
     """
 
     def __init__(
@@ -71,11 +71,11 @@ class OwedBooking:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def book_all(self) -> int:
-        """Look at everything that the buyer tells, once; returns how many requests are in the books now.
+        """Compare everything that the buyer reports, once; return how many requests the ledger has now.
 
         Raises:
             OSError, EOFError, TimeoutError, ValueError, CloudWorkerUnavailable: the buyer does not answer.
-            LedgerError, GatewayError: the books cannot be read, or take nothing now.
+            LedgerError, GatewayError: the ledger cannot be read or written now.
         """
         count, after = 0, ""
         while True:
@@ -89,7 +89,7 @@ class OwedBooking:
         accrued = await self._ended(told)
         if not accrued:
             return 0
-        # Told again: of a request that had ended by then, nothing comes behind what is told now.
+        # Ask again: for a request that had ended before this second answer, no further job follows.
         done = [
             owed.id
             for owed in await self._told(after)
@@ -104,7 +104,7 @@ class OwedBooking:
         return msgspec.json.decode(page, type=OwedPage).requests
 
     async def _ended(self, told: Collection[Owed]) -> Mapping[str, int]:
-        """What is booked of those requests that have ended."""
+        """Return what is booked for the requests that have ended, in nano-USD by id."""
         is_behind, lost_ms = self._is_behind(), time.time_ns() // 10**6 - self._lost_after_ms
         ids = [owed.id for owed in told]
         if not ids:
@@ -115,10 +115,10 @@ class OwedBooking:
         return accrued
 
     async def _settle(self, owed: Owed, accrued_nano: int) -> bool:
-        """Book what is lacking; whether nothing is lacking now."""
+        """Book the difference; return whether the ledger is complete now."""
         beyond_nano = owed.amount_nano - accrued_nano
         if beyond_nano < 0:
-            # Where the buyer died in the middle of a job, the caller may have had more than was written down.
+            # If the buyer died during a job, the caller may have received more than was written down.
             tell = log.info if owed.died else log.error
             tell("market.owed_less", request_id=owed.id, owed_nano=owed.amount_nano, booked_nano=accrued_nano)
         if beyond_nano <= 0:
@@ -148,7 +148,7 @@ class OwedBooking:
 
 
 def _accrued(session: Session, request_ids: Iterable[str]) -> dict[str, int]:
-    """What usage rows owe to the market; 0 where others have answered after all."""
+    """Return what usage rows owe the market, in nano-USD; 0 if another lane answered after all."""
     table = usage_table.c
     query = select(table.request_id, table.lane, table.cost_nano).where(table.request_id.in_(request_ids))
     return {row.request_id: row.cost_nano if row.lane == PROVIDER else 0 for row in session.execute(query)}

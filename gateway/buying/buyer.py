@@ -1,4 +1,4 @@
-"""One request over as many sellers as it takes: the next goes on where one broke off, and is no dearer."""
+"""One request over as many sellers as it needs: the next one continues where one broke off, and is no dearer."""
 
 import asyncio
 from collections import Counter
@@ -31,21 +31,22 @@ from market.listings.prices import cost_nano
 from market.matching.candidate import PROBATION_COST_MAX_NANO
 
 SELLERS_MAX = 4
-"""An answer that breaks off at one seller after the other may be what they break by."""
+"""If several sellers break off in turn, the request itself may be the cause."""
 _LANE_TRIES = 3
 _LANE_REFUSALS = frozenset(("spent", "busy", "unpaid"))
 _CHANNEL_REFUSALS = frozenset(("limit", "ended"))
-# What says nothing of the seller: our voucher, our listing, our credit or the request itself was not right.
+# Codes that say nothing about the seller: our voucher, listing, credit or the request was wrong.
 _OF_VOUCHER = ("prices", "request", "ended", "superseded", "no_credit", "house_changed", "dear")
 _OURS = frozenset((*_OF_VOUCHER, "malformed", "content", "too_long", "uncounted"))
 _TELLING_MAX = 256
-# Small models do repeat themselves, and some engines say more than we pass on: that is written down alone.
+# Flags counted against the seller. Others are only noted: small models repeat themselves, and engines may say
+# more.
 _HELD_AGAINST: frozenset[Flag] = frozenset(("inflated", "invisible", "blank"))
 
 
 @dataclass
 class _Course:
-    """How far a request has come."""
+    """A request's progress so far."""
 
     parts: list[Bought] = field(default_factory=list)
     tried: set[str] = field(default_factory=set)
@@ -68,7 +69,7 @@ class _Course:
 
 
 class Buyer:
-    """Serves errands. One event loop owns it."""
+    """Serve errands. One event loop owns it."""
 
     def __init__(self, means: Means, shop: Shop, sellers: Sellers, credit: Credit, tokenizers: Tokenizers) -> None:
         self._means = means
@@ -79,9 +80,9 @@ class Buyer:
         self._telling: set[asyncio.Task[None]] = set()
         self._serving: Counter[str] = Counter()
         self.served: Callable[[Ware, bool], None] = _nobody_asks
-        """Told of every listing that delivered something to a caller, and whether that was odd."""
+        """Called for every listing that delivered something to a caller, and whether its answer was odd."""
         self.changed = asyncio.Event()
-        """Something of the offers is not as it was; whoever tells them clears it."""
+        """Set when the offers change; the code that sends them clears it."""
 
     async def serve(self, errand: Errand, exchange: Exchange) -> None:
         """Answer over the exchange.
@@ -115,7 +116,7 @@ class Buyer:
         await answer.break_off(course.parts, refusal)
 
     def unbooked(self, after: str) -> Costs:
-        """What audits behind this id came to that nobody has booked. Takes a while."""
+        """Return the cost of audits after this id that the ledger lacks. Slow, call in a thread."""
         rows = self._means.store.unbooked_audits(BOOKED_AT_ONCE, self._sellers.now_ms(), after)
         return Costs(tuple(Cost(row.request_id, row.seller, row.amount_nano) for row in rows))
 
@@ -123,25 +124,25 @@ class Buyer:
         self._means.store.note_booked(request_ids)
 
     async def owed(self, after: str) -> OwedPage:
-        """What requests behind this id came to, whose jobs have ended and which the books may lack."""
+        """Return the cost of finished requests after this id that the ledger may lack."""
         serving = list(self._serving)
         now_ms = self._sellers.now_ms()
         rows = await asyncio.to_thread(self._means.store.owed, after, serving, OWED_AT_ONCE, now_ms)
-        # It may have begun one job more meanwhile.
+        # The request may have begun another job meanwhile.
         ended = [row for row in rows if row.request_id not in self._serving]
         return OwedPage(tuple(Owed(row.request_id, row.amount_nano, row.began_ms, row.died) for row in ended))
 
     async def forget_owed(self, request_ids: list[str]) -> None:
-        """These are booked."""
+        """Forget requests that the ledger has."""
         await asyncio.to_thread(self._means.store.forget_owed, request_ids)
 
     async def remind(self) -> None:
-        """Tell sellers what they may not have heard: of an answer in the middle of which we died, for one."""
+        """Send sellers receipts they may lack, such as those of an answer during which we died."""
         where = {ware.seller: ware.base_url for ware in self._shop.wares()[0]}
         for tie, lane in self._credit.untold():
             url = where.get(tie.terms.seller)
             if url and lane in tie.untold and not await tell_of(self._means, url, tie, lane):
-                # Once in a round is enough for whoever is not there.
+                # Try an unreachable seller only once per round.
                 del where[tie.terms.seller]
 
     async def stop(self) -> None:
@@ -166,7 +167,7 @@ class Buyer:
         return next((other for other in able if other.seller not in course.tried), None)
 
     async def _buy_part(self, errand: Errand, ware: Ware, course: _Course, answer: Answer) -> SellerFailed | None:
-        """One seller's part, on another lane where it is the lane that it objects to; why it was not the last."""
+        """Buy one seller's part, on another lane if the seller objects to this one. Return the failure, if any."""
         course.tried.add(ware.seller)
         failure: SellerFailed | None = None
         for _ in range(_LANE_TRIES):
@@ -199,17 +200,17 @@ class Buyer:
 
     @asynccontextmanager
     async def _begun(self, errand: Errand, ware: Ware, asked: Asked, course: _Course) -> AsyncIterator[Purchase]:
-        """A purchase that is settled in any case. Raises SellerFailed."""
+        """Begin a purchase and settle it in any case. Raises SellerFailed, Refusal."""
         await self._prove(ware)
         counting = await self._tokenizers.counting(ware.listing.tokenizer_sha256, ware.base_url)
         try:
             prompt_tokens = await asyncio.to_thread(counting.prompt_tokens, asked.fields)
         except RequestNotCounted as error:
             raise Refusal(
-                400, "not_countable", f"The market has no price for this: {error}", error.field
+                400, "not_countable", f"The market cannot price this request: {error}", error.field
             ) from None
         except CountingUnavailable as error:
-            raise SellerFailed(f"its prompt cannot be counted now: {error}", "uncounted") from None
+            raise SellerFailed(f"its tokenizer cannot count the prompt now: {error}", "uncounted") from None
         if course.tokens:
             asked = asked.affordable(ware.listing.pricing, prompt_tokens, errand.ceiling_nano - course.spent_nano)
         most_nano = cost_nano(ware.listing.pricing, prompt_tokens, 0, asked.tokens_max * asked.choices)
@@ -221,7 +222,7 @@ class Buyer:
         except SellerFailed:
             raise
         except MarketError as error:
-            raise SellerFailed(f"nothing can be sealed for it: {error}", "garbled") from None
+            raise SellerFailed(f"its listing's key cannot be used: {error}", "garbled") from None
         purchase = Purchase(self._means, ware, asked, tie, pseudonym, vouched, counting, prompt_tokens)
         try:
             yield purchase
@@ -238,32 +239,32 @@ class Buyer:
             self._tell(purchase)
 
     def _draw_audit(self, errand: Errand, ware: Ware, bought: Bought) -> None:
-        # Whoever lends a friend money does not test it, least of all on that credit.
+        # Do not test friends, least of all on their own credit.
         if bought.completion_tokens and not errand.is_audit and not self._credit.is_friend(ware.seller):
             self.served(ware, bool(_HELD_AGAINST.intersection(bought.flags)))
 
     def _heed(self, tie: Tie, lane: int, error: SellerRefuses) -> None:
-        """Leave what a seller objects to. Raises SellerFailed where it would have us leave what is in order."""
+        """Stop using what a seller objects to. Raises SellerFailed if the seller objects to valid credit."""
         if error.code in _LANE_REFUSALS:
             tie.shun(lane, error.code)
         elif error.code in _CHANNEL_REFUSALS and not self._credit.is_friend(tie.terms.seller):
             if not tie.may_be_used_up(error.code, lane, self._sellers.now_ms()):
-                raise SellerFailed(f"it does not use credit that is there: {error}", "disbelieved") from None
+                raise SellerFailed(f"it rejects credit that is available: {error}", "disbelieved") from None
             tie.is_retired = True
 
     def _check_cost(self, errand: Errand, ware: Ware, course: _Course, most_nano: int) -> None:
         if course.spent_nano + most_nano > errand.ceiling_nano:
-            raise SellerRefuses("it would cost more than was put aside", "dear")
+            raise SellerRefuses("the answer would cost more than was reserved", "dear")
         if ware.is_probation and most_nano > PROBATION_COST_MAX_NANO:
-            raise SellerRefuses("newcomers get no request as dear as this", "dear")
+            raise SellerRefuses("the request is too expensive for a new seller", "dear")
 
     async def _prove(self, ware: Ware) -> None:
-        """Whether the seller itself is at this address, once for each."""
+        """Check once per address that the seller itself answers there. Raises SellerFailed."""
         seller = self._sellers.of(ware.seller)
         if seller.proven_at == ware.base_url:
             return
         if not await is_behind(self._means.outbound, ware.base_url, ware.seller, ware.record.key):
-            raise SellerFailed("somebody else, or nobody, is at its address", "unreachable")
+            raise SellerFailed("it did not prove its identity at its address", "unreachable")
         seller.proven_at = ware.base_url
 
     def _learn(self, ware: Ware, error: SellerFailed) -> None:
@@ -275,7 +276,7 @@ class Buyer:
                 self._sellers.of(ware.seller).proven_at = ""
 
     def _tell(self, purchase: Purchase) -> None:
-        """Nobody waits for the seller's having our receipt: its next job brings it, too."""
+        """Send the receipt in the background; the seller's next job includes it, too."""
         if len(self._telling) < _TELLING_MAX:
             task = asyncio.create_task(purchase.tell(), name="receipt")
             self._telling.add(task)
@@ -287,7 +288,7 @@ def _nobody_asks(ware: Ware, is_odd: bool) -> None:
 
 
 def refusal_of(failure: SellerFailed) -> Refusal:
-    """What the gateway is told where nothing was delivered: then it may ask somebody else."""
+    """Return the gateway's refusal if nothing was delivered; the gateway may then try another backend."""
     message = f"The seller did not answer: {failure}."
     if isinstance(failure, SellerBusy):
         return Refusal(429, "seller_full", message, retry_after=str(failure.retry_after_s))

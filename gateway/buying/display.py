@@ -1,4 +1,4 @@
-"""Which listings are shown where there are more than fit: a flood of identities gets no more than its part."""
+"""Which listings are shown if there are too many: a flood of new identities gets only a limited share."""
 
 import hashlib
 import secrets
@@ -9,18 +9,18 @@ from gateway.buying.ware import Ware
 
 OFFERS_MAX = 512
 MODEL_MAX = 64
-"""Of one model, beside those whom we know."""
+"""Listings of one model, not counting friends."""
 NEWCOMERS_MAX = 128
 
 
 class Display:
-    """Chooses by chance, which stays the same for as long as we run: what is shown does not flicker."""
+    """Choose at random, with the same result for the life of the process, so that the list does not flicker."""
 
     def __init__(self) -> None:
         self._salt = secrets.token_bytes(16)
 
     def of(self, wares: Iterable[Ware], is_friend: Callable[[str], bool]) -> list[Ware]:
-        """Friends first, then those whom we know, then newcomers, of whom one listing for a model."""
+        """Return friends first, then known sellers, then new sellers with one listing per model each."""
         shown: list[Ware] = []
         of_model: Counter[str] = Counter()
         seen: set[tuple[str, str, str]] = set()

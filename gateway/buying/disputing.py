@@ -1,7 +1,8 @@
-"""Disputes that sellers have opened, answered by what both have signed: receipts, and nothing of any text.
+"""Answer disputes opened by sellers with what both sides signed: receipts only, never any text.
 
-A receipt says what we counted of a request that the house has forgotten, and the seller's own final receipt, which
-came with the answer, that it said the same then. Where neither decides, the texts do: those we show to nobody.
+Our receipt shows what we counted of a request that the house has forgotten. The seller's own final receipt, which
+came with the answer, shows that it said the same then. If neither decides, only the texts could, and those we show
+to no one.
 """
 
 import asyncio
@@ -20,13 +21,13 @@ from market.records.envelope import open_record
 
 EVERY_S = 60.0
 AT_ONCE = 32
-"""Channels of one look: all have their turn within the day that a side has to answer, up to some 45,000."""
+"""Channels per round. With up to about 45,000, each is checked within the day that a side has to answer."""
 _ANSWERED_MAX = 4096
 
 
 @dataclass(slots=True)
 class Disputing:
-    """Looks at some channels at a time. What was answered is not answered again until the next process."""
+    """Check some channels at a time. A dispute is answered once per process."""
 
     house: House
     store: Store
@@ -35,7 +36,7 @@ class Disputing:
     _answered: set[str] = field(default_factory=set)
 
     async def look(self) -> None:
-        """Answer what is open on the next channels. Raises SQLAlchemyError."""
+        """Answer open disputes of the next channels. Raises SQLAlchemyError."""
         page = await asyncio.to_thread(self.store.settling, self._after, AT_ONCE, self.now_ms() - KEPT_MS)
         for row in page:
             try:
@@ -61,7 +62,7 @@ class Disputing:
             self._answered.add(each.id)
 
     async def _answer(self, allocation: bytes, each: Open, job: Any) -> None:
-        """Ours alone where the seller's is refused with it."""
+        """Send both receipts, or only our own if the house rejects the seller's with it."""
         both = (job.receipt, job.claim) if job.claim else (job.receipt,)
         for receipts in (both, (job.receipt,)):
             try:

@@ -1,4 +1,4 @@
-"""What the gateway sends its buyer for."""
+"""What the gateway asks its buyer to buy."""
 
 from dataclasses import dataclass
 
@@ -8,10 +8,10 @@ from gateway.buying.wanted import Asked
 
 @dataclass(frozen=True, slots=True)
 class Errand:
-    """What the gateway wants: a request, the listing that it has chosen, and the most that it pays in all.
+    """A request, the listing that the gateway chose, and the most it pays in all, in nano-USD.
 
-    `continues`: another copy of the model, though not byte for byte the same, may go on with half an answer.
-    `is_alone`: nobody else may.
+    `continues`: a copy of the model that is not byte-identical may continue a partial answer. `is_alone`: no other
+    seller may continue it.
     """
 
     id: str
@@ -23,5 +23,5 @@ class Errand:
 
     @property
     def is_audit(self) -> bool:
-        """Whether it is ours, to see how the seller answers."""
+        """Return whether this is our own audit request."""
         return self.id.startswith(AUDIT_ID)

@@ -1,7 +1,7 @@
-"""One job's answer on its way in: opened piece by piece, checked, counted by ourselves.
+"""One job's answer as it arrives: opened piece by piece, checked, and counted by ourselves.
 
-What the seller says about its own answer, in receipts, is kept as evidence and compared. It never decides what is
-paid, but for tokens that it gives cheaper because it had read them before.
+The seller's own figures, in receipts, are kept as evidence and compared. They never decide what is paid, except
+for cached prompt tokens, which cost less.
 """
 
 from collections.abc import Iterator
@@ -29,12 +29,12 @@ Flag = Literal["invisible", "blank", "repeated", "inflated", "transcript"]
 RECEIPTS_MAX = 4096
 _LOOKED_AT_CHARS = 8192
 _CUTS = ("preempted", "draining", "failed")
-"""Why an answer may end in its middle."""
+"""Valid reasons for an answer to end early."""
 
 
 @dataclass
 class Hearing:
-    """Fed with the bytes of a seller's stream."""
+    """Decode the bytes of one seller's stream."""
 
     sealed: SealedRequest
     promise: Promise
@@ -43,7 +43,7 @@ class Hearing:
     chunks: Chunks
     answer: AnswerSoFar
     chars_max: int = CHARS_MAX
-    """What is longer is longer than was asked for, by any tokenizer."""
+    """A longer answer exceeds what was requested, in any tokenizer."""
     claim: Delivery | None = None
     """The seller's newest receipt."""
     cut: Cut | None = None
@@ -53,12 +53,12 @@ class Hearing:
     _receipts: int = 0
 
     def feed(self, data: bytes) -> Iterator[list[Json]]:
-        """The choices of every chunk that came with these bytes, as our callers get them.
+        """Yield the choices of every chunk in these bytes, as our callers get them.
 
-        What was not asked for of it was not heard, and does not count.
+        Chunks that the caller did not iterate over do not count.
 
         Raises:
-            Garbled: it is no answer.
+            Garbled: the bytes are not a valid answer.
         """
         try:
             for event in self._carrier.feed(data):
@@ -66,10 +66,10 @@ class Hearing:
         except Garbled:
             raise
         except MarketError as error:
-            raise Garbled(f"a piece of its answer is none: {error}") from None
+            raise Garbled(f"a piece of its answer is invalid: {error}") from None
 
     def flags(self, claimed_nano_max: int) -> tuple[Flag, ...]:
-        """What was odd about the answer; `claimed_nano_max` is the most that an honest receipt would come to."""
+        """Return anomalies of the answer; `claimed_nano_max` is the most an honest receipt would claim."""
         flags: list[Flag] = []
         for said in self.answer.choices():
             flags += padding(_sample(said.content))
@@ -82,14 +82,14 @@ class Hearing:
         return tuple(dict.fromkeys(flags))
 
     def check_end(self) -> None:
-        """Whether it came to its own end.
+        """Check that the answer is complete.
 
         Raises:
-            SellerFailed: it did not.
+            SellerFailed: the answer is incomplete.
         """
         if self.cut is not None:
-            # The code is the seller's own word: in the middle of an answer none says that it may be asked again,
-            # or that it was our mistake.
+            # The seller chooses the code. In the middle of an answer, do not accept one that would let the request
+            # be retried or would blame us.
             is_usual = self.cut.code in _CUTS or not self.answer.chars
             raise SellerFailed(f"it stopped: {self.cut.code}", self.cut.code if is_usual else "broke_off")
         if not self.has_ended or not self.chunks.has_finished:
@@ -111,9 +111,9 @@ class Hearing:
 
     def _chunk(self, piece: Piece) -> Iterator[list[Json]]:
         if self.cut is not None:
-            raise Garbled("it goes on behind its end")
+            raise Garbled("it continues after its end")
         if self.answer.chars > self.chars_max:
-            raise Garbled("it says more than was asked for")
+            raise Garbled("it is longer than requested")
         choices = self.chunks.read(piece.content)
         is_short = len(piece.content) <= PART_CHARS
         for part in (choices,) if is_short else parts_of(choices):
@@ -127,17 +127,17 @@ class Hearing:
     def _receipt(self, piece: Piece) -> None:
         self._receipts += 1
         if self._receipts > RECEIPTS_MAX:
-            raise Garbled("it sends more receipts than any answer has")
+            raise Garbled("it sends too many receipts")
         record = open_record(piece.content)
         delivery = read_receipt(record, self.promise, self.terms, self.standing)
         if record.issuer != self.terms.seller:
-            raise Garbled("a receipt is by somebody else")
+            raise Garbled("a receipt is not by the seller")
         if self.claim is None or delivery.receipt.part > self.claim.receipt.part:
             self.claim = delivery
 
 
 def _sample(text: str) -> str:
-    """A text, or of a long one its beginning, a part from its middle, and its end."""
+    """Return a text; of a long one, its beginning, middle and end."""
     if len(text) <= 3 * _LOOKED_AT_CHARS:
         return text
     middle = len(text) // 2

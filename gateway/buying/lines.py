@@ -1,6 +1,6 @@
-"""What may be bought from friends: a channel on each credit line, without a house and in our own name.
+"""Buying from friends: a channel on each credit line, without a house and under our own identity.
 
-The limit is read anew before each request: it rises with payments, and with what the friend buys from us.
+The limit is read again before each request: it rises with payments and with what the friend buys from us.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ EVERY_S = 5.0
 
 
 class _Row(NamedTuple):
-    """A line in the form of a stored channel."""
+    """A credit line in the form of a stored channel."""
 
     seller: str
     buyer: str
@@ -52,29 +52,32 @@ class Lines:
         self._refreshing = asyncio.Lock()
 
     def is_friend(self, seller: str) -> bool:
-        """Whether there is a line with this seller, whatever is left of its limit."""
+        """Return whether we have a line with this seller, even if its limit is used up."""
         return seller in self._ties
 
     def of(self, seller: str) -> list[Tie]:
-        """The channels to this seller, as they were at the last refresh."""
+        """Return the channels to this seller as of the last refresh."""
         return self._ties.get(seller, [])
 
     def all(self) -> list[Tie]:
         return [tie for ties in self._ties.values() for tie in ties]
 
     def speaker(self) -> Pseudonym:
-        """We, to every friend: lines are between the identities that both know."""
+        """Return our identity towards every friend: both sides of a line know each other's identity."""
         statements = tuple(record.raw for record in self._own.statements)
         return Pseudonym(self._own.id, self._own.signer, statements)
 
     async def run(self) -> None:
-        """Learn of new lines, payments and sales, until cancelled."""
+        """Read new lines, payments and sales until cancelled."""
         while True:
             await self.refresh()
             await asyncio.sleep(EVERY_S)
 
     async def refresh(self, seller: str = "") -> None:
-        """Read the lines with this seller, or all, and their limits anew. What cannot be read stays as it was."""
+        """Read the lines with this seller, or all, and their limits again.
+
+        Lines that cannot be read stay as they were.
+        """
         async with self._refreshing:
             chosen = [seller] if seller else list(self._ties)
             known = {tie.terms.channel: tie for each in chosen for tie in self.of(each)}
@@ -86,13 +89,13 @@ class Lines:
             for each in chosen:
                 self._ties.pop(each, None)
             for tie, limit_nano, expires_ms in found:
-                # A line that the seller took for used up is so no longer, unlike an allocation.
+                # Unlike an allocation, a line that the seller called used up is usable again when its limit rises.
                 tie.is_retired = tie.is_retired and limit_nano <= tie.limit_nano
                 tie.limit_nano, tie.expires_ms = limit_nano, expires_ms
                 self._ties.setdefault(tie.terms.seller, []).append(tie)
 
     def _read(self, known: dict[str, Tie], seller: str) -> list[tuple[Tie, int, int]]:
-        """In a thread: ties that are in use are looked up only, and changed by their loop."""
+        """Read lines in a thread. Ties in use are only looked up; their event loop changes them."""
         self._keeper.add([record.raw for record in self._own.statements], OWN)
         found = []
         for each in self._friends:
@@ -111,12 +114,12 @@ class Lines:
         self._keeper.add([record.raw for record in each.statements], each.url or each.friend)
         try:
             if terms.channel not in self._met:
-                # Once in a process: later, what has no receipt is being answered.
+                # Once in a process: later, jobs without a receipt are still being answered.
                 sign_left_open(self._store, terms, self.speaker(), self._keeper.standing)
                 self._met.add(terms.channel)
             return restored(row, self._store.last_jobs(terms.channel), self._keeper.standing)
         except MarketError as error:
-            # Never an empty channel in its place: numbers that were used would be used again.
+            # Never replace it with an empty channel: that would reuse sequence numbers.
             if terms.channel not in self._unusable:
                 note("line_unusable", line=each.line.id, error=str(error))
                 self._unusable.add(terms.channel)

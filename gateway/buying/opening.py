@@ -1,4 +1,4 @@
-"""The market's lane of a gateway that buys: its buyer's process, and what the books hear of it."""
+"""Open the market lane of a gateway that buys: start its buyer process and the jobs that book its costs."""
 
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -26,9 +26,10 @@ async def open_market(
     stack: AsyncExitStack,
     write: Callable[[], Session],
 ) -> Lane:
-    """The lane, listening to a buyer that is being started; `folder` is the market's, and `stack` ends both.
+    """Return the lane, connected to a buyer process that is starting.
 
-    What audits cost and what a buyer that died still owed is booked from here on.
+    `folder` is the market's folder; `stack` stops both. From now on the ledger gets the cost of audits, and what a
+    dead buyer process still owed.
     """
     note_prices = partial(write_versions, write=write)
     market = MarketLane(settings, buyer_worker(settings, folder), note_prices, folder / "tokenizers")

@@ -8,7 +8,7 @@ Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 
 
 class Bounds(Struct, frozen=True, forbid_unknown_fields=True):
-    """How much is taken on, and how patient to be with sellers, in seconds."""
+    """Limits on load, and on how long to wait for sellers, in seconds."""
 
     first_byte_s: Seconds = 20.0
     silence_s: Seconds = 15.0
@@ -23,7 +23,7 @@ class Bounds(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Orders(Struct, frozen=True, forbid_unknown_fields=True):
-    """`folder` is the market's in the data folder. Prices are nano-USD per million tokens."""
+    """The buyer's settings. `folder` is the market's; prices are in nano-USD per million tokens."""
 
     socket_path: str
     folder: str

@@ -1,4 +1,7 @@
-"""Long chunks in parts: a seller says how long a chunk is, and what its caller has not got is our loss. Pure."""
+"""Split long chunks into parts, without I/O.
+
+The seller decides how long a chunk is, and we bear the cost of text that the caller did not get.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,9 +12,9 @@ PART_CHARS = 512
 
 
 def parts_of(choices: list[Json]) -> Iterator[list[Json]]:
-    """The choices of a chunk, one by one, in pieces of at most `PART_CHARS` characters of text each.
+    """Yield a chunk's choices one by one, in pieces of at most `PART_CHARS` characters of text each.
 
-    Log probabilities come with a choice's first piece, the reason why it ended with its last.
+    Log probabilities come with a choice's first piece, its finish reason with its last.
     """
     for choice in choices:
         pieces = list(_said(choice))
@@ -31,7 +34,7 @@ def _said(choice: Json) -> Iterator[Json]:
 
 
 def _deltas(name: str, value: Any) -> Iterator[Json]:
-    """A field of a delta, in as many deltas as it takes."""
+    """Yield a field of a delta as one or more deltas."""
     if name == "tool_calls":
         for call in value:
             named = call

@@ -1,4 +1,4 @@
-"""How the gateway runs its buyer: a worker that is not replaced while it is well, for it alone holds channels."""
+"""How the gateway runs its buyer. A healthy buyer is never replaced, because it alone holds the channels."""
 
 import math
 from pathlib import Path
@@ -14,12 +14,12 @@ _NEVER = 2**60
 
 
 def buyer_worker(settings: MarketSettings, folder: Path) -> Worker:
-    """The supervised buyer of this gateway; `folder` is the market's."""
+    """Return the supervised buyer of this gateway; `folder` is the market's."""
 
     def orders(socket_path: str) -> bytes:
         return msgspec.json.encode(orders_of(settings, folder, socket_path))
 
-    # It limits its own memory: what it cannot have becomes a failed request, and no death in the middle of all.
+    # The buyer limits its own memory, so running out fails one request instead of killing the whole process.
     rss_bytes_kill = Bounds().memory_bytes_max + 2**30
     upkeep = Upkeep(requests_max=_NEVER, age_max_s=math.inf, rss_bytes_max=_NEVER, rss_bytes_kill=rss_bytes_kill)
     return Worker(Program("buyer", "gateway.buying", orders, Bounds().drain_s), upkeep)

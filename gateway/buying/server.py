@@ -1,4 +1,4 @@
-"""The buyer's process: everything opened, the application served, everything ended in order."""
+"""The buyer's process: open everything, serve the application, end everything in order."""
 
 import asyncio
 import os
@@ -64,11 +64,11 @@ async def _serve(orders: Orders) -> None:
 
 @asynccontextmanager
 async def opened(orders: Orders) -> AsyncGenerator[BuyingApp]:
-    """The application with everything behind it, and what runs beside it."""
+    """Open the application with everything behind it and its background tasks."""
     folder = _made(orders.folder)
     async with AsyncExitStack() as stack:
-        ours = [url for url in (orders.house_url, *orders.peers) if url]
-        outbound = await stack.enter_async_context(Outbound(orders.allows_loopback, ours=ours))
+        named = [url for url in (orders.house_url, *orders.peers) if url]
+        outbound = await stack.enter_async_context(Outbound(orders.allows_loopback, named=named))
         store = Store(folder / "buying.db")
         stack.callback(store.close)
         trusted = (orders.house_url,) if orders.house_url else ()
@@ -99,7 +99,7 @@ async def opened(orders: Orders) -> AsyncGenerator[BuyingApp]:
         app = BuyingApp(buyer, shop, orders.bounds)
         audits = await _auditing(app, store, shop, sellers, orders, stack)
         await _prune(store)
-        gossip = Gossip(keeper, outbound, ours)
+        gossip = Gossip(keeper, outbound, named)
         work: dict[str, Coroutine[Any, Any, None]] = {
             "gossip": gossip.run(),
             "friends": hear_friends(friends, gossip),
@@ -126,7 +126,7 @@ async def opened(orders: Orders) -> AsyncGenerator[BuyingApp]:
 async def _auditing(
     app: BuyingApp, store: Store, shop: Shop, sellers: Sellers, orders: Orders, stack: AsyncExitStack
 ) -> Audits:
-    """Audits are asked as the gateway asks for its callers: nothing tells them from those."""
+    """Set up audits. They go through the application like callers' requests, so sellers cannot tell them apart."""
     shelf = Shelf(Path(orders.folder) / "audits.db")
     stack.callback(shelf.close)
     asking = BuyerAsking(httpx.ASGITransport(app))
@@ -141,7 +141,7 @@ async def _auditing(
 
 @dataclass(frozen=True, slots=True)
 class _Always:
-    """Whose records always have room: those that the owner has named, and friends, who may change."""
+    """Identities whose records always have room: those the admin named, and friends, who may change."""
 
     named: tuple[str, ...]
     friends: Friends
@@ -161,7 +161,7 @@ async def _prune(store: Store) -> None:
 
 
 def _begun(name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """Nobody waits for it: where it ends by a mistake of ours, at least that is said."""
+    """Start a background task and log its error if it ends by a bug, as no caller awaits it."""
     task = asyncio.create_task(work, name=name)
     task.add_done_callback(_say_why)
     return task
@@ -179,7 +179,7 @@ async def _end(tasks: list[asyncio.Task[None]]) -> None:
 
 
 def _secret(path: Path) -> bytes:
-    """What all pseudonyms come from: made once, mode 0600."""
+    """Return the secret behind all pseudonyms, created once with mode 0600."""
     try:
         return path.read_bytes()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Which listings could be bought now, at which terms, and why others could not."""
+"""Which listings can be bought now, on which terms, and why others cannot."""
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -18,13 +18,13 @@ from market.records.envelope import Record
 from market.records.standing import StandingOf
 
 QUOTED_MS = 60_000
-"""So long a listing that a newer one has superseded is remembered by its digest."""
+"""How long a superseded listing is still found by its digest."""
 _QUOTES_MAX = 4096
 _NOTHING_FOUND = Believed()
 
 
 class Keeper(Protocol):
-    """Who keeps the records (gateway.market.bookkeeper)."""
+    """The store of records (gateway.market.bookkeeper)."""
 
     @property
     def standing(self) -> StandingOf: ...
@@ -35,7 +35,7 @@ class Keeper(Protocol):
 
 
 class Shop:
-    """Looks at the keeper's listings with our own rules. No I/O."""
+    """Apply our own rules to the known listings. No I/O."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Shop:
         self.trusted = frozenset(orders.trusted_auditors)
 
     def wares(self) -> tuple[list[Ware], list[NotOnOffer]]:
-        """What could be bought, and what could not."""
+        """Return listings that can be bought, and those that cannot."""
         wares: list[Ware] = []
         excluded: list[NotOnOffer] = []
         now_ms = self._now_ms()
@@ -83,10 +83,10 @@ class Shop:
         return Offers(version, rows, tuple(excluded[:OFFERS_MAX]))
 
     def find(self, digest: str) -> Ware:
-        """What the gateway has chosen, as it is listed now.
+        """Return the current version of the listing that the gateway chose.
 
         Raises:
-            SellerRefuses: it is not on offer any more, or not as it was when it was chosen.
+            SellerRefuses: the listing is no longer on offer, or its terms got worse since it was chosen.
         """
         wares, _ = self.wares()
         quoted, seen_ms = self._quotes.get(digest, (None, 0))
@@ -94,20 +94,21 @@ class Shop:
             raise SellerRefuses("this listing is not on offer", "superseded")
         newest = [ware for ware in wares if (ware.seller, ware.name) == (quoted.seller, quoted.name)]
         if not newest or not _holds(newest[0], quoted):
-            raise SellerRefuses("this listing is not on offer any more, or says something else now", "superseded")
+            raise SellerRefuses("this listing is no longer on offer, or has changed", "superseded")
         return newest[0]
 
     def substitutes(self, ware: Ware, *, same_weights: bool) -> list[Ware]:
-        """Who may go on with what this one has begun: no dearer, no less careful with data, in the same place.
+        """Return listings that may continue this one's partial answer, the best first, without those that are
+        full.
 
-        The best of them first; without those that have no room.
+        None is dearer, keeps more data or runs in another region.
         """
         wares, _ = self.wares()
         able = [other for other in wares if self._may_stand_in(other, ware, same_weights=same_weights)]
         return sorted(filter(self._has_room, able), key=self._preference)
 
     def of_weights(self, weights: str, quantization: str) -> list[Ware]:
-        """All that is sold of these weights in this precision."""
+        """Return all listings of these weights in this precision."""
         wares, _ = self.wares()
         sold_as = (weights, quantization)
         return [each for each in wares if (each.listing.weights_sha256, each.listing.quantization) == sold_as]
@@ -120,17 +121,17 @@ class Shop:
         return -self._sellers.of(ware.seller).track.quality, int(ware.listing.pricing.completion)
 
     def _may_stand_in(self, other: Ware, ware: Ware, *, same_weights: bool) -> bool:
-        mine, theirs = ware.listing, other.listing
-        is_same = mine.weights_sha256 == theirs.weights_sha256 if same_weights else mine.id == theirs.id
+        begun, substitute = ware.listing, other.listing
+        is_same = begun.weights_sha256 == substitute.weights_sha256 if same_weights else begun.id == substitute.id
         return (
             is_same
             and other.seller != ware.seller
-            and not is_dearer(theirs.pricing, mine.pricing)
+            and not is_dearer(substitute.pricing, begun.pricing)
             and other.region == ware.region
-            and theirs.quantization == mine.quantization
-            and (theirs.data_policy.is_zdr or not mine.data_policy.is_zdr)
+            and substitute.quantization == begun.quantization
+            and (substitute.data_policy.is_zdr or not begun.data_policy.is_zdr)
             and (ware.is_probation or not other.is_probation)
-            and theirs.context_length >= mine.context_length
+            and substitute.context_length >= begun.context_length
         )
 
     def _ware(self, record: Record, listing: Listing) -> Ware:
@@ -143,7 +144,7 @@ class Shop:
         return seller in self._orders.friends or self._credit.is_friend(seller)
 
     def _is_probation(self, seller: str, listing: Listing) -> bool:
-        """A newcomer: neither we nor an auditor that we trust, nor the owner, knows anything good of it."""
+        """Return whether the seller is new: not known as good to us, a trusted auditor or the admin."""
         if self._is_friend(seller):
             return False
         if self._believed(seller, listing).tier != "declared":
@@ -151,7 +152,7 @@ class Shop:
         return not self._sellers.is_known(seller)
 
     def _suspended(self, excluded: Iterable[NotOnOffer]) -> list[Ware]:
-        """What would be on offer if its seller had not been found out: to be shown, with the reason."""
+        """Return listings excluded only by their seller's suspension; they are shown with the reason."""
         digests = {each.listing for each in excluded if each.reason == "suspended"}
         if not digests:
             return []
@@ -159,13 +160,13 @@ class Shop:
         return [self._ware(record, listing) for record, listing in listings if record.digest in digests]
 
     def _suspended_why(self, ware: Ware) -> str:
-        """Why nothing is bought there: what we have seen ourselves, or an auditor that we trust."""
+        """Return why we buy nothing there: our own audits, or those of an auditor we trust."""
         auditor = self._believed(ware.seller, ware.listing).suspended_by
         own = self._sellers.suspended.get(ware.seller, "")
         return own or (f"failed audits of {auditor[:12]}" if auditor else "")
 
     def _believed(self, seller: str, listing: Listing) -> Believed:
-        """What auditors that we trust say of it; looked up anew every second."""
+        """Return what our trusted auditors say of it; read again every second."""
         now_s = self._now_ms() // 1000
         if self._findings[0] != (now_s, self.trusted):
             told = self._keeper.findings(now_s * 1000)
@@ -184,7 +185,7 @@ class Shop:
         if "text" not in listing.input_modalities or "text" not in listing.output_modalities:
             return "modality"
         if listing.pricing.request:
-            # The books have prices by the token; a fee on top would be neither held nor shown.
+            # The ledger has prices per token only: a fee per request would be neither held nor shown.
             return "request_fee"
         if (
             listing.pricing.prompt > orders.prompt_nano_max
@@ -247,7 +248,7 @@ class Shop:
 
 
 def _holds(newest: Ware, quoted: Ware) -> bool:
-    """Whether everything that the choice was made for is still so, or better."""
+    """Return whether everything that the choice relied on is unchanged or better."""
     new, old = newest.listing, quoted.listing
     is_same = (new.id, new.weights_sha256, new.tokenizer_sha256, new.quantization, newest.region) == (
         old.id,
@@ -268,5 +269,5 @@ def _holds(newest: Ware, quoted: Ware) -> bool:
 
 
 def is_dearer(one: Prices, other: Prices) -> bool:
-    """Whether any of its prices is higher."""
+    """Return whether any of its prices is higher."""
     return one.prompt > other.prompt or one.completion > other.completion or one.request > other.request

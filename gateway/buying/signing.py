@@ -1,7 +1,7 @@
-"""Our own receipts: for an answer that has ended, and for what an earlier life of ours had heard of one.
+"""Our own receipts: for answers that ended, and for answers that an earlier process left unfinished.
 
-Where this process dies in the middle of a job nobody would answer what its seller says of it later. So what has
-come is written down as it comes, and signed at the next start.
+If this process dies during a job, nothing would contradict the seller's later claims about it. So progress is
+written down as it comes, and signed at the next start.
 """
 
 import time
@@ -19,7 +19,7 @@ from market.records.standing import StandingOf
 
 
 class Counted(NamedTuple):
-    """What came of an answer, by our own count; the transcript is the hash of its texts."""
+    """What an answer came to by our own count; the transcript is the hash of its texts."""
 
     prompt_tokens: int
     cached_tokens: int
@@ -33,7 +33,7 @@ class Counted(NamedTuple):
 def receipt_for(
     counted: Counted, promise: Promise, terms: Terms, pseudonym: Pseudonym, standing: StandingOf
 ) -> Delivery:
-    """Sign for so much and no more."""
+    """Sign a receipt for exactly what was counted."""
     voucher = promise.voucher
     named = voucher.channel, voucher.lane, voucher.seq
     counts = counted.prompt_tokens, counted.cached_tokens, counted.completion_tokens
@@ -44,10 +44,10 @@ def receipt_for(
 
 
 def sign_left_open(store: Store, terms: Terms, pseudonym: Pseudonym, standing: StandingOf) -> None:
-    """Sign for every job of a channel that was in the middle of its answer when an earlier process died.
+    """Sign for every job of a channel that an earlier process left unfinished.
 
     Raises:
-        MarketError: what stands in the store is not what was written.
+        MarketError: the stored records are damaged.
     """
     for job in store.left_open(terms.channel):
         promise = read_voucher(open_record(job.voucher), terms, standing)

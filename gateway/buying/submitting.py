@@ -1,6 +1,7 @@
-"""What we have signed, on its way to the house: told until it is taken, so that no seller settles without it.
+"""Send what we signed to the house until it takes it, so that no seller settles without it.
 
-The house pays a seller by its own receipt, up to the voucher's ceiling, where the buyer's does not come in time.
+If the buyer's receipt does not arrive in time, the house pays the seller by its own receipt, up to the voucher's
+ceiling.
 """
 
 import asyncio
@@ -19,13 +20,13 @@ from gateway.cloud_worker.logbook import note
 from gateway.market.outbound import Unreachable
 
 EVERY_S = 5.0
-"""What is signed on a channel in so many seconds is told at once: of one network a house takes only so much."""
+"""Receipts of a channel are sent together at this interval, because a house limits requests per network."""
 AGAIN_S = 15.0
 AWAY_S_MAX = 120.0
 """Far less than the time that a buyer has to answer."""
 REFUSED_S_MAX = 3600.0
 AWAY_MAX = 3
-"""After so many channels in a row that the house has no answer for, the others wait too."""
+"""After this many channels in a row without an answer, the others wait, too."""
 AT_ONCE = 64
 LAST_WORDS_S = 3.0
 
@@ -37,7 +38,7 @@ class _Rest(NamedTuple):
 
 @dataclass(slots=True)
 class Submitting:
-    """Every channel on which something was signed that the house may not have; which they are is on disk."""
+    """Sends every channel with receipts that the house may lack; the list of those is on disk."""
 
     house: House
     store: Store
@@ -45,7 +46,7 @@ class Submitting:
     _resting: dict[str, _Rest] = field(default_factory=dict)
 
     async def submit(self) -> None:
-        """All there is now, without what has failed just now. Raises SQLAlchemyError."""
+        """Send everything there is, except what just failed. Raises SQLAlchemyError."""
         away, after = 0, ""
         while page := await asyncio.to_thread(self.store.unsubmitted, after, AT_ONCE):
             for row in page:
@@ -66,7 +67,7 @@ class Submitting:
             after = page[-1].channel
 
     async def last_words(self) -> None:
-        """As much as a few seconds allow: whoever ends now may be off for a long time."""
+        """Send as much as a few seconds allow: a process that stops now may be off for a long time."""
         try:
             async with asyncio.timeout(LAST_WORDS_S):
                 await self.submit()
@@ -80,12 +81,12 @@ class Submitting:
         await asyncio.to_thread(self.store.note_submitted, row.channel, row.changes)
 
     def _put_off(self, channel: str, error: Exception, pause_s_max: float) -> None:
-        """Twice as long each time. Whatever the reason is, it may be mended by then."""
+        """Wait twice as long each time; the cause may be gone by then."""
         now_s, known = self.clock_s(), self._resting.get(channel)
         failures = known.failures + 1 if known else 1
         pause_s = min(AGAIN_S * 2 ** min(failures - 1, 16), pause_s_max)
         note("house_not_told", channel=channel[:16], again_in_s=pause_s, error=str(error))
-        # What is not waiting any more has rested for long.
+        # Forget channels whose wait ended long ago.
         since_s = now_s - 2 * REFUSED_S_MAX
         self._resting = {each: rest for each, rest in self._resting.items() if rest.until_s > since_s}
         self._resting[channel] = _Rest(failures, now_s + pause_s)

@@ -1,4 +1,4 @@
-"""What must come to its end once it has begun, whoever stops waiting for it."""
+"""Work that must finish once it has begun, even if the caller stops waiting."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -8,7 +8,10 @@ T = TypeVar("T")
 
 
 async def unbroken(work: Coroutine[Any, Any, T]) -> T:
-    """Return what `work` does. Whoever is cancelled meanwhile is so when it has ended; it must end by itself."""
+    """Run `work` to its end and return its result. A cancellation is raised only after it has ended.
+
+    `work` must end by itself.
+    """
     task = asyncio.create_task(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():

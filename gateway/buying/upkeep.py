@@ -1,4 +1,4 @@
-"""What the buyer does beside its answers, again and again; what the disk refuses now is tried the next time."""
+"""The buyer's periodic tasks; what the disk refuses now is tried again next time."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -15,7 +15,7 @@ _MET_EVERY_S = 3600.0
 
 
 async def again(name: str, every_s: float, work: Callable[[], Awaitable[object]]) -> None:
-    """Do it every so many seconds, until cancelled; `work` may raise SQLAlchemyError."""
+    """Run `work` every `every_s` seconds until cancelled; `work` may raise SQLAlchemyError."""
     while True:
         await asyncio.sleep(every_s)
         try:
@@ -25,7 +25,7 @@ async def again(name: str, every_s: float, work: Callable[[], Awaitable[object]]
 
 
 async def meet(house: House, shop: Shop) -> None:
-    """Know who the house is, and which keys speak for it; until cancelled."""
+    """Keep the house's identity and keys up to date, until cancelled."""
     while True:
         pause_s = _MET_EVERY_S
         try:

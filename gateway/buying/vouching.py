@@ -1,4 +1,4 @@
-"""Promising to pay for one request: a lane is taken, the request sealed, the voucher signed. No I/O."""
+"""Promise to pay for one request: take a lane, seal the request, sign the voucher. No I/O."""
 
 import time
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from market.sealing.request import SealedRequest, seal_request
 
 @dataclass(frozen=True, slots=True)
 class Vouched:
-    """A job that may be sent once `begun` is on disk. `told` are the numbers of the receipts that go with it."""
+    """A job that may be sent once `begun` is on disk. `told` numbers the receipts sent with it, by lane."""
 
     begun: Begun
     promise: Promise
@@ -31,10 +31,11 @@ class Vouched:
 def vouch(
     tie: Tie, pseudonym: Pseudonym, ware: Ware, asked: Asked, most_nano: int, request_id: str, standing: StandingOf
 ) -> Vouched:
-    """Take a lane and its next number; from now on `most_nano` are reserved, until the tie is told otherwise.
+    """Take a lane and its next number. This reserves `most_nano` nano-USD until the tie is told otherwise.
 
     Raises:
-        SellerRefuses: the channel has no room, or its seller's key is none.
+        SellerRefuses: the channel has no room.
+        MarketError: the seller's key is invalid.
     """
     lane = tie.free_lane()
     if lane is None:
@@ -45,7 +46,7 @@ def vouch(
     sealed = seal_request(body, bytes.fromhex(ware.listing.sealing_key), context)
     voucher = tie.voucher(lane, Order(sealed.digest, ware.record.digest, ware.listing.pricing, most_nano))
     if voucher is None:
-        raise SellerRefuses("the channel's credit does not reach", "no_credit")
+        raise SellerRefuses("the channel has too little credit", "no_credit")
     name = f"{tie.terms.channel[:32]}.{lane}"
     saying = Saying("voucher", pseudonym.id, name, seq, time.time_ns() // 10**6, voucher)
     record = sign(saying, pseudonym.signer)
@@ -58,7 +59,7 @@ def vouch(
 
 
 def _receipts(tie: Tie, lane: int) -> tuple[tuple[tuple[int, int], ...], list[bytes]]:
-    """What the seller may not have yet, this lane's before the others': without it, it would not serve."""
+    """Return receipts that the seller may lack, this lane's first: without that one it refuses the job."""
     ordered = sorted(tie.untold, key=lambda n: (n != lane, n))[: RECEIPTS_MAX // 2]
     told = tuple((n, tie.untold[n][0]) for n in ordered)
     return told, [record for n in ordered for record in (tie.untold[n][2], tie.untold[n][1])]

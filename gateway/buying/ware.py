@@ -1,4 +1,4 @@
-"""A listing as somebody who may buy by it."""
+"""A listing from the point of view of a buyer."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from market.records.envelope import Record
 
 @dataclass(frozen=True, slots=True)
 class Ware:
-    """A listing that may be bought, where to ask for it, and whether its seller is a newcomer to us."""
+    """A listing that may be bought, the URL to request it from, and whether its seller is new to us."""
 
     record: Record
     listing: Listing
@@ -25,7 +25,7 @@ class Ware:
 
     @property
     def region(self) -> str | None:
-        """The country of all its machines; None where they are in several, or it does not say."""
+        """Return the country of all its machines; None if there are several or it is not stated."""
         countries = {each.country_code for each in self.listing.datacenters} - {"ZZ"}
         known = all(each.country_code != "ZZ" for each in self.listing.datacenters)
         return countries.pop() if known and len(countries) == 1 else None

@@ -67,7 +67,7 @@ def accept(
     """Take in a friend's invitation, answer or receipt of payment. Example: millrace friend accept their.txt"""
     with _desk(data_dir) as desk:
         told = desk.heard(_text(text))
-        if told.ours is None and desk.known(told) is None:
+        if told.own_signature is None and desk.known(told) is None:
             position = desk.position(told)
             output.say(f"{told.friend} offers a credit line until {_date(told.ends_ms)}:")
             theirs, ours = _usd(position.may_sell_nano), _usd(position.may_buy_nano)

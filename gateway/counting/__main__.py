@@ -1,4 +1,6 @@
-"""`python -m gateway.counting`: load tokenizers and count by them, as frames on stdin ask, until stdin closes."""
+"""`python -m gateway.counting`: load tokenizers and count with them, as frames on stdin ask, until stdin
+closes.
+"""
 
 import os
 import select
@@ -24,7 +26,7 @@ def main() -> int:
         return 0
     limits = msgspec.msgpack.decode(first, type=Limits)
     limit_memory(limits.memory_bytes)
-    # Its default ends the process whatever the library does just now; Python would wait for it to return.
+    # The signal's default action ends the process even inside the library; a Python handler would wait for it.
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     replies = _silenced()
     desk = _Desk()
@@ -61,7 +63,7 @@ class _Desk:
         counter = self._loaded.pop(wanted.sha256, None)
         if counter is None:
             return Reply(trouble="unknown")
-        # The one that was not asked for longest leaves first.
+        # Move it to the end: the least recently used is dropped first.
         self._loaded[wanted.sha256] = counter
         try:
             return Reply(counter.segment_tokens(wanted.segments))
@@ -70,14 +72,14 @@ class _Desk:
 
 
 def _frame(idle_s: float | None = None) -> bytes | None:
-    """The next one; None at the end, or where none begins for so long."""
+    """Return the next frame; None at the end of input, or if none begins within `idle_s`."""
     if idle_s is not None and not select.select([0], [], [], idle_s)[0]:
         return None
     head = _read(LENGTH.size)
     if head is None:
         return None
     (length,) = LENGTH.unpack(head)
-    assert length <= FRAME_BYTES_MAX, "owners know the bounds"
+    assert length <= FRAME_BYTES_MAX, "parents keep to the bounds"
     return _read(length)
 
 
@@ -98,7 +100,7 @@ def _write(replies: int, data: bytes) -> None:
 
 
 def _silenced() -> int:
-    """Where replies go; what else prints reaches nobody."""
+    """Return a descriptor for replies; discard anything else that is printed."""
     replies = os.dup(1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)

@@ -1,4 +1,4 @@
-"""Counts by strangers' tokenizers for one owner: what a tokenizer does to its process is its own affair alone."""
+"""Count with untrusted tokenizers in a separate process, which a bad tokenizer cannot harm beyond itself."""
 
 import hashlib
 import threading
@@ -21,10 +21,11 @@ _PROBES = (SAMPLE, "a" * SEGMENT_CHARS, " " * SEGMENT_CHARS)
 
 
 class Aside:
-    """Starts its process when something is to be counted. Any thread may ask, and waits for its turn.
+    """Start the process when it is needed. Any thread may call it, and waits for its turn.
 
-    A tokenizer that ends a process, or takes too long, is asked once more in a fresh one, for the first may have
-    been full of others'. If that ends, too, texts are counted by their bytes in its place from then on.
+    A tokenizer that crashes the process, or takes too long, gets one more try in a fresh one, since the first may
+    have been full. If that fails, too, the tokenizer is rejected, and texts are counted by their bytes from then
+    on.
     """
 
     def __init__(self, limits: Limits | None = None, reply_s: float = _REPLY_S) -> None:
@@ -37,20 +38,23 @@ class Aside:
         self._is_closed = False
 
     def counter(self, pinned: Pinned) -> TokenCounter:
-        """What counts by this file, which is read when it is needed. It raises CountingUnavailable, too."""
+        """Return a counter for this file, which is read when it is needed.
+
+        It may also raise CountingUnavailable.
+        """
         return _AsideCounter(self, pinned)
 
     def check(self, sha256: str) -> None:
-        """Raises TokenizerRefused: this one was found not to be counted with."""
+        """Raises TokenizerRefused if this tokenizer was rejected before."""
         if (why := self._refused.get(sha256.lower())) is not None:
             raise TokenizerRefused(*why)
 
     def try_out(self, sha256: str, content: bytes) -> None:
-        """Look at a file, load it and count the longest texts by it, in a process that has loaded no other.
+        """Check a file, load it and count the longest texts with it, in a process that has loaded no other.
 
         Raises:
-            TokenizerRefused: it is not counted with, now or later.
-            CountingUnavailable: that could not be found out now.
+            TokenizerRefused: it is rejected, now and later.
+            CountingUnavailable: it could not be tested now.
         """
         self.check(sha256)
         with _held(self._trial):
@@ -61,7 +65,7 @@ class Aside:
                     process.ask(Count(sha256, [probe]), self._reply_s)
                 self._adopt(process)
             except Died as died:
-                self._refuse(sha256, "", f"is not counted with: {died}")
+                self._refuse(sha256, "", f"is rejected: {died}")
             except Stuck as error:
                 raise CountingUnavailable(str(error)) from None
             finally:
@@ -69,11 +73,11 @@ class Aside:
                     process.end()
 
     def count(self, pinned: Pinned, segments: Sequence[str]) -> list[int]:
-        """The tokens of each, whatever it takes.
+        """Return each segment's number of tokens.
 
         Raises:
-            TextNotCounted: the tokenizer fails at these texts, or is not counted with.
-            CountingUnavailable: nothing was counted, for a reason that is not the tokenizer's.
+            TextNotCounted: the tokenizer fails on these texts, or is rejected.
+            CountingUnavailable: nothing was counted, for a reason other than the tokenizer.
         """
         counts: list[int] = []
         try:
@@ -86,7 +90,7 @@ class Aside:
         return counts
 
     def close(self) -> None:
-        """End the process; nothing is counted any more, and whoever waits for a count gets none."""
+        """End the process and stop counting; waiting callers get an error."""
         self._is_closed = True
         if (process := self._process) is not None:
             process.kill()
@@ -95,7 +99,7 @@ class Aside:
 
     @property
     def pid(self) -> int | None:
-        """Of the process, while there is one."""
+        """Return the process's pid, if there is one."""
         process = self._process
         return process.pid if process is not None and process.is_alive else None
 
@@ -108,7 +112,7 @@ class Aside:
             return self._counts_once(pinned, batch)
         except Died as died:
             self._end()
-            self._refuse(pinned.sha256, "", f"is not counted with any more: {died}")
+            self._refuse(pinned.sha256, "", f"is rejected from now on: {died}")
 
     def _counts_once(self, pinned: Pinned, batch: list[str]) -> list[int]:
         question = Count(pinned.sha256, batch)
@@ -123,7 +127,7 @@ class Aside:
         if reply.trouble == "failed":
             raise TextNotCounted(reply.problem)
         if len(reply.counts) != len(batch):
-            raise Died("it counts something else")
+            raise Died("it returned a wrong number of counts")
         return reply.counts
 
     def _ask(self, question: Question) -> Reply:
@@ -138,7 +142,7 @@ class Aside:
             self._refuse(sha256, reply.part, reply.problem)
 
     def _adopt(self, process: CountingProcess) -> None:
-        """Count by what was tried out where nothing else is at hand: it has the tokenizer already."""
+        """Use the process that tested a tokenizer if there is no other: it has the tokenizer loaded already."""
         with _held(self._turn):
             if not self._is_closed and self.pid is None:
                 self._end()
@@ -152,7 +156,7 @@ class Aside:
 
     def _started(self) -> CountingProcess:
         if self._is_closed:
-            raise CountingUnavailable("nothing is counted any more")
+            raise CountingUnavailable("counting was stopped")
         try:
             return CountingProcess(self._limits)
         except OSError as error:
@@ -176,7 +180,7 @@ class Aside:
 
 class _AsideCounter(TokenCounter):
     def __init__(self, aside: Aside, pinned: Pinned) -> None:
-        # Not by its parent's constructor: the tokenizer is in another process.
+        # Do not call the parent's constructor: the tokenizer is in another process.
         self._aside = aside
         self._pinned = pinned
         self.sha256 = pinned.sha256
@@ -188,7 +192,7 @@ class _AsideCounter(TokenCounter):
 @contextmanager
 def _held(lock: threading.Lock) -> Iterator[None]:
     if not lock.acquire(timeout=_TURN_S):
-        raise CountingUnavailable("too much is to be counted")
+        raise CountingUnavailable("too many texts are waiting to be counted")
     try:
         yield
     finally:
@@ -209,12 +213,14 @@ def _batches(segments: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _read(pinned: Pinned) -> bytes:
-    """Raises CountingUnavailable: it is not there, or was changed; then it is removed, to be fetched again."""
+    """Raises CountingUnavailable if the file is missing or was changed; a changed file is deleted, to be fetched
+    again.
+    """
     try:
         content = pinned.path.read_bytes()
     except OSError as error:
         raise CountingUnavailable(f"its tokenizer cannot be read: {type(error).__name__}") from None
     if hashlib.sha256(content).hexdigest() != pinned.sha256.lower():
         pinned.path.unlink(missing_ok=True)
-        raise CountingUnavailable("its tokenizer has been changed on this machine")
+        raise CountingUnavailable("its tokenizer file was changed on this machine")
     return content

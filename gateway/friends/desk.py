@@ -1,4 +1,4 @@
-"""What the owner does about credit lines: offer, sign, acknowledge, end. Each of them again changes nothing."""
+"""What the owner does with credit lines: offer, sign, acknowledge, end. Repeating any of it changes nothing."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ _NAME_DIGITS = 32
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What each may owe the other at most, in nano-USD, and for how long."""
+    """The most that each side may owe the other, in nano-USD, and how long the line lasts."""
 
     friend: str
     they_owe_max_nano: int
@@ -27,12 +27,12 @@ class Offer:
 
 
 class FriendsDesk:
-    """Signs in the name of this gateway.
+    """Sign in the name of this gateway.
 
     Raises:
-        MarketError: anywhere, where something is not to be believed or not to be signed.
-        OSError: anywhere.
-        sqlite3.Error: where positions are read.
+        MarketError: by any method, if a record is invalid or must not be signed.
+        OSError: by any method.
+        sqlite3.Error: by methods that read positions.
     """
 
     def __init__(self, folder: Path, own: OwnIdentity) -> None:
@@ -41,20 +41,26 @@ class FriendsDesk:
         self.friends = Friends(folder, own)
 
     def invite(self, offer: Offer, now_ms: int) -> Friendship:
-        """Sign a line; the same one that is still unanswered where one was offered before."""
+        """Sign a line; return the unanswered one if the same was offered before."""
         line = self._line(offer, now_ms)
         for each in self.friends:
             is_same = _reopened(each.line, line) == line
-            if is_same and each.ours and not each.theirs and not each.is_ended and now_ms < each.ends_ms:
+            if (
+                is_same
+                and each.own_signature
+                and not each.friend_signature
+                and not each.is_ended
+                and now_ms < each.ends_ms
+            ):
                 return each
         self._check_alone(line, offer.friend, now_ms)
-        ours = self._sign(line, now_ms, now_ms + offer.lasts_ms)
-        return self.friends.keep(Friendship(line, self._own.id, ours))
+        own_signature = self._sign(line, now_ms, now_ms + offer.lasts_ms)
+        return self.friends.keep(Friendship(line, self._own.id, own_signature))
 
     def heard(self, text: str) -> Friendship:
-        """What a friend's text says, checked; nothing is kept."""
+        """Return what a friend's text says, checked; nothing is stored."""
         told = self.friends.heard(read(text))
-        if told.theirs is None:
+        if told.friend_signature is None:
             raise StatementInvalid("the friend has not signed this credit line")
         return told
 
@@ -62,21 +68,23 @@ class FriendsDesk:
         return self.friends.find(told.line.id)
 
     def accept(self, told: Friendship, now_ms: int) -> tuple[Friendship, bool]:
-        """Keep what a friend says, and sign the line if we have not: whether we did is the second."""
+        """Store what a friend says, and sign the line if we have not; also return whether we did."""
         known = self.known(told)
         merged = known.merged(told) if known else told
-        if merged.ours is not None or merged.theirs is None:
+        if merged.own_signature is not None or merged.friend_signature is None:
             return self.friends.keep(merged), False
-        until_ms = merged.theirs.expires_ms or 0
+        until_ms = merged.friend_signature.expires_ms or 0
         if until_ms <= now_ms:
-            raise StatementInvalid("the friend's offer has ended: ask for another one")
+            raise StatementInvalid("the friend's offer has expired. Ask for another one.")
         self._check_alone(merged.line, merged.friend, now_ms)
-        # Clocks may be apart: ours must not make a record that lasts longer than one may.
-        ours = self._sign(merged.line, now_ms, min(until_ms, now_ms + (LIFETIME_MAX_MS["credit_line"] or 0)))
-        return self.friends.keep(replace(merged, ours=ours)), True
+        # Clocks may differ: our signature must not make a record that lasts longer than allowed.
+        own_signature = self._sign(
+            merged.line, now_ms, min(until_ms, now_ms + (LIFETIME_MAX_MS["credit_line"] or 0))
+        )
+        return self.friends.keep(replace(merged, own_signature=own_signature)), True
 
     def acknowledge(self, friendship: Friendship, paid_nano: int, now_ms: int) -> Friendship:
-        """Sign that the friend has paid so much in all, in nano-USD."""
+        """Sign how much the friend has paid in all, in nano-USD."""
         body = friendship.acknowledgement(paid_nano)
         if friendship.paid_nano(friendship.friend) == paid_nano:
             return friendship
@@ -88,14 +96,14 @@ class FriendsDesk:
         return self.friends.keep(replace(friendship, is_ended=True))
 
     def text(self, friendship: Friendship, url: str = "") -> str:
-        """What the friend needs to know as much as we do. `url` is where we sell.
+        """Return the text that tells the friend all we know. `url` is where we sell.
 
         Raises:
-            StatementInvalid: the address is none.
+            StatementInvalid: the address is invalid.
         """
         address = url.strip().rstrip("/")
         if not is_address(address):
-            raise StatementInvalid("an address is such as https://mill.example, with nothing behind name and port")
+            raise StatementInvalid("the address must be like https://mill.example, without a path")
         return written(self.friends.told(friendship, address))
 
     def position(self, friendship: Friendship) -> Position:
@@ -107,20 +115,22 @@ class FriendsDesk:
     def _line(self, offer: Offer, now_ms: int) -> CreditLine:
         own, friend = self._own.id, offer.friend
         if friend == own:
-            raise StatementInvalid("this is our own identity: a line is with somebody else")
+            raise StatementInvalid("this is our own identity. Use the friend's identity.")
         if len(friend) != len(own) or set(friend) - set("0123456789abcdef"):
-            raise StatementInvalid("a friend's identity has 64 hex digits, as its `millrace identity show` says")
+            raise StatementInvalid(
+                "a friend's identity has 64 hex digits, as shown by its `millrace identity show`"
+            )
         owes_max = {friend: Amount(offer.they_owe_max_nano), own: Amount(offer.we_owe_max_nano)}
         first, second = sorted((own, friend))
         return CreditLine(first, second, owes_max[first], owes_max[second], now_ms)
 
     def _check_alone(self, line: CreditLine, friend: str, now_ms: int) -> None:
-        """With two lines a friend could owe twice of what was meant. Raises StatementInvalid."""
+        """Allow one line per friend, since with two it could owe twice the limit. Raises StatementInvalid."""
         for each in self.friends:
-            holds = each.ours is not None and not each.is_ended and now_ms < each.ends_ms
+            holds = each.own_signature is not None and not each.is_ended and now_ms < each.ends_ms
             if holds and each.friend == friend and each.line != line:
                 raise StatementInvalid(
-                    f"there is line {each.line.id} with this friend: end it before another begins"
+                    f"line {each.line.id} with this friend is open. End it before you open another."
                 )
 
     def _sign(self, line: CreditLine, now_ms: int, until_ms: int) -> Record:
@@ -128,7 +138,7 @@ class FriendsDesk:
 
 
 def _reopened(line: CreditLine, other: CreditLine) -> CreditLine:
-    """The line as if opened when the other one was."""
+    """Return the line as if it was opened when the other one was."""
     return CreditLine(
         line.first, line.second, line.first_owes_max_nano, line.second_owes_max_nano, other.opened_ms
     )

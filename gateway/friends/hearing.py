@@ -1,4 +1,4 @@
-"""Listings between friends: each asks the other's gateway for what it knows, and tells it what it knows itself."""
+"""Exchange listings with friends: each gateway asks the other for what it knows, and sends what it knows."""
 
 import asyncio
 import logging
@@ -16,11 +16,14 @@ _EXCHANGE_S = 30.0
 
 
 async def hear_friends(friends: Friends, gossip: Gossip, every_s: float = EVERY_S) -> None:
-    """Until cancelled. New friends are heard without a start; one that is away makes others wait half a minute."""
+    """Run until cancelled.
+
+    New friends are included without a restart; an absent one delays others by half a minute.
+    """
     silent: set[str] = set()
     gate = asyncio.Semaphore(_AT_ONCE_MAX)
 
-    async def hear(url: str) -> None:
+    async def exchange(url: str) -> None:
         async with gate:
             try:
                 async with asyncio.timeout(_EXCHANGE_S):
@@ -34,7 +37,7 @@ async def hear_friends(friends: Friends, gossip: Gossip, every_s: float = EVERY_
 
     while True:
         try:
-            await asyncio.gather(*map(hear, await asyncio.to_thread(lambda: friends.urls)))
+            await asyncio.gather(*map(exchange, await asyncio.to_thread(lambda: friends.urls)))
         except (MarketError, OSError) as error:
             _log.warning("credit lines cannot be read: %s", error)
         await asyncio.sleep(every_s * (0.75 + random.random() / 2))  # noqa: S311 - only so that not all ask at once

@@ -1,8 +1,9 @@
-"""Where two friends stand: what was bought and sold on a line, paid, and is owed; so, how much more may be.
+"""The balance of two friends: what was bought, sold and paid on a line, what is owed, and what may still be
+bought.
 
-Buyer and seller are two processes; each reads what the other has on disk. What counts of either channel is what
-its buyer has signed. A buyer's own knowledge of that is never behind its seller's, and payments are known first to
-the receiver: so no buyer promises more than the seller admits.
+Buyer and seller are two processes; each reads what the other has on disk. On either channel, only what its buyer
+has signed counts. A buyer's own knowledge of that is never behind its seller's, and the receiver knows of payments
+first. So no buyer promises more than the seller admits.
 """
 
 import sqlite3
@@ -36,7 +37,10 @@ _LANES = "SELECT lane, evidence FROM lanes WHERE channel = ?"
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """In nano-USD since the line was opened. `claimed_nano` is what we say was sold, and the friend not yet."""
+    """Sums in nano-USD since the line was opened.
+
+    `claimed_nano` was sold by our count, but not signed by the friend.
+    """
 
     friendship: Friendship
     bought_nano: int
@@ -45,17 +49,17 @@ class Position:
 
     @property
     def paid_nano(self) -> int:
-        """By us, as the friend acknowledges."""
+        """Return what we have paid, as the friend acknowledges."""
         return self.friendship.paid_nano(self.friendship.own)
 
     @property
     def received_nano(self) -> int:
-        """By the friend, as we acknowledge."""
+        """Return what the friend has paid, as we acknowledge."""
         return self.friendship.paid_nano(self.friendship.friend)
 
     @property
     def owed_nano(self) -> int:
-        """What we owe the friend; below zero it is the friend that owes."""
+        """Return what we owe the friend; negative if the friend owes us."""
         each = self.friendship
         is_first = each.own == each.line.first
         first_nano, second_nano = (self.bought_nano, self.sold_nano)[:: 1 if is_first else -1]
@@ -64,12 +68,12 @@ class Position:
 
     @property
     def may_buy_nano(self) -> int:
-        """What all that we buy on this line may come to."""
+        """Return the limit on the sum of all that we buy on this line."""
         return limit_nano(self.friendship.line, self.friendship.own, self.sold_nano, self.friendship.paid)
 
     @property
     def may_sell_nano(self) -> int:
-        """What all that the friend buys on this line may come to."""
+        """Return the limit on the sum of all that the friend buys on this line."""
         return limit_nano(self.friendship.line, self.friendship.friend, self.bought_nano, self.friendship.paid)
 
 
@@ -92,10 +96,10 @@ class Positions:
         )
 
     def _bought_nano(self, terms: Terms) -> int:
-        """The newest receipt of each lane has all that came before it in its voucher's base."""
+        """Each lane's newest receipt includes all that came before it, in its voucher's base."""
 
         def look(db: sqlite3.Connection) -> int:
-            # By its key, once a lane: a line lives for a year, and may have any number of jobs.
+            # One lookup by key per lane: a line lives for a year, and may have any number of jobs.
             found = (db.execute(_LAST_OF_LANE, (terms.channel, lane)).fetchone() for lane in range(LANES_MAX))
             return sum(_base_nano(voucher) + (nano or 0) for voucher, nano in filter(None, found))
 
@@ -116,7 +120,7 @@ class Positions:
 
 
 def _was_checked(_identity: str, _key: str) -> Standing:
-    """The seller has looked whose keys they are before it kept these records."""
+    """Trust all keys: the seller checked them before it stored these records."""
     return "current"
 
 
@@ -125,7 +129,7 @@ def _base_nano(voucher: bytes) -> int:
 
 
 def _looked(path: Path, look: Callable[[sqlite3.Connection], T], nothing: T) -> T:
-    """What a process that may be writing there has on disk; nothing where it has never been started."""
+    """Read the file of a process that may be writing to it; return `nothing` if it was never created."""
     if not path.exists():
         return nothing
     with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=_BUSY_S)) as db:

@@ -1,7 +1,7 @@
-"""What one side of a credit line knows of it, as one line of text to be sent by whatever means.
+"""One side's knowledge of a credit line, as one line of text that can be sent by any means.
 
-It carries signed records alone: whoever changes it on its way makes it worthless, and the same one again, or an
-older one, says nothing new.
+It contains only signed records, so changing it on its way makes it worthless. The same text again, or an older
+one, adds nothing.
 """
 
 import base64
@@ -25,9 +25,9 @@ Url = Annotated[str, Meta(max_length=300, pattern=r"^(https?://[A-Za-z0-9._\[\]:
 
 
 class Telling(Struct, frozen=True):
-    """`records` are credit lines and payments, `statements` what the teller has said about its keys.
+    """`records` are credit lines and payments, `statements` the sender's about its keys.
 
-    `url` is where the teller sells and can be asked for listings; empty where nowhere.
+    `url` is where the sender sells and serves listings; empty if it does not.
     """
 
     records: Annotated[tuple[RawRecord, ...], Meta(max_length=8)]
@@ -36,7 +36,7 @@ class Telling(Struct, frozen=True):
 
 
 def is_address(url: str) -> bool:
-    """Whether a telling may name it; the empty one says that there is none."""
+    """Return whether a text may contain this address; empty means that there is none."""
     try:
         msgspec.convert(url, Url)
     except msgspec.ValidationError:
@@ -45,24 +45,24 @@ def is_address(url: str) -> bool:
 
 
 def written(telling: Telling) -> str:
-    """One line of text."""
+    """Return a telling as one line of text."""
     packed = zlib.compress(msgspec.json.encode(telling), 9)
     return PREFIX + _encoded(packed)
 
 
 def read(text: str) -> Telling:
-    """Raises StatementInvalid for anything that `written` did not write; who signed it is not looked at."""
+    """Parse what `written` wrote, without checking signatures. Raises StatementInvalid for anything else."""
     packed = "".join(text.split())
     if len(packed) > TEXT_CHARS_MAX or not packed.startswith(PREFIX):
-        raise StatementInvalid(f"a friend's text begins with {PREFIX} and is one line")
+        raise StatementInvalid(f"a friend's text is one line that begins with {PREFIX}")
     encoded = packed.removeprefix(PREFIX)
     try:
         compressed = base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4))
         unpacking = zlib.decompressobj()
         plain = unpacking.decompress(compressed, _BYTES_MAX)
-        # The decoder passes over characters that are not of its alphabet, and over spare bits at the end.
+        # The decoder ignores characters outside its alphabet, and spare bits at the end.
         if not unpacking.eof or unpacking.unused_data or _encoded(compressed) != encoded:
-            raise StatementInvalid("the friend's text is cut short, too long, or was changed")
+            raise StatementInvalid("the friend's text is incomplete, too long or changed")
         return msgspec.json.decode(plain, type=Telling)
     except (binascii.Error, ValueError, zlib.error, msgspec.MsgspecError, RecursionError) as error:
         raise StatementInvalid(f"the friend's text cannot be read: {error}") from None

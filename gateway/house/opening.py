@@ -1,4 +1,4 @@
-"""The house put together from the settings, over the gateway's own books."""
+"""Assemble the house from the settings, over the gateway's own ledger."""
 
 import asyncio
 import time
@@ -32,7 +32,7 @@ from market.house.terms import Terms
 
 
 def open_house(settings: HouseSettings, folder: DataFolder, books: Books, engine: Engine) -> House:
-    """The house over the gateway's own books and database.
+    """Return the house over the gateway's own ledger and database.
 
     Raises:
         SettingsInvalid: its key cannot be used.
@@ -41,7 +41,7 @@ def open_house(settings: HouseSettings, folder: DataFolder, books: Books, engine
         identity = OwnIdentity.open(folder.path / "market")
         statements = identity.statements
     except (SigningKeyUnusable, IdentityInvalid, OSError) as error:
-        raise SettingsInvalid(f"house: this gateway has no identity to be one with: {error}") from None
+        raise SettingsInvalid(f"house: this gateway's identity cannot be used: {error}") from None
     always = Always({identity.id})
     keeping = Keeping(always=always, allows_loopback=settings.allows_loopback)
     keeper = BookKeeper(engine, lambda: time.time_ns() // MS_NS, keeping)
@@ -70,14 +70,14 @@ def _organizations(engine: Engine) -> Callable[[str], str]:
         try:
             return people.ever(user_id).organization_id
         except NotFound:
-            return HOME  # Somebody whom only keys name.
+            return HOME  # A user that only keys name.
 
     return organization_of
 
 
 @asynccontextmanager
 async def watched(house: House, settings: HouseSettings) -> AsyncGenerator[None]:
-    """The house does inside of the block what it does by itself."""
+    """Run the house's background tasks within the block."""
     gossip = Gossip(house.keeper, house.outbound, ())
     tasks = [
         asyncio.create_task(Upkeep(house, settings.tick_s).run(), name="house upkeep"),
@@ -94,7 +94,7 @@ async def watched(house: House, settings: HouseSettings) -> AsyncGenerator[None]
 
 
 def terms_of(settings: HouseSettings) -> Terms:
-    """What the house asks and gives, as the settings say it."""
+    """Return the house's terms from its settings."""
     return Terms(
         fee_bps=settings.fee_bps,
         allocation_hours_max=settings.allocation_hours_max,

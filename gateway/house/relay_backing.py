@@ -1,4 +1,4 @@
-"""Whose place a relayed job takes: only jobs that this house's credits stand behind are carried."""
+"""Check the backing of a relayed job: only jobs backed by this house's credits are relayed."""
 
 import time
 from typing import NamedTuple
@@ -22,7 +22,7 @@ class Backing(NamedTuple):
 
 
 class Unbacked(BudgetExceeded):
-    """No allocation of this house stands behind the job; no wait would help."""
+    """No allocation of this house backs the job; waiting would not help."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, None)
@@ -30,11 +30,11 @@ class Unbacked(BudgetExceeded):
 
 
 def backing_of(packed: bytes, seller: str, house: str, standing: StandingOf) -> Backing:
-    """What is behind a job; the sealed request in it is not looked at.
+    """Return the backing of a job, without looking at its sealed request.
 
     Raises:
-        RequestInvalid: it is no job.
-        Unbacked: the house has put nothing aside for it.
+        RequestInvalid: it is not a job.
+        Unbacked: the house has reserved nothing for it.
     """
     try:
         job = read_job(packed)
@@ -43,7 +43,7 @@ def backing_of(packed: bytes, seller: str, house: str, standing: StandingOf) -> 
     try:
         return _backing(job, seller, house, standing)
     except MarketError as error:
-        raise Unbacked(f"This house carries only what it has put credits aside for: {error}") from None
+        raise Unbacked(f"This house relays only jobs backed by its allocations: {error}") from None
 
 
 def _backing(job: Job, seller: str, house: str, standing: StandingOf) -> Backing:
@@ -53,7 +53,7 @@ def _backing(job: Job, seller: str, house: str, standing: StandingOf) -> Backing
     if terms.seller != seller:
         raise Unbacked("The allocation is for another seller.")
     if record.expires_ms is None or record.expires_ms <= time.time() * 1000:
-        raise Unbacked("The allocation has ended.")
+        raise Unbacked("The allocation has expired.")
     return Backing(_checked_voucher(job, terms), record.digest)
 
 

@@ -1,4 +1,4 @@
-"""Where buyers' requests wait for sellers that come to fetch them, and answers on their way back: in memory."""
+"""The relay's queue, in memory: buyers' requests that wait for their sellers, and answers on the way back."""
 
 import asyncio
 import secrets
@@ -14,12 +14,12 @@ from gateway.errors import Conflict, LaneTimeout, NotFound, Overloaded, QueueFul
 from gateway.market.errand import POLL_S, Errand, Method, Part
 
 LOOK_EVERY_S = 2.0
-"""How often a seller's wait for work looks whether the house still has time for it."""
+"""How often a seller's poll checks whether the house is shutting down."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What the relay does at most, in numbers, bytes and seconds."""
+    """Limits of the relay, in numbers, bytes and seconds."""
 
     seats: int = 4096
     """Sellers."""
@@ -28,30 +28,30 @@ class Bounds:
     per_seller: int = 32
     per_payer: int = 8
     per_account: int = 64
-    """Of one buyer at all sellers, and of one seller at all its names: either may have many channels."""
+    """Of one buyer at all sellers, and of one seller under all its names: either may have many channels."""
     unbacked: int = 64
-    """Requests that no credits stand behind: they take nothing away from those that are paid for."""
+    """Requests without credits behind them; they do not take room from paid ones."""
     unbacked_per_seller: int = 4
     unbacked_per_network: int = 16
     reading_bytes_per_network: int = 2**25
     parts_held: int = 4
     poll_s: float = POLL_S
     present_s: float = 10.0
-    """A seller that neither waits for work nor has sent a part for so long is not there."""
+    """A seller that neither polls nor sent a part for this long is absent."""
     first_part_s: float = 20.0
     gap_s: float = 20.0
     """Sellers send something every 10 s, whatever their model does."""
     slow_reader_s: float = 20.0
     job_s: float = 1860.0
-    """A whole answer: sellers end theirs after half an hour."""
+    """For a whole answer: sellers end an answer after half an hour."""
     unbacked_s: float = 120.0
 
 
 @dataclass(eq=False)
 class Carried:
-    """One request and its answer. `payer` is whom its place counts for: a channel, or a network of strangers.
+    """One request and its answer. `payer` is what its slot counts for: a channel, or an unknown network.
 
-    `accounts` are those of the house that the channel is between.
+    `accounts` are the house's accounts that the channel connects.
     """
 
     errand: Errand
@@ -61,9 +61,9 @@ class Carried:
     is_backed: bool = True
     accounts: tuple[str, ...] = ()
     held_bytes: int = 0
-    """What of its body is here, or on its way to the seller."""
+    """Bytes of its body that are here, or on their way to the seller."""
     is_gone: bool = False
-    """Its buyer hung up, or reads too slowly."""
+    """Whether its buyer hung up, or reads too slowly."""
     _next: int = 0
     _parts: "asyncio.Queue[Part]" = field(init=False)
 
@@ -75,13 +75,16 @@ class Carried:
         return self.bounds.job_s if self.is_backed else self.bounds.unbacked_s
 
     async def take(self, part: Part) -> None:
-        """From the seller; a part that was sent twice is taken once. Raises Conflict where nobody wants it."""
+        """Take a part from the seller; a repeated part is taken once.
+
+        Raises Conflict if it is not wanted any more.
+        """
         if self.is_gone:
-            raise Conflict("The buyer is gone.", code="gone")
+            raise Conflict("The buyer has disconnected.", code="gone")
         if part.number < self._next:
             return
         if part.number > self._next:
-            raise Conflict(f"Part {self._next} is next.", param="number")
+            raise Conflict(f"Part {self._next} is expected next.", param="number")
         self._next += 1
         try:
             async with asyncio.timeout(self.bounds.slow_reader_s):
@@ -90,10 +93,10 @@ class Carried:
             self.is_gone = True
             raise Conflict("The buyer reads too slowly.", code="gone") from None
         if self.is_gone:
-            raise Conflict("The buyer is gone.", code="gone")
+            raise Conflict("The buyer has disconnected.", code="gone")
 
     def leave(self) -> None:
-        """Nobody reads any more; a part that waits for its place need not."""
+        """Mark the buyer as gone, which releases a part that waits for room."""
         self.is_gone = True
         while not self._parts.empty():
             self._parts.get_nowait()
@@ -103,7 +106,7 @@ class Carried:
         return await self._part(self.bounds.first_part_s)
 
     async def rest(self, first: Part) -> AsyncIterator[bytes]:
-        """The bytes of the whole answer. Raises LaneTimeout where the seller stops before its end."""
+        """Yield the bytes of the whole answer. Raises LaneTimeout if the seller stops before its end."""
         part = first
         while True:
             if part.data:
@@ -126,19 +129,19 @@ class _Seat:
     pollers: int = 0
     waiting: deque[Carried] = field(default_factory=deque)
     carried: dict[str, Carried] = field(default_factory=dict)
-    """All of them, fetched or not."""
+    """All of its requests, fetched or not."""
     came: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Desk:
     def __init__(self, bounds: Bounds | None = None, is_ending: Callable[[], bool] = lambda: False) -> None:
-        """`is_ending`: whether the process is about to go, and waits for nobody who waits for work."""
+        """Create the queue; `is_ending` tells whether the process is shutting down, so that polls return early."""
         self.bounds = bounds or Bounds()
         self._is_ending = is_ending
         self._seats: dict[str, _Seat] = {}
         self._payers: Counter[str] = Counter()
         self._networks: Counter[str] = Counter()
-        """Of requests that nobody stands behind."""
+        """By network, requests without credits behind them."""
         self._accounts: Counter[str] = Counter()
         self._held_bytes = 0
         self._reading_bytes: Counter[str] = Counter()
@@ -150,10 +153,10 @@ class Desk:
     def check_room(
         self, seller: str, payer: str = "", *, is_backed: bool = True, accounts: tuple[str, ...] = ()
     ) -> None:
-        """Whether one more request would be taken, before its body is read. Raises Overloaded, QueueFull."""
+        """Check, before its body is read, whether one more request has room. Raises Overloaded, QueueFull."""
         seat = self._seats.get(seller)
         if seat is None or not self._is_present(seat):
-            raise Overloaded("This seller does not ask for work just now.", code="unreachable")
+            raise Overloaded("This seller is not connected now. Try again later.", code="unreachable")
         is_full = len(seat.carried) >= self.bounds.per_seller or self._held_bytes >= self.bounds.waiting_bytes
         if is_full or (self._is_full_for(payer, accounts) if is_backed else self._is_full_unbacked(seat, payer)):
             raise _full()
@@ -174,7 +177,7 @@ class Desk:
 
     @contextmanager
     def reading(self, network: str) -> Generator[Callable[[int], None]]:
-        """A body that is being read: to be told of each piece that came. That raises QueueFull."""
+        """Count a body that is being read. Call the result with each piece's size; it raises QueueFull."""
         held_bytes = 0
 
         def came(count: int) -> None:
@@ -202,7 +205,7 @@ class Desk:
         is_backed: bool = True,
         accounts: tuple[str, ...] = (),
     ) -> Carried:
-        """To be fetched; whoever puts it gives it to `drop` in the end. Raises as `check_room`."""
+        """Queue a request to be fetched; the caller must `drop` it in the end. Raises as `check_room`."""
         self.check_room(seller, payer, is_backed=is_backed, accounts=accounts)
         errand = Errand(secrets.token_hex(16), method, path, body)
         carried = Carried(errand, seller, payer, self.bounds, is_backed, accounts, len(body))
@@ -216,7 +219,7 @@ class Desk:
         return carried
 
     def drop(self, carried: Carried) -> None:
-        """Its answer is over, or nobody waits for it any more; once for each."""
+        """Remove a request whose answer is complete or no longer wanted; once for each."""
         carried.leave()
         seat = self._seats[carried.seller]
         del seat.carried[carried.errand.id]
@@ -232,11 +235,11 @@ class Desk:
         carried.held_bytes = 0
 
     def greet(self, seller: str) -> None:
-        """It will ask in a moment: buyers that come before wait for it. Raises QueueFull."""
+        """Mark the seller as present, because it will poll soon: buyers that come first wait. Raises QueueFull."""
         self._seat(seller)
 
     async def poll(self, seller: str) -> Errand | None:
-        """The next request for a seller, None where none comes in time. Raises QueueFull."""
+        """Return the next request for a seller, None if none comes in time. Raises QueueFull."""
         seat = self._seat(seller)
         seat.pollers += 1
         until_s = time.monotonic() + self.bounds.poll_s
@@ -253,16 +256,16 @@ class Desk:
             return None
         carried = seat.waiting.popleft()
         errand = carried.errand
-        # It counts until the seller begins to answer: so long it may be on its way there.
+        # The body counts until the seller begins to answer, since it may still be on its way.
         carried.errand = replace(errand, body=b"")
         return errand
 
     async def answer(self, seller: str, errand_id: str, part: Part) -> None:
-        """Raises NotFound, and Conflict as `Carried.take`."""
+        """Pass on a part. Raises NotFound, and Conflict as `Carried.take`."""
         seat = self._seats.get(seller)
         carried = seat.carried.get(errand_id) if seat else None
         if seat is None or carried is None:
-            raise NotFound("Nobody waits for the answer to this request any more.")
+            raise NotFound("This request is no longer waiting for an answer.")
         seat.seen_s = time.monotonic()
         self._release(carried)
         await carried.take(part)
@@ -283,12 +286,12 @@ class Desk:
     def _forget_absent(self) -> None:
         kept = {seller: seat for seller, seat in self._seats.items() if seat.carried or self._is_present(seat)}
         if len(kept) >= self.bounds.seats:
-            raise QueueFull("As many sellers as this house relays for are here already.", 60)
+            raise QueueFull("This house relays for its maximum number of sellers. Try again later.", 60)
         self._seats = kept
 
 
 def _full() -> QueueFull:
-    full = QueueFull("As many requests as may be are on their way to this seller.", 1)
+    full = QueueFull("Too many requests are on their way to this seller. Try again shortly.", 1)
     full.code = "full"
     return full
 

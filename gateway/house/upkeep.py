@@ -1,4 +1,4 @@
-"""What the house does by itself: books what has become due, lets earnings mature."""
+"""The house's periodic tasks: book what has become due, and let earnings mature."""
 
 import asyncio
 import time
@@ -16,13 +16,13 @@ from market.errors import MarketError
 log = structlog.get_logger(__name__)
 
 _AT_ONCE_MAX = 100
-# Days are counted here; only where none are to be waited for it is a matter of seconds.
+# Maturity is counted in days, so looking once a minute is enough, unless there is no waiting period.
 _EARNINGS_EVERY_S = 60.0
 
 
 @dataclass(slots=True)
 class Upkeep:
-    """Looks every `tick_s` seconds; whoever starts `run` owns the task."""
+    """Runs every `tick_s` seconds; the starter of `run` owns the task."""
 
     house: House
     tick_s: float
@@ -36,11 +36,11 @@ class Upkeep:
             except (LedgerError, SQLAlchemyError) as error:
                 log.warning("the house is held up", reason=type(error).__name__)
             except Exception:
-                # The task's edge: it outlives whatever one look meets.
+                # The task's edge: it survives any error of one round.
                 log.exception("the house could not look after what is due")
 
     def look(self) -> None:
-        """Do all that is to be done now. Raises LedgerError, SQLAlchemyError: the next look begins anew."""
+        """Do all that is due now. Raises LedgerError, SQLAlchemyError: the next round starts over."""
         self._decide()
         for digest in self.house.settlements.due(_AT_ONCE_MAX):
             try:
@@ -55,7 +55,7 @@ class Upkeep:
             self.house.earnings.look()
 
     def _decide(self) -> None:
-        """Decide what one side has not answered in time."""
+        """Decide disputes that one side did not answer in time."""
         for dispute_id in self.house.disputes.due(_AT_ONCE_MAX):
             try:
                 self.house.disputes.decide(dispute_id)

@@ -1,4 +1,4 @@
-"""The signed records that a gateway keeps, of others and its own: in memory, and in a table for the next start."""
+"""The signed records that a gateway keeps, its own and others': in memory, and in a table for the next start."""
 
 import itertools
 import random
@@ -23,17 +23,17 @@ from market.records.exchange import differing, summary
 from market.records.standing import Standing
 
 _SCHEMA = 1
-# Rows that another gateway commits late have smaller numbers than some that were seen.
+# Rows that another gateway commits late may have smaller numbers than rows already seen.
 _LATE_ROWS = 1000
 _CHUNK = 400
 
 Watcher = Callable[[Sequence[Record], str], None]
-"""Told what came and from where, in whatever thread it came."""
+"""Called with new records and their source, in any thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """What a keeper believes of whom. `always` are identities whose records always have room."""
+    """How far a keeper trusts each source. `always` are identities whose records always have room."""
 
     sources: Sources = field(default_factory=Sources)
     bounds: Bounds = field(default_factory=Bounds)
@@ -42,15 +42,16 @@ class Keeping:
 
 
 class BookKeeper:
-    """Takes records of strangers, keeps what counts, and says what is known. May be used from several threads.
+    """Accept untrusted records, keep what counts, and answer questions about them. Thread-safe.
 
     Args:
         kept_in: the gateway's database, or a file of its own, made on first use.
         clock_ms: milliseconds since 1970.
 
     Raises:
-        sqlalchemy.exc.SQLAlchemyError: the database fails. What `add` took is known then, until the next start.
-        DatabaseNewer: the file is from a newer version.
+        sqlalchemy.exc.SQLAlchemyError: the database fails. Records that `add` took are then known until the next
+            start.
+        DatabaseNewer: a newer version wrote the file.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class BookKeeper:
         self._keeping = keeping or Keeping()
         self._known = KnownRecords(self._keeping.sources, self._keeping.bounds, self._keeping.always)
         self._lock = threading.Lock()
-        # Held longer than the other one, which nobody who only asks is to wait for.
+        # Held longer than `_lock`, so that readers never wait for it.
         self._writing = threading.Lock()
         self._watchers: list[Watcher] = []
         self._view = _View()
@@ -76,13 +77,13 @@ class BookKeeper:
             self._engine.dispose()
 
     def watch(self, watcher: Watcher) -> None:
-        """Have every record told that is newly known."""
+        """Call `watcher` with every newly known record."""
         self._watchers.append(watcher)
 
     def add(self, raw: Iterable[bytes], source: str) -> int:
-        """Take what is new, can be believed and has room of what `source` tells; returns how many were taken.
+        """Take records from `source` that are new, valid and have room; return how many were taken.
 
-        Takes about a third of a millisecond of CPU for each record that is not known yet.
+        Costs about a third of a millisecond of CPU for each new record.
         """
         now_ms = self._clock_ms()
         read = [each for one in raw if (each := self._open(one, now_ms))]
@@ -99,16 +100,16 @@ class BookKeeper:
         return len(change.taken)
 
     def standing(self, identity: str, key: str) -> Standing:
-        """What a record of this identity with this key is worth, by all statements that are known."""
+        """Return the standing of an identity's key, by all known statements."""
         return self._known.standing(identity, key)
 
     def statements_of(self, identity: str) -> list[bytes]:
-        """What an identity has said about its keys: revocations, founding, rotations."""
+        """Return an identity's statements about its keys: revocations, founding, rotations."""
         with self._lock:
             return [each.raw for each in self._known.statements_of(identity)]
 
     def listings(self, now_ms: int) -> list[tuple[Record, Listing]]:
-        """The offers that count now, to the second."""
+        """Return the listings that are valid now, to the second."""
         with self._lock:
             if self._view.offers_s != now_ms // 1000:
                 living = alive(self._whole(), now_ms, self._known.standing)
@@ -118,33 +119,33 @@ class BookKeeper:
             return list(self._offers.values())
 
     def findings(self, now_ms: int) -> list[tuple[str, Findings]]:
-        """What auditors say now, to the second, with their identities."""
+        """Return the auditors' current findings with the auditors' identities, to the second."""
         self.listings(now_ms)
         with self._lock:
             return list(self._findings)
 
     def summary(self) -> tuple[str, ...]:
-        """A hash for each bucket of records, by which two gateways find what they know differently."""
+        """Return a hash per bucket of records, with which two gateways find their differences."""
         with self._lock:
             self._view.summary = self._view.summary or summary(self._whole())
             return self._view.summary
 
-    def differing(self, theirs: Sequence[str]) -> list[Record]:
-        """What another gateway with this summary may lack: revocations first, listings last, else by chance.
+    def differing(self, other_summary: Sequence[str]) -> list[Record]:
+        """Return records that a gateway with this summary may lack: revocations first, listings last.
 
-        By chance, because there may be more of them than one answer holds.
+        Records of one kind come in random order, because there may be more than one answer holds.
 
         Raises:
-            RecordInvalid: that is no summary.
+            RecordInvalid: it is not a summary.
         """
         with self._lock:
-            found = differing(self._whole(), theirs)
+            found = differing(self._whole(), other_summary)
         random.shuffle(found)
         order = {kind: n for n, kind in enumerate(STATEMENTS)}
         return sorted(found, key=lambda each: order.get(each.kind, len(order)))
 
     def sweep(self) -> None:
-        """Forget what has been expired for long."""
+        """Forget records that expired long ago."""
         with self._writing:
             with self._lock:
                 gone = self._known.sweep(self._clock_ms()).dropped
@@ -152,7 +153,7 @@ class BookKeeper:
             self._delete(each.digest for each in gone)
 
     def refresh(self) -> list[str]:
-        """Take what other processes have put into the same table; returns the digests of what is worth nothing."""
+        """Take records that other processes stored in the same table; return digests of those worth nothing."""
         now_ms = self._clock_ms()
         columns = record_table.c
         rows = select(columns.seq, columns.digest, columns.source, columns.raw)
@@ -164,7 +165,7 @@ class BookKeeper:
             if record := self._open(bytes(raw), now_ms):
                 by_source.setdefault(source, []).append(record)
         with self._lock:
-            # The most believed first: what is somebody's by their word has its room there.
+            # The most trusted source first, so that its issuers get its larger share of room.
             for source in sorted(by_source, key=self._keeping.sources.rank, reverse=True):
                 self._known.take(by_source[source], source, now_ms)
             self._look_anew(bool(by_source))
@@ -175,7 +176,7 @@ class BookKeeper:
             self._view = _View()
 
     def _open(self, raw: bytes, now_ms: int) -> Record | None:
-        """None for what is known already, and for what nobody should believe."""
+        """Return the record; None if it is known already or invalid."""
         if len(raw) > RECORD_BYTES_MAX or self._known.has(raw):
             return None
         try:
@@ -208,7 +209,7 @@ class BookKeeper:
                     if rows:
                         session.execute(insert(record_table), rows)
             except IntegrityError:
-                # Another gateway was told the same at this moment.
+                # Another gateway stored the same records at this moment.
                 if not tries_left:
                     raise
             else:
@@ -223,7 +224,7 @@ class BookKeeper:
 
 @dataclass(slots=True)
 class _View:
-    """What is worked out of the records, until they change."""
+    """Values computed from the records, until they change."""
 
     book: Book | None = None
     summary: tuple[str, ...] = ()
@@ -235,7 +236,7 @@ def _open_file(path: Path) -> Engine:
     with engine.begin() as connection:
         found = connection.execute(text("PRAGMA user_version")).scalar_one()
         if found > _SCHEMA:
-            raise DatabaseNewer(f"{path.name} is from a newer version of Millrace: start that one")
+            raise DatabaseNewer(f"{path.name} was written by a newer version of Millrace. Start that version.")
         record_table.create(connection, checkfirst=True)
         connection.execute(text(f"PRAGMA user_version = {_SCHEMA}"))
     return engine

@@ -1,7 +1,6 @@
-"""Connections to strangers: a name is looked up, every address of it is checked, and only those are connected to.
+"""Connect to untrusted names: resolve, check every address, and connect only to the checked ones.
 
-What is connected to is the address that was checked, so that a name which stands for another one a moment later
-gains nothing.
+Because we connect to the address that was checked, a name that resolves differently a moment later gains nothing.
 """
 
 import asyncio
@@ -16,14 +15,14 @@ from gateway.market.addresses import is_public
 from gateway.market.errors import Unreachable
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
-"""From a name and a port to its addresses. Raises OSError."""
+"""Resolve a name and a port to addresses. Raises OSError."""
 
 ADDRESSES_MAX = 4
 _LOOKUPS_MAX = 4
 
 
 class SystemResolver:
-    """The system's resolver in threads of its own: where it hangs, nothing else waits for them."""
+    """The system's resolver in its own threads, so that nothing else waits if it hangs."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_LOOKUPS_MAX, thread_name_prefix="names of strangers")
@@ -42,7 +41,7 @@ def _look_up(host: str, port: int) -> Sequence[tuple[Any, ...]]:
 
 
 class CheckedDialer(httpcore.AsyncNetworkBackend):
-    """Connects to names of the public internet, and to what `is_ours` says yes to, whatever it stands for."""
+    """Connect to public names, and to any address for which the caller's exception predicate is true."""
 
     def __init__(
         self,
@@ -80,12 +79,12 @@ class CheckedDialer(httpcore.AsyncNetworkBackend):
         try:
             found = list(dict.fromkeys(await self._resolve(host, port)))
         except (OSError, UnicodeError):
-            raise Unreachable(f"{host} is no name that is known", is_unsent=True) from None
+            raise Unreachable(f"{host} cannot be resolved", is_unsent=True) from None
         if not found:
             raise Unreachable(f"{host} has no address", is_unsent=True)
-        # One that is not public condemns the name: who gives such answers is after something else.
+        # One address that is not public rules out the name: such answers are suspicious.
         if not self._is_ours(host, port) and not all(map(is_public, found)):
-            raise Unreachable(f"{host} stands for an address that is not public", is_unsent=True)
+            raise Unreachable(f"{host} resolves to an address that is not public", is_unsent=True)
         return found[:ADDRESSES_MAX]
 
     async def sleep(self, seconds: float) -> None:

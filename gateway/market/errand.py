@@ -1,7 +1,7 @@
-"""What travels between a house and a seller that no tunnel reaches: one request each, and the parts of its answer.
+"""Messages between a house and a seller without a tunnel: one request, and the parts of its answer.
 
-Both are maps in MessagePack. Both sides check the path by themselves: what a buyer may ask of a seller is a short
-list, whoever carries it.
+Both are MessagePack maps. Each side checks the path itself: buyers may ask sellers for a short list of paths,
+whichever party relays it.
 """
 
 import re
@@ -14,12 +14,12 @@ from market.channels.job import JOB_BYTES_MAX, RECEIPTS_BYTES_MAX
 from market.errors import JobInvalid
 
 DOMAIN = b"millrace relay\n"
-"""What a seller signs to ask for work: this, the house's identity and the house's nonce, one after the other."""
+"""The prefix of what a seller signs to ask for work; the house's identity and nonce follow."""
 PART_BYTES_MAX = 2**17
 PART_PACKED_BYTES_MAX = PART_BYTES_MAX + 2**12
 ERRAND_PACKED_BYTES_MAX = JOB_BYTES_MAX + 2**12
 POLL_S = 25.0
-"""So long the house waits for work before it answers that there is none."""
+"""How long the house waits for work before it answers that there is none."""
 
 _GET = re.compile(r"/market/v1/(challenge|tokenizers)/[0-9a-f]{64}")
 _POST = {"/market/v1/jobs": JOB_BYTES_MAX, "/market/v1/receipts": RECEIPTS_BYTES_MAX}
@@ -29,7 +29,7 @@ Id = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
 
 
 class Errand(Struct, frozen=True, forbid_unknown_fields=True):
-    """A buyer's request, as it came. The house has not read what is sealed in it."""
+    """A buyer's request, as it arrived. The house cannot read its sealed part."""
 
     id: Id
     method: Method
@@ -38,7 +38,7 @@ class Errand(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Part(Struct, frozen=True, forbid_unknown_fields=True):
-    """The next bytes of an answer. Part 0 brings status and headers; after the last part nothing comes."""
+    """The next bytes of an answer. Part 0 has status and headers; nothing follows the last part."""
 
     number: Annotated[int, Meta(ge=0, le=2**31)]
     data: Annotated[bytes, Meta(max_length=PART_BYTES_MAX)] = b""
@@ -49,7 +49,7 @@ class Part(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def body_bytes_max(method: str, path: str) -> int | None:
-    """How long the body of such a request may be; None where no buyer asks a seller such a thing."""
+    """Return the maximum body size of such a request; None if buyers may not send it to sellers."""
     if method == "GET" and _GET.fullmatch(path):
         return 0
     return _POST.get(path) if method == "POST" else None
@@ -59,17 +59,17 @@ def read_errand(packed: bytes) -> Errand:
     """Read what a house sent.
 
     Raises:
-        JobInvalid: it is nothing that a buyer may ask of a seller.
+        JobInvalid: buyers may not ask sellers for it, or it cannot be parsed.
     """
     try:
         errand = msgspec.msgpack.decode(packed, type=Errand)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise JobInvalid("", f"is wrong: {str(error)[:200]}") from None
+        raise JobInvalid("", f"is invalid: {str(error)[:200]}") from None
     longest_bytes = body_bytes_max(errand.method, errand.path)
     if longest_bytes is None:
-        raise JobInvalid("path", "is none that buyers ask for")
+        raise JobInvalid("path", "is not one that buyers may use")
     if len(errand.body) > longest_bytes:
-        raise JobInvalid("body", f"has {len(errand.body)} bytes, and {longest_bytes} are the most")
+        raise JobInvalid("body", f"has {len(errand.body)} bytes, but at most {longest_bytes} are allowed")
     return errand
 
 
@@ -77,9 +77,9 @@ def read_part(packed: bytes) -> Part:
     """Read what a seller sent.
 
     Raises:
-        JobInvalid: it is no part of an answer.
+        JobInvalid: it is not a part of an answer.
     """
     try:
         return msgspec.msgpack.decode(packed, type=Part)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise JobInvalid("part", f"is wrong: {str(error)[:200]}") from None
+        raise JobInvalid("part", f"is invalid: {str(error)[:200]}") from None

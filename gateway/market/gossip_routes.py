@@ -1,7 +1,7 @@
-"""POST /market/v1/gossip: other gateways, strangers among them, ask what is known here and tell what they know.
+"""POST /market/v1/gossip: other gateways, also unknown ones, compare records with us and send their own.
 
-Nothing of it needs a key. What is not known yet costs a signature check, so that each network may have only so
-many of them in a minute, and only few are looked through at once.
+None of it needs a key. Each new record costs a signature check, so each network has a limit per minute, and only a
+few bodies are checked at once.
 """
 
 import asyncio
@@ -31,18 +31,18 @@ from market.errors import RecordInvalid
 RECORDS_PER_MINUTE = 4000
 QUESTIONS_PER_MINUTE = 240
 _AT_ONCE = 2
-# Bodies that are on their way: 64 MiB in all.
+# Bodies being read: 64 MiB in all.
 _READING_MAX = 32
 _BODY_S = 20.0
 
 
 def peer_of(request: Request) -> str:
-    """The address that the connection comes from."""
+    """Return the address that the connection comes from."""
     return request.client.host if request.client else ""
 
 
 def router(keeper: BookKeeper, address_of: Callable[[Request], str] = peer_of) -> APIRouter:
-    """The two routes. `address_of` says who asks, where a proxy or a tunnel stands before this."""
+    """Return the two routes. `address_of` returns the client's address if a proxy or tunnel is in front."""
     desk = _Desk(keeper)
     routes = APIRouter(prefix="/market/v1/gossip")
 
@@ -68,9 +68,9 @@ class _Desk:
     async def answer(self, request: Request, address: str, what: Callable[[bytes, str], Any]) -> Response:
         network = network_of(address)
         if not self._questions.takes(network):
-            return _refusal(429, "too_many", "Too many questions from this network. Ask again in a minute.")
+            return _refusal(429, "too_many", "Too many requests from this network. Try again in a minute.")
         if self._reading >= _READING_MAX:
-            return _refusal(503, "busy", "This gateway is busy. Ask again in a minute.")
+            return _refusal(503, "busy", "This gateway is busy. Try again in a minute.")
         self._reading += 1
         try:
             async with asyncio.timeout(_BODY_S):
@@ -80,11 +80,11 @@ class _Desk:
         except RecordInvalid as error:
             return _refusal(400, "malformed", f"The body {error}")
         except _TooMany:
-            return _refusal(429, "too_many", "Too many records from this network. Tell them in a minute.")
+            return _refusal(429, "too_many", "Too many records from this network. Send them again in a minute.")
         except ClientDisconnect:
-            return _refusal(400, "malformed", "The body was cut short.")
+            return _refusal(400, "malformed", "The body ended early.")
         except (TimeoutError, SQLAlchemyError):
-            return _refusal(503, "busy", "This gateway is busy. Ask again in a minute.")
+            return _refusal(503, "busy", "This gateway is busy. Try again in a minute.")
         finally:
             self._reading -= 1
 

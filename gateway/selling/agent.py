@@ -1,4 +1,4 @@
-"""The seller, put together: everything that lives as long as its process, and the order in which it ends."""
+"""The seller, assembled: everything that lives as long as its process, and the order in which it stops."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -46,12 +46,12 @@ from market.errors import IdentityInvalid
 log = structlog.get_logger(__name__)
 
 LAST_WORDS_S = 10.0
-"""So long the house and the own books are waited for at the end; what they do not hear is told after the start."""
+"""How long shutdown waits for the house and our own ledger; the rest is sent after the next start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """A seller that can serve. `run` is to be cancelled only after `drain`."""
+    """A seller that can serve. Cancel `run` only after `drain`."""
 
     app: AgentApp
     own: OwnIdentity
@@ -68,12 +68,12 @@ class Agent:
 
     @property
     def house_identity(self) -> str | None:
-        """Whom the house is pinned as, once it was met."""
+        """Return the house's pinned identity; None before the first contact."""
         house = self.submitting.house
         return house.identity if house else None
 
     async def run(self) -> None:
-        """Listings, gossip, and what was signed on its way to house and books; until cancelled."""
+        """Run listings, gossip, and delivery of signed records to house and ledger, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.watch.run(), name="watch")
             tasks.create_task(self.gossip.run(), name="gossip")
@@ -83,7 +83,7 @@ class Agent:
             tasks.create_task(self.booking.run(), name="booking")
 
     async def drain(self) -> None:
-        """Unlist, let answers come to their end or end them at a block, and tell what was signed."""
+        """Unlist, let answers finish or end them at a block, and send what was signed."""
         place = self.desk.place
         await self.watch.drain()
         with suppress(TimeoutError):
@@ -112,7 +112,7 @@ async def open_agent(
     gateway: OwnGateway,
     clock_ms: Callable[[], int] = now_ms,
 ) -> AsyncGenerator[Agent]:
-    """A seller on this data folder, for the length of the block.
+    """Yield a seller on this data folder, for the length of the block.
 
     Raises:
         SettingsInvalid: its files cannot be used.
@@ -129,7 +129,7 @@ async def open_agent(
         await asyncio.to_thread(keeper.add, [record.raw for record in own.statements], OWN)
         check_speaks(own, keeper)
         named = [url for url in (settings.house_url, *settings.peers) if url]
-        outbound = await stack.enter_async_context(Outbound(settings.allows_loopback, ours=named))
+        outbound = await stack.enter_async_context(Outbound(settings.allows_loopback, named=named))
         house = _house(settings, own, outbound, keeper, store)
         if house:
             await house.remember()
@@ -139,13 +139,13 @@ async def open_agent(
 
 
 def check_speaks(own: OwnIdentity, keeper: BookKeeper) -> None:
-    """Raises IdentityInvalid where others have heard that our key is revoked: nobody would take its word."""
+    """Raises IdentityInvalid if the network knows that our key is revoked: its signatures would be rejected."""
     if keeper.standing(own.id, own.signer.public_key.hex()) == "revoked":
-        raise IdentityInvalid("the key of this identity is revoked; `millrace identity recover` makes another")
+        raise IdentityInvalid("this identity's key is revoked. Run `millrace identity recover` for another.")
 
 
 def _peer(request: Request) -> str:
-    """Behind a tunnel every connection is cloudflared's own, which says whom it came from."""
+    """Return the client's address. Behind a tunnel cloudflared names it in a header."""
     return request.headers.get("cf-connecting-ip") or peer_of(request)
 
 
@@ -159,7 +159,7 @@ def _keeper(
 
 @dataclass(frozen=True, slots=True)
 class _Always:
-    """Whose records always have room. Friends may change."""
+    """Identities whose records always have room: our own and friends. Friends may change."""
 
     own: str
     friends: Friends

@@ -1,4 +1,4 @@
-"""From an answer's first event to its final receipt: whatever happens in between, there is a final receipt."""
+"""Serve an answer from its first event to its final receipt, which is signed whatever happens in between."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
@@ -21,17 +21,18 @@ from market.errors import StatementInvalid
 log = structlog.get_logger(__name__)
 
 WAIT_S = 10.0
-"""So often something is sent while the model is silent: tunnels end what is silent for longer."""
+"""Send something this often while the model is silent, because tunnels close connections that are silent longer.
+"""
 
-_PREEMPTED = Cut("preempted", "The owner needs these machines; what was sent is all there is.")
-_STOPPED = Cut("preempted", "This seller sells no more just now; what was sent is all there is.")
-_BROKEN = Cut("failed", "The model's answer broke off; what was sent is all there is.")
-_LATE = Cut("failed", "An answer may take half an hour; what was sent is all there is.")
+_PREEMPTED = Cut("preempted", "The owner needs these machines, so the answer ends here.")
+_STOPPED = Cut("preempted", "This seller has stopped selling, so the answer ends here.")
+_BROKEN = Cut("failed", "The model's answer broke off, so the answer ends here.")
+_LATE = Cut("failed", "The answer took longer than half an hour, so it ends here.")
 
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """`stop` is set when answers must end at their next block."""
+    """One answer in progress. Setting `stop` ends it at its next block."""
 
     upstream: Upstream
     delivering: Delivering
@@ -40,7 +41,7 @@ class Answering:
     wait_s: float = WAIT_S
 
     async def run(self) -> bool:
-        """Whether the buyer hung up before anything was delivered that counts."""
+        """Serve the answer; return whether the buyer hung up before anything billable was delivered."""
         cut, is_gone, delivery = None, True, None
         try:
             async with asyncio.timeout(ANSWER_S_MAX):
@@ -52,12 +53,12 @@ class Answering:
         except TimeoutError:
             cut, is_gone = _LATE, False
         finally:
-            # Also where this task is being ended: what was delivered is signed for.
+            # Sign for what was delivered, even if this task is being cancelled.
             delivery = await asyncio.shield(self.delivering.end(self.carrier, cut, is_gone=is_gone))
         return is_gone and not delivery.receipt.completion_tokens
 
     async def _pass_on(self) -> Cut | None:
-        """Event by event, until the end or why there is none. Raises Gone."""
+        """Pass on events until the end; return why the answer was cut, if it was. Raises Gone."""
         async with _watching(self.carrier.gone()) as gone, _watching(self.stop.wait()) as stopped:
             while not stopped.done():
                 try:

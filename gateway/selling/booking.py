@@ -1,4 +1,4 @@
-"""Sales on their way into the own gateway's books: each told until it is booked, and once more if it has grown."""
+"""Report sales to our own gateway's ledger until they are booked, and again if a sale has grown."""
 
 import asyncio
 import time
@@ -26,7 +26,7 @@ class Booking:
     clock_ms: Callable[[], int] = now_ms
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         pause_s, swept_s = EVERY_S, -SWEEP_S
         while True:
             try:
@@ -41,7 +41,7 @@ class Booking:
             await asyncio.sleep(pause_s)
 
     async def book(self) -> None:
-        """All there are now. Raises GatewayAway."""
+        """Report all sales there are now. Raises GatewayAway."""
         while waiting := await self.store.unbooked():
             for sale in waiting:
                 try:

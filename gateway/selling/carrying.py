@@ -1,4 +1,4 @@
-"""One request that the house had for us: carried to our own port, its answer back in numbered parts."""
+"""Carry one request from the house to our own port, and its answer back in numbered parts."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -14,7 +14,7 @@ GAP_S = 20.0
 """The agent sends something every 10 s."""
 
 Send: TypeAlias = Callable[[Part], Awaitable[Reply]]
-"""Brings a part to the house. Raises Unreachable."""
+"""Sends a part to the house. Raises Unreachable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,10 @@ class _Head:
 
 
 async def carry(errand: Errand, own: Outbound, service_url: str, send: Send) -> None:
-    """Until the answer is there, or nobody waits for it any more; then the agent sees its buyer hang up.
+    """Carry until the answer is complete or no longer wanted; the agent then sees its buyer hang up.
 
     Raises:
-        Unreachable: the house took a part neither now nor when it was sent again.
+        Unreachable: the house did not take a part, not even when it was sent again.
     """
     pieces: asyncio.Queue[bytes | None] = asyncio.Queue(PIECES_HELD)
     head: asyncio.Future[_Head] = asyncio.get_running_loop().create_future()
@@ -56,7 +56,7 @@ async def _read(
             async for piece in answer.events:
                 await pieces.put(piece)
     except Unreachable:
-        # Where it had begun, its last sealed piece is missing, and the buyer knows.
+        # If the answer had begun, its last sealed piece is missing, which tells the buyer.
         if not head.done():
             head.set_result(_Head(502, "", 0))
     finally:
@@ -71,7 +71,7 @@ def _head(errand: Errand, status: int, retry_after_s: int) -> _Head:
 
 
 async def _send_parts(head: _Head, pieces: "asyncio.Queue[bytes | None]", send: Send) -> None:
-    """What came while one part was on its way is the next part."""
+    """Send parts one by one; data that arrives meanwhile forms the next part."""
     number, rest, is_last = 0, b"", False
     while not is_last:
         rest, is_over = await _gather(rest, pieces)
@@ -79,14 +79,14 @@ async def _send_parts(head: _Head, pieces: "asyncio.Queue[bytes | None]", send: 
         is_last = is_over and not rest
         part = Part(number, data, is_last, head.status, head.content_type, head.retry_after_s)
         if is_over and rest:
-            pieces.put_nowait(None)  # to be found again once the rest is sent
+            pieces.put_nowait(None)  # put back, to be found once the rest is sent
         if (await send(part)).status != 200:
             return
         number += 1
 
 
 async def _gather(rest: bytes, pieces: "asyncio.Queue[bytes | None]") -> tuple[bytes, bool]:
-    """What is there, at least something; and whether nothing comes after it."""
+    """Return the data available, at least one byte unless it ended, and whether it is the last."""
     gathered = bytearray(rest)
     while True:
         if gathered and (pieces.empty() or len(gathered) >= PART_BYTES_MAX):

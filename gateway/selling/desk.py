@@ -1,5 +1,6 @@
-"""One job from its bytes to its final receipt, read top to bottom. Whatever speaks against it is said before any
-model is touched.
+"""Serve one job from its bytes to its final receipt.
+
+Read it top to bottom: every reason to refuse is checked before a model is used.
 """
 
 import asyncio
@@ -42,20 +43,23 @@ log = structlog.get_logger(__name__)
 
 CHECKS_AT_ONCE = 2
 OPENINGS_AT_ONCE = 2
-"""The owner's cores are for the owner: others who want something wait."""
+"""The owner's work has the cores first, so buyers' checks wait for each other."""
 SEALED_BYTES_TOKEN = 64
 SEALED_BYTES_MORE = 2**16
-"""A sealed request has so many bytes at most, and those for each token that the offer reads; or stays unopened."""
+"""Limits on a sealed request: a fixed size plus bytes per token of the listing's context.
+
+Larger ones stay unopened.
+"""
 
 
 @dataclass(eq=False)
 class Place:
-    """What is let in just now: why nobody (None where somebody), and slots by the model's market id."""
+    """What is admitted now: why nothing is (None if open), and slots by the model's market id."""
 
     closed: Code | None = "not_idle"
     slots: dict[str, int] = field(default_factory=dict)
     stop: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when what runs must end at the next block border."""
+    """Set when running answers must end at their next block."""
     is_empty: asyncio.Event = field(default_factory=asyncio.Event)
     _running: Counter[str] = field(default_factory=Counter)
 
@@ -63,17 +67,17 @@ class Place:
         self.is_empty.set()
 
     def check_open(self) -> None:
-        """Raises Refused where nobody is let in."""
+        """Raises Refused if nothing is admitted."""
         if self.closed == "draining":
-            raise Refused(self.closed, "This seller is about to stop.")
+            raise Refused(self.closed, "This seller is shutting down.")
         if self.closed is not None:
-            raise Refused(self.closed, "The owner needs these machines just now.")
+            raise Refused(self.closed, "The owner needs these machines now. Try again later.")
 
     @contextmanager
     def slot(self, model: str) -> Generator[None]:
-        """One of the model's slots, within the block. Raises Refused where there is none."""
+        """Take one of the model's slots within the block. Raises Refused if none is free."""
         if self._running[model] >= self.slots.get(model, 0):
-            raise Refused("full", "Every spare slot of this model is taken.")
+            raise Refused("full", "All slots of this model are in use. Try again shortly.")
         self._running[model] += 1
         self.is_empty.clear()
         try:
@@ -112,10 +116,10 @@ class Desk:
             await carrier.refuse(Refused("malformed", f"{error}."))
 
     async def take_receipts(self, raws: list[bytes]) -> int:
-        """Keep vouchers and receipts that buyers signed, of channels known here; returns how many lanes grew.
+        """Store buyers' vouchers and receipts for channels known here; return how many lanes grew.
 
         Raises:
-            MarketError: one of them is not to be believed, or of no channel that is known here.
+            MarketError: a record is invalid, or its channel is unknown here.
         """
         by_channel: dict[str, list[bytes]] = {}
         for raw in raws:
@@ -124,7 +128,7 @@ class Desk:
         for channel, said in by_channel.items():
             backing = await self.till.accounts.backing(channel)
             if backing is None:
-                raise StatementInvalid("a receipt is of a channel that has never been used here")
+                raise StatementInvalid("a receipt's channel has never been used here")
             credited = await self._checked(self.creditor.read, backing.records, backing.statements)
             async with self.till.accounts.using(credited) as account:
                 grown += await self._learned(account, said)
@@ -134,12 +138,12 @@ class Desk:
         self.place.check_open()
         job = read_job(packed)
         backed = await self._checked(self.creditor.backed, job.backing)
-        # What was signed with a key counts for good, whatever later jobs say or leave out.
+        # Anything signed with a stated key counts for good, whatever later jobs state or leave out.
         known = await self.till.accounts.backing(backed.terms.channel)
         credited, promise = await self._checked(self._promised, backed, known, job)
         offer = self.shelf.find(promise.voucher.listing)
         if offer is None:
-            raise Refused("superseded", "The voucher is for a listing that has ended: look for the newest one.")
+            raise Refused("superseded", "The voucher's listing has expired. Use the newest listing.")
         async with self.till.accounts.using(credited) as account:
             if job.receipts:
                 await self._learned(account, job.receipts)
@@ -148,7 +152,7 @@ class Desk:
     def _promised(self, backed: Backed, known: Backing | None, job: Job) -> tuple[Credited, Promise]:
         voucher = open_record(job.voucher)
         if voucher.issuer != backed.terms.buyer:
-            raise StatementInvalid("the voucher is not by whom the credit is for")
+            raise StatementInvalid("the voucher's issuer is not the buyer that the credit is for")
         statements = (*(known.statements if known else ()), *job.statements)
         credited = self.creditor.credited(backed, statements)
         return credited, read_voucher(voucher, credited.terms, credited.standing)
@@ -158,24 +162,22 @@ class Desk:
             return await self.till.learn(account, raws)
 
     async def _checked(self, look: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Signatures are looked at in a thread, of a few at once: anybody may send them."""
+        """Check signatures in a thread, a few at once, because anyone may send them."""
         async with self._checking:
             return await asyncio.to_thread(look, *args, **kwargs)
 
     async def _admitted(
         self, job: Job, account: Account, promise: Promise, offer: Offer, carrier: Carrier
     ) -> None:
-        """Admit the voucher to its lane and the job to a slot, for as long as it is served."""
-        # From here to `admitted` nothing is awaited: two jobs must not be let in on one promise.
+        """Admit the voucher to its lane and the job to a slot while it is served."""
+        # Do not await from here to `admitted`: two jobs must not be admitted on one promise.
         self.place.check_open()
         self._check_length(job, offer)
         self._check_voucher(account, promise, Asked(digest_of(job.sealed), _least_nano(offer)))
         if account.rests:
             raise Refused("full", "Too many requests of this channel were refused. Try again shortly.")
         if self.hang_ups.wait_s(account.channel.terms.buyer):
-            raise Refused(
-                "full", "Too many answers were left before their first word. Wait for it, and try again."
-            )
+            raise Refused("full", "Too many requests were cancelled before their first token. Try again later.")
         self.till.check_room(promise, len(job.sealed))
         with self.place.slot(offer.ware.sold.market_id), account.admitted(promise):
             opened, order = await self._taken(job, account, promise, offer)
@@ -188,7 +190,7 @@ class Desk:
                 await self._answered(answering, account.channel.terms.buyer)
 
     async def _answered(self, answering: Answering, buyer: str) -> None:
-        """Once an answer may have begun it cannot be refused any more: what fails then is ours to know."""
+        """Run an answer. Once it may have begun it cannot be refused any more, so failures are only logged."""
         try:
             if await answering.run():
                 self.hang_ups.take(buyer)
@@ -210,7 +212,9 @@ class Desk:
 
     def _check_length(self, job: Job, offer: Offer) -> None:
         if len(job.sealed) > SEALED_BYTES_TOKEN * offer.listing.context_length + SEALED_BYTES_MORE:
-            raise Refused("too_long", f"The request is longer than {offer.listing.context_length} tokens can be.")
+            raise Refused(
+                "too_long", f"The request is too long. At most {offer.listing.context_length} tokens are offered."
+            )
 
     def _check_voucher(self, account: Account, promise: Promise, asked: Asked) -> None:
         refused = refusal(
@@ -227,13 +231,13 @@ class Desk:
             raise Refused.of_voucher(refused)
 
     def _check_low(self, promise: Promise, order: Order) -> None:
-        """Only once it is opened can be known what a request costs at least."""
+        """Check the ceiling against the request's minimum cost, which is known only once it is opened."""
         voucher = promise.voucher
         if voucher.ceiling_nano < voucher.base_nano + order.asked.most_nano:
             raise Refused("low", f"The voucher's ceiling must be {order.asked.most_nano} nano-USD above its base.")
 
     async def _opened(self, job: Job, promise: Promise, offer: Offer) -> tuple[OpenedRequest, Order]:
-        """Open what is sealed, once, and look at all of it: in a thread, for it may be megabytes."""
+        """Open the sealed request, once, and check all of it, in a thread because it may be megabytes."""
         voucher = promise.voucher
         context = Context(voucher.channel, voucher.lane, voucher.seq, self.seller)
 
@@ -250,7 +254,7 @@ class Desk:
 
 
 def _least_nano(offer: Offer) -> int:
-    """What any request of this offer comes to at least, whatever is sealed in it."""
+    """Return the minimum cost of any request of this offer, in nano-USD."""
     least_tokens = max(1, offer.listing.capacity.min_completion_tokens)
     return cost_nano(offer.listing.pricing, 1, 0, least_tokens)
 
@@ -264,8 +268,8 @@ class _Named(Struct):
 
 
 def _channel_of(raw: bytes) -> str:
-    """Which channel a voucher or receipt says that it is of; nothing of it is checked yet."""
+    """Return the channel that a voucher or receipt names; nothing is verified yet."""
     try:
         return msgspec.json.decode(raw, type=_Named).body.channel
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise StatementInvalid("only vouchers and receipts are taken") from None
+        raise StatementInvalid("only vouchers and receipts are accepted") from None

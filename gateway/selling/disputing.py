@@ -1,7 +1,7 @@
-"""Prompts that their buyers deny, shown to the house, which counts them and books what they come to.
+"""Show prompts that their buyers deny to the house, which counts them and books their cost.
 
-Only where we hold the buyer's own signature under the denial: the house's word alone opens no prompt to it. And
-only where the buyer admits an answer: whoever signs for none may have got none, and then nothing is owed.
+We show a prompt only if we hold the buyer's own signature under the denial: the house's word alone is not enough.
+The buyer must also admit an answer: a buyer that signs for none may have got none, and then owes nothing.
 """
 
 import asyncio
@@ -30,12 +30,12 @@ from market.records.envelope import Record, open_record
 log = structlog.get_logger(__name__)
 
 _NEVER = (400, 404, 413, 422)
-"""What the house answers so it will answer again."""
+"""Statuses that the house would return again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Disputing:
-    """`proofs` is None where no prompt is shown to anybody."""
+    """`proofs` is None if no prompt is ever shown."""
 
     house: House | None
     own: OwnIdentity
@@ -44,7 +44,7 @@ class Disputing:
     every_s: float
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         while self.house is not None and self.proofs is not None:
             await asyncio.sleep(self.every_s)
             try:
@@ -53,7 +53,7 @@ class Disputing:
                 log.warning("what is disputed is looked at later", why=str(error))
 
     async def look(self) -> None:
-        """Forget what is settled, and show what is denied; what cannot be done now is done the next time."""
+        """Forget what is settled and show what is denied; failures are retried next time."""
         if self.house is None or self.proofs is None:
             return
         for channel in self.proofs.channels:
@@ -80,12 +80,12 @@ class Disputing:
                 await self._show(house, proofs, proof, allocation)
 
     async def _show(self, house: House, proofs: Proofs, proof: Proof, allocation: Record) -> None:
-        """What the house refuses now keeps no other from being shown."""
+        """Show one proof to the house; a refusal does not stop others from being shown."""
         about = {"channel": proof.channel, "lane": proof.lane}
         try:
             await house.dispute(_dispute(proof, allocation))
         except HouseRefused as refused:
-            log.error("the house does not hear of a denied prompt", **about, why=str(refused))
+            log.error("the house was not told of a denied prompt", **about, why=str(refused))
             if refused.status not in _NEVER:
                 return
         else:
@@ -93,7 +93,10 @@ class Disputing:
         proofs.forget(proof.channel, proof.lane)
 
     def _is_denied(self, proof: Proof, told: LaneTold, all_told: LanesTold, allocation: Record) -> bool:
-        """Whether the buyer has signed for an answer to another prompt. Raises MarketError: no such signature."""
+        """Return whether the buyer has signed for an answer to another prompt.
+
+        Raises MarketError on an invalid record.
+        """
         if (told.standing, told.receipt) != ("disputed", proof.receipt):
             return False
         named = allocation.read("allocation", Allocation)
@@ -109,7 +112,7 @@ class Disputing:
 
 
 def _is_over(proof: Proof, told: LaneTold) -> bool:
-    """Whether nobody can dispute this request any more."""
+    """Return whether this request can no longer be disputed."""
     return told.seq > proof.seq or (told.receipt == proof.receipt and told.standing == "settled")
 
 

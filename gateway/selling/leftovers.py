@@ -1,4 +1,4 @@
-"""What a crash has left: requests that were being answered, and have receipts but no final one."""
+"""Finish requests that a crash interrupted: they have receipts, but no final one."""
 
 import msgspec
 import structlog
@@ -14,11 +14,11 @@ from market.errors import MarketError
 log = structlog.get_logger(__name__)
 
 _MODEL = "unknown"
-"""Receipts name none."""
+"""Receipts do not name the model."""
 
 
 async def finish_leftovers(store: SellingStore, desk: Desk) -> None:
-    """Sign for them: what was delivered is what the newest receipt says, and their lanes are free again."""
+    """Sign final receipts as of the newest interim ones, which frees their lanes."""
     for channel in await store.unfinished():
         backing = await store.backing(channel)
         assert backing is not None, "a lane has its channel"

@@ -1,6 +1,6 @@
-"""Listings as others get to see them: signed anew before they end and with each change, withdrawn in time.
+"""Publish listings: sign them again before they expire and on each change, and withdraw them in time.
 
-Revisions are milliseconds of the clock and only ever grow, over restarts and over clocks that are set back.
+Revisions are milliseconds of the clock. They only grow, across restarts and clocks that are set back.
 """
 
 import time
@@ -24,7 +24,7 @@ from market.records.envelope import Record
 LISTED_S = 300.0
 RENEW_S = 120.0
 CAPACITY_EVERY_S = 10.0
-"""Slots come and go with every guest; so often at most that alone makes a new revision."""
+"""Slots change with every guest; a change of slots alone makes a new revision at most this often."""
 _REVISION = "revision"
 
 
@@ -38,7 +38,7 @@ class _Listed:
 
 
 class Publisher:
-    """Keeps the listings of what is sold. `show` is told what can be sold; `withdraw` that nothing can."""
+    """Keeps the listings of what is sold. `show` publishes what can be sold; `withdraw` ends all of it."""
 
     def __init__(
         self,
@@ -64,10 +64,10 @@ class Publisher:
         self._listed: dict[str, _Listed] = {}
 
     async def show(self, spares: list[Spare]) -> None:
-        """List these models as they are now, and nothing else.
+        """List exactly these models as they are now.
 
         Raises:
-            ListingInvalid, RecordInvalid: nobody would take what the settings say.
+            ListingInvalid, RecordInvalid: the settings make a listing that buyers would reject.
         """
         wanted = {spare.ware.sold.market_id: spare for spare in spares if spare.slots > 0}
         seal = self._seals.current()
@@ -82,7 +82,7 @@ class Publisher:
             await self._gossip.publish(records)
 
     async def withdraw(self) -> None:
-        """Say at once that nothing is offered any more."""
+        """Publish at once that nothing is offered any more."""
         records = []
         for name in sorted(self._listed):
             records += await self._end(name)
@@ -97,13 +97,13 @@ class Publisher:
         return age_s >= RENEW_S or not same or (known.listing != listing and age_s >= CAPACITY_EVERY_S)
 
     async def _sign(self, spare: Spare, listing: Listing, seal: Seal) -> Record:
-        """Sign a revision and put it on the shelf: from now on vouchers for it are taken."""
+        """Sign a revision and make it live: vouchers for it are accepted from now on."""
         name = spare.ware.sold.market_id
         made_ms = self._clock_ms()
         expires_ms = made_ms + round(LISTED_S * 1000)
         revision = await self._revision(made_ms)
         record = self._own.say("listing", listing_name(name), revision, listing, made_ms, expires_ms)
-        read_listing(record, allows_loopback=self._settings.allows_loopback)  # as everybody else will
+        read_listing(record, allows_loopback=self._settings.allows_loopback)  # as buyers will
         now_s = self._monotonic()
         if listing.is_ready:
             self._shelf.put(Offer(record.digest, record.raw, spare.ware, listing, seal, now_s + LISTED_S))

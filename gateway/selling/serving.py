@@ -1,4 +1,4 @@
-"""The seller's process: its socket on loopback, its way to the world, its signals, and its end."""
+"""The seller's process: its loopback socket, its way in, its signals and its shutdown."""
 
 import asyncio
 import contextlib
@@ -22,21 +22,21 @@ from gateway.settings import SellingSettings, SettingsInvalid
 
 CONNECTIONS_MAX = 512
 SAY_WITHIN_S = 60.0
-"""So long the first line waits for buyers to have a way here; then it says that they have none yet."""
+"""How long the first line waits until buyers can reach us; then it says that they cannot yet."""
 KEY_LOOK_S = 30.0
 _CLOSE_S = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Selling:
-    """A seller that can be reached, at `endpoint` if that is known by now."""
+    """A running seller, reachable at `endpoint` if that is known by now."""
 
     endpoint: str | None
     identity: str
 
 
 class _Server(uvicorn.Server):
-    """uvicorn with signals left to us: the agent drains before its server goes."""
+    """uvicorn without its signal handlers: the agent drains before its server stops."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -46,11 +46,11 @@ class _Server(uvicorn.Server):
 async def run(
     settings: SellingSettings, folder: DataFolder, own: OwnIdentity, on_ready: Callable[[Selling], None]
 ) -> None:
-    """Sell until SIGINT or SIGTERM; a second one does not wait for answers.
+    """Sell until SIGINT or SIGTERM; a second signal does not wait for answers.
 
     Raises:
         SettingsInvalid: the port is taken, or a setting cannot be used.
-        IdentityInvalid: the own key is revoked.
+        IdentityInvalid: our own key is revoked.
     """
     stopped = _stopped_by_signals()
     with listening(settings.port) as listener:
@@ -65,12 +65,12 @@ async def run(
             saying.cancel()
             await _drain(agent, stopped)
             for task in done - {ended}:
-                task.result()  # raises why the agent did not go on
+                task.result()  # raises the agent's error
 
 
 @contextlib.contextmanager
 def listening(port: int) -> Generator[socket.socket]:
-    """A socket on loopback alone: whoever wants to come from elsewhere comes by the tunnel."""
+    """Yield a socket on loopback only: outside callers come through the tunnel."""
     try:
         listener = socket.create_server(("127.0.0.1", port), backlog=128)
     except OSError as error:
@@ -81,7 +81,7 @@ def listening(port: int) -> Generator[socket.socket]:
 
 @asynccontextmanager
 async def serving(app: AgentApp, listener: socket.socket) -> AsyncGenerator[None]:
-    """The agent's server, inside of the block."""
+    """Run the agent's server within the block."""
     config = uvicorn.Config(
         app,
         http=AgentProtocol,
@@ -108,7 +108,7 @@ async def serving(app: AgentApp, listener: socket.socket) -> AsyncGenerator[None
 async def _beside(
     agent: Agent, settings: SellingSettings, service_url: str
 ) -> AsyncGenerator["set[asyncio.Task[None]]"]:
-    """The agent's own work and its way in, until the block is left."""
+    """Run the agent's own tasks and its way in, until the block is left."""
     tasks = {asyncio.create_task(agent.run(), name="agent")}
     if settings.tunnel == "loopback":
         agent.address.put(service_url)
@@ -123,7 +123,7 @@ async def _beside(
 
 
 async def _keep_way_in(agent: Agent, settings: SellingSettings, service_url: str) -> None:
-    """Whoever keeps the way open proves who we are, with the key that speaks now: another key begins it anew."""
+    """Keep the way in open. It proves our identity with the current key, so a new key restarts it."""
     while True:
         signer = agent.own.signer
         way = way_in_of(settings, service_url, agent.own.id, signer, agent.outbound, lambda: agent.house_identity)
@@ -147,7 +147,7 @@ async def _say(agent: Agent, on_ready: Callable[[Selling], None]) -> None:
 
 
 async def _drain(agent: Agent, stopped: "asyncio.Queue[None]") -> None:
-    """Until nothing runs any more, or a second signal says that nobody waits for it."""
+    """Wait until nothing runs any more, or a second signal arrives."""
     draining = asyncio.create_task(agent.drain(), name="drain")
     hurried = asyncio.create_task(stopped.get(), name="second signal")
     try:

@@ -1,7 +1,7 @@
-"""What was listed and still holds: a voucher is taken for any listing that has not expired, at its prices.
+"""Listings that are still valid: a voucher is accepted for any listing that has not expired, at its prices.
 
-Time is this machine's monotonic clock alone. A buyer whose clock is wrong may use a listing that has ended here,
-and is told to look for the newer one.
+Time is this machine's monotonic clock only. A buyer whose clock is wrong may use a listing that has expired here;
+it is told to use the newer one.
 """
 
 import time
@@ -17,7 +17,7 @@ from market.listings.prices import Prices
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ware:
-    """A model that is sold, with what is needed to count for it."""
+    """A model for sale, with what is needed to count its tokens."""
 
     sold: SoldModel
     counting: Counting
@@ -27,7 +27,7 @@ class Ware:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Offer:
-    """One revision of a listing, `raw` as it was signed. `until_s` is when it ends by the monotonic clock."""
+    """One revision of a listing, `raw` as it was signed. `until_s` is its end on the monotonic clock."""
 
     digest: str
     raw: bytes
@@ -38,7 +38,7 @@ class Offer:
 
 
 class Shelf:
-    """Offers by their listing's digest; those that have ended are forgotten, and with them their sealing keys."""
+    """Offers by their listing's digest; expired ones are forgotten together with their sealing keys."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -53,7 +53,7 @@ class Shelf:
         return self._offers.get(digest)
 
     def prices(self) -> dict[str, Prices]:
-        """Of all that still hold, by digest."""
+        """Return the prices of all valid offers, by digest."""
         self._forget()
         return {digest: offer.listing.pricing for digest, offer in self._offers.items()}
 

@@ -1,4 +1,4 @@
-"""What was signed on channels, on its way to the house: told until it is known there, in whatever order."""
+"""Submit what was signed on channels to the house, in any order, until it knows everything."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -24,14 +24,14 @@ log = structlog.get_logger(__name__)
 
 AGAIN_MS = 5_000
 AGAIN_MS_MAX = 3_600_000
-"""A channel that the house does not take is told again after so long, then after twice as long, up to this."""
+"""A channel that the house refuses is submitted again after this long, then twice as long, up to this maximum."""
 BUSY_MAX = 3
-"""After so many channels in a row that the house has no time for, the others wait too."""
+"""After this many channels in a row that the house is too busy for, the others wait, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submitting:
-    """Everything that the house has to hear about, until it has heard it; in whatever order."""
+    """Sends everything that the house must know, in any order."""
 
     house: House | None
     own: OwnIdentity
@@ -42,7 +42,7 @@ class Submitting:
     clock_ms: Callable[[], int] = now_ms
 
     async def run(self) -> None:
-        """Until cancelled: with the house down or angry, what is not told is kept, and told later."""
+        """Run until cancelled; while the house fails or refuses, everything is kept and sent later."""
         pause_s = 1.0
         while self.house is not None:
             try:
@@ -58,18 +58,18 @@ class Submitting:
                 await asyncio.sleep(self.every_s)
 
     async def _register(self, house: House) -> None:
-        """What the house has against our account is the owner's to mend; what was signed is told all the same."""
+        """Register; a refusal is logged for the owner to fix, and channels are submitted all the same."""
         try:
             await house.register()
         except HouseRefused as error:
             log.error("the house does not register this seller", why=str(error))
 
     async def submit(self) -> None:
-        """All there is now. A channel that the house refuses waits for its turn, and the others do not.
+        """Submit all waiting channels. A refused channel waits; the others do not.
 
         Raises:
-            Unreachable: the house is away.
-            HouseRefused: it has no time for anybody.
+            Unreachable: the house is unavailable.
+            HouseRefused: the house is too busy.
         """
         busy = 0
         while self.house is not None and (waiting := await self.store.unsubmitted(self.clock_ms())):
@@ -86,7 +86,7 @@ class Submitting:
                     await self.store.note_submitted(channel.backing.channel, channel.changes)
 
     async def _tell(self, house: House, channel: Unsubmitted) -> None:
-        """The statements first, where they are more than the house takes at once: it keeps them."""
+        """Send surplus statements first if there are more than the house accepts at once; it stores them."""
         backing = replace(channel.backing, statements=())
         told = await asyncio.to_thread(self._statements, channel)
         *before, last = _chunks(told) or [[]]
@@ -95,14 +95,16 @@ class Submitting:
         await house.submit(replace(channel, backing=backing), last)
 
     def _statements(self, channel: Unsubmitted) -> list[bytes]:
-        """All about our keys and the buyer's on which what we believed may rest, each once and in its order."""
+        """Return all statements about our keys and the buyer's that the channel may depend on, each once, in
+        order.
+        """
         buyer = open_record(channel.backing.records[0]).read("allocation", Allocation).buyer
         raws = dict.fromkeys((*channel.backing.statements, *self.keeper.statements_of(buyer)))
-        theirs = connected(buyer, [each for each in map(open_record, raws) if _is_statement(each, buyer)])
-        return [each.raw for each in _in_order(theirs)] + [each.raw for each in _in_order(self.own.statements)]
+        by_buyer = connected(buyer, [each for each in map(open_record, raws) if _is_statement(each, buyer)])
+        return [each.raw for each in _in_order(by_buyer)] + [each.raw for each in _in_order(self.own.statements)]
 
     async def _put_off(self, channel: Unsubmitted, error: HouseRefused) -> None:
-        """A proxy may have refused, or a house that is mended by then: what was signed is worth another try."""
+        """Retry later: a proxy may have refused, or the house may be fixed by then."""
         pause_ms = min(AGAIN_MS << min(channel.refusals, 16), AGAIN_MS_MAX)
         name = channel.backing.channel
         log.error("the house refuses a channel", channel=name, again_in_s=pause_ms // 1000, why=str(error))
@@ -121,7 +123,7 @@ def _is_statement(record: Record, issuer: str) -> bool:
 
 
 def _in_order(statements: Iterable[Record]) -> list[Record]:
-    """So that each follows from those before it: what is told in parts is kept only where it is connected."""
+    """Sort so that each statement follows from earlier ones: a partial list is stored only if it is connected."""
     kinds = {"founding": 0, "rotation": 1, "revocation": 2}
     return sorted(statements, key=lambda each: (kinds[each.kind], each.revision))
 

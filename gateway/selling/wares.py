@@ -1,4 +1,4 @@
-"""The models that are sold, as far as the own gateway can give them now, and what their listings say."""
+"""The models for sale, as far as our own gateway can serve them now, and their listings."""
 
 import asyncio
 import hashlib
@@ -43,7 +43,7 @@ _ALIASES: dict[Quantization, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Spare:
-    """A model with how many requests of others it could take at once."""
+    """A model, and how many market requests it could serve at once."""
 
     ware: Ware
     model: SpareModel
@@ -63,7 +63,7 @@ class Wares:
         return self._files.get(sha256)
 
     async def spare(self, idle: Idle) -> list[Spare]:
-        """What can be sold of it now. Reads tokenizers that are new: megabytes, in a thread."""
+        """Return what can be sold now. New tokenizers, which are megabytes, are read in a thread."""
         found = []
         by_id = {model.id: model for model in idle.models}
         for sold in self._sold:
@@ -71,7 +71,7 @@ class Wares:
             ware = await asyncio.to_thread(self._ware, sold, model) if model else None
             if model is None or ware is None:
                 continue
-            # Guests of ours have slots that are ours to offer, too; what others may have of them is not known.
+            # Slots held by our own guests can be offered, too; other requests' use of them is not known.
             slots = min(model.slots, model.slots_free + idle.guests)
             found.append(Spare(ware, model, min(slots, sold.slots_max or slots)))
         return found
@@ -94,7 +94,7 @@ class Wares:
         try:
             content = path.read_bytes()
             sha256 = hashlib.sha256(content).hexdigest()
-            check_shape(content)  # Nobody would buy by another.
+            check_shape(content)  # Buyers would reject any other.
             counter = load_counter(Pinned(path, sha256))
         except (OSError, TokenizerMismatch, TokenizerRefused) as error:
             log.warning("a model cannot be sold", model=sold.model, why=str(error))
@@ -103,14 +103,16 @@ class Wares:
         return Ware(sold, Counting(counter), sha256, weights)
 
     def _say_unsold(self, sold: SoldModel, lacking: str) -> None:
-        """Once for each model: the next look is seconds away."""
+        """Log once per model, because the next look is seconds away."""
         if sold.model not in self._unsold:
             self._unsold.add(sold.model)
-            log.warning("a model cannot be sold", model=sold.model, why=f"nobody tells {lacking}; set it")
+            log.warning("a model cannot be sold", model=sold.model, why=f"{lacking} is unknown; set it")
 
 
 def listing_name(market_id: str) -> str:
-    """A record's name for a model: what names may not have is left out, and its hash tells models apart."""
+    """Return a record's name for a model: characters that names may not have are replaced; its hash keeps it
+    unique.
+    """
     plain = re.sub(r"[^A-Za-z0-9._@:-]", "-", market_id)[:_NAME_CHARS]
     return f"{plain}-{hashlib.sha256(market_id.encode()).hexdigest()[:16]}"
 
@@ -118,7 +120,7 @@ def listing_name(market_id: str) -> str:
 def listing_of(
     settings: SellingSettings, spare: Spare, sealing_key: bytes, endpoint: str | None, *, is_ready: bool
 ) -> Listing:
-    """What is said of a model on the market."""
+    """Return a model's listing for the market."""
     sold, model = spare.ware.sold, spare.model
     context = min(sold.context_tokens or 2**30, model.context_tokens or sold.context_tokens or 4096)
     return Listing(

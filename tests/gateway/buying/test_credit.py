@@ -145,5 +145,5 @@ async def test_another_house_under_the_same_address_is_not_believed(tmp_path: Pa
         market.house.name = "other house"
         house = market.app.buyer._credit._house
         assert house
-        with pytest.raises(Exception, match="another house"):
+        with pytest.raises(Exception, match="another identity than before"):
             await house.meet()

@@ -116,7 +116,7 @@ async def test_a_seller_holds_to_the_line_whatever_is_promised(tmp_path: Path) -
         line = CreditLine(first, second, Amount(order_nano), Amount(order_nano), buyer.made_ms)
         theirs = say("buyer", "credit_line", line, made_ms=buyer.made_ms, lasts_ms=86_400_000)
         desk = FriendsDesk(tmp_path / "market", own)
-        friendship, _ = desk.accept(Friendship(line, own.id, theirs=theirs), buyer.made_ms)
+        friendship, _ = desk.accept(Friendship(line, own.id, friend_signature=theirs), buyer.made_ms)
         buyer.rest_on(list(friendship.records), friendship.sold)
         bought = await buyer.buy(buyer.order())
         assert bought.status == 200

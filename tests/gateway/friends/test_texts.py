@@ -139,11 +139,11 @@ def test_there_is_one_line_with_a_friend(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     at_ann, at_bob = pair.befriended()
     more = Offer(pair.owns[1].id, 10**10, 10**10, DAY_MS)
-    with pytest.raises(StatementInvalid, match="end it"):
+    with pytest.raises(StatementInvalid, match="End it"):
         pair.ann.invite(more, NOW_MS + 1)
     pair.ann.end(at_ann)
     another = pair.ann.text(pair.ann.invite(more, NOW_MS + 1))
-    with pytest.raises(StatementInvalid, match="end it"):
+    with pytest.raises(StatementInvalid, match="End it"):
         pair.bob.accept(pair.bob.heard(another), NOW_MS + 1)
     pair.bob.end(at_bob)
     assert pair.bob.accept(pair.bob.heard(another), NOW_MS + 1)[0].is_open

@@ -75,7 +75,7 @@ async def test_a_made_up_text_about_an_earlier_request_gains_nothing(hall: Hall,
     opened |= {"listing": listing.raw.decode(), "texts": {"0": {"content": MADE_UP}}}
     keep(store, terms, allocation, jobs)
 
-    async with served(hall.served.app) as url, Outbound(allows_loopback=True, ours=[url]) as outbound:
+    async with served(hall.served.app) as url, Outbound(allows_loopback=True, named=[url]) as outbound:
         keeper = BookKeeper(tmp_path / "known.db", lambda: 0)
         house = House(url, hall.served.key_of("ann"), "", outbound, store, keeper)
         disputing = Disputing(house, store, lambda: time.time_ns() // 10**6)

@@ -137,7 +137,7 @@ async def test_an_address_is_withdrawn_while_cloudflare_is_lost_and_then_the_sam
     async with running(tmp_path) as it:
         address = await it.open()
         it.installed.behave(Behaviour(is_ready=False))
-        await it.closed("tries again")
+        await it.closed("is reconnecting")
         it.installed.behave(Behaviour())
         assert await it.open() == address
         assert len(it.installed.starts()) == 1
@@ -148,7 +148,7 @@ async def test_one_that_never_gets_cloudflare_back_or_hangs_is_started_anew(tmp_
     async with running(tmp_path, pace=pace) as it:
         await it.open()
         it.installed.behave(Behaviour(is_ready=False))
-        await it.closed("does not get it back")
+        await it.closed("did not reconnect")
         it.installed.behave(Behaviour())
         await it.open()
     pace = replace(QUICK, answer_s=0.5)
@@ -169,7 +169,7 @@ async def test_a_named_tunnels_token_is_a_file_and_nowhere_else(
     token.chmod(0o644)
     options = TunnelOptions("http://127.0.0.1:9", token, "https://mill.example.com")
     async with running(tmp_path, options=options) as it:
-        await it.closed("open to other users: chmod 600")
+        await it.closed("can be read by other users. Run: chmod 600")
         token.chmod(0o600)
         await it.closed("its token is not valid")
         token.write_text(GOOD_TOKEN + "\n")
@@ -192,7 +192,7 @@ async def test_an_address_where_somebody_else_answers_is_not_offered(tmp_path: P
         await it.open()
         is_ours = False
         await it.closed("does not lead here any more")
-        await it.closed("is it the tunnel's own name")
+        await it.closed("Check that it is the tunnel's own name")
         is_ours = True
         await it.open()
 

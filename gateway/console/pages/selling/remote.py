@@ -111,7 +111,7 @@ class RemoteAccount:
             headers |= {"idempotency-key": once, "content-type": "application/json"}
         packed = None if body is None else msgspec.json.encode(body)
         try:
-            async with asyncio.timeout(_ASK_S), Outbound(self.allows_loopback, ours=[self.url]) as outbound:
+            async with asyncio.timeout(_ASK_S), Outbound(self.allows_loopback, named=[self.url]) as outbound:
                 reply = await outbound.ask(self.url + path, packed, headers=headers, timeout_s=_ASK_S)
         except (Unreachable, TimeoutError) as error:
             why = str(error) or "it took too long"
