@@ -19,7 +19,7 @@ from gateway.settings import CostsSettings, Settings
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What the settings would say otherwise. `compare` is a cloud model's name to take the price of."""
+    """Values that override the settings. `compare` names the cloud model to take the price from."""
 
     context_tokens: int | None = None
     precision: Precision | None = None
@@ -30,9 +30,9 @@ _NO_WISHES = Wishes()
 
 
 async def ask_advice(services: Services, reference: str, wishes: Wishes = _NO_WISHES) -> Advice:
-    """Where this gateway's owner should run a model. Nothing changes, no weights are fetched.
+    """Return advice on where to run a model. Nothing changes and no weights are fetched.
 
-    Raises ModelNotFound where nobody here knows it either, ModelInvalid, ModelUnsupported.
+    Raises ModelNotFound if no pool server or provider knows it either, ModelInvalid, ModelUnsupported.
     """
     try:
         question = await asyncio.to_thread(base_question, services.settings, reference)
@@ -58,7 +58,7 @@ async def ask_advice(services: Services, reference: str, wishes: Wishes = _NO_WI
 
 
 def base_question(settings: Settings, reference: str) -> Question:
-    """The model and what the settings say, without any machine yet. Raises as `read_shape`."""
+    """Return the model and the settings' values, without any machine yet. Raises as `read_shape`."""
     return _of_settings(settings, *read_shape(reference, models_folder(settings)))
 
 
@@ -86,7 +86,7 @@ def with_wishes(question: Question, wishes: Wishes) -> Question:
 
 
 def models_folder(settings: Settings) -> Path:
-    """Where pulled models lie, as the controller has it."""
+    """Return the folder of pulled models, the same as the controller's."""
     return settings.data_dir / "cluster" / "models"
 
 
@@ -119,7 +119,7 @@ def pool_copies(services: Services, name: str) -> tuple[PoolCopy, ...]:
         for offer in backend.offers.values()
         if is_same_model(offer.model, name) or (offer.served_as and is_same_model(offer.served_as, name))
     ]
-    # A backend may have it under several names.
+    # A backend may list it under several names.
     return tuple({copy.backend: copy for copy in reversed(found)}.values())
 
 

@@ -1,4 +1,4 @@
-"""A model's shape before anybody has its weights: its config.json, from this machine or from Hugging Face."""
+"""Read a model's shape without its weights: its config.json, from this machine or from Hugging Face."""
 
 import json
 from pathlib import Path
@@ -10,20 +10,20 @@ from cluster.models.model_card import ModelCard, read_card
 from cluster.models.store import find_model, is_hub_reachable, model_name
 
 _CONFIG_BYTES_MAX = 2**20
-# Sizes are added up layer by layer, and plans look at each: nobody's config.json may make that last.
+# Sizes are added up and plans made layer by layer, so bound the time a config.json can cost.
 _LAYERS_MAX = 2000
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 
 
 def read_shape(reference: str, cache: Path) -> tuple[str, ModelCard]:
-    """What callers would call it, and its card. Of a Hugging Face id only the config.json is fetched.
+    """Return the model's name for callers, and its card. For a Hugging Face id, only config.json is fetched.
 
-    `cache` is where pulled models lie. Blocks while it reads.
+    `cache` is the folder of pulled models. Blocks while it reads.
 
     Raises ModelNotFound, ModelInvalid, ModelUnsupported.
     """
     if "\0" in reference:
-        raise ModelNotFound("a model's name has no NUL in it")
+        raise ModelNotFound("a model's name must not contain a NUL character")
     here = Path(reference).expanduser()
     if here.exists():
         return model_name(reference), _card(read_config(find_model(reference, cache)))
@@ -37,12 +37,12 @@ def _card(config: dict[str, Any]) -> ModelCard:
     parts = (config, *(part for part in config.values() if isinstance(part, dict)))
     told = (part.get(name) for part in parts for name in _LAYERS)
     if any(isinstance(layers, int) and layers > _LAYERS_MAX for layers in told):
-        raise ModelInvalid(f"config.json: more than {_LAYERS_MAX} layers are no model's")
+        raise ModelInvalid(f"config.json has more than {_LAYERS_MAX} layers")
     return read_card(config)
 
 
 def _config(repository: str, revision: str, cache: Path) -> dict[str, Any]:
-    # The library takes long to import and most advice is on what is here.
+    # The library takes long to import, and most advice is about local models.
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -63,7 +63,7 @@ def _config(repository: str, revision: str, cache: Path) -> dict[str, Any]:
     except LocalEntryNotFoundError:
         raise ModelNotFound(f"{repository} is not on this machine and Hugging Face cannot be reached") from None
     except (HfHubHTTPError, HFValidationError, OSError) as error:
-        raise ModelNotFound(f"{repository}@{revision} cannot be looked at: {error}") from None
+        raise ModelNotFound(f"{repository}@{revision} cannot be read: {error}") from None
     except ValueError as error:
         raise ModelInvalid(f"{repository}: its config.json cannot be read: {error}") from None
     if not isinstance(config, dict):

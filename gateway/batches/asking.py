@@ -1,4 +1,4 @@
-"""One request of a batch on the journey that every request takes, its answer collected here."""
+"""Send one request of a batch through the same pipeline as any request, and collect its answer."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ ANSWER_BYTES_MAX = 64 * 2**20
 
 
 class _Collector:
-    """The client of a request that nobody waits for on a connection."""
+    """The client of a batch request, which has no connection."""
 
     def __init__(self, route: Route, question: Question, request_id: str) -> None:
         self.status = 0
@@ -48,7 +48,7 @@ class _Collector:
         return False
 
     async def drain(self) -> None:
-        """There is always room."""
+        """Return at once: there is always room."""
 
     @property
     def is_gone(self) -> bool:
@@ -59,7 +59,7 @@ class _Collector:
         return False
 
     def follow(self) -> None:
-        """Everything is taken at once."""
+        """Do nothing: all data is accepted at once."""
 
     def finish(self, trailers: Sequence[tuple[bytes, bytes]] = ()) -> None:  # noqa: ARG002
         if self._writer:
@@ -70,7 +70,7 @@ class _Collector:
             self.break_off(to_api_error(LaneFailed(f"The answer is larger than {ANSWER_BYTES_MAX} bytes.")))
 
     def break_off(self, error: ApiError) -> None:
-        """The error in place of whatever had come."""
+        """Replace whatever had come with the error."""
         self.status = error.status
         self.retry_after_s = _retry_after_s(error.headers)
         self._parts = [self._route.error_body(error)]
@@ -82,11 +82,11 @@ class _Collector:
 
 
 async def ask(services: Services, caller: Caller, route: Route, question: Question, request_id: str) -> Reply:
-    """The answer, or the error that the same request would have got on a connection."""
+    """Return the answer, or the error that the same request would have got on a connection."""
     call = Call(request_id, question.kind, question.request, question.raw, caller.user_id, question.content_type)
     client = _Collector(route, question, request_id)
     is_limit = False
-    try:  # A request's edge, as for those on connections.
+    try:  # The edge of a request, as for requests on connections.
         await serve(services, caller, call, client)
     except Exception as error:
         refused = to_api_error(error)

@@ -1,4 +1,4 @@
-"""Starts a batch's next request where there is room for it, and sees to what comes of it."""
+"""Start a batch's next request if there is room for it, and handle its result."""
 
 import asyncio
 import contextlib
@@ -20,19 +20,19 @@ from gateway.services import Services
 
 log = structlog.get_logger(__name__)
 
-# How often waiting requests look for room.
+# How often waiting requests check for room.
 POLL_S = 0.25
-# Backends are not known at once: until then a model that nobody has may still come.
+# Backends are discovered gradually: until then an unknown model may still appear.
 GRACE_S = 30.0
 
 _NO_DISK_S = 60.0
 _DEFECT = 500
-# Of all requests that the gateway answers at once, batches leave so many free.
+# The share of the gateway's concurrent requests that batches leave free.
 _LEFT_FREE = 0.5
 
 
 class Desk:
-    """Acts for the runner, which owns jobs and their tasks. `changed` is told when a request has ended."""
+    """Acts for the runner, which owns jobs and their tasks. `changed` is called when a request has ended."""
 
     def __init__(self, services: Services, changed: Callable[[], None]) -> None:
         self._services = services
@@ -41,7 +41,7 @@ class Desk:
         self._began_s = time.monotonic()
 
     async def start(self, job: Job, abreast: int) -> bool:
-        """Start the job's next request, if it has one and there is room for it."""
+        """Start the job's next request if it has one and there is room. Return whether it did."""
         await self._make_ready(job)
         ready, callers = job.ready, job.callers
         if ready is None or callers is None:
@@ -55,12 +55,12 @@ class Desk:
         task = asyncio.create_task(self._carry_out(job, ready, caller), name=f"{job.batch.id} {ready.item.line}")
         job.asking.add(task)
         task.add_done_callback(lambda done: self._ended(job, done))
-        # It counts at its backend before the next one looks for room there.
+        # Let it count at its backend before the next one checks for room there.
         await asyncio.sleep(0)
         return True
 
     async def _make_ready(self, job: Job) -> None:
-        """The next item, read; one that cannot be read is answered with the reason, whatever that is."""
+        """Read the next item. An item that cannot be read is answered with the reason."""
         while job.ready is None:
             if job.items.is_dry:
                 await asyncio.to_thread(job.items.refill)
@@ -71,7 +71,7 @@ class Desk:
             try:
                 job.ready = await self._read(job, item, job.callers.all_lanes)
             except Exception as error:
-                # A line's edge: one must not hold up the others.
+                # The edge of a line: one bad line must not hold up the others.
                 refused = to_api_error(error)
                 if refused.status == _DEFECT:
                     log.error("batch request failed", batch=job.batch.id, line=item.line, exc_info=error)
@@ -96,7 +96,7 @@ class Desk:
             own = router.explain(callers.own, call)
             paid = router.explain(callers.paid, call) if callers.paid else None
         except GatewayError:
-            return "hopeless"  # and the journey says the same, to whoever asked
+            return "hopeless"  # serving it reports the same error to the caller
         verdict = choose(own, paid, job.pace(abreast), self._bounds)
         is_unknown = not own.rejections and not (paid and paid.rejections)
         if verdict == "hopeless" and is_unknown and time.monotonic() < self._began_s + GRACE_S:
@@ -123,17 +123,17 @@ class Desk:
         try:
             return await ask(self._services, caller, route_of(job.batch.endpoint), ready.question, request_id)
         except asyncio.CancelledError:
-            # It may have been charged for what it had got: asked anew, it is another request.
+            # It may have been charged for what it received. Asked again, it is another request.
             with contextlib.suppress(OSError, BodyTooLarge):
                 job.output.add_try(ready.item.line)
             raise
 
     async def _put_back(self, job: Job, item: Item, reply: Reply) -> bool:
-        """Whether the request is to be asked again, later."""
+        """Return whether the request will be asked again later."""
         attempt = job.output.attempts[item.line]
         now_s = time.monotonic()
         if reply.is_limit and reply.retry_after_s is not None:
-            # It holds for all requests of this key: none is worth asking before.
+            # The limit holds for all requests of this key, so none is worth asking before.
             due_s = now_s + reply.retry_after_s
             job.hold(due_s)
         elif reply.is_passing and not reply.is_limit and attempt < self._bounds.retries_max:
@@ -143,7 +143,7 @@ class Desk:
         try:
             await asyncio.to_thread(job.output.add_try, item.line)
         except (OSError, BodyTooLarge) as error:
-            # It counts in memory: only after a restart would the next try have this one's id again.
+            # The try is counted in memory: only after a restart would the next try reuse this request id.
             self._wait_for_disk(job, error)
             due_s = max(due_s, job.held_until_s)
         job.items.put_back(item, due_s)
@@ -153,7 +153,7 @@ class Desk:
         try:
             await asyncio.to_thread(job.output.add, item.line, item.custom_id, reply)
         except (OSError, BodyTooLarge) as error:
-            # The same request id again: what it costs is booked once.
+            # The next try keeps the request id, so that its cost is booked once.
             self._wait_for_disk(job, error)
             job.items.put_back(item, job.held_until_s)
 

@@ -1,4 +1,4 @@
-"""How a batch begins and ends: its lines are checked, its files opened, and closed with the last word."""
+"""How a batch begins and ends: validate its lines, open its files, and write its final state."""
 
 import asyncio
 import time
@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 # How long a revoked key may still have requests asked, as on connections.
 _KEY_S = 5.0
-# Requests under way when a batch is stopped may end within this.
+# Running requests of a stopped batch may end within this.
 _PATIENCE_S = 60.0
 _DAY_NS = 86_400 * 10**9
 _REVOKED = Stop(
@@ -31,7 +31,12 @@ _REVOKED = Stop(
     {"code": "key_not_valid", "line": None, "message": "The batch's key is no longer valid.", "param": None},
 )
 CANCELLED = Stop("cancelled", "batch_cancelled", "The batch was cancelled.")
-_NO_INPUT = {"code": "input_file_missing", "line": None, "message": "The input file is gone.", "param": None}
+_NO_INPUT = {
+    "code": "input_file_missing",
+    "line": None,
+    "message": "The input file no longer exists.",
+    "param": None,
+}
 
 
 class Life:
@@ -45,7 +50,7 @@ class Life:
         self._body_bytes_max = services.settings.server.body_bytes_max
 
     async def open(self, job: Job) -> None:
-        """Check the lines where that was not done; then everything is as it was before the last stop."""
+        """Validate the lines if that was not done, and restore the state from before the last stop."""
         if job.batch.status == "validating" and job.stop is None:
             await self._validate(job)
         if job.batch.has_ended:
@@ -56,7 +61,7 @@ class Life:
         job.open(output, items)
 
     async def look_up_key(self, job: Job) -> Stop | None:
-        """Who asks; whatever has changed about the key holds from now on."""
+        """Look up the batch's key, so that its changes take effect. Return a stop if it is no longer valid."""
         now_s = time.monotonic()
         if job.callers and now_s < job.callers_until_s:
             return None
@@ -67,7 +72,7 @@ class Life:
         return None
 
     async def end(self, job: Job) -> None:
-        """The last word, once what was under way has come to something."""
+        """Write the final state once running requests have ended."""
         if job.asking:
             await asyncio.wait(job.asking, timeout=_PATIENCE_S)
             for task in job.asking:
@@ -122,7 +127,7 @@ class Life:
         stop, batch, output = job.stop, job.batch, job.output
         assert stop
         if batch.status == "in_progress" and not self._store.move(batch.id, "in_progress", "finalizing"):
-            # Somebody cancelled it in this moment.
+            # It was cancelled at this moment.
             stop = job.stop = CANCELLED
         if batch.total:
             job.write_rest(self._input(batch), self._body_bytes_max)

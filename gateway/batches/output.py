@@ -1,8 +1,8 @@
-"""What a batch has to show: answers in one file, errors in another, each line written when it is known.
+"""A batch's output: answers in one file, errors in another, each line written as soon as it is known.
 
-The files are also the record of what is done: after a crash whatever is in them as a whole line is not asked
-again. What was tried in vain is kept beside them, so that another try has another request id. All of it is
-appended in one piece each and synced in groups.
+The files also record what is done: after a crash, a request with a complete line is not asked again. Failed tries
+are recorded beside them, so that another try has another request id. Each line is appended with one write, and
+synced in groups.
 """
 
 import os
@@ -28,7 +28,7 @@ _written = msgspec.json.Decoder(_Written)
 
 
 class _AppendFile:
-    """A file that only grows by whole lines."""
+    """A file that only grows by complete lines."""
 
     def __init__(self, shelf: Shelf, owner: str, name: str) -> None:
         self._shelf = shelf
@@ -39,7 +39,7 @@ class _AppendFile:
         self.size_bytes = os.lseek(self._descriptor, 0, os.SEEK_END)
 
     def append(self, line: bytes, *, is_last_word: bool = False) -> None:
-        """Raises OSError and BodyTooLarge, and nothing is written then; last words find room in any case."""
+        """Append a line. Raises OSError and BodyTooLarge without writing anything; last words ignore the limit."""
         take = self._shelf.exceed if is_last_word else self._shelf.take
         take(self._owner, len(line))
         try:
@@ -53,7 +53,7 @@ class _AppendFile:
         self.size_bytes += len(line)
 
     def read(self) -> list[int]:
-        """Which lines of the input its own are about; what a crash left of another is cut off."""
+        """Return the input lines that its lines are about; cut off an incomplete line left by a crash."""
         content_bytes = 0
         lines: list[int] = []
         with self._path.open("rb") as file:
@@ -72,7 +72,7 @@ class _AppendFile:
         os.fsync(self._descriptor)
 
     def close(self) -> None:
-        """Whatever comes after it finds no file."""
+        """Close the file; later operations fail."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor = -1
@@ -98,9 +98,9 @@ class Output:
         self._recover()
 
     def add(self, line: int, custom_id: str, reply: Reply, *, is_last_word: bool = False) -> None:
-        """What became of a line, for good; a last word says that it will not be asked.
+        """Record the final result of a line; a last word says that it will not be asked.
 
-        Raises OSError, and BodyTooLarge where there is no room for what is no last word.
+        Raises OSError, and BodyTooLarge if there is no room for a line that is not a last word.
         """
         content = orjson.dumps(
             {
@@ -119,13 +119,13 @@ class Output:
             self._sync_now_and_then()
 
     def add_try(self, line: int) -> None:
-        """One more try of a line came to nothing; its request id is spent."""
+        """Record that a try of a line failed; its request id is used up."""
         with self._lock:
             self.attempts[line] += 1
             self._tries.append(b"%d\n" % line)
 
     def finish(self) -> None:
-        """Everything is on disk."""
+        """Sync everything to disk."""
         with self._lock:
             self._sync()
 
@@ -135,7 +135,7 @@ class Output:
                 file.close()
 
     def tidy(self) -> None:
-        """After the end: files that nobody will ask for go."""
+        """Delete files that are not needed after the end."""
         self._tries.remove()
         for file in (self.answers, self.errors):
             if not file.size_bytes:
@@ -164,7 +164,9 @@ class Output:
 
 
 def _brief(line: bytes) -> int | None:
-    """Which line of the input this is about; the rest would fill memory. None where a crash left nonsense."""
+    """Return the input line that this line is about, without decoding the rest; None if a crash left it
+    incomplete.
+    """
     try:
         if not line.startswith(b"{"):
             return int(line)

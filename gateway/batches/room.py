@@ -1,4 +1,4 @@
-"""Where a request of a batch may go now: idle own machines, paid lanes when time runs out, nowhere yet. Pure."""
+"""Where a request of a batch may go now: idle own machines, paid lanes if time runs out, or nowhere yet. Pure."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,22 +11,22 @@ from gateway.settings.base import FOREIGN
 from gateway.settings.batches import BatchesSettings
 
 Verdict = Literal["own", "paid", "wait", "hopeless"]
-"""`hopeless`: nobody will ever answer it, and the journey's error says why."""
+"""`hopeless`: no backend can ever answer it; serving it then reports the error."""
 
 OWN: frozenset[LaneName] = frozenset(("cluster", "pool"))
 PAID: frozenset[LaneName] = FOREIGN
 
-# What passes by itself; whatever else stands against an offer stays.
+# Objections that pass by themselves; all others stay.
 _PASSING: frozenset[Check] = frozenset(("down", "draining", "breaker"))
-# Before a paid lane has to be asked, own machines get so much of the window, and the rest may go twice as slowly
-# as so far.
+# Before paid lanes are used, own machines get this share of the window in reserve, and the rest may take this many
+# times as long as so far.
 _RESERVE_SHARE = 0.1
 _CAUTION = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How a batch gets on. `item_s` is what one request takes, `abreast` how many run at a time."""
+    """A batch's progress. `item_s` is the duration of one request, `abreast` how many run at a time."""
 
     left_s: float
     window_s: float
@@ -36,13 +36,16 @@ class Pace:
 
     @property
     def is_late(self) -> bool:
-        """Whether the window would be missed if paid lanes were asked any later."""
+        """Return whether the window would be missed if paid lanes were used any later."""
         need_s = self.items * self.item_s / max(1, self.abreast)
         return self.left_s <= _RESERVE_SHARE * self.window_s + _CAUTION * need_s
 
 
 def choose(own: Decision, paid: Decision | None, pace: Pace, bounds: BatchesSettings) -> Verdict:
-    """`own` is routing's decision over own lanes alone, `paid` the one over lanes that cost, where allowed."""
+    """Choose a lane.
+
+    `own` is routing's decision over own lanes only, `paid` the one over paid lanes, if allowed.
+    """
     if own.candidates and has_room(own.candidates[0], bounds):
         return "own"
     may_be_own = bool(own.candidates) or any(is_passing(r.objection.check) for r in own.rejections)
@@ -57,10 +60,10 @@ def is_passing(check: Check) -> bool:
 
 
 def has_room(candidate: Candidate, bounds: BatchesSettings) -> bool:
-    """Whether whoever comes next would find the backend as idle as before."""
+    """Return whether the next interactive request would still find the backend as idle as before."""
     predicted, load = candidate.predicted, candidate.predicted.load
     if not load.is_resident:
-        # To load a model may put out the one that is in use.
+        # Loading a model may evict the one in use.
         return load.beside == 0
     return load.beside < _places(candidate.offer, bounds) and predicted.wait_s <= bounds.wait_s
 

@@ -1,4 +1,4 @@
-"""Where the content of files lies on disk, a folder for each tenant, and how many bytes there may be of it."""
+"""The folder of file contents, with one subfolder per tenant, and its size limits."""
 
 import os
 import secrets
@@ -14,7 +14,7 @@ _PLACE = "place"
 
 
 class Shelf:
-    """Counts what it holds, over the whole life of the folder. Safe for threads; one process has the folder."""
+    """Counts the bytes in the folder, across restarts. Thread-safe; only one process may use the folder."""
 
     def __init__(self, folder: Path, bytes_max: int, tenant_bytes_max: int) -> None:
         self._folder = folder
@@ -25,7 +25,7 @@ class Shelf:
         self.place = ""
 
     def open(self, known: Container[str]) -> None:
-        """Count what is there; what nobody knows any more was left behind by a crash, and goes."""
+        """Count what is there, and delete unknown files, which a crash left behind."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.place = _place_of(self._folder)
         for folder in self._folder.iterdir():
@@ -36,25 +36,25 @@ class Shelf:
                     path.unlink()
 
     def path(self, owner: str, name: str) -> Path:
-        """Where a file of this owner is, or belongs; its folder is there."""
+        """Return the path for a file of this owner; its folder exists."""
         folder = self._folder / _folder_of(owner)
         folder.mkdir(exist_ok=True, mode=0o700)
         return folder / name
 
     def take(self, owner: str, size_bytes: int) -> None:
-        """Room for so many bytes more. Raises BodyTooLarge where there is none."""
+        """Reserve room for more bytes. Raises BodyTooLarge if there is none."""
         folder = _folder_of(owner)
         with self._lock:
             if self._bytes[folder] + size_bytes > self._tenant_bytes_max:
-                text = f"Files of one person may have {self._tenant_bytes_max} bytes in all. Delete some first."
+                text = f"Your files may use at most {self._tenant_bytes_max} bytes in all. Delete some first."
                 raise BodyTooLarge(text, param="file", code="storage_full")
             if self._bytes.total() + size_bytes > self._bytes_max:
-                text = f"The room for files, {self._bytes_max} bytes in all, is used up. Delete some first."
+                text = f"This gateway's file storage of {self._bytes_max} bytes is full. Delete some files first."
                 raise BodyTooLarge(text, param="file", code="storage_full")
             self._bytes[folder] += size_bytes
 
     def exceed(self, owner: str, size_bytes: int) -> None:
-        """Count what is kept whether or not there is room: the last words on a batch, bounded by its lines."""
+        """Count bytes that are stored regardless of limits: a batch's last words, bounded by its lines."""
         with self._lock:
             self._bytes[_folder_of(owner)] += size_bytes
 
@@ -63,7 +63,7 @@ class Shelf:
             self._bytes[_folder_of(owner)] -= size_bytes
 
     def remove(self, owner: str, name: str) -> None:
-        """Nothing happens where it is gone already."""
+        """Delete a file, if it exists."""
         path = self.path(owner, name)
         try:
             size_bytes = path.stat().st_size
@@ -74,17 +74,17 @@ class Shelf:
 
 
 def open_private(path: Path, flags: int) -> int:
-    """For its user alone, whatever the umask is."""
+    """Open a file that only this user can access, whatever the umask is."""
     return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def _folder_of(owner: str) -> str:
-    """Owners have names that no file system would take."""
+    """Hash the owner, because its name may not be a valid folder name."""
     return sha256(owner.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def _place_of(folder: Path) -> str:
-    """What this folder is called in tables that several gateways share; made on first use."""
+    """Return this folder's id in tables shared by several gateways; made on first use."""
     path = folder / _PLACE
     if not path.exists():
         with os.fdopen(open_private(path, os.O_WRONLY), "w") as file:

@@ -1,4 +1,4 @@
-"""Answers that need nobody's work: kept from before, or on their way to somebody who asked the same."""
+"""Answers that need no backend: stored ones, and ones that another caller of the same request is getting."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,15 +20,15 @@ from gateway.settings.cache import CacheSettings
 Source = Literal["hit", "similar", "shared"]
 
 Embed: TypeAlias = Callable[[Caller, Privacy, str], Awaitable[list[float] | None]]
-"""The vector of a text from an own lane, within the caller's policy; None when there is none just now."""
+"""The embedding of a text from an own lane, within the caller's policy; None if there is none now."""
 Aliases: TypeAlias = Callable[[], Mapping[str, Sequence[str]]]
-"""The models that each alias stands for just now."""
+"""The models that each alias currently routes to."""
 
 _FLIGHTS_MAX = 10_000
 
 
 class Remote(Protocol):
-    """Where several gateways keep answers together. It may be away: then it has none and keeps none."""
+    """Where several gateways share answers. If it is unavailable, it finds and stores nothing."""
 
     async def get(self, key: bytes) -> StoredAnswer | None: ...
 
@@ -44,7 +44,7 @@ class Found:
 
 
 class Answers:
-    """What the journey asks before it asks a lane. One event loop owns it."""
+    """The cache that requests check before they go to a lane. One event loop owns it."""
 
     def __init__(
         self,
@@ -53,7 +53,10 @@ class Answers:
         embed: Embed | None = None,
         aliases: Aliases = dict,
     ) -> None:
-        """`aliases` gives the models that names stand for just now: an answer of another one is not found."""
+        """Create the cache.
+
+        `aliases` returns what names currently route to; answers for other models are not found.
+        """
         self._aliases = aliases
         self._keeps = settings.answers != "off"
         self._keeps_all = settings.answers == "all"
@@ -66,17 +69,17 @@ class Answers:
         self._is_off = not self._keeps and not self._shares
 
     def applies(self, call: Call) -> bool:
-        """Whether anything here could help with the call; costs next to nothing."""
+        """Return whether the cache could help with the call; costs next to nothing."""
         if self._is_off:
             return False
         extras = call.request.millrace
-        # What tells its tokens to one caller, or is half an answer, is no answer for others.
+        # Answers that give resume tokens to one caller, or are partial, are no use to others.
         if extras and (extras.cache is False or extras.resumable or extras.resume):
             return False
         return is_deterministic(call) or (self._keeps_all and call.kind in GENERATES)
 
     async def find(self, call: Call, caller: Caller, privacy: Privacy) -> "Found | Lead":
-        """An answer, or the lead: the caller gets one from a lane and shows it here."""
+        """Return an answer, or the lead: the caller then gets one from a lane and shows it here."""
         wants_meaning = self._embed is not None and not call.features
         stands_for = self._aliases().get(call.request.model, ())
         mark = fingerprint(call, caller, privacy, with_context=wants_meaning, stands_for=stands_for)
@@ -99,12 +102,15 @@ class Answers:
         return Found(_as_answer(similar), "similar")
 
     async def _shared(self, key: bytes) -> Answer | None:
-        """What somebody else is getting just now. Should the leader leave, the first to see it leads next."""
+        """Join another caller's answer in progress.
+
+        If its leader leaves, the first caller to notice leads next.
+        """
         while (flight := self._flights.get(key)) and flight.takes_more:
             if answer := await flight.follow():
                 return answer
             if flight.has_failed:
-                return None  # nobody waits for the same failure twice: all who waited ask by themselves
+                return None  # after a failure, every caller that waited asks by itself
         return None
 
     async def _similar(self, lead: "Lead", caller: Caller, privacy: Privacy, embed: Embed) -> StoredAnswer | None:
@@ -130,12 +136,12 @@ class Answers:
             self._shelf.put(key, kept)
         return kept
 
-    # What leads tell.
+    # Called by leads.
 
     def begin(self, key: bytes, flight: Flight) -> bool:
-        """Let others find the flight; False when somebody else leads already, or too many are under way.
+        """Let others find the flight; return False if another one leads already, or there are too many.
 
-        One that nobody may join any more makes way.
+        A flight that cannot be joined any more is replaced.
         """
         other = self._flights.get(key)
         if (other and other.takes_more) or len(self._flights) >= _FLIGHTS_MAX:
@@ -152,7 +158,7 @@ class Answers:
         return self._keeps
 
     def keep(self, lead: "Lead", answer: Answer, body: bytes) -> StoredAnswer | None:
-        """Keep a whole answer, where the settings say so."""
+        """Store a complete answer, if the settings say so."""
         if not self._keeps or answer.status != 200:
             return None
         meter, mark = answer.meter, lead.mark
@@ -163,13 +169,13 @@ class Answers:
         return kept
 
     async def keep_for_others(self, key: bytes, kept: StoredAnswer, privacy: Privacy) -> None:
-        """In Redis too, where there is one; what is private stays in this process."""
+        """Store it in Redis, too, if there is one; private answers stay in this process."""
         if self._remote and privacy != "private":
             await self._remote.put(key, kept)
 
 
 class Lead:
-    """The right and duty to get an answer for all who ask the same meanwhile. Ends with `end`."""
+    """The right and duty to get an answer for all callers that ask the same meanwhile. End it with `end`."""
 
     def __init__(self, answers: Answers, mark: Fingerprint, privacy: Privacy, *, shares: bool) -> None:
         self.mark = mark
@@ -183,7 +189,7 @@ class Lead:
             self._flight = flight if answers.begin(mark.exact, flight) else None
 
     def show(self, answer: Answer, *, is_paid: bool = False) -> Answer:
-        """The leader's answer, seen by all who follow and kept when it was whole."""
+        """Share the leader's answer with all followers, and store it once it is complete."""
         if self._flight:
             return self._flight.lead(answer, is_paid=is_paid)
         if not self._answers.keeps:
@@ -192,11 +198,11 @@ class Lead:
         return Answer(answer.status, answer.content_type, body, answer.meter, answer.headers)
 
     def told(self) -> tuple[Delivered, ...]:
-        """What of a paid answer others were given who followed."""
+        """Return the part of a paid answer that followers received."""
         return self._flight.told() if self._flight else ()
 
     async def end(self, *, has_failed: bool = False) -> None:
-        """Whatever became of it, nobody waits for it any more."""
+        """End the lead, whatever became of it; no one waits for it any more."""
         if self._flight:
             self._answers.end(self.mark.exact, self._flight)
             self._flight.abandon(has_failed=has_failed)

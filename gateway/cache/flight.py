@@ -1,4 +1,4 @@
-"""One answer under way and everybody who asked for the same meanwhile."""
+"""Request coalescing: one answer in progress, and all callers that asked for the same meanwhile."""
 
 import asyncio
 from collections import deque
@@ -12,20 +12,20 @@ from gateway.errors import LaneBrokeOff
 from gateway.lanes.base import Answer, Meter, Out
 from gateway.lanes.transcript import Transcript
 
-# Beyond it nobody joins any more, and nothing is kept for later.
+# Beyond this size no one can join, and the answer is not stored.
 BYTES_MAX = 4 * 2**20
-# How far the upstream may be ahead of whoever reads slowest.
+# How far the upstream may be ahead of the slowest reader.
 _AHEAD_BYTES = 2**20
 
 OnWhole: TypeAlias = Callable[[Answer, bytes], None]
 
 
 class Flight:
-    """The leader's answer, kept from its first byte on, so that who comes later misses nothing.
+    """The leader's answer, kept from its first byte, so that later followers miss nothing.
 
-    The upstream is asked once, and writes into the flight, which passes every piece on at once. It goes on while
-    anybody reads, the leader or not; when nobody does, it is stopped. `on_whole` is called with the bytes of an
-    answer that came to its end.
+    The upstream is asked once and writes into the flight, which passes every piece on at once. It continues while
+    anyone reads, the leader or not; when no one does, it is stopped. `on_whole` is called with the bytes of a
+    complete answer.
     """
 
     def __init__(self, on_whole: OnWhole) -> None:
@@ -36,7 +36,7 @@ class Flight:
         self._readers: list[_Reader] = []
         self._is_paid = False
         self._untold: deque[bytes] | None = None
-        """Of a paid answer, what no follower has taken yet."""
+        """The part of a paid answer that no follower has taken yet."""
         self._told_bytes = 0
         self._told = Transcript()
         self._joining = 0
@@ -47,14 +47,14 @@ class Flight:
 
     @property
     def takes_more(self) -> bool:
-        """Whether somebody may still join: from the start, or not at all."""
+        """Return whether a caller may still join, which always gives it the answer from the start."""
         return not self.is_over and self._kept_bytes <= BYTES_MAX
 
     def lead(self, answer: Answer, *, is_paid: bool = False) -> Answer:
-        """The leader's own share of its answer; from now on others can read it too.
+        """Return the leader's own share of its answer; from now on others can read it, too.
 
-        The leader pays for what reached anybody, since the others asked for nothing but to wait with it: of what
-        `is_paid` it is kept what the furthest of them had.
+        The leader pays for what reached any caller, since followers only waited along. If the answer `is_paid`,
+        the part that the furthest follower received is remembered.
         """
         self._is_paid = is_paid
         if is_paid:
@@ -63,7 +63,7 @@ class Flight:
         return structs.replace(answer, body=_Leading(self, answer))
 
     def abandon(self, *, has_failed: bool = False) -> None:
-        """The leader has no answer: whoever waited for it asks anew."""
+        """Note that the leader has no answer; its followers ask again."""
         if not self._opened.done():
             self.has_failed = has_failed
             self._opened.set_result(None)
@@ -72,20 +72,20 @@ class Flight:
             self.stop()
 
     def stop(self) -> None:
-        """Nobody is to get more of it: whoever reads is told that it broke off, and nobody joins any more."""
+        """Stop the answer: readers get an error that it broke off, and no one can join any more."""
         if not self.is_over:
             self._error = LaneBrokeOff("the answer that was shared with others was stopped")
             self._end()
 
     async def follow(self) -> Answer | None:
-        """The same answer for somebody else; None when the leader got none, or too much has come."""
+        """Return the same answer for a follower; None if the leader got none, or it is already too long."""
         self._joining += 1
         try:
             answer = await asyncio.shield(self._opened)
         except BaseException:
             self.leave()
             raise
-        # Those who waited may have it even if it is over by now: all of it is there.
+        # Followers that waited may have it even if it is complete by now: all of it is there.
         if answer is None or self._error or self._kept_bytes > BYTES_MAX:
             self.has_failed = self.has_failed or self._error is not None
             self.leave()
@@ -94,12 +94,12 @@ class Flight:
         return Answer(answer.status, answer.content_type, _Following(self, answer.meter, meter), meter)
 
     def leave(self) -> None:
-        """Somebody who followed is done with it."""
+        """Note that a follower is done."""
         self._joining -= 1
         self._stirred.set()
 
     async def fly(self, answer: Answer) -> None:
-        """Take the upstream's answer to all readers, to its end or until it is stopped."""
+        """Pass the upstream's answer to all readers, until its end or until it is stopped."""
         try:
             await answer.body.send(self)
             if self._kept_bytes <= BYTES_MAX and answer.meter.is_complete:
@@ -119,18 +119,18 @@ class Flight:
         self._stirred.set()
 
     def told(self) -> tuple[Delivered, ...]:
-        """What of a paid answer was handed to the follower who got furthest."""
+        """Return the part of a paid answer that the furthest follower received."""
         return self._told.choices() if self._told_bytes else ()
 
     def note_taken(self, taken_bytes: int) -> None:
-        """A follower has taken so much."""
+        """Note how many bytes a follower has taken."""
         untold = self._untold
         while untold and self._told_bytes + len(untold[0]) <= taken_bytes:
             data = untold.popleft()
             self._told_bytes += len(data)
             self._told.add(data)
 
-    # Where the upstream's answer writes to.
+    # Written to by the upstream's answer.
 
     def write(self, data: bytes) -> None:
         self._kept_bytes += len(data)
@@ -141,7 +141,7 @@ class Flight:
         if self._untold is not None:
             self._untold.append(data)
             if not self.takes_more and not self._joining:
-                self._untold = None  # nobody else will ever read it
+                self._untold = None  # no follower will ever read it
         for reader in self._readers:
             reader.take(data)
 
@@ -149,17 +149,17 @@ class Flight:
     def is_full(self) -> bool:
         lags_bytes = [reader.lag_bytes for reader in self._readers]
         if self._is_paid and min(lags_bytes, default=0):
-            return True  # what nobody is given would be paid for all the same
+            return True  # unread data would be paid for all the same
         return max(lags_bytes, default=0) > _AHEAD_BYTES
 
     async def drain(self) -> None:
         while self.is_full:
             await self._stir()
 
-    # Who reads.
+    # For readers.
 
     async def read_to(self, out: Out, *, is_leader: bool = False) -> None:
-        """Everything from the first byte on; raises what the answer broke off with."""
+        """Write everything from the first byte on to `out`; raises the error with which the answer broke off."""
         reader = _Reader(out, self._kept, self._stirred, None if is_leader else self.note_taken)
         self._readers.append(reader)
         if self.is_over:
@@ -167,14 +167,14 @@ class Flight:
         try:
             await reader.read()
             if self._error is not None:
-                # One error for all readers: each raises it with where it was itself, not where all others were.
+                # All readers share one error, so each raises it without the others' tracebacks.
                 raise self._error.with_traceback(None)
         finally:
             self._readers.remove(reader)
             self._stirred.set()
 
     async def wait_while_read(self) -> None:
-        """Until the answer is over, or nobody reads it any more."""
+        """Wait until the answer is over, or no one reads it any more."""
         while (self._readers or self._joining) and not self.is_over:
             await self._stir()
 
@@ -184,7 +184,7 @@ class Flight:
 
 
 class _Reader:
-    """One of them: what its caller has not taken yet waits here."""
+    """One reader; data that its caller has not taken yet waits here."""
 
     def __init__(
         self, out: Out, so_far: list[bytes], stirred: asyncio.Event, note_taken: Callable[[int], None] | None
@@ -232,7 +232,7 @@ class _Reader:
 
 
 class _Leading:
-    """The leader's body. Its caller may leave: the answer goes on for those who follow."""
+    """The leader's body. If its caller leaves, the answer continues for its followers."""
 
     def __init__(self, flight: Flight, answer: Answer) -> None:
         self._flight = flight
@@ -247,12 +247,12 @@ class _Leading:
             await flight.wait_while_read()
             if not flight.is_over:
                 raise
-            # Nobody needs to be told any more: the answer went where it was still wanted.
+            # The cancellation is handled: the answer went where it was still wanted.
             if task := asyncio.current_task():
                 task.uncancel()
         finally:
             if not flight.is_over:
-                # At once, so that nobody joins what is only being put away.
+                # At once, so that no one joins an answer that is being closed.
                 flight.stop()
                 flying.cancel()
             await asyncio.gather(flying, return_exceptions=True)
@@ -263,7 +263,7 @@ class _Leading:
 
 
 class _Following:
-    """A follower's body: what the flight brings. Its meter says what the leader's does."""
+    """A follower's body: reads from the flight. Its meter copies the leader's."""
 
     def __init__(self, flight: Flight, leaders: Meter, meter: Meter) -> None:
         self._flight = flight
@@ -280,7 +280,7 @@ class _Following:
             self._meter.cached_tokens = self._leaders.prompt_tokens
 
     async def close(self) -> None:
-        """Nothing of its own is under way."""
+        """Leave the flight; nothing else needs closing."""
         if self._is_joining:
             self._is_joining = False
             self._flight.leave()

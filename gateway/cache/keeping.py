@@ -1,11 +1,11 @@
-"""An answer on its way to one caller, kept for the case that it is whole."""
+"""Copy an answer on its way to one caller, to store it if it is complete."""
 
 from gateway.cache.flight import BYTES_MAX, OnWhole
 from gateway.lanes.base import Answer, Out
 
 
 class KeptBody:
-    """The body of an answer, whose bytes are shown to `on_whole` when it came to its end."""
+    """An answer's body, whose bytes are passed to `on_whole` if it reached its end."""
 
     def __init__(self, answer: Answer, on_whole: OnWhole) -> None:
         self._answer = answer
@@ -22,7 +22,7 @@ class KeptBody:
 
 
 class _Kept:
-    """Passes everything on, and remembers it up to a bound."""
+    """Pass everything on, and remember it up to a size limit."""
 
     def __init__(self, out: Out) -> None:
         self._out = out

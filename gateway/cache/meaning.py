@@ -1,12 +1,12 @@
 """Questions of the same meaning, by the cosine of their embeddings, without a matrix library.
 
 Every vector gets a signature of 64 bits: on which side of 64 planes it lies. Vectors at an angle a differ in about
-64·a/pi of them (Charikar 2002), so that only those with near signatures are compared in full. A plane looks at 32
-of the numbers, drawn by lot, which says nearly as much as looking at all (Li, Hastie and Church 2006).
+64·a/pi of them (Charikar 2002), so only those with similar signatures are compared in full. A plane looks at 32 of
+the numbers, chosen at random, which says nearly as much as looking at all (Li, Hastie and Church 2006).
 
-What it costs the loop, with 1536 numbers: 0.25 ms to place a vector, once for a request, 0.05 ms to pass over 500
-questions, and 0.05 ms for each of those that are compared: 8 at most, mostly none. All of it has 64 MiB, some 9000
-such questions.
+CPU time on the event loop, with 1536 numbers: 0.25 ms to place a vector, once per request; 0.05 ms to scan 500
+questions; 0.05 ms for each of those compared, at most 8 and mostly none. All vectors together may use 64 MiB,
+about 9000 such questions.
 """
 
 import math
@@ -19,16 +19,17 @@ from dataclasses import dataclass
 from operator import mul
 
 BYTES_MAX = 64 * 2**20
-"""Of all vectors in all contexts, with what it takes to keep them."""
+"""Limit on all vectors in all contexts, including their overhead."""
 QUESTIONS_MAX = 500
-"""In one context: so many are looked through for one answer."""
+"""Questions in one context: at most this many are scanned for one answer."""
 
 _PLANES = 64
 _SAMPLED = 32
 _COMPARED = 8
-# How many bits more may differ than should at the least similarity: four standard deviations, and some for lots.
+# How many more bits may differ than expected at the minimum similarity: four standard deviations, plus some for
+# sampling.
 _BITS_MORE = 12
-# One question's own objects, its places in two tables, and its share of a context's.
+# One question's own objects, its entries in two tables, and its share of a context's.
 _OVERHEAD_BYTES = 1024
 _ROUNDING = 1e-6
 
@@ -49,11 +50,11 @@ class _Question:
 
 
 class Meanings:
-    """Questions asked so far, each with the key of its answer, apart for every context. One event loop owns it.
+    """Questions asked so far, each with the key of its answer, separate for every context. One event loop owns it.
 
     A context is everything around the question: tenant, privacy, model, parameters and the conversation before it.
-    A question is forgotten with its answer: after `lasts_s`, or when whoever looked for that says it is gone.
-    Those asked longest ago make room.
+    A question is forgotten with its answer: after `lasts_s`, or when a caller finds the answer missing. The oldest
+    questions make room.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Meanings:
         self._clock = clock
         self._contexts: dict[bytes, OrderedDict[bytes, _Question]] = {}
         self._by_age: OrderedDict[tuple[bytes, bytes], float] = OrderedDict()
-        """Context and key of every question, and when it ends."""
+        """Context and key of every question, and when it expires."""
         self._width = 0
         self._planes: tuple[tuple[tuple[int, ...], tuple[float, ...]], ...] = ()
 
@@ -79,7 +80,7 @@ class Meanings:
         return len(self._by_age) * self._question_bytes
 
     def place(self, vector: Sequence[float]) -> Point | None:
-        """Where a question lies among the others; None for a vector without a direction."""
+        """Return where a question lies among the others; None for a vector without a direction."""
         norm = math.hypot(*vector)
         if not 0 < norm < math.inf:
             return None
@@ -103,7 +104,7 @@ class Meanings:
         self._make_room(now_s)
 
     def nearest(self, context: bytes, point: Point) -> bytes | None:
-        """The key of the most similar question, if one is similar enough."""
+        """Return the key of the most similar question, if one is similar enough."""
         questions = self._contexts.get(context)
         if not questions or len(point.vector) != self._width:
             return None
@@ -119,7 +120,7 @@ class Meanings:
         return key if similarity >= self._similarity_min - _ROUNDING else None
 
     def forget(self, context: bytes, key: bytes) -> None:
-        """Its answer is no more."""
+        """Forget a question, because its answer is gone."""
         if self._by_age.pop((context, key), None) is None:
             return
         questions = self._contexts[context]
@@ -132,7 +133,7 @@ class Meanings:
         return 4 * self._width + _OVERHEAD_BYTES
 
     def _make_room(self, now_s: float) -> None:
-        """All last equally long, so that those added first end first."""
+        """All last equally long, so those added first expire first."""
         while self._by_age:
             oldest = next(iter(self._by_age))
             if self.size_bytes <= self._bytes_max and now_s < self._by_age[oldest]:
@@ -140,7 +141,9 @@ class Meanings:
             self.forget(*oldest)
 
     def _begin_anew(self, width: int) -> None:
-        """The model has changed its width, or there was none: older vectors mean nothing beside new ones."""
+        """Start over, because the model's width changed or there was none: older vectors cannot be compared with
+        new ones.
+        """
         self._contexts.clear()
         self._by_age.clear()
         self._width = width

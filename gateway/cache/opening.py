@@ -1,4 +1,4 @@
-"""The answer cache as a service: in this process, and in Redis where there is one."""
+"""Open the answer cache: in this process, and in Redis if one is configured."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -12,11 +12,14 @@ from gateway.settings.limits import RedisSettings
 async def open_answers(
     settings: CacheSettings, redis: RedisSettings, embed: Embed | None, aliases: Aliases = dict
 ) -> AsyncGenerator[Answers]:
-    """`embed` is for answers to questions of the same meaning, `aliases` gives what names stand for just now."""
+    """Yield the cache.
+
+    `embed` serves questions of the same meaning; `aliases` returns what names currently route to.
+    """
     if redis.url is None or settings.answers == "off":
         yield Answers(settings, embed=embed, aliases=aliases)
         return
-    # redis takes a fifth of a second to import, and most gateways are alone.
+    # Importing redis takes a fifth of a second, and most gateways run alone.
     from redis.asyncio import Redis
 
     from gateway.cache.remote import RemoteShelf
