@@ -52,7 +52,7 @@ def make_web(services: Services, cluster: Target) -> ASGIApp:
         app.include_router(router)
     if services.house is not None:
         from gateway.house.relay import relay_router
-        from gateway.house.relay_opening import relay_of
+        from gateway.house.relay_factory import relay_of
         from gateway.house.routes import house_routers
 
         relay = relay_of(services.house, lambda: services.guests.is_closed)

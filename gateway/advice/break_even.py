@@ -1,4 +1,4 @@
-"""From how many tokens a day own machines are cheaper than a provider. Pure; amounts in nano-USD."""
+"""The number of tokens a day from which own machines are cheaper than a provider. Pure; amounts in nano-USD."""
 
 from dataclasses import dataclass
 from fractions import Fraction

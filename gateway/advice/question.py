@@ -45,7 +45,7 @@ class OwnCost:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class AdviceQuestion:
     """Everything that advice depends on. `members` are the cluster's machines, or only this one.
 
     `card` is None if only pool servers or providers know the model. `serving` is the model that the cluster serves

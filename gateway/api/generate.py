@@ -9,7 +9,7 @@ from gateway.dialects.base import Route, Writer
 from gateway.dialects.routes import ROUTES
 from gateway.dialects.upkeep import Upkeep, UpkeepAsked, answer_of
 from gateway.errors import ApiError, RoleForbids, to_api_error
-from gateway.guests.hosting import host
+from gateway.guests.handler import host
 from gateway.http.exchange import Exchange, Headers
 from gateway.http.proxies import TrustedProxies
 from gateway.identity.caller import Caller

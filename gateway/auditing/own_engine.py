@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from gateway.auditing.asking import Heard, Unanswered
+from gateway.auditing.audit_client import AuditAnswer, Unanswered
 from market.auditing.logprobs import told_of
 
 _BUSY_TRIES = 30
@@ -29,7 +29,7 @@ class OwnEngine:
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def answer(self, request: Mapping[str, Any]) -> Heard:
+    async def answer(self, request: Mapping[str, Any]) -> AuditAnswer:
         """Answer greedily, with each token's runner-up if the engine tells it. Raises Unanswered."""
         more = {"logprobs": True, "top_logprobs": 2} if self._needs_told else {}
         began_s = monotonic()
@@ -43,7 +43,7 @@ class OwnEngine:
             raise Unanswered("no text, or no log probabilities")
         if self._needs_end and choice.get("finish_reason") != "stop":
             raise Unanswered("the answer is longer than its limit")
-        return Heard(text, told, monotonic() - began_s)
+        return AuditAnswer(text, told, monotonic() - began_s)
 
     async def _asked(self, request: Mapping[str, Any]) -> httpx.Response:
         """Retry while own work keeps guests out."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sqlalchemy.orm import Session
 
-from gateway.batches.files import FileStore
+from gateway.batches.files import FileRegistry
 from gateway.batches.receipts import Receipts
 from gateway.batches.store import BatchStore
 from gateway.settings.batches import BatchesSettings
@@ -19,7 +19,7 @@ class Batches:
         self, read: Callable[[], Session], write: Callable[[], Session], folder: Path, bounds: BatchesSettings
     ) -> None:
         self.store = BatchStore(read, write, bounds.per_person_max)
-        self.files = FileStore(read, write, folder, bounds)
+        self.files = FileRegistry(read, write, folder, bounds)
         self.receipts = Receipts()
         self.changed = asyncio.Event()
         self.is_news = True

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from gateway.batches.batch import UNFINISHED, Batch
 from gateway.batches.file import Purpose, StoredFile, new_file_id
-from gateway.batches.shelf import Shelf, open_private
+from gateway.batches.file_store import FileStore, open_private
 from gateway.batches.tables import batch_table, file_table
 from gateway.errors import BodyTooLarge, Conflict, NotFound, RateLimited
 from gateway.settings.batches import BatchesSettings
@@ -32,15 +32,15 @@ _rows = file_table.c
 class Upload:
     """A file being written. End it with `keep` or `abandon`; before `keep` it cannot be found."""
 
-    def __init__(self, shelf: Shelf, owner: str, bytes_max: int) -> None:
+    def __init__(self, file_store: FileStore, owner: str, bytes_max: int) -> None:
         self.id = new_file_id()
         self.size_bytes = 0
-        self._shelf = shelf
+        self._file_store = file_store
         self._owner = owner
         self._bytes_max = bytes_max
         self._lock = threading.Lock()
         with keeping():
-            descriptor = open_private(shelf.path(owner, self.id), os.O_WRONLY | os.O_EXCL)
+            descriptor = open_private(file_store.path(owner, self.id), os.O_WRONLY | os.O_EXCL)
         self._file = os.fdopen(descriptor, "wb", buffering=0)
 
     def write(self, data: bytes) -> None:
@@ -53,7 +53,7 @@ class Upload:
         if self.size_bytes + len(data) > self._bytes_max:
             text = f"The file is larger than this gateway's limit of {self._bytes_max} bytes. Split it."
             raise BodyTooLarge(text, param="file")
-        self._shelf.take(self._owner, len(data))
+        self._file_store.take(self._owner, len(data))
         self.size_bytes += len(data)
         view = memoryview(data)
         while view:
@@ -69,11 +69,11 @@ class Upload:
         with self._lock:
             self._file.close()
             with suppress(OSError):  # If it cannot be deleted now, the next start removes it.
-                self._shelf.path(self._owner, self.id).unlink(missing_ok=True)
-            self._shelf.give_back(self._owner, self.size_bytes)
+                self._file_store.path(self._owner, self.id).unlink(missing_ok=True)
+            self._file_store.give_back(self._owner, self.size_bytes)
 
 
-class FileStore:
+class FileRegistry:
     """Every method does I/O: call them off the event loop."""
 
     def __init__(
@@ -82,11 +82,11 @@ class FileStore:
         self._read = read
         self._write = write
         self._bounds = bounds
-        self.shelf = Shelf(folder, bounds.disk_bytes_max, bounds.person_bytes_max)
+        self.file_store = FileStore(folder, bounds.disk_bytes_max, bounds.person_bytes_max)
 
     @property
     def place(self) -> str:
-        return self.shelf.place
+        return self.file_store.place
 
     def open(self, running: Iterable[Batch]) -> None:
         """Open the folder, before anything else. Files of unfinished batches have no row yet."""
@@ -94,7 +94,7 @@ class FileStore:
             known = set(session.scalars(select(_rows.id)))
         for batch in running:
             known |= {batch.output_id, batch.error_id, batch.id}
-        self.shelf.open(known)
+        self.file_store.open(known)
 
     def begin(self, owner: str) -> Upload:
         """Begin an upload. Raises RateLimited if the owner has too many files, and StorageUnavailable."""
@@ -102,7 +102,7 @@ class FileStore:
             count = session.scalar(select(func.count()).where(_rows.owner == owner)) or 0
         if count >= self._bounds.files_per_person_max:
             raise RateLimited(f"You have {count} files, the limit for one user. Delete some first.", None)
-        return Upload(self.shelf, owner, self._bounds.file_bytes_max)
+        return Upload(self.file_store, owner, self._bounds.file_bytes_max)
 
     def keep(self, upload: Upload, owner: str, filename: str, lasts_s: int | None) -> StoredFile:
         """Turn an upload into a file, and return it."""
@@ -141,7 +141,7 @@ class FileStore:
 
     def content(self, file: StoredFile) -> Path:
         """Return the path of a file's content. Raises Conflict if another gateway has it."""
-        path = self.shelf.path(file.owner, file.id)
+        path = self.file_store.path(file.owner, file.id)
         if file.place != self.place or not path.exists():
             raise Conflict(f"The content of {file.id} is stored by another gateway. Ask the one that received it.")
         return path
@@ -176,7 +176,7 @@ class FileStore:
                 raise Conflict(f"{file_id} is the input of {user}, which has not ended. Cancel that batch first.")
             session.execute(delete(file_table).where(_rows.id == file_id))
         if file.place == self.place:
-            self.shelf.remove(owner, file_id)
+            self.file_store.remove(owner, file_id)
 
     def prune(self) -> None:
         """Delete files that have expired and are not being read."""
@@ -187,7 +187,7 @@ class FileStore:
             files = [_of_row(row) for row in session.execute(query)]
             session.execute(delete(file_table).where(_rows.id.in_([file.id for file in files])))
         for file in files:
-            self.shelf.remove(file.owner, file.id)
+            self.file_store.remove(file.owner, file.id)
         if files:
             log.info("files expired", count=len(files))
 

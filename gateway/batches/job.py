@@ -12,8 +12,8 @@ from gateway.batches.batch import WINDOW_S, Batch, End
 from gateway.batches.items import Items
 from gateway.batches.lines import Item, raw_lines, read_line
 from gateway.batches.output import Output
-from gateway.batches.reply import Code, Reply
-from gateway.batches.room import OWN, PAID, Pace
+from gateway.batches.placement import OWN, PAID, BatchPace
+from gateway.batches.reply import BatchReply, Code
 from gateway.dialects.base import Question
 from gateway.identity.caller import Caller
 
@@ -22,7 +22,7 @@ PRIORITY = 10
 # Assumed duration of a request until answers have shown it, in seconds.
 _ITEM_S = 2.0
 _LEARN = 0.2
-# How much each answer raises the number of concurrent requests.
+# The increase in concurrent requests with each answer.
 _WIDEN = 1 / 32
 
 Phase = Literal["opening", "running", "ending"]
@@ -67,7 +67,7 @@ class Stop:
         return orjson.dumps([self.problem]).decode() if self.problem else None
 
 
-class Job:
+class BatchJob:
     """`callers` is None before the key was looked up; `stop` means that nothing more is asked.
 
     There is no room before `look_again_s`, unless one of its requests ends. Until `held_until_s` none is asked.
@@ -125,10 +125,10 @@ class Job:
     def request_id(self, item: Item) -> str:
         return self.batch.request_id(item.line, self.output.attempts[item.line])
 
-    def pace(self, abreast: int) -> Pace:
+    def pace(self, abreast: int) -> BatchPace:
         left_s = self.batch.expires_ns / 1e9 - time.time()
         items = self.batch.total - len(self.output.done)
-        return Pace(left_s, WINDOW_S, items, self._item_s, abreast)
+        return BatchPace(left_s, WINDOW_S, items, self._item_s, abreast)
 
     @property
     def has_room(self) -> bool:
@@ -156,5 +156,5 @@ class Job:
         for line, raw in raw_lines(path, body_bytes_max):
             if line not in self.output.done:
                 item, _, _ = read_line(line, raw, body_bytes_max)
-                reply = Reply(code=stop.code, message=stop.message)
+                reply = BatchReply(code=stop.code, message=stop.message)
                 self.output.add(line, item.custom_id, reply, is_last_word=True)

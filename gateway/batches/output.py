@@ -14,8 +14,8 @@ import msgspec
 import orjson
 
 from gateway.batches.batch import Batch
-from gateway.batches.reply import Reply
-from gateway.batches.shelf import Shelf, open_private
+from gateway.batches.file_store import FileStore, open_private
+from gateway.batches.reply import BatchReply
 
 SYNC_EVERY_S = 0.5
 
@@ -30,24 +30,24 @@ _written = msgspec.json.Decoder(_Written)
 class _AppendFile:
     """A file that only grows by complete lines."""
 
-    def __init__(self, shelf: Shelf, owner: str, name: str) -> None:
-        self._shelf = shelf
+    def __init__(self, file_store: FileStore, owner: str, name: str) -> None:
+        self._file_store = file_store
         self._owner = owner
         self._name = name
-        self._path = shelf.path(owner, name)
+        self._path = file_store.path(owner, name)
         self._descriptor = open_private(self._path, os.O_RDWR)
         self.size_bytes = os.lseek(self._descriptor, 0, os.SEEK_END)
 
     def append(self, line: bytes, *, is_last_word: bool = False) -> None:
         """Append a line. Raises OSError and BodyTooLarge without writing anything; last words ignore the limit."""
-        take = self._shelf.exceed if is_last_word else self._shelf.take
+        take = self._file_store.exceed if is_last_word else self._file_store.take
         take(self._owner, len(line))
         try:
             written = 0
             while written < len(line):
                 written += os.pwrite(self._descriptor, line[written:], self.size_bytes + written)
         except OSError:
-            self._shelf.give_back(self._owner, len(line))
+            self._file_store.give_back(self._owner, len(line))
             os.ftruncate(self._descriptor, self.size_bytes)
             raise
         self.size_bytes += len(line)
@@ -64,7 +64,7 @@ class _AppendFile:
                 content_bytes += len(line)
         if content_bytes < self.size_bytes:
             os.ftruncate(self._descriptor, content_bytes)
-            self._shelf.give_back(self._owner, self.size_bytes - content_bytes)
+            self._file_store.give_back(self._owner, self.size_bytes - content_bytes)
             self.size_bytes = content_bytes
         return lines
 
@@ -78,18 +78,18 @@ class _AppendFile:
         self._descriptor = -1
 
     def remove(self) -> None:
-        self._shelf.remove(self._owner, self._name)
+        self._file_store.remove(self._owner, self._name)
 
 
 class Output:
     """A batch's files. Its methods do I/O and may run in any thread, one at a time."""
 
-    def __init__(self, shelf: Shelf, batch: Batch) -> None:
+    def __init__(self, file_store: FileStore, batch: Batch) -> None:
         self._batch = batch
         self._lock = threading.Lock()
-        self.answers = _AppendFile(shelf, batch.owner, batch.output_id)
-        self.errors = _AppendFile(shelf, batch.owner, batch.error_id)
-        self._tries = _AppendFile(shelf, batch.owner, batch.id)
+        self.answers = _AppendFile(file_store, batch.owner, batch.output_id)
+        self.errors = _AppendFile(file_store, batch.owner, batch.error_id)
+        self._tries = _AppendFile(file_store, batch.owner, batch.id)
         self._synced_s = time.monotonic()
         self.done: set[int] = set()
         self.completed = 0
@@ -97,7 +97,7 @@ class Output:
         self.attempts: Counter[int] = Counter()
         self._recover()
 
-    def add(self, line: int, custom_id: str, reply: Reply, *, is_last_word: bool = False) -> None:
+    def add(self, line: int, custom_id: str, reply: BatchReply, *, is_last_word: bool = False) -> None:
         """Record the final result of a line; a last word says that it will not be asked.
 
         Raises OSError, and BodyTooLarge if there is no room for a line that is not a last word.

@@ -12,7 +12,7 @@ Code = Literal["batch_expired", "batch_cancelled", "request_timeout"]
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class BatchReply:
     """An answer of the gateway, or the reason why the request was not asked.
 
     `is_limit` means that a limit of the caller is reached, which also holds for its other requests.
@@ -47,7 +47,7 @@ class Reply:
         return self.code is None and (self.status in (408, 425, 429) or self.status >= 500)
 
 
-def pause_s(reply: Reply, attempt: int) -> float:
+def pause_s(reply: BatchReply, attempt: int) -> float:
     """Return how long to wait before another try: the given time, or longer each time, up to a minute."""
     return max(reply.retry_after_s or 0.0, min(_TRY_AGAIN_MAX_S, 2.0**attempt))
 

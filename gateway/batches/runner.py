@@ -8,16 +8,16 @@ from collections.abc import Coroutine, Iterable
 import structlog
 
 from gateway.batches.batch import Batch
-from gateway.batches.desk import POLL_S, Desk
-from gateway.batches.job import Job, Stop
-from gateway.batches.life import CANCELLED, Life
+from gateway.batches.batch_service import POLL_S, BatchService
+from gateway.batches.job import BatchJob, Stop
+from gateway.batches.lifecycle import CANCELLED, BatchLifecycle
 from gateway.services import Services
 
 log = structlog.get_logger(__name__)
 
 # Each has open files, and the numbers of its lines in memory.
 JOBS_MAX = 32
-# How often the database is read for batches that other processes created or cancelled.
+# Interval at which the database is read for batches that other processes created or cancelled.
 LOOK_EVERY_S = 2.0
 PRUNE_EVERY_S = 600.0
 STOP_S = 5.0
@@ -34,9 +34,9 @@ class Runner:
         self._store = batches.store
         self._place = batches.files.place
         self._concurrency = services.settings.batches.concurrency
-        self._life = Life(services)
-        self._desk = Desk(services, batches.changed.set)
-        self._jobs: dict[str, Job] = {}
+        self._life = BatchLifecycle(services)
+        self._service = BatchService(services, batches.changed.set)
+        self._jobs: dict[str, BatchJob] = {}
         # When failed batches may be resumed, so that a lasting failure is not retried at once.
         self._resting_until_s: dict[str, float] = {}
         self._task: asyncio.Task[None] | None = None
@@ -100,7 +100,7 @@ class Runner:
         for batch in unfinished:
             job = self._jobs.get(batch.id)
             if job is None and batch.id not in self._resting_until_s and self._may_open(batch):
-                job = self._jobs[batch.id] = Job(batch)
+                job = self._jobs[batch.id] = BatchJob(batch)
                 self._begin(job, self._life.open(job))
             if job and batch.status == "cancelling" and job.stop is None:
                 job.batch, job.stop = batch, CANCELLED
@@ -119,7 +119,7 @@ class Runner:
         there = (batch.id for batch in unfinished)
         self._resting_until_s = {name: resting[name] for name in there if resting.get(name, 0.0) > now_s}
 
-    async def _watch(self, job: Job) -> None:
+    async def _watch(self, job: BatchJob) -> None:
         """End a job if it is complete, stopped or expired."""
         if job.phase != "running":
             return
@@ -132,11 +132,11 @@ class Runner:
             job.phase = "ending"
             self._begin(job, self._life.end(job))
 
-    def _begin(self, job: Job, work: Coroutine[None, None, None]) -> None:
+    def _begin(self, job: BatchJob, work: Coroutine[None, None, None]) -> None:
         job.task = asyncio.create_task(work, name=f"{job.batch.id} {job.phase}")
         job.task.add_done_callback(lambda task: self._done(job, task))
 
-    def _done(self, job: Job, task: "asyncio.Task[None]") -> None:
+    def _done(self, job: BatchJob, task: "asyncio.Task[None]") -> None:
         """Handle a job that was opened or has ended; after a failure it is resumed from what is on disk."""
         error = None if task.cancelled() else task.exception()
         if error:
@@ -159,7 +159,7 @@ class Runner:
         waiting = [j for j in running if j.has_room and max(j.look_again_s, j.held_until_s) <= now_s]
         for job in sorted(waiting, key=lambda job: (by_owner[job.batch.owner], len(job.asking))):
             try:
-                if await self._desk.start(job, self._concurrency):
+                if await self._service.start(job, self._concurrency):
                     return True
             except Exception:
                 # A job's edge: one failing job must not delay the others.

@@ -38,7 +38,7 @@ class Findings:
 
 @dataclass(frozen=True)
 class Rules:
-    """What a batch's lines must be. `may_use` tells whether its key may use a model."""
+    """The rules for a batch's lines. `may_use` tells whether its key may use a model."""
 
     endpoint: str
     lines_max: int

@@ -1,4 +1,4 @@
-"""What the buyer sends the gateway: OpenAI's stream or object, with our own token counts."""
+"""The answer for the gateway: OpenAI's stream or object, with our own token counts."""
 
 import time
 import uuid
@@ -9,7 +9,7 @@ import orjson
 
 from gateway.buying.logprobs import joined as told_on
 from gateway.buying.purchase import Bought
-from gateway.buying.wanted import Asked
+from gateway.buying.wanted import MarketRequest
 from gateway.cloud_worker.errors import Refusal
 from gateway.cloud_worker.exchange import Exchange
 
@@ -19,10 +19,10 @@ _CUT = b"x-millrace-cut"
 _PROMPT_TOKENS = b"x-millrace-prompt-tokens"
 
 
-class Answer:
+class AnswerWriter:
     """Write one answer, which may consist of several sellers' parts."""
 
-    def __init__(self, asked: Asked, exchange: Exchange) -> None:
+    def __init__(self, asked: MarketRequest, exchange: Exchange) -> None:
         self._asked = asked
         self._exchange = exchange
         self._id = ("chatcmpl-" if asked.kind == "chat" else "cmpl-") + uuid.uuid4().hex
@@ -36,7 +36,7 @@ class Answer:
         return self._exchange.streaming
 
     async def pass_on(self, chunks: list[list[Json]], prompt_tokens: int) -> None:
-        """Send the choices of some chunks, or collect them if the client wants one object."""
+        """Send the choices of some chunks, or collect them if the client asked for one object."""
         choices = list(chain.from_iterable(chunks))
         if not self._asked.is_stream:
             for choice in choices:

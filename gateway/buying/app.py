@@ -16,9 +16,9 @@ import psutil
 
 from gateway.buying.audits import Audits
 from gateway.buying.buyer import Buyer
-from gateway.buying.errand import Errand
 from gateway.buying.flow import HAS_GONE
-from gateway.buying.orders import Bounds
+from gateway.buying.orders import BuyerLimits
+from gateway.buying.purchase_request import PurchaseRequest
 from gateway.buying.shop import Shop
 from gateway.buying.wanted import read_asked
 from gateway.cloud_worker.errors import Refusal
@@ -41,7 +41,7 @@ class BuyingApp:
 
     buyer: Buyer
     shop: Shop
-    bounds: Bounds
+    bounds: BuyerLimits
     requests: int = 0
     in_flight: int = 0
     audits: Audits | None = None
@@ -136,7 +136,7 @@ class BuyingApp:
     ) -> None:
         """Serve one request; every failure becomes an error answer or an error event."""
         try:
-            await self.buyer.serve(_errand(body, kind, headers), exchange)
+            await self.buyer.serve(_request(body, kind, headers), exchange)
         except Refusal as refusal:
             note("refused", status=refusal.status, code=refusal.code)
             await exchange.refuse(refusal)
@@ -152,13 +152,13 @@ def _named(scope: Message, field: str) -> str:
     return parse_qs(query.decode("latin-1")).get(field, [""])[0]
 
 
-def _errand(body: bytes, kind: Literal["chat", "completion"], headers: dict[bytes, bytes]) -> Errand:
+def _request(body: bytes, kind: Literal["chat", "completion"], headers: dict[bytes, bytes]) -> PurchaseRequest:
     """Raises Refusal."""
     listing = headers.get(b"x-millrace-listing", b"").decode("latin-1")
     ceiling = headers.get(b"x-millrace-ceiling-nano", b"").decode("latin-1")
     if not _DIGEST.fullmatch(listing) or not re.fullmatch("[0-9]{1,16}", ceiling):
         raise Refusal(400, "invalid_value", "x-millrace-listing or x-millrace-ceiling-nano is invalid.")
-    return Errand(
+    return PurchaseRequest(
         id=headers.get(b"x-request-id", b"").decode("latin-1")[:80],
         asked=read_asked(body, kind),
         listing=listing,

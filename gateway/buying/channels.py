@@ -29,7 +29,7 @@ USED_UP_PARTS = 4
 
 
 @dataclass
-class Tie:
+class ChannelState:
     """A channel as we know it, with the credit behind it. `backing` is the records that a seller wants to see.
 
     By lane: `last_seqs` is the last voucher's number, `open_ceilings` what running jobs may cost in nano-USD.
@@ -42,12 +42,12 @@ class Tie:
     backing: tuple[bytes, ...]
     channel: Channel
     is_retired: bool = False
-    """Whether the seller accepts nothing more on it, whatever we believe to be left."""
+    """True if the seller accepts nothing more on it, whatever we believe to be left."""
     last_seqs: dict[int, int] = field(default_factory=dict)
     open_ceilings: dict[int, int] = field(default_factory=dict)
     shunned_until_s: dict[int, float] = field(default_factory=dict)
     untold: dict[int, tuple[int, bytes, bytes]] = field(default_factory=dict)
-    """By lane, the number of the newest receipt that the seller may lack, that receipt and its voucher."""
+    """The newest receipt that the seller may lack, by lane: its number, the receipt and its voucher."""
 
     @property
     def room_nano(self) -> int:
@@ -108,14 +108,14 @@ def pack_records(records: Sequence[bytes]) -> bytes:
     return msgspec.msgpack.encode(list(records))
 
 
-def restored(row: Any, jobs: Sequence[Any], standing: StandingOf) -> Tie:
+def restored(row: Any, jobs: Sequence[Any], standing: StandingOf) -> ChannelState:
     """Return a channel as stored; jobs without a receipt stay reserved.
 
     Raises:
         MarketError: the stored records are damaged.
     """
     terms = Terms(row.buyer, row.seller, row.backing)
-    tie = Tie(
+    state = ChannelState(
         terms,
         row.limit_nano,
         row.expires_ms,
@@ -124,16 +124,16 @@ def restored(row: Any, jobs: Sequence[Any], standing: StandingOf) -> Tie:
     )
     for job in jobs:
         promise = read_voucher(open_record(job.voucher), terms, standing)
-        tie.channel = merge(tie.channel, promised(Channel(terms), promise))
-        tie.last_seqs[job.lane] = max(job.seq, tie.last_seqs.get(job.lane, 0))
+        state.channel = merge(state.channel, promised(Channel(terms), promise))
+        state.last_seqs[job.lane] = max(job.seq, state.last_seqs.get(job.lane, 0))
         if job.receipt is None:
-            tie.open_ceilings[job.lane] = max(job.ceiling_nano, tie.open_ceilings.get(job.lane, 0))
+            state.open_ceilings[job.lane] = max(job.ceiling_nano, state.open_ceilings.get(job.lane, 0))
             continue
         delivery = read_receipt(open_record(job.receipt), promise, terms, standing)
-        tie.channel = delivered(tie.channel, delivery, terms.buyer)
+        state.channel = delivered(state.channel, delivery, terms.buyer)
         if not job.is_told:
-            tie.untold[job.lane] = (job.seq, job.receipt, job.voucher)
-    return tie
+            state.untold[job.lane] = (job.seq, job.receipt, job.voucher)
+    return state
 
 
 @dataclass(frozen=True, slots=True)

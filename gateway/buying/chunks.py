@@ -1,8 +1,8 @@
 """OpenAI stream chunks from an untrusted seller: known fields of known types pass, rebuilt by us; the rest is
 dropped.
 
-Every chunk is built from scratch. So the seller cannot pass its own ids, fields that some client acts on, calls of
-tools that the request lacks, or anything after an end.
+Every chunk is built from scratch. So the seller cannot pass its own ids, fields that a client may act on, or calls
+of tools that the request lacks. Nothing can follow an end.
 """
 
 from collections.abc import Collection
@@ -44,7 +44,7 @@ class _Delta(Struct, frozen=True):
     function_call: _Function | None = None
 
 
-class _Choice(Struct, frozen=True):
+class _ChunkChoice(Struct, frozen=True):
     index: Annotated[int, Meta(ge=0, lt=CHOICES_MAX)] = 0
     delta: _Delta | None = None
     text: str | None = None
@@ -53,7 +53,7 @@ class _Choice(Struct, frozen=True):
 
 
 class _Chunk(Struct, frozen=True):
-    choices: Annotated[list[_Choice], Meta(max_length=CHOICES_MAX)] = []
+    choices: Annotated[list[_ChunkChoice], Meta(max_length=CHOICES_MAX)] = []
 
 
 _chunk = msgspec.json.Decoder(_Chunk)
@@ -91,7 +91,7 @@ class Chunks:
             raise Garbled("a chunk is invalid") from None
         return [said for choice in chunk.choices if (said := self._choice(choice))]
 
-    def _choice(self, choice: _Choice) -> Json | None:
+    def _choice(self, choice: _ChunkChoice) -> Json | None:
         if choice.index >= self._choices:
             raise Garbled("a chunk has a choice that was not requested")
         said: Json = self._delta(choice) if self._is_chat else _text(choice)
@@ -106,7 +106,7 @@ class Chunks:
         body: Json = {"delta": said} if self._is_chat else {"text": "", **said}
         return {"index": choice.index, **body, "logprobs": logprobs, "finish_reason": choice.finish_reason}
 
-    def _logprobs(self, choice: _Choice) -> Json | None:
+    def _logprobs(self, choice: _ChunkChoice) -> Json | None:
         if choice.logprobs is None or not self._is_told:
             return None
         said = said_of(choice.logprobs, is_chat=self._is_chat)
@@ -115,7 +115,7 @@ class Chunks:
             raise Garbled("it has log probabilities for too many tokens")
         return said
 
-    def _delta(self, choice: _Choice) -> Json:
+    def _delta(self, choice: _ChunkChoice) -> Json:
         delta = choice.delta or _Delta()
         given = {
             "content": delta.content,
@@ -149,7 +149,7 @@ class Chunks:
         self._calls[choice, call] = function.name or ""
         return {"name": function.name, "arguments": function.arguments or ""}
 
-    def _check_end(self, choice: _Choice) -> None:
+    def _check_end(self, choice: _ChunkChoice) -> None:
         calls = {call for index, call in self._calls if index == choice.index}
         if choice.finish_reason == "tool_calls" and not any(call >= 0 for call in calls):
             raise Garbled("an answer ends with calls that it does not have")
@@ -157,5 +157,5 @@ class Chunks:
             raise Garbled("an answer ends with calls that it does not have")
 
 
-def _text(choice: _Choice) -> Json:
+def _text(choice: _ChunkChoice) -> Json:
     return {"text": choice.text} if choice.text else {}

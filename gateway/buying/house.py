@@ -10,9 +10,9 @@ from msgspec import Struct
 
 from accounting.money import format_usd
 from gateway.buying.errors import SellerRefuses
-from gateway.buying.store import Store
+from gateway.buying.store import BuyingStore
 from gateway.market.bookkeeper import BookKeeper
-from gateway.market.outbound import Outbound, Reply, Unreachable
+from gateway.market.outbound import Outbound, OutboundReply, Unreachable
 from market.channels.terms import Allocation, Terms, read_allocation
 from market.errors import MarketError
 from market.records.envelope import Record, open_record
@@ -27,12 +27,12 @@ _JSON = {"content-type": "application/json"}
 _FACT = "house "
 _UNANSWERED_MAX = 1024
 _LANES_BYTES_MAX = 2**22
-"""For each of 64 lanes up to four records, and the buyer's statements about its keys."""
+"""Room for 64 lanes with up to four records each, and the buyer's statements about its keys."""
 
 S = TypeVar("S", bound=Struct)
 
 
-class _Said(Struct, frozen=True):
+class _HouseFacts(Struct, frozen=True):
     identity: str
     statements: list[str] = []
 
@@ -45,7 +45,7 @@ class _Error(Struct, frozen=True):
     code: str | None = None
 
 
-class _Refused(Struct, frozen=True):
+class _HouseError(Struct, frozen=True):
     error: _Error
 
 
@@ -72,11 +72,11 @@ class Open(NamedTuple):
     seq: int
 
 
-class House:
+class BuyerHouseClient:
     """The house, asked seldom: its answers are stored. `pinned` is the identity that the admin expects, if any."""
 
     def __init__(
-        self, url: str, key: str, pinned: str, outbound: Outbound, store: Store, keeper: BookKeeper
+        self, url: str, key: str, pinned: str, outbound: Outbound, store: BuyingStore, keeper: BookKeeper
     ) -> None:
         self.url = url
         self._key = key
@@ -97,7 +97,7 @@ class House:
         Raises:
             SellerRefuses: the house cannot be reached, or its identity has changed.
         """
-        said = _read(await self._ask("/market/v1/house", None, {}), _Said)
+        said = _read(await self._ask("/market/v1/house", None, {}), _HouseFacts)
         if self._pinned and said.identity != self._pinned:
             raise SellerRefuses(f"the house at {self.url} has another identity than before", "house_changed")
         if not self._pinned:
@@ -163,7 +163,7 @@ class House:
         told = {"allocation": allocation.decode(), "lane": lane, "receipts": [each.decode() for each in receipts]}
         _checked(await self._tell("/market/v1/disputes", told, _JSON | self._ours))
 
-    async def _tell(self, path: str, told: dict[str, Any], headers: dict[str, str]) -> Reply:
+    async def _tell(self, path: str, told: dict[str, Any], headers: dict[str, str]) -> OutboundReply:
         body = msgspec.json.encode(told)
         return await self._outbound.ask(self.url + path, body, headers=headers, timeout_s=_TIMEOUT_S)
 
@@ -171,24 +171,24 @@ class House:
     def _ours(self) -> dict[str, str]:
         return {"authorization": f"Bearer {self._key}"}
 
-    async def _ask(self, path: str, body: bytes | None, headers: dict[str, str]) -> Reply:
+    async def _ask(self, path: str, body: bytes | None, headers: dict[str, str]) -> OutboundReply:
         try:
             return await self._outbound.ask(self.url + path, body, headers=headers, timeout_s=_TIMEOUT_S)
         except Unreachable as error:
             raise SellerRefuses(f"the house cannot be reached: {error.reason}", "no_credit") from None
 
 
-def _is_open(reply: Reply) -> bool:
+def _is_open(reply: OutboundReply) -> bool:
     """Return whether a key's outcome is unknown: the house failed, is busy, or is still working on it."""
     if reply.status in _BUSY or reply.status >= _FAILS:
         return True
     try:
-        return msgspec.json.decode(reply.body, type=_Refused).error.code == _AT_IT
+        return msgspec.json.decode(reply.body, type=_HouseError).error.code == _AT_IT
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False
 
 
-def _checked(reply: Reply) -> Reply:
+def _checked(reply: OutboundReply) -> OutboundReply:
     """Raises Unreachable, SellerRefuses."""
     if reply.status in _BUSY or reply.status >= _FAILS:
         raise Unreachable(f"the house answered {reply.status}")
@@ -197,7 +197,7 @@ def _checked(reply: Reply) -> Reply:
     return reply
 
 
-def _read(reply: Reply, shape: type[S]) -> S:
+def _read(reply: OutboundReply, shape: type[S]) -> S:
     if reply.status != _OK:
         raise SellerRefuses(f"the house answered {reply.status}", "no_credit")
     try:

@@ -1,4 +1,4 @@
-"""What the buyer tells the gateway: listings that can be bought now, and why others cannot."""
+"""The buyer's report to the gateway: listings that can be bought now, and why others cannot."""
 
 from typing import Literal
 

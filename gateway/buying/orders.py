@@ -1,4 +1,4 @@
-"""What the gateway tells the buyer: one line of JSON on its stdin, so that nothing of it shows in `ps`."""
+"""The gateway's orders to the buyer: one line of JSON on its stdin, so that nothing of it shows in `ps`."""
 
 from typing import Annotated, Literal
 
@@ -7,7 +7,7 @@ from msgspec import Meta, Struct
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 
 
-class Bounds(Struct, frozen=True, forbid_unknown_fields=True):
+class BuyerLimits(Struct, frozen=True, forbid_unknown_fields=True):
     """Limits on load, and on how long to wait for sellers, in seconds."""
 
     first_byte_s: Seconds = 20.0
@@ -41,4 +41,4 @@ class Orders(Struct, frozen=True, forbid_unknown_fields=True):
     allows_loopback: bool = False
     audit_nano_per_day: int = 0
     tells_findings: bool = False
-    bounds: Bounds = Bounds()
+    bounds: BuyerLimits = BuyerLimits()

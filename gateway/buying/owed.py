@@ -1,4 +1,4 @@
-"""What the buyer reports that its requests cost, until the gateway confirms that the ledger has it."""
+"""The buyer's report of its requests' costs, repeated until the gateway confirms that the ledger has them."""
 
 import msgspec
 

@@ -1,11 +1,11 @@
-"""How the gateway runs its buyer. A healthy buyer is never replaced, because it alone holds the channels."""
+"""The buyer's program, as the gateway runs it. A healthy buyer is never replaced: it alone holds the channels."""
 
 import math
 from pathlib import Path
 
 import msgspec
 
-from gateway.buying.orders import Bounds, Orders
+from gateway.buying.orders import BuyerLimits, Orders
 from gateway.cloud_worker.supervisor import Upkeep, Worker
 from gateway.cloud_worker.worker_process import Program
 from gateway.settings.market import MarketSettings
@@ -20,9 +20,9 @@ def buyer_worker(settings: MarketSettings, folder: Path) -> Worker:
         return msgspec.json.encode(orders_of(settings, folder, socket_path))
 
     # The buyer limits its own memory, so running out fails one request instead of killing the whole process.
-    rss_bytes_kill = Bounds().memory_bytes_max + 2**30
+    rss_bytes_kill = BuyerLimits().memory_bytes_max + 2**30
     upkeep = Upkeep(requests_max=_NEVER, age_max_s=math.inf, rss_bytes_max=_NEVER, rss_bytes_kill=rss_bytes_kill)
-    return Worker(Program("buyer", "gateway.buying", orders, Bounds().drain_s), upkeep)
+    return Worker(Program("buyer", "gateway.buying", orders, BuyerLimits().drain_s), upkeep)
 
 
 def orders_of(settings: MarketSettings, folder: Path, socket_path: str) -> Orders:
@@ -44,7 +44,7 @@ def orders_of(settings: MarketSettings, folder: Path, socket_path: str) -> Order
         allows_loopback=settings.allows_loopback,
         audit_nano_per_day=settings.audit_nano_per_day,
         tells_findings=settings.tells_findings,
-        bounds=Bounds(
+        bounds=BuyerLimits(
             settings.first_byte_s,
             settings.silence_s,
             total_s=settings.total_s,

@@ -11,18 +11,18 @@ from typing import Any
 from sqlalchemy.exc import SQLAlchemyError
 
 from accounting.metering.delivered import Delivered
-from gateway.buying.channels import Pseudonym, Tie
+from gateway.buying.channels import ChannelState, Pseudonym
+from gateway.buying.chunk_splitter import PART_CHARS
 from gateway.buying.chunks import Chunks
 from gateway.buying.errors import Garbled, SellerBusy, SellerFailed, SellerRefuses
-from gateway.buying.hearing import Flag, Hearing
-from gateway.buying.orders import Bounds
-from gateway.buying.parting import PART_CHARS
-from gateway.buying.signing import Counted, receipt_for
-from gateway.buying.store import Ended, Store
-from gateway.buying.unbroken import unbroken
-from gateway.buying.vouching import Vouched
-from gateway.buying.wanted import Asked
-from gateway.buying.ware import Ware
+from gateway.buying.orders import BuyerLimits
+from gateway.buying.purchasable_listing import PurchasableListing
+from gateway.buying.receipts import Counted, receipt_for
+from gateway.buying.response_decoder import Flag, ResponseDecoder
+from gateway.buying.shielded import shielded
+from gateway.buying.store import BuyingStore, EndedJob
+from gateway.buying.vouchers import Vouched
+from gateway.buying.wanted import MarketRequest
 from gateway.cloud_worker.logbook import note
 from gateway.market.outbound import Outbound, Streamed, Unreachable
 from market.channels.job import pack_receipts
@@ -52,12 +52,12 @@ _PACKED = {"content-type": "application/octet-stream"}
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What all purchases share."""
+    """Services that all purchases share."""
 
     outbound: Outbound
-    store: Store
+    store: BuyingStore
     standing: StandingOf
-    bounds: Bounds
+    bounds: BuyerLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Bought:
     amount_nano: int = 0
     text: str = ""
     is_plain: bool = True
-    """Whether the text is the whole answer, without reasoning or tool calls."""
+    """True if the text is the whole answer, without reasoning or tool calls."""
     flags: tuple[Flag, ...] = ()
 
 
@@ -80,17 +80,17 @@ class Purchase:
     def __init__(
         self,
         means: Means,
-        ware: Ware,
-        asked: Asked,
-        tie: Tie,
+        offering: PurchasableListing,
+        asked: MarketRequest,
+        state: ChannelState,
         pseudonym: Pseudonym,
         vouched: Vouched,
         counting: Counting,
         prompt_tokens: int,
     ) -> None:
         self._means = means
-        self._ware = ware
-        self._tie = tie
+        self._offering = offering
+        self._state = state
         self._pseudonym = pseudonym
         self._vouched = vouched
         self._counting = counting.remembering()
@@ -98,10 +98,10 @@ class Purchase:
         self.ttft_s: float | None = None
         self._progress: asyncio.Task[None] | None = None
         self._progress_chars = PROGRESS_CHARS
-        self._hearing = Hearing(
+        self._hearing = ResponseDecoder(
             vouched.sealed,
             vouched.promise,
-            tie.terms,
+            state.terms,
             means.standing,
             Chunks(
                 is_chat=asked.kind == "chat",
@@ -122,8 +122,8 @@ class Purchase:
             SellerFailed: the seller did not answer, or not completely. What came before counts.
         """
         # Wait for the job's row even if cancelled: `settle` signs only what is stored.
-        await unbroken(asyncio.to_thread(self._means.store.begin, self._vouched.begun))
-        bounds, url = self._means.bounds, f"{self._ware.base_url}/market/v1/jobs"
+        await shielded(asyncio.to_thread(self._means.store.begin, self._vouched.begun))
+        bounds, url = self._means.bounds, f"{self._offering.base_url}/market/v1/jobs"
         began_s = time.monotonic()
         try:
             async with self._means.outbound.stream(
@@ -135,7 +135,7 @@ class Purchase:
             ) as streamed:
                 if streamed.status != _OK:
                     raise await _refusal(streamed)
-                self._tie.told(self._vouched.told)
+                self._state.told(self._vouched.told)
                 async for data in streamed.events:
                     for chunks in self._heard(data):
                         if self.ttft_s is None:
@@ -154,9 +154,9 @@ class Purchase:
         if self._progress:
             await asyncio.gather(self._progress, return_exceptions=True)
         bought, delivery = await asyncio.to_thread(self._signed)
-        self._tie.end(delivery)
+        self._state.end(delivery)
         claim = self._hearing.claim
-        ended = Ended(
+        ended = EndedJob(
             delivery.record.raw, claim.record.raw if claim else None, bought.amount_nano, ",".join(bought.flags)
         )
         await asyncio.to_thread(self._means.store.end, self._vouched.begun, ended)
@@ -165,9 +165,9 @@ class Purchase:
     async def tell(self) -> None:
         """Send the seller our receipt; if that fails, its next job includes it."""
         begun = self._vouched.begun
-        if self._tie.untold.get(begun.lane, (0,))[0] == begun.seq:
+        if self._state.untold.get(begun.lane, (0,))[0] == begun.seq:
             try:
-                await tell_of(self._means, self._ware.base_url, self._tie, begun.lane)
+                await tell_of(self._means, self._offering.base_url, self._state, begun.lane)
             except SQLAlchemyError as error:
                 note("receipt_not_noted", error=type(error).__name__)
 
@@ -202,7 +202,7 @@ class Purchase:
         cached = min(claim.receipt.cached_tokens, self.prompt_tokens) if claim else 0
         prompt, cached = (self.prompt_tokens, cached) if tokens else (0, 0)
         counted = Counted(prompt, cached, tokens, answer.transcript())
-        delivery = receipt_for(counted, promise, self._tie.terms, self._pseudonym, self._means.standing)
+        delivery = receipt_for(counted, promise, self._state.terms, self._pseudonym, self._means.standing)
         amount_nano = delivery.amount_nano - int(promise.voucher.base_nano)
         flags = self._hearing.flags(delivery.amount_nano + delivery.tolerance_nano)
         said = choices[0] if choices else None
@@ -234,9 +234,9 @@ class Purchase:
         self._means.store.note_progress(self._vouched.begun, counted.packed())
 
 
-async def tell_of(means: Means, base_url: str, tie: Tie, lane: int) -> bool:
+async def tell_of(means: Means, base_url: str, state: ChannelState, lane: int) -> bool:
     """Send a seller a lane's newest receipt that it may lack; return whether the seller took it."""
-    seq, receipt, voucher = tie.untold[lane]
+    seq, receipt, voucher = state.untold[lane]
     try:
         url = f"{base_url}/market/v1/receipts"
         reply = await means.outbound.ask(
@@ -245,8 +245,8 @@ async def tell_of(means: Means, base_url: str, tie: Tie, lane: int) -> bool:
     except Unreachable:
         return False
     if reply.status == _OK:
-        await asyncio.to_thread(means.store.tell, tie.terms.channel, [(lane, seq)])
-        tie.told([(lane, seq)])
+        await asyncio.to_thread(means.store.tell, state.terms.channel, [(lane, seq)])
+        state.told([(lane, seq)])
     return reply.status == _OK
 
 

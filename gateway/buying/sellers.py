@@ -8,7 +8,7 @@ from statistics import quantiles
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from gateway.buying.store import Store
+from gateway.buying.store import BuyingStore
 from market.matching.breaker import Recent, is_tripped
 from market.matching.caps import LearnedCap
 from market.matching.track import Tally, Track
@@ -63,12 +63,12 @@ class Seller:
         return known
 
 
-class Sellers:
+class SellerTracker:
     """All known sellers; the least recently used are dropped first."""
 
     def __init__(
         self,
-        store: Store,
+        store: BuyingStore,
         *,
         clock_s: Callable[[], float] = time.time,
         monotonic_s: Callable[[], float] = time.monotonic,

@@ -13,32 +13,32 @@ from typing import Any
 
 import httpx
 
-from gateway.auditing.asking import BuyerAsking
-from gateway.auditing.shelf import Shelf
-from gateway.auditing.telling import Telling
+from gateway.auditing.audit_client import BuyerAuditClient
+from gateway.auditing.findings_publisher import FindingsPublisher
+from gateway.auditing.probe_store import ProbeStore
 from gateway.buying.app import BuyingApp
 from gateway.buying.audits import Audits
 from gateway.buying.buyer import Buyer
-from gateway.buying.credit import Credit
-from gateway.buying.disputing import EVERY_S as DISPUTES_EVERY_S
-from gateway.buying.disputing import Disputing
+from gateway.buying.credit import BuyerCredit
+from gateway.buying.dispute_responder import EVERY_S as DISPUTES_EVERY_S
+from gateway.buying.dispute_responder import DisputeResponder
 from gateway.buying.flow import GatewayProtocol
-from gateway.buying.house import House
+from gateway.buying.house import BuyerHouseClient
 from gateway.buying.lines import Lines
 from gateway.buying.orders import Orders
+from gateway.buying.periodic import again, meet
 from gateway.buying.purchase import Means
-from gateway.buying.sellers import Sellers
+from gateway.buying.receipt_submitter import EVERY_S as SUBMITTED_EVERY_S
+from gateway.buying.receipt_submitter import ReceiptSubmitter
+from gateway.buying.sellers import SellerTracker
 from gateway.buying.shop import Shop
-from gateway.buying.store import Store
-from gateway.buying.submitting import EVERY_S as SUBMITTED_EVERY_S
-from gateway.buying.submitting import Submitting
+from gateway.buying.store import BuyingStore
 from gateway.buying.tokenizers import Tokenizers
-from gateway.buying.upkeep import again, meet
 from gateway.cloud_worker.living import WorkerServer
 from gateway.cloud_worker.logbook import note
+from gateway.friends.balance import Balances
 from gateway.friends.friends import Friends
-from gateway.friends.hearing import hear_friends
-from gateway.friends.position import Positions
+from gateway.friends.listing_exchange import exchange_with_friends
 from gateway.market.bookkeeper import BookKeeper, Keeping
 from gateway.market.gossip import Gossip
 from gateway.market.identity import OwnIdentity
@@ -69,7 +69,7 @@ async def opened(orders: Orders) -> AsyncGenerator[BuyingApp]:
     async with AsyncExitStack() as stack:
         named = [url for url in (orders.house_url, *orders.peers) if url]
         outbound = await stack.enter_async_context(Outbound(orders.allows_loopback, named=named))
-        store = Store(folder / "buying.db")
+        store = BuyingStore(folder / "buying.db")
         stack.callback(store.close)
         trusted = (orders.house_url,) if orders.house_url else ()
         own = OwnIdentity.open(folder)
@@ -83,17 +83,17 @@ async def opened(orders: Orders) -> AsyncGenerator[BuyingApp]:
         stack.callback(keeper.close)
         house = None
         if orders.house_url:
-            house = House(orders.house_url, orders.house_key, orders.house_id, outbound, store, keeper)
+            house = BuyerHouseClient(orders.house_url, orders.house_key, orders.house_id, outbound, store, keeper)
         secret = _secret(folder / "buyer.secret")
-        lines = Lines(friends, Positions(folder), own, store, keeper)
+        lines = Lines(friends, Balances(folder), own, store, keeper)
         await lines.refresh()
-        credit = Credit(store, house, secret, keeper.standing, orders.allocation_nano, lines)
+        credit = BuyerCredit(store, house, secret, keeper.standing, orders.allocation_nano, lines)
         stack.push_async_callback(credit.stop)
-        sellers = Sellers(store)
+        sellers = SellerTracker(store)
         shop = Shop(keeper, orders, sellers, credit, own.id)
         means = Means(outbound, store, keeper.standing, orders.bounds)
         tokenizers = Tokenizers(folder / "tokenizers", outbound)
-        stack.callback(tokenizers.aside.close)
+        stack.callback(tokenizers.sandbox.close)
         buyer = Buyer(means, shop, sellers, credit, tokenizers)
         stack.push_async_callback(buyer.stop)
         app = BuyingApp(buyer, shop, orders.bounds)
@@ -102,7 +102,7 @@ async def opened(orders: Orders) -> AsyncGenerator[BuyingApp]:
         gossip = Gossip(keeper, outbound, named)
         work: dict[str, Coroutine[Any, Any, None]] = {
             "gossip": gossip.run(),
-            "friends": hear_friends(friends, gossip),
+            "friends": exchange_with_friends(friends, gossip),
             "lines": lines.run(),
             "audits": audits.run(),
             "tracks": again("tracks", _KEPT_EVERY_S, partial(asyncio.to_thread, sellers.keep)),
@@ -110,28 +110,28 @@ async def opened(orders: Orders) -> AsyncGenerator[BuyingApp]:
             "pruning": again("pruning", _PRUNED_EVERY_S, partial(_prune, store)),
         }
         if house is not None:
-            submitting = Submitting(house, store)
-            stack.push_async_callback(submitting.last_words)
+            submitting = ReceiptSubmitter(house, store)
+            stack.push_async_callback(submitting.flush_on_shutdown)
             work["house"] = meet(house, shop)
             work["submitting"] = again("submitting", SUBMITTED_EVERY_S, submitting.submit)
-            disputing = Disputing(house, store, _now_ms)
+            disputing = DisputeResponder(house, store, _now_ms)
             work["disputes"] = again("disputes", DISPUTES_EVERY_S, disputing.look)
         if orders.tells_findings:
-            work["findings"] = Telling(own, audits.shelf, gossip.publish, _now_ms).run()
+            work["findings"] = FindingsPublisher(own, audits.probe_store, gossip.publish, _now_ms).run()
         stack.callback(sellers.keep)
         stack.push_async_callback(_end, [_begun(name, each) for name, each in work.items()])
         yield app
 
 
 async def _auditing(
-    app: BuyingApp, store: Store, shop: Shop, sellers: Sellers, orders: Orders, stack: AsyncExitStack
+    app: BuyingApp, store: BuyingStore, shop: Shop, sellers: SellerTracker, orders: Orders, stack: AsyncExitStack
 ) -> Audits:
     """Set up audits. They go through the application like callers' requests, so sellers cannot tell them apart."""
-    shelf = Shelf(Path(orders.folder) / "audits.db")
-    stack.callback(shelf.close)
-    asking = BuyerAsking(httpx.ASGITransport(app))
+    probe_store = ProbeStore(Path(orders.folder) / "audits.db")
+    stack.callback(probe_store.close)
+    asking = BuyerAuditClient(httpx.ASGITransport(app))
     stack.push_async_callback(asking.close)
-    audits = Audits(shelf, store, shop, sellers, orders, asking)
+    audits = Audits(probe_store, store, shop, sellers, orders, asking)
     await audits.load()
     stack.push_async_callback(audits.stop)
     app.buyer.served = audits.served
@@ -156,7 +156,7 @@ def _made(path: str) -> Path:
     return folder
 
 
-async def _prune(store: Store) -> None:
+async def _prune(store: BuyingStore) -> None:
     await asyncio.to_thread(store.prune, _now_ms())
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Row, case, delete, func, insert, literal, or_, select, tuple_, update
 from sqlalchemy.dialects.sqlite import insert as upsert
 
-from gateway.auditing.wares import AUDIT_ID
+from gateway.auditing.audit_target import AUDIT_ID
 from gateway.buying.tables import (
     booked_table,
     channel_table,
@@ -25,7 +25,7 @@ from gateway.buying.tables import (
 from market.channels.terms import LANES_MAX
 
 KEPT_MS = 33 * 24 * 3_600_000
-"""How long signed records are kept after their channel has ended.
+"""Retention of signed records after their channel has ended.
 
 A house books on a channel for at most 31 days, and a dispute that is opened then takes one more.
 """
@@ -39,7 +39,7 @@ _DAY_MS = 24 * 3_600_000
 _OF_AUDIT = (job_table.c.request_id >= AUDIT_ID, job_table.c.request_id < AUDIT_ID[:-1] + ".")
 
 
-class Begun(NamedTuple):
+class BegunJob(NamedTuple):
     """A job whose voucher is about to be sent; its number is used up from now on."""
 
     channel: str
@@ -51,7 +51,7 @@ class Begun(NamedTuple):
     voucher: bytes
 
 
-class Ended(NamedTuple):
+class EndedJob(NamedTuple):
     """A job's result: our receipt, the seller's last one, and what this job alone costs in nano-USD."""
 
     receipt: bytes
@@ -60,7 +60,7 @@ class Ended(NamedTuple):
     flags: str
 
 
-class Store:
+class BuyingStore:
     """buying.db; may be called from any thread."""
 
     def __init__(self, path: Path) -> None:
@@ -97,7 +97,7 @@ class Store:
         last = tuple_(job_table.c.lane, job_table.c.seq).in_(of_lane.group_by(job_table.c.lane))
         return self._read(select(job_table).where(job_table.c.channel == channel, last))
 
-    def begin(self, begun: Begun) -> None:
+    def begin(self, begun: BegunJob) -> None:
         """Store a job; on disk when this returns. Raises IntegrityError if the number was used."""
         with self._engine.begin() as connection:
             connection.execute(insert(job_table).values(**begun._asdict(), began_ms=time.time_ns() // 10**6))
@@ -105,13 +105,13 @@ class Store:
                 unbooked = upsert(unbooked_table).values(request_id=begun.request_id)
                 connection.execute(unbooked.on_conflict_do_nothing())
 
-    def note_progress(self, begun: Begun, progress: bytes) -> None:
+    def note_progress(self, begun: BegunJob, progress: bytes) -> None:
         """Store what has come of a job so far, in case this process dies before its end."""
         with self._engine.begin() as connection:
             unsigned = job_table.c.receipt.is_(None)
             connection.execute(_job(begun).where(unsigned).values(progress=progress))
 
-    def end(self, begun: Any, ended: Ended) -> None:
+    def end(self, begun: Any, ended: EndedJob) -> None:
         """Store a job's result and receipt. `begun` has the job's channel, lane and number."""
         # Credit lines are not channels of the house and have no row.
         here = select(channel_table.c.id, literal(1)).where(channel_table.c.id == begun.channel)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from accounting.metering.tokenizers import Pinned
 from gateway.buying.errors import SellerFailed
-from gateway.counting.aside import Aside
+from gateway.counting.sandboxed_tokenizers import SandboxedTokenizers
 from gateway.market.outbound import Outbound, Unreachable
 from market.counting.counting import Counting
 from market.errors import CountingUnavailable, TokenizerRefused
@@ -25,7 +25,7 @@ class Tokenizers:
         folder.mkdir(mode=0o700, exist_ok=True)
         self._folder = folder
         self._outbound = outbound
-        self.aside = Aside()
+        self.sandbox = SandboxedTokenizers()
         """Counts in separate processes, never in this one."""
         self._locks: dict[str, asyncio.Lock] = {}
 
@@ -38,11 +38,11 @@ class Tokenizers:
         lock = self._locks.setdefault(sha256, asyncio.Lock())
         async with lock:
             try:
-                self.aside.check(sha256)
+                self.sandbox.check(sha256)
                 path = self._folder / f"{sha256}.json"
                 if not _is_there(path):
                     await self._fetch(sha256, base_url, path)
-                return Counting(self.aside.counter(Pinned(path, sha256)))
+                return Counting(self.sandbox.counter(Pinned(path, sha256)))
             except TokenizerRefused as error:
                 raise SellerFailed(f"its tokenizer was rejected: {error}", "no_tokenizer") from None
             except CountingUnavailable as error:
@@ -61,7 +61,7 @@ class Tokenizers:
         if reply.status != _OK or hashlib.sha256(reply.body).hexdigest() != sha256:
             raise SellerFailed("it does not have the tokenizer that it lists", "no_tokenizer")
         # Test before storing: files in the folder are used without another test.
-        await asyncio.to_thread(self.aside.try_out, sha256, reply.body)
+        await asyncio.to_thread(self.sandbox.try_out, sha256, reply.body)
         await asyncio.to_thread(self._keep, path, reply.body)
 
     def _keep(self, path: Path, content: bytes) -> None:

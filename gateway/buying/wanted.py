@@ -56,7 +56,7 @@ _UNSAID_TOKENS_MAX = 8
 
 
 @dataclass(frozen=True)
-class Asked:
+class MarketRequest:
     """A checked request of the gateway, reduced to what sellers may see. `model` is the caller's name for it."""
 
     kind: Kind
@@ -100,22 +100,24 @@ class Asked:
         is_whole_only = bool(self.told_tokens_max) or any(self.fields.get(name) for name in _WHOLE_ONLY)
         return has_one_text and self.choices == 1 and not is_whole_only
 
-    def after(self, text: str, tokens: int) -> "Asked":
+    def after(self, text: str, tokens: int) -> "MarketRequest":
         """Return the request for the part that follows `text`, which has `tokens` tokens."""
         fields = dict(self.fields)
         if self.kind == "chat":
             fields["messages"] = [*fields["messages"], {"role": "assistant", "content": text}]
         else:
             fields["prompt"] = fields["prompt"] + text
-        rest = Asked(self.kind, self.model, fields, self.is_stream, self.wants_usage)
+        rest = MarketRequest(self.kind, self.model, fields, self.is_stream, self.wants_usage)
         return rest.limited(max(1, self.tokens_max - tokens))
 
-    def limited(self, tokens: int) -> "Asked":
+    def limited(self, tokens: int) -> "MarketRequest":
         """Return the same request with at most `tokens` tokens."""
         limit = "max_completion_tokens" if self.fields.get("max_completion_tokens") else "max_tokens"
-        return Asked(self.kind, self.model, {**self.fields, limit: tokens}, self.is_stream, self.wants_usage)
+        return MarketRequest(
+            self.kind, self.model, {**self.fields, limit: tokens}, self.is_stream, self.wants_usage
+        )
 
-    def affordable(self, prices: Prices, prompt_tokens: int, left_nano: int) -> "Asked":
+    def affordable(self, prices: Prices, prompt_tokens: int, left_nano: int) -> "MarketRequest":
         """Return the same request, shortened to what `left_nano` pays for including the prompt; for one choice."""
         tokens = self.tokens_max
         if prices.completion:
@@ -131,7 +133,7 @@ class Asked:
         return pack_wanted(Wanted(self.kind, {"model": model, "stream": True, **self.fields}))
 
 
-def read_asked(body: bytes, kind: Kind) -> Asked:
+def read_asked(body: bytes, kind: Kind) -> MarketRequest:
     """Read a request of the gateway, which has already checked the types.
 
     Raises:
@@ -146,7 +148,9 @@ def read_asked(body: bytes, kind: Kind) -> Asked:
     if kind == "chat":
         fields["messages"] = [_message(message) for message in fields["messages"]]
     options = given.get("stream_options") or {}
-    return Asked(kind, given["model"], fields, bool(given.get("stream")), bool(options.get("include_usage")))
+    return MarketRequest(
+        kind, given["model"], fields, bool(given.get("stream")), bool(options.get("include_usage"))
+    )
 
 
 def _check(fields: Json, kind: Kind) -> None:

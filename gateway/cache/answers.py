@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
 from accounting.metering.delivered import Delivered
+from gateway.cache.coalesced_answer import CoalescedAnswer
 from gateway.cache.fingerprint import Fingerprint, fingerprint, is_deterministic
-from gateway.cache.flight import Flight
-from gateway.cache.keeping import KeptBody
-from gateway.cache.meaning import Meanings, Point
-from gateway.cache.stored import Shelf, StoredAnswer
+from gateway.cache.recording_body import RecordingBody
+from gateway.cache.semantic_index import Point, SemanticIndex
+from gateway.cache.stored import AnswerStore, StoredAnswer
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Answer, Call, Meter
 from gateway.lanes.body import BytesBody
@@ -28,7 +28,7 @@ _FLIGHTS_MAX = 10_000
 
 
 class Remote(Protocol):
-    """Where several gateways share answers. If it is unavailable, it finds and stores nothing."""
+    """The store of answers that several gateways share. If it is unavailable, it finds and stores nothing."""
 
     async def get(self, key: bytes) -> StoredAnswer | None: ...
 
@@ -37,13 +37,13 @@ class Remote(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An answer that costs nothing, and where it comes from."""
+    """An answer that costs nothing, and its source."""
 
     answer: Answer
     source: Source
 
 
-class Answers:
+class AnswerCache:
     """The cache that requests check before they go to a lane. One event loop owns it."""
 
     def __init__(
@@ -61,11 +61,11 @@ class Answers:
         self._keeps = settings.answers != "off"
         self._keeps_all = settings.answers == "all"
         self._shares = settings.coalesce
-        self._shelf = Shelf(settings.entries_max, settings.bytes_max, settings.lasts_s)
+        self._store = AnswerStore(settings.entries_max, settings.bytes_max, settings.lasts_s)
         self._remote = remote
         self._embed = embed if settings.semantic_model and self._keeps else None
-        self._meanings = Meanings(settings.similarity_min, settings.lasts_s)
-        self._flights: dict[bytes, Flight] = {}
+        self._meanings = SemanticIndex(settings.similarity_min, settings.lasts_s)
+        self._flights: dict[bytes, CoalescedAnswer] = {}
         self._is_off = not self._keeps and not self._shares
 
     def applies(self, call: Call) -> bool:
@@ -128,17 +128,17 @@ class Answers:
         return kept
 
     async def _kept(self, key: bytes, privacy: Privacy) -> StoredAnswer | None:
-        if kept := self._shelf.get(key):
+        if kept := self._store.get(key):
             return kept
         if self._remote is None or privacy == "private":
             return None
         if kept := await self._remote.get(key):
-            self._shelf.put(key, kept)
+            self._store.put(key, kept)
         return kept
 
     # Called by leads.
 
-    def begin(self, key: bytes, flight: Flight) -> bool:
+    def begin(self, key: bytes, flight: CoalescedAnswer) -> bool:
         """Let others find the flight; return False if another one leads already, or there are too many.
 
         A flight that cannot be joined any more is replaced.
@@ -149,7 +149,7 @@ class Answers:
         self._flights[key] = flight
         return True
 
-    def end(self, key: bytes, flight: Flight) -> None:
+    def end(self, key: bytes, flight: CoalescedAnswer) -> None:
         if self._flights.get(key) is flight:
             del self._flights[key]
 
@@ -163,7 +163,7 @@ class Answers:
             return None
         meter, mark = answer.meter, lead.mark
         kept = StoredAnswer(answer.content_type, body, meter.prompt_tokens, meter.completion_tokens)
-        self._shelf.put(mark.exact, kept)
+        self._store.put(mark.exact, kept)
         if lead.point and mark.context is not None:
             self._meanings.add(mark.context, lead.point, mark.exact)
         return kept
@@ -177,15 +177,15 @@ class Answers:
 class Lead:
     """The right and duty to get an answer for all callers that ask the same meanwhile. End it with `end`."""
 
-    def __init__(self, answers: Answers, mark: Fingerprint, privacy: Privacy, *, shares: bool) -> None:
+    def __init__(self, answers: AnswerCache, mark: Fingerprint, privacy: Privacy, *, shares: bool) -> None:
         self.mark = mark
         self.point: Point | None = None
         self._privacy = privacy
         self._answers = answers
         self._kept: StoredAnswer | None = None
-        self._flight: Flight | None = None
+        self._flight: CoalescedAnswer | None = None
         if shares:
-            flight = Flight(self._keep)
+            flight = CoalescedAnswer(self._keep)
             self._flight = flight if answers.begin(mark.exact, flight) else None
 
     def show(self, answer: Answer, *, is_paid: bool = False) -> Answer:
@@ -194,7 +194,7 @@ class Lead:
             return self._flight.lead(answer, is_paid=is_paid)
         if not self._answers.keeps:
             return answer
-        body = KeptBody(answer, self._keep)
+        body = RecordingBody(answer, self._keep)
         return Answer(answer.status, answer.content_type, body, answer.meter, answer.headers)
 
     def told(self) -> tuple[Delivered, ...]:

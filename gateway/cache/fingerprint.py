@@ -1,4 +1,4 @@
-"""Which requests are the same: a hash of everything that shapes an answer, and of whose it is."""
+"""The identity of a request: a hash of everything that shapes its answer, and of its owner."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

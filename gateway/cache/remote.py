@@ -23,7 +23,7 @@ _BYTES_MAX = 4 * 2**20
 _decoder = msgspec.msgpack.Decoder(StoredAnswer)
 
 
-class RemoteShelf:
+class RemoteAnswerStore:
     """The same answers under the same fingerprints as in the process, with the same lifetime."""
 
     def __init__(

@@ -16,7 +16,7 @@ class StoredAnswer(msgspec.Struct, frozen=True, array_like=True):
     completion_tokens: int
 
 
-class Shelf:
+class AnswerStore:
     """The most recently used answers. One event loop owns it."""
 
     def __init__(

@@ -12,7 +12,7 @@ BATCH_CHARS = 2**16
 BATCH_SEGMENTS = 2**12
 
 
-class Limits(msgspec.Struct, frozen=True):
+class CountingLimits(msgspec.Struct, frozen=True):
     """The first frame to the process. It ends if it exceeds these limits of CPU time or memory, or stays idle.
 
     The time for a count covers at most BATCH_CHARS characters; known models' tokenizers take 0.02 to 0.1 s.
@@ -24,24 +24,24 @@ class Limits(msgspec.Struct, frozen=True):
     idle_s: float = 60.0
 
 
-class Load(msgspec.Struct, frozen=True, tag=True):
+class LoadTokenizer(msgspec.Struct, frozen=True, tag=True):
     """Load a tokenizer; the reply has no counts."""
 
     sha256: str
     content: bytes
 
 
-class Count(msgspec.Struct, frozen=True, tag=True):
+class CountSegments(msgspec.Struct, frozen=True, tag=True):
     """Count segments; the reply has one count for each."""
 
     sha256: str
     segments: list[str]
 
 
-Question = Load | Count
+CountQuestion = LoadTokenizer | CountSegments
 
 
-class Reply(msgspec.Struct, frozen=True):
+class CountReply(msgspec.Struct, frozen=True):
     """`unknown`: the tokenizer is not loaded. `refused`: it is rejected. `failed`: it fails on this text."""
 
     counts: list[int] = []
@@ -50,7 +50,7 @@ class Reply(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
-def packed(said: Limits | Question | Reply) -> bytes:
+def packed(said: CountingLimits | CountQuestion | CountReply) -> bytes:
     """Return the message as a frame."""
     body = msgspec.msgpack.encode(said)
     return LENGTH.pack(len(body)) + body

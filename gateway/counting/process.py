@@ -11,7 +11,7 @@ from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
 import msgspec
 
 from cluster.nodes.interpreter import command_of, environment
-from gateway.counting.frames import LENGTH, Limits, Question, Reply, packed
+from gateway.counting.frames import LENGTH, CountingLimits, CountQuestion, CountReply, packed
 
 REPLY_BYTES_MAX = 2**18
 _MODULE = "gateway.counting"
@@ -31,7 +31,7 @@ class Stuck(Exception):
 class CountingProcess:
     """Blocking; one thread at a time may ask. The process ends with its parent, because it reads its pipe."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: CountingLimits) -> None:
         """Raises OSError if no process can be started."""
         self._process = Popen(  # its environment has nothing but where our code is
             command_of(_MODULE),
@@ -59,7 +59,7 @@ class CountingProcess:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def ask(self, question: Question, within_s: float) -> Reply:
+    def ask(self, question: CountQuestion, within_s: float) -> CountReply:
         """Raises Died, Stuck; the caller must then end the process."""
         until_s = time.monotonic() + within_s
         said, self._first = self._first + packed(question), b""
@@ -68,7 +68,7 @@ class CountingProcess:
             (length,) = LENGTH.unpack(self._hear(LENGTH.size, until_s))
             if length > REPLY_BYTES_MAX:
                 raise Died("its reply is too long")
-            return msgspec.msgpack.decode(self._hear(length, until_s), type=Reply)
+            return msgspec.msgpack.decode(self._hear(length, until_s), type=CountReply)
         except (BrokenPipeError, EOFError):
             raise self._why() from None
         except msgspec.MsgspecError:

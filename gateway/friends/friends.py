@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from gateway.friends.export import CreditLineExport
 from gateway.friends.friendship import Friendship, read_friendship
-from gateway.friends.telling import Telling
 from gateway.market.identity import OwnIdentity
 from market.errors import MarketError, StatementInvalid
 from market.records.envelope import Record
@@ -22,8 +22,8 @@ _SUFFIX = ".line"
 _SEEN_S = 1.0
 
 
-class _Kept(Struct, frozen=True):
-    telling: Telling
+class _StoredLine(Struct, frozen=True):
+    telling: CreditLineExport
     is_ended: bool
 
 
@@ -95,7 +95,7 @@ class Friends:
             raise StatementInvalid(f"{found} with {name[:64]}")
         return fitting[-1]
 
-    def heard(self, telling: Telling) -> Friendship:
+    def heard(self, telling: CreditLineExport) -> Friendship:
         """Return what a friend sent, checked. Nothing is stored.
 
         Raises:
@@ -105,10 +105,10 @@ class Friends:
         told = read_friendship(self.own_id, telling.records, telling.statements, lambda _, key: standing(key))
         return replace(told, url=telling.url)
 
-    def told(self, friendship: Friendship, url: str = "") -> Telling:
+    def told(self, friendship: Friendship, url: str = "") -> CreditLineExport:
         """Return everything that the friend should know; `url` is where we sell."""
         records = (*friendship.records, *friendship.payments)
-        return Telling(_raw(records), _raw(self._own.statements), url)
+        return CreditLineExport(_raw(records), _raw(self._own.statements), url)
 
     def keep(self, friendship: Friendship) -> Friendship:
         """Merge into what is known of this line; on disk when this returns."""
@@ -130,7 +130,7 @@ class Friends:
         with path.open("rb") as file:
             content = file.read(_FILE_BYTES_MAX)
         try:
-            kept = msgspec.json.decode(content, type=_Kept)
+            kept = msgspec.json.decode(content, type=_StoredLine)
             said = kept.telling
             told = read_friendship(self.own_id, said.records, said.statements, None)
         except (msgspec.MsgspecError, MarketError) as error:
@@ -140,7 +140,9 @@ class Friends:
     def _write(self, friendship: Friendship) -> None:
         path = self._folder / f"{friendship.line.id}{_SUFFIX}"
         records = (*friendship.records, *friendship.payments)
-        kept = _Kept(Telling(_raw(records), _raw(friendship.statements), friendship.url), friendship.is_ended)
+        kept = _StoredLine(
+            CreditLineExport(_raw(records), _raw(friendship.statements), friendship.url), friendship.is_ended
+        )
         content = _packed(kept)
         fresh = path.with_suffix(".new")
         with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
@@ -155,11 +157,11 @@ class Friends:
             os.close(folder)
 
 
-def _packed(kept: _Kept) -> bytes:
+def _packed(kept: _StoredLine) -> bytes:
     """Pack a line. Raises StatementInvalid if it could not be read again, as a friend may send any amount."""
     content = msgspec.json.encode(kept)
     try:
-        msgspec.json.decode(content, type=_Kept)
+        msgspec.json.decode(content, type=_StoredLine)
     except msgspec.ValidationError as error:
         raise StatementInvalid(f"the line has more data than can be stored: {error}") from None
     return content

@@ -1,4 +1,4 @@
-"""Whether a guest is admitted, and where: only to what the owner leaves idle. Pure functions."""
+"""Admission of guests: only to what the owner leaves idle. Pure functions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -28,7 +28,7 @@ class Stay:
     label: str
     places: int
     is_over: bool = False
-    """Whether it was preempted by the owner's work."""
+    """True if it was preempted by the owner's work."""
 
     def end(self) -> None:
         """Cancel the guest's task, once."""
@@ -52,7 +52,7 @@ class Guests:
     agent: AgentWord | None = None
     """None if the agent has not asked since the start."""
     is_paused: bool = False
-    """Whether an admin has paused selling; running guests may finish."""
+    """True if an admin has paused selling; running guests may finish."""
     left_s: float = -math.inf
     """When the last guest left, on the monotonic clock."""
     key_lock: threading.Lock = field(default_factory=threading.Lock)

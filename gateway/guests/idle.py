@@ -1,4 +1,4 @@
-"""How idle this gateway is, for the selling agent: a state, and waiting until it changes.
+"""This gateway's idle state, for the selling agent: the state itself, and waiting until it changes.
 
 Own requests do not report their start and end. Waiters poll a few times a second instead, which keeps the hot path
 free of this.
@@ -42,7 +42,7 @@ class Idle:
 
 @dataclass(slots=True)
 class IdleWatch:
-    """One event loop owns it."""
+    """The idle state over time. One event loop owns it."""
 
     services: Services
     # Versions of an earlier start must not repeat.

@@ -1,4 +1,4 @@
-"""Whether this machine is busy or short of power, as its NVIDIA cards and batteries report."""
+"""The machine's load and power, as its NVIDIA cards and batteries report them."""
 
 import shutil
 import subprocess

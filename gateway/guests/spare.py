@@ -1,4 +1,4 @@
-"""What this gateway could offer guests: its models, with the facts that a listing needs. Pure functions."""
+"""The spare models of this gateway for guests, with the facts that a listing needs. Pure functions."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

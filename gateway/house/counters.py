@@ -48,8 +48,8 @@ class Counters:
     def find(self, sha256: str) -> TokenCounter | None:
         """Return the tokenizer with this hash, None if it is not here. It may also raise CountingUnavailable."""
         pinned = Pinned(self.folder / f"{sha256}.json", sha256)
-        return self.tokenizers.aside.counter(pinned) if pinned.path.exists() else None
+        return self.tokenizers.sandbox.counter(pinned) if pinned.path.exists() else None
 
     def close(self) -> None:
         """Stop counting."""
-        self.tokenizers.aside.close()
+        self.tokenizers.sandbox.close()

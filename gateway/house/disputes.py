@@ -7,7 +7,7 @@ from fastapi import APIRouter
 from accounting.money import format_usd
 from gateway.api.accounting.asking import Person
 from gateway.errors import RequestInvalid
-from gateway.house.asking import Facts, Open, read_record
+from gateway.house.dependencies import Facts, Open, read_record
 from gateway.house.forms import Id, NewDispute, ShownPrompt
 from gateway.times import at
 from market.auditing.prompts import Shown

@@ -67,10 +67,10 @@ class House:
     @classmethod
     def of(cls, office: Office, is_disputed: Callable[[str], bool], links: Links) -> "House":
         """Return the house; `is_disputed` tells whether a user's payments may be charged back."""
-        desks = Sellers(office), Allocations(office), Settlements(office)
+        services = Sellers(office), Allocations(office), Settlements(office)
         earnings, forfeiture = Earnings(office, is_disputed), Forfeiture(office)
         disputes = Disputes(office, links.counters.find)
-        return cls(office, *desks, earnings, forfeiture, disputes, links.keeper, links.outbound, links.counters)
+        return cls(office, *services, earnings, forfeiture, disputes, links.keeper, links.outbound, links.counters)
 
     async def ask(self, question: Callable[..., T], *arguments: Any) -> T:
         """Run `question` in a thread and return its result. Raises errors of this API."""

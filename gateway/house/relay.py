@@ -17,10 +17,10 @@ from starlette.types import Message, Receive, Scope, Send
 from gateway.api.edge import read_body
 from gateway.api.fields import Body
 from gateway.errors import KeyInvalid, NotFound, RateLimited, RequestInvalid
-from gateway.house.relay_backing import backing_of
-from gateway.house.relay_desk import Bounds, Carried, Desk
+from gateway.house.relay_credit import backing_of
+from gateway.house.relay_queue import Carried, RelayBounds, RelayQueue
 from gateway.house.relay_sessions import SESSION_S, Sessions
-from gateway.market.errand import PART_PACKED_BYTES_MAX, Method, Part, body_bytes_max, read_part
+from gateway.market.relayed_request import PART_PACKED_BYTES_MAX, AnswerPart, Method, body_bytes_max, read_part
 from gateway.market.throttle import Throttle, network_of
 from market.errors import JobInvalid
 from market.records.standing import StandingOf
@@ -57,7 +57,7 @@ class Relay:
         standing: StandingOf,
         is_seller: Callable[[str], bool],
         accounts_of: Callable[[str], tuple[str, ...]],
-        bounds: Bounds | None = None,
+        bounds: RelayBounds | None = None,
         is_ending: Callable[[], bool] = lambda: False,
     ) -> None:
         """Create the relay. `standing`, `is_seller` and `accounts_of` read the database, so they run in threads.
@@ -68,7 +68,7 @@ class Relay:
         self.standing = standing
         self.accounts_of = accounts_of
         self.sessions = Sessions(house)
-        self.desk = Desk(bounds, is_ending)
+        self.queue = RelayQueue(bounds, is_ending)
         self._knocks = Throttle(KNOCKS_PER_MINUTE, time.monotonic)
         self._jobs = Throttle(JOBS_PER_MINUTE, time.monotonic)
         self._is_seller = is_seller
@@ -94,10 +94,10 @@ class Relay:
 class _Answer(Response):
     """Stream what the seller sends until the buyer hangs up; the seller learns that with its next part."""
 
-    def __init__(self, desk: Desk, carried: Carried, first: Part) -> None:
+    def __init__(self, queue: RelayQueue, carried: Carried, first: AnswerPart) -> None:
         # Do not call the parent's constructor: there is no body whose length it could set.
         self.background = None
-        self._desk = desk
+        self._queue = queue
         self._carried = carried
         self._first = first
 
@@ -108,7 +108,7 @@ class _Answer(Response):
             lasts_s = self._carried.lasts_s
             await asyncio.wait({passing, hung_up}, timeout=lasts_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._desk.drop(self._carried)
+            self._queue.drop(self._carried)
             passing.cancel()
             hung_up.cancel()
             await asyncio.gather(passing, hung_up, return_exceptions=True)
@@ -152,25 +152,25 @@ def _add_sellers_routes(router: APIRouter, relay: Relay) -> None:
         relay.check_network(request)
         await relay.check_key(proven.identity, proven.key)
         token = relay.sessions.open(proven.identity, proven.key, proven.nonce, proven.signature)
-        relay.desk.greet(proven.identity)
+        relay.queue.greet(proven.identity)
         return {"session": token, "session_s": SESSION_S}
 
     @router.post("/market/v1/jobs/poll")
     async def poll(request: Request, authorization: Bearer = "") -> Response:
         """Return the next request, or 204 if none comes for a while."""
         seller = _seller(relay, authorization)
-        polling = asyncio.create_task(relay.desk.poll(seller))
+        polling = asyncio.create_task(relay.queue.poll(seller))
         hung_up = asyncio.create_task(_hung_up(request.receive))
         try:
             # Do not give a request to a seller that has hung up: another of its sessions may wait for it.
             await asyncio.wait({polling, hung_up}, return_when=asyncio.FIRST_COMPLETED)
-            errand = await polling if polling.done() else None
+            relayed = await polling if polling.done() else None
         finally:
             polling.cancel()
             hung_up.cancel()
-        if errand is None:
+        if relayed is None:
             return Response(status_code=204)
-        return Response(msgspec.msgpack.encode(errand), media_type=PACKED)
+        return Response(msgspec.msgpack.encode(relayed), media_type=PACKED)
 
     @router.post("/market/v1/jobs/{errand_id}/answer")
     async def answer(errand_id: ErrandId, request: Request, authorization: Bearer = "") -> dict[str, bool]:
@@ -181,7 +181,7 @@ def _add_sellers_routes(router: APIRouter, relay: Relay) -> None:
             part = read_part(packed)
         except JobInvalid as error:
             raise RequestInvalid(str(error), code="malformed") from None
-        await relay.desk.answer(seller, errand_id, part)
+        await relay.queue.answer(seller, errand_id, part)
         return {"taken": True}
 
 
@@ -204,21 +204,21 @@ async def _carry(relay: Relay, seller: str, method: Method, path: str, request: 
     relay.check_network(request, is_job=True)
     network = network_of(request.client.host if request.client else "")
     is_backed = path == "/market/v1/jobs"
-    relay.desk.check_room(seller, "" if is_backed else network, is_backed=is_backed)
-    with relay.desk.reading(network) as came:
+    relay.queue.check_room(seller, "" if is_backed else network, is_backed=is_backed)
+    with relay.queue.reading(network) as came:
         body = await read_body(request.scope, _counted(request.receive, came), longest_bytes)
         payer, accounts = network, tuple[str, ...]()
         if is_backed:
             backing = await asyncio.to_thread(backing_of, body, seller, relay.house, relay.standing)
             payer, accounts = backing.channel, await asyncio.to_thread(relay.accounts_of, backing.allocation)
-    carried = relay.desk.put(seller, payer, method, path, body, is_backed=is_backed, accounts=accounts)
-    del body  # the errand now owns the body
+    carried = relay.queue.put(seller, payer, method, path, body, is_backed=is_backed, accounts=accounts)
+    del body  # the queue now owns the body
     try:
         first = await carried.first()
     except BaseException:
-        relay.desk.drop(carried)
+        relay.queue.drop(carried)
         raise
-    return _Answer(relay.desk, carried, first)
+    return _Answer(relay.queue, carried, first)
 
 
 def _counted(receive: Receive, came: Callable[[int], None]) -> Receive:

@@ -7,7 +7,7 @@ import time
 
 from accounting.proofs.signing import is_signed
 from gateway.errors import KeyInvalid, QueueFull
-from gateway.market.errand import DOMAIN
+from gateway.market.relayed_request import DOMAIN
 
 NONCE_S = 60
 SESSION_S = 3600

@@ -8,7 +8,7 @@ from gateway.api.accounting.asking import Key, Person
 from gateway.api.accounting.keyed import KeyedRoute, id_of
 from gateway.errors import PolicyForbids, RateLimited, RequestInvalid
 from gateway.house import disputes, sellers
-from gateway.house.asking import Facts, Open, Shared, read_record
+from gateway.house.dependencies import Facts, Open, Shared, read_record
 from gateway.house.forms import NewAllocation, NewSettlement
 from gateway.house.house import SETTLEMENT_RECORDS, House
 from gateway.identity.caller import Caller

@@ -12,7 +12,7 @@ from gateway.api.accounting.asking import Key, Person
 from gateway.api.accounting.keyed import KeyedRoute
 from gateway.api.authority import Authority, Operator
 from gateway.api.fields import Named
-from gateway.house.asking import Facts, Open
+from gateway.house.dependencies import Facts, Open
 from gateway.house.forms import Barred, Forfeited, NewSeller
 from gateway.house.house import House
 

@@ -1,1 +1,1 @@
-"""What buyers, sellers and houses share: identity, outbound HTTP, and the exchange of signed records."""
+"""Code shared by buyers, sellers and houses: identity, outbound HTTP, and the exchange of signed records."""

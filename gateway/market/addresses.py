@@ -1,4 +1,4 @@
-"""Which IP addresses an untrusted name may resolve to: only those of the public internet, in any notation.
+"""The check that an untrusted name resolves only to addresses of the public internet, in any notation.
 
 IPv6 has many ways to write an IPv4 address; each is unwrapped or refused. Cloud providers serve metadata,
 passwords included, at link-local and private addresses, and in one case at a public one.

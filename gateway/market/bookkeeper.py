@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 
 from gateway.database import DatabaseNewer, open_engine, read_sessions, write_sessions
 from gateway.market.known import STATEMENTS, KnownRecords, check_told
-from gateway.market.room import Bounds, Sources
+from gateway.market.room import RecordBounds, Sources
 from gateway.market.tables import record_table
 from market.auditing.findings import Findings, read_findings
 from market.errors import MarketError
@@ -33,10 +33,10 @@ Watcher = Callable[[Sequence[Record], str], None]
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """How far a keeper trusts each source. `always` are identities whose records always have room."""
+    """A keeper's trust in each source. `always` are identities whose records always have room."""
 
     sources: Sources = field(default_factory=Sources)
-    bounds: Bounds = field(default_factory=Bounds)
+    bounds: RecordBounds = field(default_factory=RecordBounds)
     always: Container[str] = ()
     allows_loopback: bool = False
 

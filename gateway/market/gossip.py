@@ -18,10 +18,10 @@ from gateway.market.bookkeeper import BookKeeper
 from gateway.market.errors import Unreachable
 from gateway.market.gossip_wire import (
     BODY_BYTES_MAX,
-    Digest,
-    DigestAnswer,
-    Telling,
-    TellingAnswer,
+    GossipDigest,
+    GossipDigestAnswer,
+    GossipRecords,
+    GossipRecordsAnswer,
     raw_of,
     read,
     written,
@@ -112,7 +112,7 @@ class Gossip:
 
     async def _compare(self, url: str) -> tuple[int, int]:
         mine = await asyncio.to_thread(self._keeper.summary)
-        answer = await self._ask(url, "digest", Digest(mine), DigestAnswer)
+        answer = await self._ask(url, "digest", GossipDigest(mine), GossipDigestAnswer)
         heard = raw_of(answer.records)
         taken = await asyncio.to_thread(self._keeper.add, heard, url)
         lacking = await asyncio.to_thread(self._keeper.differing, answer.summary)
@@ -123,7 +123,7 @@ class Gossip:
     async def _tell(self, url: str, telling: tuple[str, ...]) -> int:
         if not telling:
             return 0
-        return (await self._ask(url, "records", Telling(telling), TellingAnswer)).taken
+        return (await self._ask(url, "records", GossipRecords(telling), GossipRecordsAnswer)).taken
 
     async def _ask(self, url: str, what: str, body: msgspec.Struct, shape: type[A]) -> A:
         reply = await self._outbound.ask(

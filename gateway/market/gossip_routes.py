@@ -17,10 +17,10 @@ from starlette.requests import ClientDisconnect
 from gateway.market.bookkeeper import BookKeeper
 from gateway.market.gossip_wire import (
     BODY_BYTES_MAX,
-    Digest,
-    DigestAnswer,
-    Telling,
-    TellingAnswer,
+    GossipDigest,
+    GossipDigestAnswer,
+    GossipRecords,
+    GossipRecordsAnswer,
     raw_of,
     read,
     written,
@@ -43,21 +43,21 @@ def peer_of(request: Request) -> str:
 
 def router(keeper: BookKeeper, address_of: Callable[[Request], str] = peer_of) -> APIRouter:
     """Return the two routes. `address_of` returns the client's address if a proxy or tunnel is in front."""
-    desk = _Desk(keeper)
+    handler = _GossipHandler(keeper)
     routes = APIRouter(prefix="/market/v1/gossip")
 
     async def digest(request: Request) -> Response:
-        return await desk.answer(request, address_of(request), desk.digest)
+        return await handler.answer(request, address_of(request), handler.digest)
 
     async def records(request: Request) -> Response:
-        return await desk.answer(request, address_of(request), desk.records)
+        return await handler.answer(request, address_of(request), handler.records)
 
     routes.add_api_route("/digest", digest, methods=["POST"], include_in_schema=False)
     routes.add_api_route("/records", records, methods=["POST"], include_in_schema=False)
     return routes
 
 
-class _Desk:
+class _GossipHandler:
     def __init__(self, keeper: BookKeeper) -> None:
         self._keeper = keeper
         self._questions = Throttle(QUESTIONS_PER_MINUTE, time.monotonic)
@@ -88,18 +88,18 @@ class _Desk:
         finally:
             self._reading -= 1
 
-    async def digest(self, body: bytes, _network: str) -> DigestAnswer:
-        asked = read(body, Digest)
+    async def digest(self, body: bytes, _network: str) -> GossipDigestAnswer:
+        asked = read(body, GossipDigest)
         lacking = await asyncio.to_thread(self._keeper.differing, asked.summary)
         mine = await asyncio.to_thread(self._keeper.summary)
-        return DigestAnswer(mine, written(each.raw for each in lacking))
+        return GossipDigestAnswer(mine, written(each.raw for each in lacking))
 
-    async def records(self, body: bytes, network: str) -> TellingAnswer:
-        told = read(body, Telling)
+    async def records(self, body: bytes, network: str) -> GossipRecordsAnswer:
+        told = read(body, GossipRecords)
         if not self._records.takes(network, len(told.records)):
             raise _TooMany
         taken = await asyncio.to_thread(self._keeper.add, raw_of(told.records), f"from {network}")
-        return TellingAnswer(taken)
+        return GossipRecordsAnswer(taken)
 
 
 class _TooMany(Exception):

@@ -18,24 +18,24 @@ Raw = Annotated[str, Meta(max_length=RECORD_BYTES_MAX)]
 Records = Annotated[tuple[Raw, ...], Meta(max_length=RECORDS_MAX)]
 
 
-class Digest(Struct, frozen=True):
+class GossipDigest(Struct, frozen=True):
     """The request of `/market/v1/gossip/digest`."""
 
     summary: Summary
 
 
-class DigestAnswer(Struct, frozen=True):
+class GossipDigestAnswer(Struct, frozen=True):
     summary: Summary
     records: Records = ()
 
 
-class Telling(Struct, frozen=True):
+class GossipRecords(Struct, frozen=True):
     """The request of `/market/v1/gossip/records`."""
 
     records: Records
 
 
-class TellingAnswer(Struct, frozen=True):
+class GossipRecordsAnswer(Struct, frozen=True):
     taken: int
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
-from gateway.market.room import OWN, Bounds, Held, Sources, fits, room_for
+from gateway.market.room import OWN, HeldRecords, RecordBounds, Sources, fits, room_for
 from market.auditing.findings import read_findings
 from market.errors import MarketError
 from market.identity.connected import connected
@@ -21,14 +21,14 @@ from market.records.envelope import Kind, Record
 from market.records.standing import Standing
 
 STATEMENTS: tuple[Kind, ...] = ("revocation", "founding", "rotation")
-"""In the order in which they are sent."""
+"""The kinds of statements, in the order in which they are sent."""
 _SPOKEN: tuple[Kind, ...] = ("listing", "findings")
 """Kinds that count only while the key that signed them is current."""
 _TOLD: tuple[Kind, ...] = (*STATEMENTS, *_SPOKEN)
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RecordChange:
     """Records that were added and removed."""
 
     taken: tuple[Record, ...] = ()
@@ -59,12 +59,12 @@ class KnownRecords:
         always: identities that always have room: our own, trusted ones and a house's sellers. May change.
     """
 
-    def __init__(self, sources: Sources, bounds: Bounds, always: Container[str] = ()) -> None:
+    def __init__(self, sources: Sources, bounds: RecordBounds, always: Container[str] = ()) -> None:
         self._sources = sources
         self._bounds = bounds
         self._always = always
         self._books: dict[str, Book] = {}
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, HeldRecords] = {}
         self._identities: dict[str, Identities] = {}
         self._raws: set[bytes] = set()
         # Records of each source's bounded share, and each issuer's source and number of them.
@@ -91,7 +91,7 @@ class KnownRecords:
         """Return who sent an identity's records first, or a more trusted later source."""
         return self._held[issuer].source
 
-    def take(self, records: Iterable[Record], source: str, now_ms: int) -> Change:
+    def take(self, records: Iterable[Record], source: str, now_ms: int) -> RecordChange:
         """Add those records from `source` that have room; the records must have passed `check_told`."""
         by_issuer: dict[str, list[Record]] = {}
         for record in records:
@@ -102,17 +102,17 @@ class KnownRecords:
             change = self._take_one(issuer, said, source, now_ms)
             taken += change.taken
             dropped += change.dropped
-        return Change(tuple(taken), tuple(dropped))
+        return RecordChange(tuple(taken), tuple(dropped))
 
-    def sweep(self, now_ms: int) -> Change:
+    def sweep(self, now_ms: int) -> RecordChange:
         """Forget records that expired long ago."""
         dropped: list[Record] = []
         for issuer in list(self._books):
             swept = self._replace(issuer, forget(self._books[issuer], now_ms), self._held[issuer].source)
             dropped += swept.dropped
-        return Change((), tuple(dropped))
+        return RecordChange((), tuple(dropped))
 
-    def _take_one(self, issuer: str, said: list[Record], source: str, now_ms: int) -> Change:
+    def _take_one(self, issuer: str, said: list[Record], source: str, now_ms: int) -> RecordChange:
         before = list(self._books.get(issuer, Book()).slots.values())
         wanted = self._fitting(issuer, [*before, *said], now_ms)
         place = self._place(issuer, source, wanted)
@@ -122,11 +122,11 @@ class KnownRecords:
             wanted = self._fitting(issuer, [*before, *revoking], now_ms)
             place = self._held[issuer].source, []
         if place is None:
-            return Change()
+            return RecordChange()
         believed, leaving = place
         gone = [record for each in leaving for record in self._replace(each, Book(), "").dropped]
         change = self._replace(issuer, wanted, believed)
-        return Change(change.taken, (*change.dropped, *gone))
+        return RecordChange(change.taken, (*change.dropped, *gone))
 
     def _place(self, issuer: str, source: str, book: Book) -> tuple[str, list[str]] | None:
         """Return whose share an issuer's book uses, and which issuers must leave for it; None if there is
@@ -159,7 +159,7 @@ class KnownRecords:
         slots = [slot for kind in _SPOKEN for slot in sorted(s for s in dated if s.kind == kind)[: most[kind]]]
         return book_of([*statements, *(dated[slot] for slot in slots)])
 
-    def _replace(self, issuer: str, book: Book, source: str) -> Change:
+    def _replace(self, issuer: str, book: Book, source: str) -> RecordChange:
         before = self._books.get(issuer, Book())
         old = {each.digest: each for each in before.slots.values()}
         new = {each.digest: each for each in book.slots.values()}
@@ -174,7 +174,7 @@ class KnownRecords:
         self._raws -= {each.raw for each in old.values()}
         self._raws |= {each.raw for each in new.values()}
         came, went = new.keys() - old.keys(), old.keys() - new.keys()
-        return Change(tuple(new[each] for each in came), tuple(old[each] for each in went))
+        return RecordChange(tuple(new[each] for each in came), tuple(old[each] for each in went))
 
     def _count(self, issuer: str, source: str, records: int) -> None:
         before, had = self._counted.pop(issuer, ("", 0))
@@ -186,9 +186,9 @@ class KnownRecords:
             self._shares[source] += records
 
 
-def _held(book: Book, source: str) -> Held:
+def _held(book: Book, source: str) -> HeldRecords:
     kinds = {slot.kind for slot in book.slots}
-    return Held(source, len(book.slots), "listing" in kinds, "revocation" in kinds)
+    return HeldRecords(source, len(book.slots), "listing" in kinds, "revocation" in kinds)
 
 
 _NOTHING_SAID = Identities()

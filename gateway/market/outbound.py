@@ -14,18 +14,18 @@ from typing import NamedTuple, cast
 
 import httpcore
 
-from gateway.market.dialing import CheckedDialer, Resolve, SystemResolver
+from gateway.market.dialer import CheckedDialer, Resolve, SystemResolver
 from gateway.market.errors import Unreachable
 from market.errors import ListingInvalid
 from market.listings.endpoint import check_endpoint
 
-__all__ = ["Outbound", "Reply", "Streamed", "Unreachable"]
+__all__ = ["Outbound", "OutboundReply", "Streamed", "Unreachable"]
 
 CONNECTIONS_MAX = 128
 _IDLE_MAX = 32
 _IDLE_S = 30.0
 _RETRY_S_MAX = 3600
-# Without user names, fragments, backslashes and spaces, on which URL parsers disagree.
+# URLs without user names, fragments, backslashes and spaces, on which URL parsers disagree.
 _URL = re.compile(
     r"(https?)://([a-z0-9.-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::([0-9]{1,5}))?(?:/[!\"$-\[\]-~]{0,4000})?"
 )
@@ -33,7 +33,7 @@ _PORTS = {"https": 443, "http": 80}
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class OutboundReply:
     """A complete answer. `retry_after_s` is what the server asks for, at most an hour."""
 
     status: int
@@ -102,7 +102,7 @@ class Outbound:
         headers: Mapping[str, str] | None = None,
         timeout_s: float = 30.0,
         bytes_max: int = 2**20,
-    ) -> Reply:
+    ) -> OutboundReply:
         """POST the body, or GET if it is None, and read the whole answer. Redirects are not followed.
 
         Raises:
@@ -119,7 +119,7 @@ class Outbound:
                     whole += piece
                     if len(whole) > bytes_max:
                         raise Unreachable(f"{url} answered with more than {bytes_max} bytes")
-        return Reply(response.status, bytes(whole), _retry_after_s(response))
+        return OutboundReply(response.status, bytes(whole), _retry_after_s(response))
 
     @asynccontextmanager
     async def stream(

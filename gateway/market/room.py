@@ -1,4 +1,4 @@
-"""How many records of others are kept, and which go first: no source can displace another's.
+"""Limits on others' records, and the order in which they go: no source can displace another's.
 
 An issuer's records count for the source that sent it first. Our own records and those of trusted identities always
 have room. Unknown sources share one part evenly, so that many of them gain no more than one would.
@@ -13,7 +13,7 @@ OWN = "own"
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class RecordBounds:
     """Numbers of records, at about 4 KB of memory each. Revocations of issuers known here come on top."""
 
     trusted: int = 16_384
@@ -41,7 +41,7 @@ class Sources:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldRecords:
     """An issuer's source, its number of records, and whether some of them are of these kinds."""
 
     source: str
@@ -50,7 +50,7 @@ class Held:
     has_revocations: bool
 
 
-def fits(wanted: Held, shares: Mapping[str, int], sources: Sources, bounds: Bounds) -> bool:
+def fits(wanted: HeldRecords, shares: Mapping[str, int], sources: Sources, bounds: RecordBounds) -> bool:
     """Return whether there is room without dropping an issuer; `shares` are the others' records by source."""
     rank = sources.rank(wanted.source)
     if rank == sources.rank(OWN):
@@ -62,7 +62,9 @@ def fits(wanted: Held, shares: Mapping[str, int], sources: Sources, bounds: Boun
     return share <= bounds.stranger and together <= bounds.strangers
 
 
-def room_for(wanted: Held, held: dict[str, Held], sources: Sources, bounds: Bounds) -> list[str] | None:
+def room_for(
+    wanted: HeldRecords, held: dict[str, HeldRecords], sources: Sources, bounds: RecordBounds
+) -> list[str] | None:
     """Return which issuers to drop so that `wanted` has room; None if it has none.
 
     `held` are the other issuers in order of arrival, without those that always have room. The latest go first; an
@@ -83,11 +85,11 @@ def room_for(wanted: Held, held: dict[str, Held], sources: Sources, bounds: Boun
     return leaving if over <= 0 else _from_largest(wanted, over, strangers, leaving)
 
 
-def _count(held: Iterable[Held]) -> int:
+def _count(held: Iterable[HeldRecords]) -> int:
     return sum(each.records for each in held)
 
 
-def _without_offers(own: dict[str, Held], over: int, wanted: Held) -> list[str] | None:
+def _without_offers(own: dict[str, HeldRecords], over: int, wanted: HeldRecords) -> list[str] | None:
     """Let only issuers with offers displace those without.
 
     Otherwise new issuers could displace others endlessly.
@@ -100,7 +102,9 @@ def _without_offers(own: dict[str, Held], over: int, wanted: Held) -> list[str] 
     return leaving if over <= 0 else None
 
 
-def _from_largest(wanted: Held, over: int, strangers: dict[str, Held], leaving: list[str]) -> list[str] | None:
+def _from_largest(
+    wanted: HeldRecords, over: int, strangers: dict[str, HeldRecords], leaving: list[str]
+) -> list[str] | None:
     """Take room from the largest unknown source, down to what the new issuer's source will have, and no
     further.
     """

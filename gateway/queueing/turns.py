@@ -13,7 +13,7 @@ from gateway.queueing.order import FairOrder
 WAITING_MAX = 1000
 WAITING_OF_KEY_MAX = 200
 CONNECTIONS_MAX = 4096
-# How often a waiting request checks whether another choice has become better.
+# Interval at which a waiting request checks whether another choice has become better.
 LOOK_EVERY_S = 1.0
 _BACKENDS_MAX = 4096
 

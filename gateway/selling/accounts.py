@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
 from gateway.selling.credit import Credited
-from gateway.selling.store import Backing, LaneRecords, Sale, SellingStore
+from gateway.selling.store import Backing, LaneRecords, RecordedSale, SellingStore
 from market.channels.admission import Refusal
 from market.channels.channel import Channel, Lane, delivered, merge, promised, settle
 from market.channels.evidence import evidence, read_evidence
@@ -25,13 +25,13 @@ Other channels are read again when they are used.
 """
 MISSES_MAX = 16
 PAUSE_S_MAX = 60.0
-"""After this many requests in a row opened in vain, a channel is paused for a second, then twice as long, up to
-this.
+"""After this many requests in a row were opened and then refused, a channel is paused for a second, then twice as
+long, up to this.
 """
 
 
 @dataclass(eq=False)
-class Account:
+class ChannelAccount:
     """One channel, all that is known of it, and the ceilings of what is being served on it."""
 
     credited: Credited
@@ -43,7 +43,9 @@ class Account:
     """Requests in a row that were opened and then refused: unpaid work."""
     _resting_until_s: float = 0.0
     _short_nano: dict[int, int] = field(default_factory=dict)
-    """How far the vouchers being checked are behind, in nano-USD; forgiven once their answers begin."""
+    """The amount by which the vouchers being checked are behind, in nano-USD; forgiven once their answers
+    begin.
+    """
 
     def check_paid(self, promise: Promise) -> Refusal | None:
         """Check that a voucher admits nearly all that was delivered. Return a refusal otherwise.
@@ -68,7 +70,7 @@ class Account:
         return time.monotonic() < self._resting_until_s
 
     def missed(self) -> None:
-        """Count a request that was opened in vain."""
+        """Count a request that was opened and then refused."""
         self.misses += 1
         if self.misses >= MISSES_MAX:
             self._resting_until_s = time.monotonic() + min(2.0 ** (self.misses - MISSES_MAX), PAUSE_S_MAX)
@@ -113,16 +115,16 @@ class Account:
         return LaneRecords(raws, lane.claim is None or lane.claim.receipt.is_final)
 
 
-class Accounts:
+class ChannelAccounts:
     """All accounts, each at most once in memory."""
 
     def __init__(self, store: SellingStore) -> None:
         self._store = store
-        self._accounts: OrderedDict[str, Account] = OrderedDict()
+        self._accounts: OrderedDict[str, ChannelAccount] = OrderedDict()
         self._reading = asyncio.Lock()
 
     @asynccontextmanager
-    async def using(self, credited: Credited) -> AsyncIterator[Account]:
+    async def using(self, credited: Credited) -> AsyncIterator[ChannelAccount]:
         """Yield a channel's account as last stored. Jobs of a channel that run at once share it.
 
         Raises:
@@ -137,13 +139,13 @@ class Accounts:
             account.users -= 1
             self._forget()
 
-    async def _opened(self, credited: Credited) -> Account:
+    async def _opened(self, credited: Credited) -> ChannelAccount:
         name = credited.terms.channel
         async with self._reading:
             account = self._accounts.get(name)
             if account is None:
                 kept = await self._store.evidence(name)
-                account = Account(credited, await asyncio.to_thread(_read, kept, credited))
+                account = ChannelAccount(credited, await asyncio.to_thread(_read, kept, credited))
                 account.forgiven_nano = await self._store.forgiven_nano(name)
                 self._accounts[name] = account
         account.credited = credited.knowing(account.credited)
@@ -155,7 +157,7 @@ class Accounts:
         account = self._accounts.get(channel)
         return account.credited.backing if account else await self._store.backing(channel)
 
-    async def learn(self, account: Account, raws: Iterable[bytes]) -> int:
+    async def learn(self, account: ChannelAccount, raws: Iterable[bytes]) -> int:
         """Store received vouchers and receipts; return how many lanes know more than before.
 
         Only lanes on which something was delivered count, because others are not worth storing.
@@ -172,12 +174,14 @@ class Accounts:
             await self._keep(account, changed)
         return len(changed)
 
-    async def keep(self, account: Account, delivery: Delivery, sale: Sale | None = None) -> None:
+    async def keep(self, account: ChannelAccount, delivery: Delivery, sale: RecordedSale | None = None) -> None:
         """Store our own receipt; on disk when this returns."""
         account.took(delivery)
         await self._keep(account, [delivery.receipt.lane], sale)
 
-    async def _keep(self, account: Account, numbers: Iterable[int], sale: Sale | None = None) -> None:
+    async def _keep(
+        self, account: ChannelAccount, numbers: Iterable[int], sale: RecordedSale | None = None
+    ) -> None:
         known, forgiven_nano = account.records(numbers), account.forgiven_nano
         await self._store.keep(account.credited.backing, known, sale, forgiven_nano=forgiven_nano)
 

@@ -17,10 +17,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.market import challenge
 from gateway.market.identity import OwnIdentity
-from gateway.selling.callers import Callers, Errand, Held, NotTaken
-from gateway.selling.carrier import Refused
-from gateway.selling.desk import Desk
+from gateway.selling.callers import Callers, HeldBytes, NotTaken, RequestKind
+from gateway.selling.carrier import JobRefused
 from gateway.selling.http_carrier import HttpCarrier
+from gateway.selling.job_handler import JobHandler
 from market.channels.job import JOB_BYTES_MAX, RECEIPTS_BYTES_MAX, read_receipts
 from market.errors import MarketError
 
@@ -38,7 +38,7 @@ _POST = {
     b"/market/v1/gossip/digest": GOSSIP_BYTES_MAX,
     b"/market/v1/gossip/records": GOSSIP_BYTES_MAX,
 }
-_POST_FOR: dict[bytes, Errand] = {
+_POST_FOR: dict[bytes, RequestKind] = {
     b"/market/v1/jobs": "jobs",
     b"/market/v1/receipts": "receipts",
     b"/market/v1/gossip/digest": "gossip",
@@ -52,7 +52,7 @@ _FILE_PIECE_BYTES = 2**18
 class AgentApp:
     """The ASGI application. `gossip` answers the two paths of gossip; `tokenizers` finds files by SHA-256."""
 
-    desk: Desk
+    job_handler: JobHandler
     own: OwnIdentity
     gossip: ASGIApp
     tokenizers: Callable[[str], Path | None]
@@ -96,18 +96,18 @@ class AgentApp:
             else:
                 await self.gossip(scope, _replayed(body, receive), send)
 
-    async def _serve(self, body: bytes, held: Held, receive: Receive, send: Send) -> None:
+    async def _serve(self, body: bytes, held: HeldBytes, receive: Receive, send: Send) -> None:
         # From here the slot and the model's context length bound the job's bytes.
         carrier = HttpCarrier(receive, send, held.release)
         try:
-            await self.desk.serve(body, carrier)
+            await self.job_handler.serve(body, carrier)
         finally:
             await carrier.end()
 
     async def _take_receipts(self, body: bytes, send: Send) -> None:
         try:
-            grown = await self.desk.take_receipts(read_receipts(body))
-        except Refused as refused:
+            grown = await self.job_handler.take_receipts(read_receipts(body))
+        except JobRefused as refused:
             await _reply(send, refused.status, refused.headers(), refused.body())
             return
         except MarketError as error:
@@ -116,7 +116,7 @@ class AgentApp:
 
     async def _get(self, found: "re.Match[bytes]", network: str | None, send: Send) -> None:
         asked = found[2].decode()
-        with self.callers.letting_in(network, cast(Errand, found[1].decode())):
+        with self.callers.letting_in(network, cast(RequestKind, found[1].decode())):
             if found[1] == b"challenge":
                 await _reply_json(send, self._identify(bytes.fromhex(asked)))
                 return
@@ -130,7 +130,7 @@ class AgentApp:
         """Prove who answers at this address; the caller chose the nonce."""
         signer = self.own.signer
         return {
-            "identity": self.desk.seller,
+            "identity": self.job_handler.seller,
             "key": signer.public_key.hex(),
             "signature": signer.sign(challenge.DOMAIN + nonce).hex(),
             "statements": [each.raw.decode() for each in self.own.statements],
@@ -153,7 +153,7 @@ def _length_bytes(scope: Scope, longest_bytes: int) -> int:
     return length_bytes
 
 
-async def _read(length_bytes: int, receive: Receive, held: Held) -> bytes:
+async def _read(length_bytes: int, receive: Receive, held: HeldBytes) -> bytes:
     try:
         async with asyncio.timeout(BODY_S):
             return await _body(length_bytes, receive, held)
@@ -161,7 +161,7 @@ async def _read(length_bytes: int, receive: Receive, held: Held) -> bytes:
         raise NotTaken(408, "malformed", "The body did not arrive in time.") from None
 
 
-async def _body(length_bytes: int, receive: Receive, held: Held) -> bytes:
+async def _body(length_bytes: int, receive: Receive, held: HeldBytes) -> bytes:
     """Read the body. Bytes count as they arrive, so merely announced ones use no quota."""
     body = bytearray()
     while True:

@@ -18,7 +18,7 @@ from gateway.market.throttle import Throttle, network_of
 from gateway.settings import SellingSettings
 from market.channels.job import JOB_BYTES_MAX
 
-Errand = Literal["jobs", "receipts", "challenge", "tokenizers", "gossip"]
+RequestKind = Literal["jobs", "receipts", "challenge", "tokenizers", "gossip"]
 """The kinds of request."""
 
 HELD_BYTES_MAX = 8 * JOB_BYTES_MAX
@@ -29,10 +29,16 @@ INSIDE_MAX = 128
 DOWNLOADS_MAX = 16
 NETWORK_DOWNLOADS_MAX = 2
 
-PER_MINUTE: dict[Errand, int] = {"jobs": 600, "receipts": 600, "challenge": 120, "tokenizers": 30, "gossip": 600}
+PER_MINUTE: dict[RequestKind, int] = {
+    "jobs": 600,
+    "receipts": 600,
+    "challenge": 120,
+    "tokenizers": 30,
+    "gossip": 600,
+}
 """Requests of one network per minute."""
 TOGETHER = 10
-"""All networks together may send this many times as much as one."""
+"""The factor by which the limit for all networks together exceeds that of one."""
 _EVERYBODY = "everybody"
 
 
@@ -90,7 +96,7 @@ class _Share:
 
 
 @dataclass(slots=True, eq=False)
-class Held:
+class HeldBytes:
     """The bytes of one body that have arrived."""
 
     network: str | None
@@ -124,8 +130,8 @@ class Callers:
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._address_of = address_of
-        self._each = {errand: Throttle(count, now_s) for errand, count in PER_MINUTE.items()}
-        self._all = {errand: Throttle(TOGETHER * count, now_s) for errand, count in PER_MINUTE.items()}
+        self._each = {kind: Throttle(count, now_s) for kind, count in PER_MINUTE.items()}
+        self._all = {kind: Throttle(TOGETHER * count, now_s) for kind, count in PER_MINUTE.items()}
         self._inside = _Share(INSIDE_MAX, 2**31)
         self._bytes = _Share(NETWORK_HELD_BYTES_MAX, HELD_BYTES_MAX)
         self._downloads = _Share(NETWORK_DOWNLOADS_MAX, DOWNLOADS_MAX)
@@ -135,11 +141,11 @@ class Callers:
         return None if address is None else network_of(address)
 
     @contextmanager
-    def letting_in(self, network: str | None, errand: Errand) -> Generator[None]:
+    def letting_in(self, network: str | None, kind: RequestKind) -> Generator[None]:
         """Admit a request for the length of the block. Raises NotTaken if there are too many."""
-        if network is not None and not self._each[errand].takes(network):
+        if network is not None and not self._each[kind].takes(network):
             raise NotTaken(429, "full", "Too many requests from this network. Try again in a minute.")
-        if not self._all[errand].takes(_EVERYBODY):
+        if not self._all[kind].takes(_EVERYBODY):
             raise NotTaken(429, "full", "Too many requests. Try again in a minute.")
         with _taking(self._inside, network, "Too many requests at once from this network. Try again shortly."):
             yield
@@ -151,9 +157,9 @@ class Callers:
             yield
 
     @contextmanager
-    def holding(self, network: str | None) -> Generator[Held]:
+    def holding(self, network: str | None) -> Generator[HeldBytes]:
         """Count a body's bytes as they arrive, until the end of the block."""
-        held = Held(network, self._bytes)
+        held = HeldBytes(network, self._bytes)
         try:
             yield held
         finally:

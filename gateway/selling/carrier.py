@@ -28,7 +28,7 @@ class Gone(Exception):
     """The buyer has disconnected."""
 
 
-class Refused(Exception):
+class JobRefused(Exception):
     """The seller does not answer, or stops answering; has a code for programs and a sentence for people."""
 
     def __init__(self, code: Code, message: str) -> None:
@@ -37,7 +37,7 @@ class Refused(Exception):
         self.message = message
 
     @classmethod
-    def of_voucher(cls, refusal: VoucherRefusal) -> "Refused":
+    def of_voucher(cls, refusal: VoucherRefusal) -> "JobRefused":
         reason: Reason = refusal.reason
         return cls(reason, f"{refusal.sentence[0].upper()}{refusal.sentence[1:]}.")
 
@@ -59,7 +59,7 @@ class Refused(Exception):
 class Carrier(Protocol):
     """One job's connection back to its buyer. Whatever `send` has accepted counts as delivered."""
 
-    async def refuse(self, refused: Refused) -> None:
+    async def refuse(self, refused: JobRefused) -> None:
         """Refuse to answer; nothing was sent before."""
 
     async def begin(self) -> None:

@@ -115,11 +115,11 @@ def _cut(text: Any) -> Iterator[str]:
 
 
 def _calls(said: Any) -> Iterator[dict[str, Any]]:
-    for place, call in enumerate(said if isinstance(said, list) else []):
+    for admission, call in enumerate(said if isinstance(said, list) else []):
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict):
             continue
-        index = call["index"] if type(call.get("index")) is int else place
+        index = call["index"] if type(call.get("index")) is int else admission
         name, call_id = function.get("name"), call.get("id")
         parts = list(_cut(function.get("arguments"))) or [""]
         for number, part in enumerate(parts):

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 import msgspec
 from msgspec import Struct
 
+from gateway.friends.balance import Balances
 from gateway.friends.friends import Friends
 from gateway.friends.friendship import Friendship
-from gateway.friends.position import Positions
 from gateway.market.identity import OwnIdentity
-from gateway.selling.carrier import Refused
+from gateway.selling.carrier import JobRefused
 from gateway.selling.store import Backing
 from market.channels.admission import Credit
 from market.channels.credit_line import CreditLine, agree
@@ -26,7 +26,7 @@ from market.records.envelope import Record, open_record
 from market.records.standing import Standing, StandingOf
 
 ALLOCATED_NANO_MIN = 10**6
-"""In nano-USD. Channels with less behind them are refused, because each is stored for months."""
+"""The minimum of an allocation, in nano-USD, because each channel is stored for months."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Creditor:
     standing: StandingOf
     house: Callable[[], str | None]
     friends: Friends
-    positions: Positions
+    positions: Balances
 
     def read(self, backing: Sequence[bytes], statements: Sequence[bytes]) -> Credited:
         """Check the backing of a channel.
@@ -110,7 +110,7 @@ class Creditor:
         terms = backed.terms
         raws = list(dict.fromkeys(statements))
         if len(raws) > STATEMENTS_MAX:
-            raise Refused(
+            raise JobRefused(
                 "refused",
                 f"The job has too many statements about the buyer's keys. At most {STATEMENTS_MAX} are allowed.",
             )
@@ -125,14 +125,14 @@ class Creditor:
     def _allocated(self, raw: bytes, head: _Head) -> Backed:
         house = self.house()
         if house is None:
-            raise Refused("refused", "This seller accepts no allocations, or has not reached its house yet.")
+            raise JobRefused("refused", "This seller accepts no allocations, or has not reached its house yet.")
         if (head.kind, head.issuer) != ("allocation", house):
             raise StatementInvalid("the job's backing is not an allocation by this seller's house")
         record = open_record(raw)
         terms, allocation = read_allocation(record, house, self.standing)
         self._check_ours(terms)
         if allocation.limit_nano < ALLOCATED_NANO_MIN:
-            raise Refused(
+            raise JobRefused(
                 "refused", f"The allocation is too small. At least {ALLOCATED_NANO_MIN} nano-USD are needed."
             )
         return Backed(terms, Credit(int(allocation.limit_nano), record.expires_ms), (record,))
@@ -159,14 +159,14 @@ class Creditor:
         try:
             limit_nano = self.positions.of(friendship).may_sell_nano
         except sqlite3.Error as error:
-            raise Refused("full", "This seller cannot read its ledger now. Try again later.") from error
+            raise JobRefused("full", "This seller cannot read its ledger now. Try again later.") from error
         # Receipts of what was delivered before the end still count.
         return Credit(limit_nano, 0 if friendship.is_ended else ends_ms)
 
     def _friendship(self, line: CreditLine) -> Friendship:
         friendship = self.friends.find(line.id)
         if friendship is None or friendship.own_signature is None:
-            raise Refused("refused", "This seller does not know this credit line.")
+            raise JobRefused("refused", "This seller does not know this credit line.")
         return friendship
 
 

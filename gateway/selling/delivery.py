@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 
 from gateway.market.identity import OwnIdentity
-from gateway.selling.accounts import Account, Accounts
-from gateway.selling.carrier import Carrier, Gone, Refused
+from gateway.selling.accounts import ChannelAccount, ChannelAccounts
+from gateway.selling.carrier import Carrier, Gone, JobRefused
 from gateway.selling.chunks import Chunks, encoded
+from gateway.selling.live_listings import SellableModel
 from gateway.selling.proofs import Proof, Proofs, Sold
-from gateway.selling.shelf import Ware
-from gateway.selling.store import Sale
-from gateway.selling.wanted import Order
+from gateway.selling.store import RecordedSale
+from gateway.selling.wanted import GatewayRequest
 from market.channels.job import Cut, Piece, pack_piece
 from market.channels.statements import Delivery, Promise, Receipt, read_receipt
 from market.channels.transcript import INTERIM_TOKENS, needs_receipt
@@ -36,20 +36,20 @@ def now_ms() -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Till:
+class ReceiptSigner:
     """Signs and stores receipts. `ledger_head` returns the newest block of the house's ledger that we saw.
 
     `proofs` are kept if there is a house to show them to.
     """
 
     own: OwnIdentity
-    accounts: Accounts
+    accounts: ChannelAccounts
     ledger_head: Callable[[], str | None]
     clock_ms: Callable[[], int] = now_ms
     proofs: Proofs | None = None
 
-    async def learn(self, account: Account, raws: list[bytes]) -> int:
-        """Store what the buyer signed; signed answers need no proof any more. Raises as `Accounts`."""
+    async def learn(self, account: ChannelAccount, raws: list[bytes]) -> int:
+        """Store what the buyer signed; signed answers need no proof any more. Raises as `ChannelAccounts`."""
         grown = await self.accounts.learn(account, raws)
         if self.proofs is not None:
             self.proofs.review(account.channel)
@@ -59,9 +59,9 @@ class Till:
         """Limit unsigned answers to what can be proved. Raises Refused."""
         voucher = promise.voucher
         if self.proofs is not None and not self.proofs.has_room(voucher.channel, voucher.lane, sealed_bytes):
-            raise Refused("full", "Too many answers of this channel are unsigned. Sign for them and try again.")
+            raise JobRefused("full", "Too many answers of this channel are unsigned. Sign for them and try again.")
 
-    def prove(self, delivery: Delivery, account: Account, sold: Sold) -> None:
+    def prove(self, delivery: Delivery, account: ChannelAccount, sold: Sold) -> None:
         """Keep the proof of a final receipt's prompt until the buyer has signed for it."""
         if self.proofs is not None and account.credited.backing.is_allocated and delivery.request_nano:
             self.proofs.keep(Proof.of(delivery, sold))
@@ -80,25 +80,25 @@ class Delivering:
 
     def __init__(
         self,
-        till: Till,
-        account: Account,
+        receipt_signer: ReceiptSigner,
+        account: ChannelAccount,
         promise: Promise,
-        order: Order,
-        ware: Ware,
+        order: GatewayRequest,
+        sellable: SellableModel,
         opened: OpenedRequest,
         sold: Sold,
     ) -> None:
-        self._till = till
+        self._receipt_signer = receipt_signer
         self._account = account
         self._promise = promise
         self._order = order
-        self._ware = ware
+        self._sellable = sellable
         self._sold = sold
-        self._counting = ware.counting.remembering()
+        self._counting = sellable.counting.remembering()
         self._nonce, self._sealer = opened.answer()
         self._answer = AnswerSoFar(promise.voucher.request)
-        created_s = till.clock_ms() // 1000
-        self._chunks = Chunks(order.kind, f"chatcmpl-{secrets.token_hex(12)}", ware.sold.market_id, created_s)
+        created_s = receipt_signer.clock_ms() // 1000
+        self._chunks = Chunks(order.kind, f"chatcmpl-{secrets.token_hex(12)}", sellable.sold.market_id, created_s)
         self._part = 0
         self._told_tokens = 0
         self._looked_chars = 0
@@ -160,23 +160,27 @@ class Delivering:
             taken.tokens,
             taken.transcript,
             is_final,
-            self._till.ledger_head(),
+            self._receipt_signer.ledger_head(),
         )
         name = f"{terms.channel}-{voucher.lane}"
-        record = self._till.own.say("receipt", name, self._part, receipt, self._till.clock_ms())
+        record = self._receipt_signer.own.say(
+            "receipt", name, self._part, receipt, self._receipt_signer.clock_ms()
+        )
         delivery = read_receipt(record, self._promise, terms, self._account.credited.standing)
         self._part += 1
         self._told_tokens = taken.tokens
         if is_final:
-            self._till.prove(delivery, self._account, self._sold)
-        await self._till.accounts.keep(self._account, delivery, self._sale(delivery) if is_final else None)
+            self._receipt_signer.prove(delivery, self._account, self._sold)
+        await self._receipt_signer.accounts.keep(
+            self._account, delivery, self._sale(delivery) if is_final else None
+        )
         return delivery
 
-    def _sale(self, delivery: Delivery) -> Sale:
+    def _sale(self, delivery: Delivery) -> RecordedSale:
         voucher = self._promise.voucher
         amount_nano = min(delivery.request_nano, int(voucher.ceiling_nano - voucher.base_nano))
-        model, made_ms = self._ware.sold.market_id, self._till.clock_ms()
-        return Sale(voucher.channel, voucher.lane, voucher.seq, model, amount_nano, made_ms)
+        model, made_ms = self._sellable.sold.market_id, self._receipt_signer.clock_ms()
+        return RecordedSale(voucher.channel, voucher.lane, voucher.seq, model, amount_nano, made_ms)
 
     async def _taken(self) -> "_Taken":
         """Count exactly. Only the last 65,536 characters are counted again; earlier counts are final."""

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from gateway.market.bookkeeper import BookKeeper
 from gateway.market.identity import OwnIdentity
-from gateway.market.outbound import Outbound, Reply
+from gateway.market.outbound import Outbound, OutboundReply
 from gateway.selling.store import SellingStore, Unsubmitted
 from market.errors import IdentityInvalid
 from market.records.envelope import Hex32
@@ -25,7 +25,7 @@ S = TypeVar("S", bound=Struct)
 
 
 class _Facts(Struct, frozen=True):
-    """What a house says of itself, as far as a seller needs it."""
+    """The facts that a seller needs about a house, as the house states them."""
 
     identity: Hex32
     statements: list[str] = []
@@ -64,7 +64,7 @@ class HouseRefused(Exception):
         self.status = status
 
 
-class House:
+class SellerHouseClient:
     """One house, by its address. Until first contact its identity is unknown, and nothing from it is believed."""
 
     def __init__(
@@ -175,13 +175,13 @@ class House:
         return f"{_PINNED}:{hashlib.sha256(self.url.encode()).hexdigest()[:48]}"
 
 
-def _checked(reply: Reply) -> Reply:
+def _checked(reply: OutboundReply) -> OutboundReply:
     if reply.status not in (200, 201):
         raise HouseRefused(reply.status, reply.body[:300].decode("utf-8", "replace"))
     return reply
 
 
-def _read(reply: Reply, shape: type[S]) -> S:
+def _read(reply: OutboundReply, shape: type[S]) -> S:
     """Read a house's answer, accepting only these fields."""
     try:
         return msgspec.json.decode(_checked(reply).body, type=shape)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from starlette.types import Message, Receive, Send
 
 from gateway.http.connections import BoundedProtocol
-from gateway.selling.carrier import Gone, Refused
+from gateway.selling.carrier import Gone, JobRefused
 
 _HEADERS = [
     (b"content-type", b"text/event-stream"),
@@ -37,7 +37,7 @@ class HttpCarrier:
         self._gone = asyncio.Event()
         self._listening: asyncio.Task[None] | None = None
 
-    async def refuse(self, refused: Refused) -> None:
+    async def refuse(self, refused: JobRefused) -> None:
         body = refused.body()
         headers = [*refused.headers(), (b"content-length", b"%d" % len(body))]
         await self._send({"type": "http.response.start", "status": refused.status, "headers": headers})

@@ -15,7 +15,7 @@ from msgspec import Struct
 from accounting.money import format_usd
 from gateway.data_folder import ADMIN_HEADER, DataFolder
 from gateway.http.events import EventSplitter
-from gateway.selling.store import Sale
+from gateway.selling.store import RecordedSale
 from market.channels.job import Kind
 
 ASK_S = 10.0
@@ -57,7 +57,7 @@ _STATE_MAX = 200
 
 
 class Idle(Struct, frozen=True):
-    """How idle the gateway is; `version` changes whenever the rest does."""
+    """The gateway's idle state; `version` changes whenever the rest does."""
 
     queue_empty_s: float
     own_in_flight: int
@@ -144,7 +144,7 @@ class OwnGateway:
                     raise GatewayAway(f"/admin/guest-key: {error}") from None
             return self._key
 
-    async def book(self, sale: Sale) -> None:
+    async def book(self, sale: RecordedSale) -> None:
         """Report a sale to the gateway's ledger; repeating it changes nothing.
 
         Raises:

@@ -16,10 +16,17 @@ import structlog
 from msgspec import Meta
 
 from accounting.proofs.signing import Signer
-from gateway.market.errand import DOMAIN, ERRAND_PACKED_BYTES_MAX, POLL_S, Errand, Part, read_errand
-from gateway.market.outbound import Outbound, Reply, Unreachable
-from gateway.selling.carrying import carry
+from gateway.market.outbound import Outbound, OutboundReply, Unreachable
+from gateway.market.relayed_request import (
+    DOMAIN,
+    POLL_S,
+    RELAYED_PACKED_BYTES_MAX,
+    AnswerPart,
+    RelayedRequest,
+    read_relayed_request,
+)
 from gateway.selling.reach import Reach, Reaches
+from gateway.selling.relay_transfer import carry
 from market.errors import JobInvalid
 from market.records.envelope import Hex32
 
@@ -32,7 +39,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 class PullPace:
     """Limits on concurrent requests and on waiting, in seconds."""
 
-    errands_max: int = 32
+    requests_max: int = 32
     poll_s: float = POLL_S + 15.0
     part_s: float = 40.0
     part_tries: int = 3
@@ -107,20 +114,20 @@ class Pull:
         self._pace = pace or PullPace()
         self._session: _Session | None = None
         self._opening = asyncio.Lock()
-        self._room = asyncio.Semaphore(self._pace.errands_max)
+        self._room = asyncio.Semaphore(self._pace.requests_max)
         self.reaches = Reaches(Reach(False, why="connecting to the house"))
 
     async def run(self) -> None:
         """Run until cancelled; requests in progress are then cut off."""
         failures, is_poor = 0, False
-        async with Outbound(False, named=[self._service_url]) as own, asyncio.TaskGroup() as errands:
+        async with Outbound(False, named=[self._service_url]) as own, asyncio.TaskGroup() as requests:
             while True:
                 session = None
                 try:
                     session = await self._current()
                     if not is_poor:
                         await self.reaches.tell(Reach(True))
-                    await self._fetch(session, own, errands)
+                    await self._fetch(session, own, requests)
                     failures, is_poor = 0, False
                 except (Unreachable, _HouseRefused) as error:
                     failures += 1
@@ -157,12 +164,12 @@ class Pull:
         opened = _read(await self._say("/session", proof), _Opened)
         return _Session(opened.session, time.monotonic() + opened.session_s / 2)
 
-    async def _say(self, path: str, fields: dict[str, str]) -> Reply:
+    async def _say(self, path: str, fields: dict[str, str]) -> OutboundReply:
         headers = {"content-type": "application/json"}
         reply = await self._outbound.ask(self._url + path, msgspec.json.encode(fields), headers=headers)
         return _checked(reply)
 
-    async def _fetch(self, session: _Session, own: Outbound, errands: asyncio.TaskGroup) -> None:
+    async def _fetch(self, session: _Session, own: Outbound, requests: asyncio.TaskGroup) -> None:
         """Ask for work once, as soon as there is room for it. Raises Unreachable, _HouseRefused."""
         await self._room.acquire()
         is_taken, begun_s = False, time.monotonic()
@@ -172,13 +179,13 @@ class Pull:
                 b"",
                 headers=session.headers,
                 timeout_s=self._pace.poll_s,
-                bytes_max=ERRAND_PACKED_BYTES_MAX,
+                bytes_max=RELAYED_PACKED_BYTES_MAX,
             )
             if reply.status == 204:
                 await asyncio.sleep(begun_s + self._pace.poll_s_min - time.monotonic())
                 return
-            errand = read_errand(_checked(reply).body)
-            errands.create_task(self._carry(own, errand), name=f"errand-{errand.id}")
+            request = read_relayed_request(_checked(reply).body)
+            requests.create_task(self._carry(own, request), name=f"relayed-{request.id}")
             is_taken = True
         except _SessionEnded:
             if self._session is session:
@@ -190,18 +197,18 @@ class Pull:
             if not is_taken:
                 self._room.release()
 
-    async def _carry(self, own: Outbound, errand: Errand) -> None:
-        async def send(part: Part) -> Reply:
-            return await self._send(errand.id, part)
+    async def _carry(self, own: Outbound, request: RelayedRequest) -> None:
+        async def send(part: AnswerPart) -> OutboundReply:
+            return await self._send(request.id, part)
 
         try:
-            await carry(errand, own, self._service_url, send)
+            await carry(request, own, self._service_url, send)
         except (Unreachable, _HouseRefused) as error:
             log.warning("pull.answer_lost", why=str(error))
         finally:
             self._room.release()
 
-    async def _send(self, errand_id: str, part: Part) -> Reply:
+    async def _send(self, errand_id: str, part: AnswerPart) -> OutboundReply:
         """Send a part; it is safe to send it again if the outcome is unknown or with a newer session.
 
         Raises:
@@ -225,7 +232,7 @@ class Pull:
             session = await self._current(refused=session)
 
 
-def _checked(reply: Reply) -> Reply:
+def _checked(reply: OutboundReply) -> OutboundReply:
     if reply.status == 401:
         raise _SessionEnded("it answered 401")
     if reply.status != 200:
@@ -233,7 +240,7 @@ def _checked(reply: Reply) -> Reply:
     return reply
 
 
-def _read(reply: Reply, shape: type[S]) -> S:
+def _read(reply: OutboundReply, shape: type[S]) -> S:
     try:
         return msgspec.json.decode(reply.body, type=shape)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

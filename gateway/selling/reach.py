@@ -1,4 +1,4 @@
-"""How buyers can reach this seller now: set by the tunnel or pull task, followed by the code that lists it."""
+"""The way in for buyers: set by the tunnel or pull task, followed by the code that lists it."""
 
 import asyncio
 from collections.abc import AsyncIterator

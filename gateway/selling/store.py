@@ -1,4 +1,4 @@
-"""What a seller must not lose, in its own SQLite file: on disk before the last piece of an answer is sent.
+"""The seller's durable state in its own SQLite file: on disk before the last piece of an answer is sent.
 
 One thread has the file. Every write is one transaction, and repeating it changes nothing.
 """
@@ -23,7 +23,7 @@ BATCH_MAX = 256
 TOLD_MAX = 32
 """Channels read at once to be submitted: each may have 256 records."""
 KEPT_MS = 60 * 24 * 3_600_000
-"""How long a channel is kept after its credit has ended: disputes are over by then."""
+"""Retention of a channel after its credit has ended: disputes are over by then."""
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ class LaneRecords:
 
 
 @dataclass(frozen=True, slots=True)
-class Sale:
+class RecordedSale:
     """One answered request, its amount in nano-USD and its voucher's numbers."""
 
     channel: str
@@ -91,7 +91,12 @@ class SellingStore:
         await self._run(lambda db: db.execute(_put(facts, {"name": name, "value": value}, "name")))
 
     async def keep(
-        self, backing: Backing, known: dict[int, LaneRecords], sale: Sale | None = None, *, forgiven_nano: int = 0
+        self,
+        backing: Backing,
+        known: dict[int, LaneRecords],
+        sale: RecordedSale | None = None,
+        *,
+        forgiven_nano: int = 0,
     ) -> None:
         """Store the current records of a channel's lanes; durable on return. The forgiven amount only grows."""
         await self._run(lambda db: _keep(db, backing, known, sale, forgiven_nano))
@@ -127,13 +132,13 @@ class SellingStore:
         values = {"refusals": channels.c.refusals + 1, "again_ms": again_ms}
         await self._run(lambda db: db.execute(query.values(values)))
 
-    async def unbooked(self) -> list[Sale]:
+    async def unbooked(self) -> list[RecordedSale]:
         """Return some of the sales that our own gateway's ledger lacks."""
         columns = (sales.c.channel, sales.c.lane, sales.c.seq, sales.c.model, sales.c.amount_nano, sales.c.made_ms)
         query = select(*columns).where(~sales.c.is_booked).limit(BATCH_MAX)
-        return await self._run(lambda db: [Sale(*row) for row in db.execute(query)])
+        return await self._run(lambda db: [RecordedSale(*row) for row in db.execute(query)])
 
-    async def note_booked(self, sale: Sale) -> None:
+    async def note_booked(self, sale: RecordedSale) -> None:
         # Match the amount, too: a sale that has grown since must be reported again.
         found = (sales.c.channel == sale.channel) & (sales.c.lane == sale.lane) & (sales.c.seq == sale.seq)
         query = update(sales).where(found & (sales.c.amount_nano == sale.amount_nano))
@@ -172,7 +177,7 @@ def _prepare(connection: Any, _: object) -> None:
 
 
 def _keep(
-    db: Connection, backing: Backing, known: dict[int, LaneRecords], sale: Sale | None, forgiven_nano: int
+    db: Connection, backing: Backing, known: dict[int, LaneRecords], sale: RecordedSale | None, forgiven_nano: int
 ) -> None:
     before = _backing(db, backing.channel)
     # Keep earlier statements: their keys may have signed stored records, so a later job must not remove them.
@@ -202,7 +207,7 @@ def _keep(
         db.execute(_sold(sale))
 
 
-def _sold(sale: Sale) -> Any:
+def _sold(sale: RecordedSale) -> Any:
     """Keep the larger amount: a sale only grows."""
     values = {name: getattr(sale, name) for name in ("channel", "lane", "seq", "model", "amount_nano", "made_ms")}
     statement = insert(sales).values(values | {"is_booked": sale.amount_nano == 0})

@@ -29,7 +29,7 @@ channels = Table(
     # Refusals by the house in a row, and the earliest time of the next try.
     Column("refusals", Integer, nullable=False, server_default="0"),
     Column("again_ms", BigInteger, nullable=False, server_default="0"),
-    # How much less the buyer has signed for than was delivered, and we forgave.
+    # The delivered amount that the buyer has not signed for, and that we forgave.
     Column("forgiven_nano", BigInteger, nullable=False, server_default="0"),
 )
 SINCE_1 = ("refusals", "again_ms", "forgiven_nano")

@@ -34,15 +34,15 @@ Probe: TypeAlias = Callable[[str], Awaitable[bool]]
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class TunnelPace:
     """When a tunnel counts as ready, unhealthy or failed."""
 
     ready_s: float = 45.0
-    """How long a start may take until Cloudflare is connected and an address is known."""
+    """Seconds a start may take until Cloudflare is connected and an address is known."""
     first_probe_after_s: float = 3.0
     """A name looked up before it exists stays unknown to resolvers, often for minutes."""
     reached_s: float = 240.0
-    """How long it may take from there until the address leads to us."""
+    """Seconds it may take from there until the address leads to us."""
     look_every_s: float = 2.0
     answer_s: float = 5.0
     misses_max: int = 3
@@ -67,9 +67,9 @@ class Pace:
 class Tunnel:
     """Keeps one cloudflared running. The owner runs `run` as a task; others follow `reaches`."""
 
-    def __init__(self, options: TunnelOptions, pace: Pace | None = None, probe: Probe | None = None) -> None:
+    def __init__(self, options: TunnelOptions, pace: TunnelPace | None = None, probe: Probe | None = None) -> None:
         self._options = options
-        self._pace = pace or Pace()
+        self._pace = pace or TunnelPace()
         self._probe = probe
         self._protocol: Protocol = "auto"
         self._version = ""

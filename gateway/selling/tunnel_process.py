@@ -30,7 +30,7 @@ LAST_LINES = 20
 END_S = 5.0
 _OTHERS = 0o077
 PASSED_ON = ("LANG", "LC_ALL", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")
-"""All that cloudflared gets of our environment: every TUNNEL_* variable would be one of its options."""
+"""The part of our environment that cloudflared gets: every TUNNEL_* variable would be one of its options."""
 
 _CAUSES = (
     ("token is not valid", "its token is not valid. Copy it again from the tunnel's page at Cloudflare."),
@@ -40,7 +40,7 @@ _CAUSES = (
     ("request quick Tunnel", "Cloudflare could not be asked for a quick tunnel"),
     ("bind to address", "its health-check port was taken"),
 )
-"""What cloudflared prints when it fails, and what that means."""
+"""Messages that cloudflared prints when it fails, and their causes."""
 
 
 class TunnelFailed(Exception):
@@ -49,7 +49,7 @@ class TunnelFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TunnelOptions:
-    """Which tunnel leads to `service_url`: a named one if there is a `token_file`, else a quick one.
+    """The choice of a tunnel to `service_url`: a named one if there is a `token_file`, else a quick one.
 
     A named tunnel's target and its name (`public_url`) are configured at Cloudflare.
     """
@@ -59,7 +59,7 @@ class TunnelOptions:
     public_url: str = ""
     cloudflared: str = "cloudflared"
     allows_loopback: bool = False
-    """Whether an address of this machine may replace a public name, as in tests."""
+    """True if an address of this machine may replace a public name, as in tests."""
 
 
 class _Ready(msgspec.Struct):

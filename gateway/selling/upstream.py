@@ -7,9 +7,9 @@ from typing import Any
 
 import structlog
 
-from gateway.selling.carrier import Refused
+from gateway.selling.carrier import JobRefused
 from gateway.selling.own_gateway import GatewayAway, OwnGateway, UpstreamRefused
-from gateway.selling.wanted import Order
+from gateway.selling.wanted import GatewayRequest
 
 log = structlog.get_logger(__name__)
 
@@ -31,7 +31,7 @@ class Upstream:
 
     @classmethod
     @asynccontextmanager
-    async def asking(cls, gateway: OwnGateway, order: Order) -> AsyncIterator["Upstream"]:
+    async def asking(cls, gateway: OwnGateway, order: GatewayRequest) -> AsyncIterator["Upstream"]:
         """Ask within the block; leaving it closes the connection, which stops the gateway's work."""
         upstream = cls()
         reading = asyncio.create_task(upstream._read(gateway, order), name="own gateway's answer")
@@ -76,7 +76,7 @@ class Upstream:
             raise found
         return found
 
-    async def _read(self, gateway: OwnGateway, order: Order) -> None:
+    async def _read(self, gateway: OwnGateway, order: GatewayRequest) -> None:
         try:
             async with gateway.answer(order.kind, order.body) as events:
                 self._begun.set()
@@ -95,13 +95,13 @@ class Upstream:
         await self._events.put(failure)
 
 
-def refused_by(failure: _Failure) -> Refused:
+def refused_by(failure: _Failure) -> JobRefused:
     """Return the error for the buyer: either the owner needs the machines, or something failed."""
     if isinstance(failure, UpstreamRefused):
         if failure.code == "guests_not_now":
-            return Refused("not_idle", "The owner needs these machines now. Try again later.")
+            return JobRefused("not_idle", "The owner needs these machines now. Try again later.")
         if failure.code == "preempted":
-            return Refused("preempted", "The owner needs these machines now. Try again later.")
+            return JobRefused("preempted", "The owner needs these machines now. Try again later.")
         if failure.status == 400:
-            return Refused("refused", "This seller's model rejected the request.")
-    return Refused("failed", "This seller's model does not answer now. Try again later.")
+            return JobRefused("refused", "This seller's model rejected the request.")
+    return JobRefused("failed", "This seller's model does not answer now. Try again later.")

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.selling.carrier import Refused
-from gateway.selling.shelf import Offer
+from gateway.selling.carrier import JobRefused
+from gateway.selling.live_listings import ListingOffer
 from market.channels.admission import Asked
 from market.channels.job import Kind, Wanted
 from market.channels.statements import Voucher
@@ -39,7 +39,7 @@ _IGNORED = frozenset(("model", "stream", "stream_options"))
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class GatewayRequest:
     """The request for our own gateway, and the prompt's token count that all parties agree on."""
 
     kind: Kind
@@ -48,7 +48,7 @@ class Order:
     asked: Asked
 
 
-def order_of(wanted: Wanted, offer: Offer, voucher: Voucher) -> Order:
+def order_of(wanted: Wanted, offer: ListingOffer, voucher: Voucher) -> GatewayRequest:
     """Return the request for our own gateway: known fields only, no longer than paid for.
 
     Slow: it counts the prompt's tokens.
@@ -58,53 +58,53 @@ def order_of(wanted: Wanted, offer: Offer, voucher: Voucher) -> Order:
     """
     request = {name: value for name, value in wanted.request.items() if name not in _IGNORED and value is not None}
     if unknown := sorted(request.keys() - _FIELDS[wanted.kind]):
-        raise Refused("malformed", f"Sellers do not accept the field {unknown[0][:80]}. Leave it out.")
+        raise JobRefused("malformed", f"Sellers do not accept the field {unknown[0][:80]}. Leave it out.")
     choices = _choices(request)
-    prompt_tokens = _prompt_tokens(offer.ware.counting, request, wanted.kind)
+    prompt_tokens = _prompt_tokens(offer.sellable.counting, request, wanted.kind)
     most_tokens = _most_tokens(request, choices, prompt_tokens, offer, voucher)
     request.pop("max_completion_tokens", None)
-    body = request | {"model": offer.ware.sold.model, "stream": True, "max_tokens": most_tokens}
+    body = request | {"model": offer.sellable.sold.model, "stream": True, "max_tokens": most_tokens}
     least_tokens = max(1, offer.listing.capacity.min_completion_tokens)
     least_nano = cost_nano(offer.listing.pricing, prompt_tokens, 0, least_tokens)
-    return Order(wanted.kind, body, prompt_tokens, Asked(voucher.request, least_nano))
+    return GatewayRequest(wanted.kind, body, prompt_tokens, Asked(voucher.request, least_nano))
 
 
 def _choices(request: Mapping[str, Any]) -> int:
     choices = request.get("n", 1)
     if type(choices) is not int or not 1 <= choices <= CHOICES_MAX:
-        raise Refused("malformed", f"n must be a whole number from 1 to {CHOICES_MAX}.")
+        raise JobRefused("malformed", f"n must be a whole number from 1 to {CHOICES_MAX}.")
     prompt = request.get("prompt", "")
     if not isinstance(prompt, str):
-        raise Refused("malformed", "prompt must be one string. Send one request for each.")
+        raise JobRefused("malformed", "prompt must be one string. Send one request for each.")
     return choices
 
 
 def _prompt_tokens(counting: Counting, request: Mapping[str, Any], kind: Kind) -> int:
     needed = "messages" if kind == "chat" else "prompt"
     if not request.get(needed):
-        raise Refused("malformed", f"{needed} is missing.")
+        raise JobRefused("malformed", f"{needed} is missing.")
     try:
         return counting.prompt_tokens(request)
     except RequestNotCounted as error:
-        raise Refused("malformed", f"{error}.") from None
+        raise JobRefused("malformed", f"{error}.") from None
 
 
 def _most_tokens(
-    request: Mapping[str, Any], choices: int, prompt_tokens: int, offer: Offer, voucher: Voucher
+    request: Mapping[str, Any], choices: int, prompt_tokens: int, offer: ListingOffer, voucher: Voucher
 ) -> int:
     """Return how long each choice may become: the minimum of what is wanted, offered, fits and is paid for."""
     listing = offer.listing
     room = listing.context_length - prompt_tokens
     if room < 1:
-        raise Refused(
+        raise JobRefused(
             "too_long", f"The prompt has {prompt_tokens} tokens. At most {listing.context_length} are offered."
         )
     wanted: list[int] = [request[name] for name in ("max_tokens", "max_completion_tokens") if name in request]
     if any(type(each) is not int or each < 1 for each in wanted):
-        raise Refused("malformed", "max_tokens must be a whole number above 0.")
+        raise JobRefused("malformed", "max_tokens must be a whole number above 0.")
     paid = _paid_tokens(voucher, prompt_tokens) // choices
     if paid < 1:
-        raise Refused("low", "The voucher's ceiling does not pay for the prompt and a token of each choice.")
+        raise JobRefused("low", "The voucher's ceiling does not pay for the prompt and a token of each choice.")
     fits = max(1, room - TEMPLATE_TOKENS - prompt_tokens // TEMPLATE_PARTS)
     return min(listing.max_output_length, fits, paid, *wanted)
 
@@ -139,7 +139,7 @@ class Blocked:
         for text in map(_plain, _texts(request)):
             for flag, pattern in self.phrases.items():
                 if pattern.search(text):
-                    raise Refused("content", f"This seller accepts no requests about {flag}.")
+                    raise JobRefused("content", f"This seller accepts no requests about {flag}.")
 
 
 def _plain(text: str) -> str:

@@ -14,10 +14,10 @@ from gateway.market.identity import OwnIdentity
 from gateway.market.room import OWN
 from gateway.selling.address import Address
 from gateway.selling.delivery import now_ms
-from gateway.selling.desk import Place
+from gateway.selling.job_handler import JobAdmission
 from gateway.selling.own_gateway import GatewayAway, Idle, OwnGateway, UpstreamRefused
-from gateway.selling.publishing import Publisher
-from gateway.selling.wares import Wares, rule_of, windows_of
+from gateway.selling.publisher import Publisher
+from gateway.selling.sellable_models import SellableModels, rule_of, windows_of
 from gateway.settings import SellingSettings
 from market.errors import ListingInvalid, RecordInvalid
 from market.listings.hours import is_open
@@ -38,9 +38,9 @@ class Watch:
     own: OwnIdentity
     keeper: BookKeeper
     gateway: OwnGateway
-    wares: Wares
+    sellable_models: SellableModels
     publisher: Publisher
-    place: Place
+    admission: JobAdmission
     address: Address
     clock_ms: Callable[[], int] = now_ms
     _idle: Idle | None = None
@@ -94,15 +94,15 @@ class Watch:
     async def look(self, idle: Idle | None) -> None:
         """Open or close, and list accordingly."""
         async with self._deciding:
-            if self.place.closed != "draining":
+            if self.admission.closed != "draining":
                 await self._tell_own_statements()
                 await self._decide(idle)
 
     async def drain(self) -> None:
         """Stop admitting jobs, and withdraw the listings."""
-        self.place.closed = "draining"
+        self.admission.closed = "draining"
         async with self._deciding:
-            self.place.closed = "draining"
+            self.admission.closed = "draining"
             try:
                 await self.publisher.withdraw()
             except SQLAlchemyError as error:
@@ -111,27 +111,27 @@ class Watch:
     async def _decide(self, idle: Idle | None) -> None:
         against = self._rule_against(idle)
         why = against or self._why_unready(idle) or await self._why_no_guests()
-        spares = await self.wares.spare(idle) if idle and why is None else []
+        spares = await self.sellable_models.spare(idle) if idle and why is None else []
         if why is None and not spares:
             why = "the gateway has none of the models that are sold"
         self._say(why or SELLING)
         if why is not None:
             # Close first: no job may come in on a listing that is just being withdrawn.
-            self.place.closed = "not_idle"
+            self.admission.closed = "not_idle"
             # The gateway itself puts its own requests first; it does not know the other rules.
             if against not in (None, "own_requests"):
-                self.place.stop.set()
+                self.admission.stop.set()
             await self.publisher.withdraw()
             return
-        if self.place.stop.is_set():
+        if self.admission.stop.is_set():
             # Answers that were told to end keep their event.
-            self.place.stop = asyncio.Event()
-        self.place.slots = {spare.ware.sold.market_id: spare.slots for spare in spares}
-        self.place.closed = None
+            self.admission.stop = asyncio.Event()
+        self.admission.slots = {spare.sellable.sold.market_id: spare.slots for spare in spares}
+        self.admission.closed = None
         try:
             await self.publisher.show(spares)
         except (ListingInvalid, RecordInvalid) as error:
-            self.place.closed = "not_idle"
+            self.admission.closed = "not_idle"
             self._say(f"this cannot be listed: {error}")
 
     async def _tell_own_statements(self) -> None:

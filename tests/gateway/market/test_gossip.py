@@ -17,7 +17,7 @@ from gateway.market.gossip import Gossip
 from gateway.market.gossip_routes import RECORDS_PER_MINUTE, router
 from gateway.market.gossip_wire import BODY_BYTES_MAX
 from gateway.market.outbound import Outbound, Unreachable
-from gateway.market.room import OWN, Bounds, Sources
+from gateway.market.room import OWN, RecordBounds, Sources
 from market.records.exchange import BUCKETS, summary
 from tests.gateway.market.internet import Site, served
 from tests.gateway.market.test_known import ANN, BOB, FOUNDED, drop, offer, turn
@@ -107,13 +107,13 @@ async def test_a_fresh_gateway_learns_more_than_one_answer_holds(tmp_path: Path)
         assert fresh.summary() == full.summary()
         # From somebody whom nobody has named so much is not taken.
         wary = BookKeeper(tmp_path / "wary", now_ms)
-        assert await Gossip(wary, outbound, []).exchange(url) <= Bounds().stranger
+        assert await Gossip(wary, outbound, []).exchange(url) <= RecordBounds().stranger
     for each in (full, fresh, wary):
         each.close()
 
 
 async def test_what_strangers_post_is_bounded(tmp_path: Path) -> None:
-    keeper = BookKeeper(tmp_path / "k.db", now_ms, Keeping(bounds=Bounds(stranger=3)))
+    keeper = BookKeeper(tmp_path / "k.db", now_ms, Keeping(bounds=RecordBounds(stranger=3)))
     app = FastAPI()
     app.include_router(router(keeper))
     async with answering(app) as url, Outbound(True) as outbound:

@@ -14,14 +14,14 @@ import psutil
 import pytest
 
 from gateway.selling.reach import Reach
-from gateway.selling.tunnel import Pace, Probe, Tunnel
+from gateway.selling.tunnel import Probe, Tunnel, TunnelPace
 from gateway.selling.tunnel_process import TunnelOptions
 from tests.fakes.cloudflared import GOOD_TOKEN, VERSION, Behaviour, Installed
 
 pytestmark = pytest.mark.anyio
 
 PATIENCE_S = 60.0
-QUICK = Pace(
+QUICK = TunnelPace(
     ready_s=20.0,
     first_probe_after_s=0.0,
     look_every_s=0.02,
@@ -65,7 +65,7 @@ async def running(
     folder: Path,
     behaviour: Behaviour | None = None,
     options: TunnelOptions | None = None,
-    pace: Pace = QUICK,
+    pace: TunnelPace = QUICK,
     probe: Probe | None = None,
 ) -> AsyncIterator[Running]:
     installed = Installed(folder / "bin", behaviour)
@@ -220,10 +220,10 @@ async def test_nothing_is_left_when_the_seller_is_killed(tmp_path: Path) -> None
     installed = Installed(tmp_path, Behaviour(ignores_sigterm=True))
     program = (
         "import asyncio, sys\n"
-        "from gateway.selling.tunnel import Pace, Tunnel\n"
+        "from gateway.selling.tunnel import Tunnel, TunnelPace\n"
         "from gateway.selling.tunnel_process import TunnelOptions\n"
         "options = TunnelOptions('http://127.0.0.1:9', cloudflared=sys.argv[1], allows_loopback=True)\n"
-        "asyncio.run(Tunnel(options, Pace(look_every_s=0.02, grace_s=0.2)).run())\n"
+        "asyncio.run(Tunnel(options, TunnelPace(look_every_s=0.02, grace_s=0.2)).run())\n"
     )
     seller = await asyncio.create_subprocess_exec(sys.executable, "-c", program, str(installed.path))
     async with asyncio.timeout(PATIENCE_S):
