@@ -13,7 +13,7 @@ from gateway.buying.credit import BuyerCredit
 from gateway.buying.errors import SellerBusy, SellerFailed, SellerRefuses
 from gateway.buying.owed import OWED_AT_ONCE, Owed, OwedPage
 from gateway.buying.purchasable_listing import PurchasableListing
-from gateway.buying.purchase import Bought, Means, Purchase, tell_of
+from gateway.buying.purchase import Bought, Purchase, PurchaseServices, tell_of
 from gateway.buying.purchase_request import PurchaseRequest
 from gateway.buying.response_decoder import Flag
 from gateway.buying.sellers import SellerTracker
@@ -72,7 +72,12 @@ class Buyer:
     """Serve purchase requests. One event loop owns it."""
 
     def __init__(
-        self, means: Means, shop: Shop, sellers: SellerTracker, credit: BuyerCredit, tokenizers: Tokenizers
+        self,
+        means: PurchaseServices,
+        shop: Shop,
+        sellers: SellerTracker,
+        credit: BuyerCredit,
+        tokenizers: Tokenizers,
     ) -> None:
         self._means = means
         self._shop = shop

@@ -11,8 +11,8 @@ from msgspec import Struct
 from accounting.money import format_usd
 from gateway.buying.errors import SellerRefuses
 from gateway.buying.store import BuyingStore
-from gateway.market.bookkeeper import BookKeeper
 from gateway.market.outbound import Outbound, OutboundReply, Unreachable
+from gateway.market.record_keeper import RecordKeeper
 from market.channels.terms import Allocation, Terms, read_allocation
 from market.errors import MarketError
 from market.records.envelope import Record, open_record
@@ -76,7 +76,7 @@ class BuyerHouseClient:
     """The house, asked seldom: its answers are stored. `pinned` is the identity that the admin expects, if any."""
 
     def __init__(
-        self, url: str, key: str, pinned: str, outbound: Outbound, store: BuyingStore, keeper: BookKeeper
+        self, url: str, key: str, pinned: str, outbound: Outbound, store: BuyingStore, keeper: RecordKeeper
     ) -> None:
         self.url = url
         self._key = key

@@ -16,8 +16,8 @@ from gateway.cloud_worker.logbook import note
 from gateway.friends.balance import Balances
 from gateway.friends.friends import Friends
 from gateway.friends.friendship import Friendship
-from gateway.market.bookkeeper import BookKeeper
 from gateway.market.identity import OwnIdentity
+from gateway.market.record_keeper import RecordKeeper
 from gateway.market.room import OWN
 from market.errors import MarketError
 
@@ -39,7 +39,7 @@ class Lines:
     """Credit lines as channels. One event loop owns it; files and databases are read in threads."""
 
     def __init__(
-        self, friends: Friends, positions: Balances, own: OwnIdentity, store: BuyingStore, keeper: BookKeeper
+        self, friends: Friends, positions: Balances, own: OwnIdentity, store: BuyingStore, keeper: RecordKeeper
     ) -> None:
         self._friends = friends
         self._positions = positions

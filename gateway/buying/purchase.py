@@ -51,7 +51,7 @@ _PACKED = {"content-type": "application/octet-stream"}
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class PurchaseServices:
     """Services that all purchases share."""
 
     outbound: Outbound
@@ -79,7 +79,7 @@ class Purchase:
 
     def __init__(
         self,
-        means: Means,
+        means: PurchaseServices,
         offering: PurchasableListing,
         asked: MarketRequest,
         state: ChannelState,
@@ -234,7 +234,7 @@ class Purchase:
         self._means.store.note_progress(self._vouched.begun, counted.packed())
 
 
-async def tell_of(means: Means, base_url: str, state: ChannelState, lane: int) -> bool:
+async def tell_of(means: PurchaseServices, base_url: str, state: ChannelState, lane: int) -> bool:
     """Send a seller a lane's newest receipt that it may lack; return whether the seller took it."""
     seq, receipt, voucher = state.untold[lane]
     try:

@@ -27,7 +27,7 @@ from gateway.buying.house import BuyerHouseClient
 from gateway.buying.lines import Lines
 from gateway.buying.orders import Orders
 from gateway.buying.periodic import again, meet
-from gateway.buying.purchase import Means
+from gateway.buying.purchase import PurchaseServices
 from gateway.buying.receipt_submitter import EVERY_S as SUBMITTED_EVERY_S
 from gateway.buying.receipt_submitter import ReceiptSubmitter
 from gateway.buying.sellers import SellerTracker
@@ -39,10 +39,10 @@ from gateway.cloud_worker.logbook import note
 from gateway.friends.balance import Balances
 from gateway.friends.friends import Friends
 from gateway.friends.listing_exchange import exchange_with_friends
-from gateway.market.bookkeeper import BookKeeper, Keeping
 from gateway.market.gossip import Gossip
 from gateway.market.identity import OwnIdentity
 from gateway.market.outbound import Outbound
+from gateway.market.record_keeper import KeeperPolicy, RecordKeeper
 from gateway.market.room import Sources
 
 SECRET_BYTES = 32
@@ -74,12 +74,12 @@ async def opened(orders: Orders) -> AsyncGenerator[BuyingApp]:
         trusted = (orders.house_url,) if orders.house_url else ()
         own = OwnIdentity.open(folder)
         friends = Friends(folder, own)
-        keeping = Keeping(
+        keeping = KeeperPolicy(
             Sources(trusted, orders.peers),
             always=_Always((*orders.friends, *orders.trusted_auditors), friends),
             allows_loopback=orders.allows_loopback,
         )
-        keeper = BookKeeper(folder / "known.db", _now_ms, keeping)
+        keeper = RecordKeeper(folder / "known.db", _now_ms, keeping)
         stack.callback(keeper.close)
         house = None
         if orders.house_url:
@@ -91,7 +91,7 @@ async def opened(orders: Orders) -> AsyncGenerator[BuyingApp]:
         stack.push_async_callback(credit.stop)
         sellers = SellerTracker(store)
         shop = Shop(keeper, orders, sellers, credit, own.id)
-        means = Means(outbound, store, keeper.standing, orders.bounds)
+        means = PurchaseServices(outbound, store, keeper.standing, orders.bounds)
         tokenizers = Tokenizers(folder / "tokenizers", outbound)
         stack.callback(tokenizers.sandbox.close)
         buyer = Buyer(means, shop, sellers, credit, tokenizers)

@@ -23,8 +23,8 @@ _QUOTES_MAX = 4096
 _NOTHING_FOUND = Believed()
 
 
-class Keeper(Protocol):
-    """The store of records (gateway.market.bookkeeper)."""
+class ListingSource(Protocol):
+    """The store of records (gateway.market.record_keeper)."""
 
     @property
     def standing(self) -> StandingOf: ...
@@ -39,7 +39,7 @@ class Shop:
 
     def __init__(
         self,
-        keeper: Keeper,
+        keeper: ListingSource,
         orders: Orders,
         sellers: SellerTracker,
         credit: BuyerCredit,

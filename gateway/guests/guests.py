@@ -21,7 +21,7 @@ from gateway.lanes.base import Offer
 
 
 @dataclass(slots=True, eq=False)
-class Stay:
+class RunningGuest:
     """One running guest: its task, and its slots at a backend."""
 
     task: "asyncio.Task[None]"
@@ -48,7 +48,7 @@ class Guests:
     own_work: Callable[[], OwnWork]
     slots_unknown: int
     told_s: float = 0.0
-    stays: set[Stay] = field(default_factory=set)
+    stays: set[RunningGuest] = field(default_factory=set)
     agent: AgentWord | None = None
     """None if the agent has not asked since the start."""
     is_paused: bool = False
@@ -98,18 +98,18 @@ class Guests:
         return found
 
     @contextmanager
-    def staying(self, offer: Offer, places: int) -> Generator[Stay]:
+    def staying(self, offer: Offer, places: int) -> Generator[RunningGuest]:
         """Register the running task as a guest within the block; do not await between `place_for` and this."""
         task = asyncio.current_task()
         assert task
-        stay = Stay(task, offer.label, places)
+        stay = RunningGuest(task, offer.label, places)
         self.stays.add(stay)
         try:
             yield stay
         finally:
             self._leave(stay)
 
-    def _leave(self, stay: Stay) -> None:
+    def _leave(self, stay: RunningGuest) -> None:
         now_s, most = time.monotonic(), self.taken[stay.label]
         kept = self._peaks.get(stay.label)
         if kept is None or kept[0] <= most or kept[1] <= now_s:

@@ -8,7 +8,7 @@ import structlog
 from accounting.ledger.postings import Outcome
 from cluster.errors import GenerationError
 from gateway.errors import GatewayError, LaneFailed, LaneTimeout, Preempted, RequestInvalid, to_api_error
-from gateway.guests.guests import Stay
+from gateway.guests.guests import RunningGuest
 from gateway.identity.caller import Caller
 from gateway.journey.client import Client
 from gateway.journey.heads import headers_of
@@ -56,7 +56,7 @@ def _offers(services: Services, caller: Caller, call: Call) -> tuple[Sequence[Of
 class _Hosted:
     """A guest with a slot, until its answer ends, its backend fails or the owner's work arrives."""
 
-    def __init__(self, services: Services, trip: Trip, client: Client, stay: Stay) -> None:
+    def __init__(self, services: Services, trip: Trip, client: Client, stay: RunningGuest) -> None:
         self._services = services
         self._trip = trip
         self._client = client

@@ -18,10 +18,10 @@ from gateway.house.house import House, Links
 from gateway.house.periodic import PeriodicTasks
 from gateway.identity.caller import HOME
 from gateway.identity.people import People
-from gateway.market.bookkeeper import BookKeeper, Keeping
 from gateway.market.gossip import Gossip
 from gateway.market.identity import OwnIdentity
 from gateway.market.outbound import Outbound
+from gateway.market.record_keeper import KeeperPolicy, RecordKeeper
 from gateway.market.room import OWN
 from gateway.records.books import Books
 from gateway.settings import HouseSettings, SettingsInvalid
@@ -43,8 +43,8 @@ def open_house(settings: HouseSettings, folder: DataFolder, books: Books, engine
     except (SigningKeyUnusable, IdentityInvalid, OSError) as error:
         raise SettingsInvalid(f"house: this gateway's identity cannot be used: {error}") from None
     always = Always({identity.id})
-    keeping = Keeping(always=always, allows_loopback=settings.allows_loopback)
-    keeper = BookKeeper(engine, lambda: time.time_ns() // MS_NS, keeping)
+    keeping = KeeperPolicy(always=always, allows_loopback=settings.allows_loopback)
+    keeper = RecordKeeper(engine, lambda: time.time_ns() // MS_NS, keeping)
     keeper.add([record.raw for record in statements], OWN)
     ledger = Ledger(books.writer, read_sessions(engine))
     office = Office(

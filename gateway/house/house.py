@@ -10,8 +10,8 @@ from anyio import CapacityLimiter
 
 from gateway.errors import Conflict, NotFound, Overloaded, RequestInvalid
 from gateway.house.counters import Counters
-from gateway.market.bookkeeper import BookKeeper
 from gateway.market.outbound import Outbound
+from gateway.market.record_keeper import RecordKeeper
 from gateway.market.throttle import Throttle
 from market.errors import (
     CountingUnavailable,
@@ -42,7 +42,7 @@ _THREADS = 4
 class Links:
     """A house's connections: the records gateways exchange, outbound HTTP, tokenizers of sellers."""
 
-    keeper: BookKeeper
+    keeper: RecordKeeper
     outbound: Outbound
     counters: Counters
 
@@ -58,7 +58,7 @@ class House:
     earnings: Earnings
     forfeiture: Forfeiture
     disputes: Disputes
-    keeper: BookKeeper
+    keeper: RecordKeeper
     outbound: Outbound
     counters: Counters
     records: Throttle = field(default_factory=lambda: Throttle(RECORDS_PER_MINUTE, time.monotonic))

@@ -41,7 +41,7 @@ def _look_up(host: str, port: int) -> Sequence[tuple[Any, ...]]:
 
 
 class CheckedDialer(httpcore.AsyncNetworkBackend):
-    """Connect to public names, and to any address for which the caller's exception predicate is true."""
+    """Connect to public names, and to any host and port for which `is_ours` returns true."""
 
     def __init__(
         self,

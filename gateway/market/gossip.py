@@ -14,7 +14,6 @@ from typing import TypeVar
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
-from gateway.market.bookkeeper import BookKeeper
 from gateway.market.errors import Unreachable
 from gateway.market.gossip_wire import (
     BODY_BYTES_MAX,
@@ -28,6 +27,7 @@ from gateway.market.gossip_wire import (
 )
 from gateway.market.known import STATEMENTS
 from gateway.market.outbound import Outbound
+from gateway.market.record_keeper import RecordKeeper
 from gateway.market.room import OWN
 from market.errors import MarketError
 from market.records.envelope import Record
@@ -65,7 +65,7 @@ class Gossip:
 
     def __init__(
         self,
-        keeper: BookKeeper,
+        keeper: RecordKeeper,
         outbound: Outbound,
         peers: Iterable[str],
         *,

@@ -14,7 +14,6 @@ from fastapi import APIRouter, Request, Response
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.requests import ClientDisconnect
 
-from gateway.market.bookkeeper import BookKeeper
 from gateway.market.gossip_wire import (
     BODY_BYTES_MAX,
     GossipDigest,
@@ -25,6 +24,7 @@ from gateway.market.gossip_wire import (
     read,
     written,
 )
+from gateway.market.record_keeper import RecordKeeper
 from gateway.market.throttle import Throttle, network_of
 from market.errors import RecordInvalid
 
@@ -41,7 +41,7 @@ def peer_of(request: Request) -> str:
     return request.client.host if request.client else ""
 
 
-def router(keeper: BookKeeper, address_of: Callable[[Request], str] = peer_of) -> APIRouter:
+def router(keeper: RecordKeeper, address_of: Callable[[Request], str] = peer_of) -> APIRouter:
     """Return the two routes. `address_of` returns the client's address if a proxy or tunnel is in front."""
     handler = _GossipHandler(keeper)
     routes = APIRouter(prefix="/market/v1/gossip")
@@ -58,7 +58,7 @@ def router(keeper: BookKeeper, address_of: Callable[[Request], str] = peer_of) -
 
 
 class _GossipHandler:
-    def __init__(self, keeper: BookKeeper) -> None:
+    def __init__(self, keeper: RecordKeeper) -> None:
         self._keeper = keeper
         self._questions = Throttle(QUESTIONS_PER_MINUTE, time.monotonic)
         self._records = Throttle(RECORDS_PER_MINUTE, time.monotonic)

@@ -14,11 +14,11 @@ from gateway.data_folder import DataFolder
 from gateway.friends.balance import Balances
 from gateway.friends.friends import Friends
 from gateway.friends.listing_exchange import exchange_with_friends
-from gateway.market.bookkeeper import BookKeeper, Keeping
 from gateway.market.gossip import Gossip
 from gateway.market.gossip_routes import peer_of, router
 from gateway.market.identity import OwnIdentity
 from gateway.market.outbound import Outbound, Unreachable
+from gateway.market.record_keeper import KeeperPolicy, RecordKeeper
 from gateway.market.room import OWN, Sources
 from gateway.selling.accounts import ChannelAccounts
 from gateway.selling.address import Address
@@ -138,7 +138,7 @@ async def open_agent(
         yield agent
 
 
-def check_speaks(own: OwnIdentity, keeper: BookKeeper) -> None:
+def check_speaks(own: OwnIdentity, keeper: RecordKeeper) -> None:
     """Raises IdentityInvalid if the network knows that our key is revoked: its signatures would be rejected."""
     if keeper.standing(own.id, own.signer.public_key.hex()) == "revoked":
         raise IdentityInvalid("this identity's key is revoked. Run `millrace identity recover` for another.")
@@ -151,10 +151,10 @@ def _peer(request: Request) -> str:
 
 def _keeper(
     path: Path, settings: SellingSettings, own: OwnIdentity, friends: Friends, clock_ms: Callable[[], int]
-) -> BookKeeper:
+) -> RecordKeeper:
     sources = Sources(trusted=tuple(filter(None, [settings.house_url])), peers=settings.peers)
-    keeping = Keeping(sources, always=_Always(own.id, friends), allows_loopback=settings.allows_loopback)
-    return BookKeeper(path, clock_ms, keeping)
+    keeping = KeeperPolicy(sources, always=_Always(own.id, friends), allows_loopback=settings.allows_loopback)
+    return RecordKeeper(path, clock_ms, keeping)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ class _Always:
 
 
 def _house(
-    settings: SellingSettings, own: OwnIdentity, outbound: Outbound, keeper: BookKeeper, store: SellingStore
+    settings: SellingSettings, own: OwnIdentity, outbound: Outbound, keeper: RecordKeeper, store: SellingStore
 ) -> SellerHouseClient | None:
     if settings.house_url is None:
         return None
@@ -184,7 +184,7 @@ def _agent(
     friends: Friends,
     gateway: OwnGateway,
     store: SellingStore,
-    keeper: BookKeeper,
+    keeper: RecordKeeper,
     outbound: Outbound,
     house: SellerHouseClient | None,
     clock_ms: Callable[[], int],

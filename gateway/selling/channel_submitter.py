@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
-from gateway.market.bookkeeper import BookKeeper
 from gateway.market.identity import OwnIdentity
 from gateway.market.outbound import Unreachable
+from gateway.market.record_keeper import RecordKeeper
 from gateway.selling.delivery import now_ms
 from gateway.selling.house import HouseRefused, SellerHouseClient
 from gateway.selling.store import SellingStore, Unsubmitted
@@ -36,7 +36,7 @@ class ChannelSubmitter:
     house: SellerHouseClient | None
     own: OwnIdentity
     store: SellingStore
-    keeper: BookKeeper
+    keeper: RecordKeeper
     every_s: float
     pause_s_max: float = 60.0
     clock_ms: Callable[[], int] = now_ms

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from gateway.market.bookkeeper import BookKeeper
 from gateway.market.identity import OwnIdentity
 from gateway.market.outbound import Outbound, OutboundReply
+from gateway.market.record_keeper import RecordKeeper
 from gateway.selling.store import SellingStore, Unsubmitted
 from market.errors import IdentityInvalid
 from market.records.envelope import Hex32
@@ -73,7 +73,7 @@ class SellerHouseClient:
         key: str | None,
         own: OwnIdentity,
         outbound: Outbound,
-        keeper: BookKeeper,
+        keeper: RecordKeeper,
         store: SellingStore,
     ) -> None:
         self.url = url.rstrip("/")

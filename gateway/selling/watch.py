@@ -9,8 +9,8 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.guests.agent import SELLING, UNREACHED
-from gateway.market.bookkeeper import BookKeeper
 from gateway.market.identity import OwnIdentity
+from gateway.market.record_keeper import RecordKeeper
 from gateway.market.room import OWN
 from gateway.selling.address import Address
 from gateway.selling.delivery import now_ms
@@ -36,7 +36,7 @@ class Watch:
 
     settings: SellingSettings
     own: OwnIdentity
-    keeper: BookKeeper
+    keeper: RecordKeeper
     gateway: OwnGateway
     sellable_models: SellableModels
     publisher: Publisher

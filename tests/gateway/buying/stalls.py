@@ -14,7 +14,7 @@ from gateway.buying.app import BuyingApp
 from gateway.buying.orders import BuyerLimits, Orders
 from gateway.buying.server import opened
 from gateway.cloud_worker.exchange import Message
-from gateway.market.bookkeeper import BookKeeper
+from gateway.market.record_keeper import RecordKeeper
 from market.counting.counting import Counting
 from market.listings.prices import Prices, cost_nano
 from market.records.amounts import Amount
@@ -141,7 +141,7 @@ class Stalls:
 def learn(app: BuyingApp, records: list[Record]) -> None:
     """As gossip would tell it a little later."""
     keeper = app.shop._keeper
-    assert isinstance(keeper, BookKeeper)
+    assert isinstance(keeper, RecordKeeper)
     keeper.add([each.raw for each in records], "house")
     # Listings are read to the second.
     keeper._view.offers_s = -1

@@ -14,7 +14,7 @@ from gateway.buying.sellers import SellerTracker
 from gateway.buying.store import KEPT_MS, BegunJob, BuyingStore, EndedJob
 from gateway.friends.balance import Balances
 from gateway.friends.friends import Friends
-from gateway.market.bookkeeper import BookKeeper, Keeping
+from gateway.market.record_keeper import KeeperPolicy, RecordKeeper
 from market.channels.terms import LANES_MAX
 from tests.databases import refusing
 from tests.gateway.friends.test_texts import Pair
@@ -49,7 +49,7 @@ async def test_lines_are_read_again_after_a_disk_that_refuses(tmp_path: Path) ->
     pair.befriended()
     folder, own = tmp_path / "ann", pair.owns[0]
     store = BuyingStore(folder / "buying.db")
-    keeper = BookKeeper(folder / "known.db", lambda: NOW_MS, Keeping(allows_loopback=True))
+    keeper = RecordKeeper(folder / "known.db", lambda: NOW_MS, KeeperPolicy(allows_loopback=True))
     lines = Lines(Friends(folder, own), Balances(folder), own, store, keeper)
     with refusing(folder / "buying.db", "job"):
         await lines.refresh()

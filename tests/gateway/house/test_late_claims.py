@@ -15,8 +15,8 @@ from gateway.buying.channels import pack_records
 from gateway.buying.dispute_responder import DisputeResponder
 from gateway.buying.house import BuyerHouseClient
 from gateway.buying.store import BegunJob, BuyingStore, EndedJob
-from gateway.market.bookkeeper import BookKeeper
 from gateway.market.outbound import Outbound
+from gateway.market.record_keeper import RecordKeeper
 from market.channels.statements import Receipt
 from market.channels.terms import Terms, read_allocation
 from market.counting.answer import transcript_of
@@ -76,7 +76,7 @@ async def test_a_made_up_text_about_an_earlier_request_gains_nothing(hall: Hall,
     keep(store, terms, allocation, jobs)
 
     async with served(hall.served.app) as url, Outbound(allows_loopback=True, named=[url]) as outbound:
-        keeper = BookKeeper(tmp_path / "known.db", lambda: 0)
+        keeper = RecordKeeper(tmp_path / "known.db", lambda: 0)
         house = BuyerHouseClient(url, hall.served.key_of("ann"), "", outbound, store, keeper)
         disputing = DisputeResponder(house, store, lambda: time.time_ns() // 10**6)
         for records in ([promise, own], [next_promise, next_own], [promise, lie]):

@@ -32,7 +32,7 @@ Watcher = Callable[[Sequence[Record], str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Keeping:
+class KeeperPolicy:
     """A keeper's trust in each source. `always` are identities whose records always have room."""
 
     sources: Sources = field(default_factory=Sources)
@@ -41,7 +41,7 @@ class Keeping:
     allows_loopback: bool = False
 
 
-class BookKeeper:
+class RecordKeeper:
     """Accept untrusted records, keep what counts, and answer questions about them. Thread-safe.
 
     Args:
@@ -55,12 +55,12 @@ class BookKeeper:
     """
 
     def __init__(
-        self, kept_in: Engine | Path, clock_ms: Callable[[], int], keeping: Keeping | None = None
+        self, kept_in: Engine | Path, clock_ms: Callable[[], int], keeping: KeeperPolicy | None = None
     ) -> None:
         self._engine = kept_in if isinstance(kept_in, Engine) else _open_file(kept_in)
         self._owns_engine = isinstance(kept_in, Path)
         self._clock_ms = clock_ms
-        self._keeping = keeping or Keeping()
+        self._keeping = keeping or KeeperPolicy()
         self._known = KnownRecords(self._keeping.sources, self._keeping.bounds, self._keeping.always)
         self._lock = threading.Lock()
         # Held longer than `_lock`, so that readers never wait for it.
@@ -165,7 +165,7 @@ class BookKeeper:
             if record := self._open(bytes(raw), now_ms):
                 by_source.setdefault(source, []).append(record)
         with self._lock:
-            # The most trusted source first, so that its issuers get its larger share of room.
+            # The most trusted source first: an issuer known from several sources counts for that one.
             for source in sorted(by_source, key=self._keeping.sources.rank, reverse=True):
                 self._known.take(by_source[source], source, now_ms)
             self._look_anew(bool(by_source))
