@@ -26,7 +26,7 @@ from gateway.api.plain import PlainRoutes, plain_routes
 from gateway.batch_jobs.runner import Runner as BatchRunner
 from gateway.batches.batches import Batches
 from gateway.cache.embedding import Embedder
-from gateway.cache.opening import open_answers
+from gateway.cache.factory import open_answers
 from gateway.cloud_worker.providers import CloudConfiguration, CloudModel, Timeouts
 from gateway.cloud_worker.supervisor import CloudWorker
 from gateway.data_folder import DataFolder
@@ -245,7 +245,7 @@ async def _open_house(
     """The house of a market, where the owner wants one; nothing of it is imported otherwise."""
     if not settings.house.enabled:
         return None
-    from gateway.house.opening import open_house, watched
+    from gateway.house.factory import open_house, watched
 
     house = open_house(settings.house, folder, books, engine)
     await stack.enter_async_context(watched(house, settings.house))
@@ -337,7 +337,7 @@ async def _open_market(
     aliases: Callable[[], Aliases],
 ) -> Lane:
     """The lane to other people's machines, where the owner wants it; nothing of it is imported otherwise."""
-    from gateway.buying.opening import open_market
+    from gateway.buying.factory import open_market
 
     tokenizers = bookkeeper.recounter.tokenizers
     return await open_market(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from cluster.controller import Controller
 from gateway.afterwork import Afterwork
 from gateway.batches.batches import Batches
-from gateway.cache.answers import Answers
+from gateway.cache.answers import AnswerCache
 from gateway.guests.guests import Guests
 from gateway.identity.directory import Directory
 from gateway.identity.keys import Keys
@@ -58,7 +58,7 @@ class Services:
     controller: Controller
     admin_token: str
     limits: Limits
-    answers: Answers
+    answers: AnswerCache
     turns: Turns
     patience: Patience
     afterwork: Afterwork

@@ -1,4 +1,4 @@
-"""What the buyer tells the gateway: the listings that could be bought now, and why others could not."""
+"""The buyer's report to the gateway: listings that can be bought now, and why others cannot."""
 
 from typing import Literal
 
@@ -19,11 +19,11 @@ Excluded = Literal[
 
 
 class OnOffer(Struct, frozen=True):
-    """A listing that could be bought. Prices are nano-USD per million tokens, times seconds.
+    """A listing that can be bought. Prices are in nano-USD per million tokens, times in seconds.
 
-    `listing` is its record's digest, `seller` the identity's. `clearance` is the most private label that may go
-    there. `good` and `bad` are how requests ended, the old counting less; `cap` is learned from refusals. `tier`
-    says what auditors have looked at, `suspended_why` why nothing is bought there until the owner says so.
+    `listing` is its record's digest, `seller` the seller's identity. `clearance` is the most private label that
+    may go there. `good` and `bad` count how requests ended; older ones weigh less. `cap` is learned from refusals.
+    `tier` says what auditors have checked. `suspended_why` says why we buy nothing there until the admin lifts it.
     """
 
     listing: str
@@ -60,7 +60,7 @@ class OnOffer(Struct, frozen=True):
 
 
 class NotOnOffer(Struct, frozen=True):
-    """A listing that is not bought, and why."""
+    """A listing that cannot be bought, and why."""
 
     listing: str
     seller: str
@@ -69,7 +69,7 @@ class NotOnOffer(Struct, frozen=True):
 
 
 class Offers(Struct, frozen=True):
-    """`version` grows with every change: whoever has it may wait for the next."""
+    """All listings. `version` grows with every change, so a client can wait for the next one."""
 
     version: int
     offers: tuple[OnOffer, ...] = ()

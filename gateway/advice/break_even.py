@@ -1,4 +1,4 @@
-"""From how many tokens a day own machines are cheaper than a provider. Pure; amounts in nano-USD."""
+"""The number of tokens a day from which own machines are cheaper than a provider. Pure; amounts in nano-USD."""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -10,16 +10,16 @@ from gateway.advice.question import OwnCost
 
 _DAY_S = 86_400
 _YEAR_DAYS = Fraction(36_525, 100)
-# What predictions of the first token are about.
+# Predictions of the first token assume a prompt of this length.
 _PROMPT_TOKENS = 512
 
 
 @dataclass(frozen=True, slots=True)
 class BreakEven:
-    """Costs of a million tokens in this mix of prompts and answers, here and there.
+    """Costs of a million tokens in this mix of prompts and answers, here and at the provider.
 
-    `fixed_nano_per_day` is wear, which is paid whether or not anybody asks. `tokens_per_day` is None where own
-    machines are never cheaper; 0 where they are from the first token on. `tokens_per_day_max` is what they manage.
+    `fixed_nano_per_day` is wear, which is paid regardless of use. `tokens_per_day` is None if own machines are
+    never cheaper, and 0 if they are cheaper from the first token. `tokens_per_day_max` is their capacity.
     """
 
     provider: str
@@ -31,13 +31,13 @@ class BreakEven:
 
 
 def own_nano_per_mtok(cost: OwnCost, machines: int, predicted: Prediction) -> int:
-    """What the power of so many machines costs for a million tokens of the mix, rounded up."""
+    """Return the machines' power cost for a million tokens of the mix, in nano-USD, rounded up."""
     running = CostTerms(cost.terms.electricity_nano, 0, cost.terms.life_years, cost.terms.idle_watts)
     return -(-_seconds_per_mtok(cost, predicted) * machines * second_nano(running, cost.watts) // 1)
 
 
 def break_even(cost: OwnCost, machines: int, predicted: Prediction, provider: str, price: Price) -> BreakEven:
-    """Own machines against one provider's price."""
+    """Compare own machines with one provider's price."""
     ratio = cost.prompt_tokens_per_answer_token
     cloud_nano = (ratio * price.prompt_nano + price.completion_nano) // (ratio + 1)
     own_nano = own_nano_per_mtok(cost, machines, predicted)
@@ -57,7 +57,7 @@ def _tokens_per_day(fixed_nano: int, saved_nano_per_mtok: int, most: int) -> int
 
 
 def _seconds_per_mtok(cost: OwnCost, predicted: Prediction) -> Fraction:
-    """How long the ring works for a million tokens of the mix."""
+    """Return how many seconds the pipeline needs for a million tokens of the mix."""
     ratio = cost.prompt_tokens_per_answer_token
     prompt_s = _exact(predicted.first_token_s) / _PROMPT_TOKENS
     answer_s = 1 / _exact(predicted.tokens_per_s)
@@ -65,5 +65,5 @@ def _seconds_per_mtok(cost: OwnCost, predicted: Prediction) -> Fraction:
 
 
 def _exact(figure: float) -> Fraction:
-    """As it would be written down, so that bills do not hang on a float's last bits."""
+    """Return the figure as it would be written down, so that bills do not depend on a float's last bits."""
     return Fraction(figure).limit_denominator(10**9)

@@ -7,7 +7,7 @@ from msgspec import to_builtins
 from accounting.money import format_usd
 from gateway.advice.advice import Advice
 from gateway.advice.break_even import BreakEven
-from gateway.advice.ways import Way
+from gateway.advice.ways import ServingOption
 
 
 def advice_facts(advice: Advice) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def advice_facts(advice: Advice) -> dict[str, Any]:
     }
 
 
-def _way(way: Way) -> dict[str, Any]:
+def _way(way: ServingOption) -> dict[str, Any]:
     return {
         "way": way.kind,
         "open": way.is_open,

@@ -1,4 +1,4 @@
-"""What advice on a model is asked with: its shape, the machines, who else has it, and what things cost."""
+"""The input of advice on a model: its shape, the machines, other copies of it, and costs."""
 
 import re
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ _WORD = re.compile(r"[a-z0-9]+")
 
 @dataclass(frozen=True, slots=True)
 class PoolCopy:
-    """A backend that lists the model: whole, and on a machine whose memory nobody tells us."""
+    """A backend that lists the model: a whole copy, on a machine whose memory is unknown."""
 
     backend: str
     model: str
@@ -29,7 +29,7 @@ class PoolCopy:
 
 @dataclass(frozen=True, slots=True)
 class CloudPrice:
-    """A provider's offer of it; `name` is what callers ask for."""
+    """A provider's offer; `name` is the model name that callers use."""
 
     name: str
     price: Price
@@ -37,7 +37,7 @@ class CloudPrice:
 
 @dataclass(frozen=True, slots=True)
 class OwnCost:
-    """What a machine of one's own costs, and what share of a workload's tokens are prompts'."""
+    """The cost of an own machine, and the ratio of prompt tokens to answer tokens."""
 
     terms: CostTerms
     watts: float
@@ -45,11 +45,11 @@ class OwnCost:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """Everything that advice depends on. `members` are the cluster's machines, or this one alone.
+class AdviceQuestion:
+    """Everything that advice depends on. `members` are the cluster's machines, or only this one.
 
-    `card` is None where only servers of the pool or providers know the model. `serving` is the model that the
-    cluster serves now. `context_tokens`, `precision` and `stages_min` are wishes.
+    `card` is None if only pool servers or providers know the model. `serving` is the model that the cluster serves
+    now. `context_tokens`, `precision` and `stages_min` are wishes.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Question:
 
 
 def is_same_model(one: str, other: str) -> bool:
-    """Whether two names look like one model's, as owner/Qwen3-8B and qwen3:8b do."""
+    """Return whether two names look like the same model's, as owner/Qwen3-8B and qwen3:8b do."""
     return one == other or (_letters(one) == _letters(other) != "")
 
 

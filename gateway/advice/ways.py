@@ -1,4 +1,4 @@
-"""The ways to have a model answered, each with whether it can be had and in numbers what it gives."""
+"""The ways to serve a model, each with whether it is possible, and its predicted figures."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from cluster.models.model_card import ModelCard
 from cluster.plans.needs import context_room
 from cluster.plans.plan import Plan, plan_stages
 from gateway.advice.break_even import own_nano_per_mtok
-from gateway.advice.question import Question
+from gateway.advice.question import AdviceQuestion
 
 Kind = Literal["one machine", "quantize", "cluster", "pool", "cloud"]
 
@@ -20,11 +20,11 @@ _PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "int8", "int4")
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """`is_open` is whether it can be had now; `why` says it in a sentence, with the remedy where it cannot.
+class ServingOption:
+    """`is_open` is whether it is possible now; `why` says so in a sentence, with the remedy if it is not.
 
-    Sizes are for the weights and one full context. Times are predictions, `assumed` what of them nobody measured.
-    `nano_per_mtok` is what a million tokens cost in the mix of the question: power, or the provider's price.
+    Sizes are for the weights and one full context. Times are predictions, `assumed` lists those not measured.
+    `nano_per_mtok` is the cost of a million tokens in the question's mix: power, or the provider's price.
     """
 
     kind: Kind
@@ -43,15 +43,16 @@ class Way:
     plan: Plan | None = None
 
 
-def own_ways(question: Question) -> tuple[tuple[Way, ...], Kind | None]:
-    """One machine, one machine with narrower weights, and several; and which of them the cluster would go itself.
+def own_ways(question: AdviceQuestion) -> tuple[tuple[ServingOption, ...], Kind | None]:
+    """Return one machine, one machine with lower precision, and several; and which of them the cluster would
+    choose.
 
-    Each is at the widest weights that fit, or as the planner would have it.
+    Each has the highest precision that fits, or the planner's choice.
     """
     card = question.card
     if card is None:
-        why = "its shape is not known: name a folder, a GGUF file or a Hugging Face id"
-        return tuple(Way(kind, False, why) for kind in OWN), None
+        why = "its shape is unknown: name a folder, a GGUF file or a Hugging Face id"
+        return tuple(ServingOption(kind, False, why) for kind in OWN), None
     found: dict[Kind, Plan] = {}
     chosen = _plan(question, card, question.precision, question.stages_min)
     if chosen:
@@ -70,22 +71,22 @@ def _kind(plan: Plan) -> Kind:
     return "quantize" if plan.precision in QUANTIZED else "one machine"
 
 
-def needed_bytes(question: Question, card: ModelCard, precision: Precision) -> int:
-    """Weights and the keys and values of one full context, as one machine would hold them."""
+def needed_bytes(question: AdviceQuestion, card: ModelCard, precision: Precision) -> int:
+    """Return the bytes of weights and the KV cache of one full context on one machine."""
     wished = min(question.context_tokens or card.context_tokens, card.context_tokens)
     token_bytes = sum(card.kv_bytes_per_token(precision, layer) for layer in range(card.layers))
     return card.total_bytes(precision) + context_room(wished) * token_bytes
 
 
-def _plans(question: Question, card: ModelCard) -> Iterator[Plan]:
-    """What would be planned in each precision, the widest first, on as few machines as may be."""
+def _plans(question: AdviceQuestion, card: ModelCard) -> Iterator[Plan]:
+    """Yield the plan for each precision, the highest first, on as few machines as possible."""
     for precision in _precisions(question):
         if plan := _plan(question, card, precision, 1):
             yield plan
 
 
-def _split(question: Question, card: ModelCard) -> Plan | None:
-    """Over several machines where it need not be."""
+def _split(question: AdviceQuestion, card: ModelCard) -> Plan | None:
+    """Return a plan over several machines although fewer would do."""
     if len(question.members) < 2:
         return None
     for precision in _precisions(question):
@@ -95,16 +96,16 @@ def _split(question: Question, card: ModelCard) -> Plan | None:
     return None
 
 
-def _precisions(question: Question) -> tuple[Precision, ...]:
-    """Nobody computes in fp32 where a GPU takes part, unless it is pinned."""
+def _precisions(question: AdviceQuestion) -> tuple[Precision, ...]:
+    """Return the precisions to try. fp32 is left out if a GPU takes part, unless it is pinned."""
     if question.precision:
         return (question.precision,)
     on_cpus = all(member.machine.device.kind == "cpu" for member in question.members)
     return _PRECISIONS if on_cpus else _PRECISIONS[1:]
 
 
-def _plan(question: Question, card: ModelCard, precision: Precision | None, stages_min: int) -> Plan | None:
-    """Without a precision that which the planner takes."""
+def _plan(question: AdviceQuestion, card: ModelCard, precision: Precision | None, stages_min: int) -> Plan | None:
+    """Return a plan; the planner chooses the precision if none is given."""
     try:
         return plan_stages(
             question.name,
@@ -121,13 +122,13 @@ def _plan(question: Question, card: ModelCard, precision: Precision | None, stag
         return None
 
 
-def _own(question: Question, card: ModelCard, kind: Kind, plan: Plan | None) -> Way:
+def _own(question: AdviceQuestion, card: ModelCard, kind: Kind, plan: Plan | None) -> ServingOption:
     if plan is None:
         return _closed(question, card, kind)
     predicted = plan.predicted
     assert predicted is not None, "every new plan has its forecast"
     names = tuple(stage.member.name for stage in plan.stages)
-    return Way(
+    return ServingOption(
         kind,
         True,
         f"{', '.join(names)} at {plan.precision}",
@@ -145,22 +146,22 @@ def _own(question: Question, card: ModelCard, kind: Kind, plan: Plan | None) -> 
     )
 
 
-def _closed(question: Question, card: ModelCard, kind: Kind) -> Way:
+def _closed(question: AdviceQuestion, card: ModelCard, kind: Kind) -> ServingOption:
     sizes = [member.machine.memory_usable_bytes for member in question.members]
     if not sizes:
-        return Way(kind, False, "no machine is in the cluster: `millrace token create` lets one in")
+        return ServingOption(kind, False, "the cluster has no machine; add one with `millrace token create`")
     if kind == "cluster" and len(sizes) < 2:
-        return Way(kind, False, "there is one machine: `millrace token create` lets another in")
+        return ServingOption(kind, False, "there is only one machine; add another with `millrace token create`")
     if kind != "cluster" and question.precision and (question.precision in QUANTIZED) != (kind == "quantize"):
-        return Way(kind, False, f"cluster.precision pins {question.precision}")
-    # The least that would do.
+        return ServingOption(kind, False, f"cluster.precision is set to {question.precision}")
+    # The lowest precision that would do.
     precision = question.precision or ("bf16" if kind == "one machine" else "int4")
     needed = needed_bytes(question, card, precision)
     have = sum(sizes) if kind == "cluster" else max(sizes)
     where = "all machines together have" if kind == "cluster" else "the largest machine has"
-    short = f", {gib(needed - have)} short" if needed > have else ", too little beside the room to work"
-    why = f"{gib(needed)} are needed at {precision}, {where} {gib(have)} to give{short}"
-    return Way(kind, False, why, precision=precision, needed_bytes=needed, usable_bytes=have)
+    short = f", {gib(needed - have)} short" if needed > have else ", too little with activation memory"
+    why = f"{gib(needed)} needed at {precision}; {where} {gib(have)} available{short}"
+    return ServingOption(kind, False, why, precision=precision, needed_bytes=needed, usable_bytes=have)
 
 
 def gib(size_bytes: int) -> str:

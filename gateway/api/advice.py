@@ -13,8 +13,8 @@ from cluster.control.deployment import Model
 from cluster.errors import ModelError, ModelNotFound
 from cluster.models.layer_cost import Precision
 from cluster.models.manifest import Progress
-from gateway.advice.asking import Wishes, ask_advice
 from gateway.advice.facts import advice_facts
+from gateway.advice.service import Wishes, ask_advice
 from gateway.api.authority import Authority, Operator
 from gateway.api.fields import Body
 from gateway.errors import Conflict, NotFound, RequestInvalid

@@ -9,7 +9,7 @@ from starlette.responses import FileResponse
 from gateway.api.edge import authenticate
 from gateway.api.fields import Named, Wanted
 from gateway.api.paging import page
-from gateway.batches.files import FileStore
+from gateway.batches.files import FileRegistry
 from gateway.batches.forms import UploadForm, read_upload
 from gateway.errors import RequestInvalid
 from gateway.responses.store import owner_of
@@ -77,7 +77,7 @@ async def delete_file(request: Request, file_id: Named) -> Json:
     return {"id": file_id, "object": "file", "deleted": True}
 
 
-async def _admitted(request: Request) -> tuple[FileStore, str]:
+async def _admitted(request: Request) -> tuple[FileRegistry, str]:
     """The files, and whose of them the caller may see. Raises KeyInvalid."""
     services: Services = request.app.state.services
     caller = await authenticate(services, request.scope)

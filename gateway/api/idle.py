@@ -1,7 +1,7 @@
-"""How idle this gateway is, for the agent that sells what is idle: a state, and waiting until it is another one.
+"""This gateway's idle state, for the selling agent: the state itself, and waiting until it changes.
 
-Own requests tell nobody that they come and go: whoever waits looks, a few times a second, so that the hot path
-does nothing for this.
+Own requests do not report their start and end. Waiters poll a few times a second instead, which keeps the hot path
+free of this.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from gateway.guests.spare import SpareModel, spare_models
 from gateway.services import Services
 
 LOOK_EVERY_S = 0.25
-# How old what the system says may be: to ask takes a process.
+# Maximum age of the system's figures, because asking takes a process.
 SENSED_S = 5.0
 # A card's load is a mean over up to a second.
 SETTLES_S = 2.0
@@ -25,8 +25,8 @@ _STEP_PERCENT = 10.0
 class Idle:
     """`queue_empty_s` is how long there has been no own work; 0 while there is any.
 
-    `gpu_percent` is what the cards were busy with when there were last no guests. `version` is another one
-    whenever anything changes but the clock, or own work has come and gone.
+    `gpu_percent` is the cards' load when there were last no guests. `version` changes whenever anything but the
+    clock changes, or own work has come and gone.
     """
 
     version: int
@@ -42,10 +42,10 @@ class Idle:
 
 @dataclass(slots=True)
 class IdleWatch:
-    """One event loop owns it."""
+    """The idle state over time. One event loop owns it."""
 
     services: Services
-    # Versions of an earlier start are not this one's.
+    # Versions of an earlier start must not repeat.
     _version: int = field(default_factory=lambda: time.time_ns() // 10**6)
     _last: tuple[Idle, float] | None = None
     _sensed: tuple[float | None, bool | None] = (None, None)
@@ -53,12 +53,12 @@ class IdleWatch:
     _busy_s: float = 0.0
 
     async def state(self) -> Idle:
-        """How it is now."""
+        """Return the current state."""
         await self._sense()
         return self._look()
 
     async def after(self, version: int, wait_s: float) -> Idle:
-        """The first state that is not of this version, or how it is when the wait ends."""
+        """Return the first state of another version, or the current one when the wait ends."""
         until_s = time.monotonic() + wait_s
         while True:
             found, left_s = await self.state(), until_s - time.monotonic()
@@ -84,7 +84,7 @@ class IdleWatch:
             models=self._models(),
             is_paused=services.guests.is_paused,
         )
-        # Work that came and went between two looks has still been there.
+        # Work that came and went between two looks counts, too.
         lasting = _lasting(found), empty_since_s if work.is_none else 0.0
         if lasting != self._last:
             self._version += 1
@@ -105,13 +105,15 @@ class IdleWatch:
             card_percent, is_low = await asyncio.to_thread(lambda: (gpu_percent(), is_on_battery()))
             guests = self.services.guests
             if guests.stays or guests.left_s > began_s - SETTLES_S:
-                # That has the guests' own work in it.
+                # That would include the guests' own work.
                 card_percent = self._sensed[0]
             self._sensed = card_percent, is_low
 
 
 def _lasting(idle: Idle) -> Idle:
-    """What a change of is news: not how many own requests there are beyond the first, nor a card's every tick."""
+    """Return what counts as a change: neither the number of own requests beyond the first, nor small changes of
+    load.
+    """
     is_busy = idle.own_in_flight > 0
     tens = None if idle.gpu_percent is None else float(round(idle.gpu_percent / _STEP_PERCENT))
     return replace(idle, version=0, queue_empty_s=0.0, gpu_percent=tens, own_in_flight=int(is_busy))

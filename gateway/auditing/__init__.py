@@ -1,1 +1,1 @@
-"""Audits of sellers, placed among ordinary requests: what is asked, when, and what is remembered of it."""
+"""Audits of sellers among ordinary requests: what is asked, when, and what is remembered."""

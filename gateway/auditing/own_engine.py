@@ -1,4 +1,4 @@
-"""The own gateway as an engine that is known to be honest: asked as a guest, which only own machines answer."""
+"""Our own gateway as a trusted engine: asked as a guest, which only our own machines serve."""
 
 import asyncio
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from gateway.auditing.asking import Heard, Unanswered
+from gateway.auditing.audit_client import AuditAnswer, Unanswered
 from market.auditing.logprobs import told_of
 
 _BUSY_TRIES = 30
@@ -17,11 +17,11 @@ _UNAVAILABLE = 503
 
 
 class OwnEngine:
-    """`needs_told`: answers without log probabilities are none; `needs_end`: nor are those that were cut off."""
+    """`needs_told` rejects answers without log probabilities, `needs_end` those that were cut off."""
 
     def __init__(self, base_url: str, key: str, *, needs_told: bool = True, needs_end: bool = False) -> None:
         headers = {"authorization": f"Bearer {key}"}
-        # Not by a proxy of the environment: it finds no way to this machine's loopback.
+        # Ignore the environment's proxies: they cannot reach this machine's loopback.
         self._client = httpx.AsyncClient(base_url=base_url, headers=headers, timeout=_ANSWER_S, trust_env=False)
         self._needs_told = needs_told
         self._needs_end = needs_end
@@ -29,8 +29,8 @@ class OwnEngine:
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def answer(self, request: Mapping[str, Any]) -> Heard:
-        """Greedily, with the runner-up of each token where the engine tells. Raises Unanswered."""
+    async def answer(self, request: Mapping[str, Any]) -> AuditAnswer:
+        """Answer greedily, with each token's runner-up if the engine tells it. Raises Unanswered."""
         more = {"logprobs": True, "top_logprobs": 2} if self._needs_told else {}
         began_s = monotonic()
         reply = await self._asked({**request, **more})
@@ -43,10 +43,10 @@ class OwnEngine:
             raise Unanswered("no text, or no log probabilities")
         if self._needs_end and choice.get("finish_reason") != "stop":
             raise Unanswered("the answer is longer than its limit")
-        return Heard(text, told, monotonic() - began_s)
+        return AuditAnswer(text, told, monotonic() - began_s)
 
     async def _asked(self, request: Mapping[str, Any]) -> httpx.Response:
-        """Guests wait until there is no own work."""
+        """Retry while own work keeps guests out."""
         for _ in range(_BUSY_TRIES):
             try:
                 reply = await self._client.post("/chat/completions", json=request)
@@ -55,4 +55,4 @@ class OwnEngine:
             if reply.status_code != _UNAVAILABLE:
                 return reply
             await asyncio.sleep(_BUSY_S)
-        raise Unanswered("own work leaves no time for it")
+        raise Unanswered("own work leaves no room for guests")

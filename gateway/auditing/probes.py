@@ -1,4 +1,4 @@
-"""What sellers are asked in audits, drawn from what was frozen for their model's weights."""
+"""Requests for audits, drawn from what was frozen for the model's weights."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,25 +9,25 @@ from market.auditing.logprobs import Told
 from market.auditing.needle import Needle, is_found
 from market.auditing.sequential import Kind
 
-# As programs ask: a round limit, far above what the answer needs.
+# Round limits, as programs use, far above what the answer needs.
 _TOKENS_MAX = (256, 300, 400, 500, 512, 1024)
 _NEEDLE_TOKENS_MAX = (64, 100, 128)
 
 
 def sold_as(weights: str, quantization: str) -> str:
-    """What probes are frozen for: who lists int8 of some weights is not held to answer as bf16 of them."""
+    """Return what probes are frozen for: a listing of int8 weights is not compared with bf16 of the same."""
     return f"{weights}/{quantization}"
 
 
 def plain_request(model: str, prompt: str, tokens_max: int = 300) -> Mapping[str, Any]:
-    """A greedy chat request of one message."""
+    """Return a greedy chat request of one message."""
     messages = [{"role": "user", "content": prompt}]
     return {"model": model, "messages": messages, "temperature": 0, "max_tokens": tokens_max}
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A canary, or else a needle, for what listings say to be the same (`sold_as`)."""
+    """Either a canary or a needle, for listings of the same weights and precision (`sold_as`)."""
 
     id: str
     sold_as: str
@@ -36,7 +36,7 @@ class Probe:
 
     @property
     def has_reference(self) -> bool:
-        """Whether log probabilities can be compared."""
+        """Return whether log probabilities can be compared."""
         return self.canary is not None and bool(self.canary.reference)
 
     @property
@@ -44,16 +44,16 @@ class Probe:
         return "canary" if self.canary else "needle"
 
     def request(self, model: str, draw: int) -> Mapping[str, Any]:
-        """As a chat request under the listing's name for the model; `draw` varies what does not matter."""
+        """Return a chat request with the listing's name for the model; `draw` varies what does not matter."""
         limits: Sequence[int] = _TOKENS_MAX if self.kind == "canary" else _NEEDLE_TOKENS_MAX
         return plain_request(model, self._subject.prompt, limits[draw % len(limits)])
 
     def look(self, text: str, told: Sequence[Told]) -> tuple[Kind, tuple[str, ...]]:
-        """What kind of audit the answer made of it, and what was wrong with it."""
+        """Return the kind of audit that the answer made of it, and what was wrong."""
         subject = self._subject
         if isinstance(subject, Needle):
             found = is_found(subject, text)
-            return "needle", () if found else ("what stood at the beginning of a long prompt was not known",)
+            return "needle", () if found else ("the beginning of a long prompt was not known",)
         return "logprob" if told else "canary", failings(subject, text, told)
 
     @property

@@ -1,6 +1,6 @@
-"""Questions to make canaries of where the owner gives none: so many that nobody has all their answers by heart.
+"""Questions for canaries if the owner gives none: too many for a seller to know all their answers.
 
-One's own traffic is better, for whoever knows these sentences knows what is an audit.
+Our own traffic is better, because a seller that knows these sentences recognizes audits.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ _FORMS: Sequence[str] = (
     "Translate into French: the {one} stands beside the {two}.",
     "What do a {one} and a {two} have in common? Answer briefly.",
     "I have {n} boxes with {m} of them each. How many {one} pictures are that?",
-    "What is the capital of {place}, and what would somebody from there use a {one} for?",
+    "What is the capital of {place}, and what would people from there use a {one} for?",
     "Sort alphabetically: {one}, {two}, {place}.",
     "Write a JSON object with the keys \"{one}\" and \"{two}\" and the values {n} and {m}.",
     "Spell the word {one} backwards, then say what it means.",
@@ -30,7 +30,7 @@ _FORMS: Sequence[str] = (
 
 
 def questions(chance: Random) -> Iterator[str]:
-    """Without end, in some order; the same one may come twice, seldom."""
+    """Yield questions without end, at random; repetitions are rare."""
     while True:
         one, two = chance.sample(_WORDS, 2)
         numbers = {"n": chance.randint(3, 97), "m": chance.randint(3, 97)}

@@ -1,4 +1,4 @@
-"""A batch as it stands, and what people see of it."""
+"""The state of a batch, and its form in the API."""
 
 import secrets
 import time
@@ -15,11 +15,11 @@ End = Literal["completed", "expired", "cancelled", "failed"]
 STATUSES: tuple[Status, ...] = get_args(Status)
 ENDS: tuple[End, ...] = get_args(End)
 UNFINISHED: tuple[Status, ...] = ("validating", "in_progress", "finalizing", "cancelling")
-# Before an end is reached, a batch that was stopped stays in `finalizing` or `cancelling` while its files close.
+# A stopped batch stays in `finalizing` or `cancelling` while its files are closed.
 CANCELLABLE: tuple[Status, ...] = ("validating", "in_progress")
 
 WINDOW_S = 24 * 3600
-"""Of `completion_window` 24h, the only one that OpenAI has."""
+"""The `completion_window` of 24h, the only one that OpenAI offers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class Batch:
 
     @property
     def token(self) -> str:
-        """What its ids have in common: its files', its requests', its lines'."""
+        """Return what the ids of its files, requests and lines have in common."""
         return self.id.removeprefix("batch_")
 
     @property
@@ -68,15 +68,15 @@ class Batch:
         return self.status in ENDS
 
     def line_id(self, line: int) -> str:
-        """What the answer to a line is called in the output."""
+        """Return the id of a line's answer in the output."""
         return f"batch_req_{self.token}_{line}"
 
     def request_id(self, line: int, attempt: int) -> str:
-        """The same for the same attempt, whoever makes it when: what it costs is booked once."""
+        """Return the request id of an attempt. It is the same after a restart, so that its cost is booked once."""
         return f"req_{self.token}_{line}_{attempt}" if attempt else f"req_{self.token}_{line}"
 
     def as_api(self) -> dict[str, Any]:
-        """As OpenAI shows it. Output files are shown when they are whole."""
+        """Return the batch in OpenAI's form. Output files appear once they are complete."""
         errors = orjson.loads(self.errors) if self.errors else None
         times = {f"{status}_at": _seconds(getattr(self, f"{status}_ns")) for status in STATUSES[1:]}
         return {
@@ -99,7 +99,7 @@ class Batch:
 
 
 def new_batch_id() -> str:
-    """Later ones sort after earlier ones."""
+    """Return a new id; later ones sort after earlier ones."""
     return f"batch_{time.time_ns() // 1_000_000:012x}{secrets.token_hex(8)}"
 
 

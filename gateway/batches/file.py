@@ -1,4 +1,4 @@
-"""A stored file as it stands, and what people see of it."""
+"""A stored file, and its form in the API."""
 
 import secrets
 import time
@@ -36,5 +36,5 @@ class StoredFile:
 
 
 def new_file_id() -> str:
-    """An id that nobody can guess; later ones sort after earlier ones."""
+    """Return an id that cannot be guessed; later ones sort after earlier ones."""
     return f"file-{time.time_ns() // 1_000_000:012x}{secrets.token_hex(8)}"

@@ -1,4 +1,4 @@
-"""An upload's form, read as it arrives: fields are kept, the one file goes to disk in pieces."""
+"""Parse an upload's form as it arrives: fields are kept, the one file is written to disk in pieces."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -12,7 +12,7 @@ from starlette.types import Message, Receive, Scope
 from gateway.batches.files import Upload
 from gateway.errors import RequestInvalid
 
-# A client that sends nothing for so long, or takes so long over all, is not waited for.
+# A client that sends nothing for this long, or takes this long in total, is dropped.
 PIECE_TIMEOUT_S = 30.0
 UPLOAD_TIMEOUT_S = 1800.0
 
@@ -24,7 +24,7 @@ _FILENAME_CHARS = 255
 
 @dataclass
 class UploadForm:
-    """What the form says besides its file; `filename` is None until there is one."""
+    """The form's fields; `filename` is None until the file part begins."""
 
     fields: dict[str, str] = field(default_factory=dict)
     filename: str | None = None
@@ -33,13 +33,13 @@ class UploadForm:
 async def read_upload(
     scope: Scope, receive: Receive, begin: Callable[[], Awaitable[Upload]]
 ) -> tuple[UploadForm, Upload]:
-    """The form, with its file on disk. Raises RequestInvalid, BodyTooLarge and what `begin` raises."""
+    """Return the form, with its file on disk. Raises RequestInvalid, BodyTooLarge and what `begin` raises."""
     try:
         async with asyncio.timeout(UPLOAD_TIMEOUT_S):
             return await _read(_Reader(_boundary(scope)), receive, begin)
     except TimeoutError:
         text = (
-            f"The upload stopped: no byte for {PIECE_TIMEOUT_S:.0f} s, or not whole in {UPLOAD_TIMEOUT_S:.0f} s."
+            f"The upload timed out after {PIECE_TIMEOUT_S:.0f} s without data, or {UPLOAD_TIMEOUT_S:.0f} s in all."
         )
         raise RequestInvalid(text) from None
 
@@ -59,7 +59,7 @@ async def _read(
                 await asyncio.to_thread(upload.write, reader.taken())
         reader.finish()
         if upload is None:
-            raise _invalid("file: missing; send the file as a form field of this name", "file")
+            raise _invalid("file is missing. Send the file as a form field of this name.", "file")
     except BaseException:
         if upload:
             await asyncio.shield(asyncio.to_thread(upload.abandon))
@@ -68,7 +68,7 @@ async def _read(
 
 
 async def _piece(receive: Receive) -> tuple[bytes, bool]:
-    """The next of the body, and whether there is more."""
+    """Return the next piece of the body, and whether there is more."""
     async with asyncio.timeout(PIECE_TIMEOUT_S):
         message: Message = await receive()
     if message["type"] == "http.disconnect":
@@ -81,12 +81,12 @@ def _boundary(scope: Scope) -> bytes:
     kind, options = parse_options_header(given)
     boundary = options.get(b"boundary", b"")
     if kind != b"multipart/form-data" or not 1 <= len(boundary) <= 200:
-        raise _invalid("The body is not a multipart form; send multipart/form-data with file and purpose.", None)
+        raise _invalid("The body is not a multipart form. Send multipart/form-data with file and purpose.", None)
     return boundary
 
 
 class _Reader:
-    """Takes bytes of a form, keeps its fields and what has come of its file."""
+    """Parses the form's bytes; keeps its fields and the file's data so far."""
 
     def __init__(self, boundary: bytes) -> None:
         self.form = UploadForm()
@@ -111,7 +111,7 @@ class _Reader:
         try:
             self._parser.write(data)
         except MultipartParseError as error:
-            raise _invalid(f"The form cannot be read: {error}", None) from None
+            raise _invalid(f"The form cannot be parsed: {error}", None) from None
 
     def finish(self) -> None:
         if not self._is_whole:
@@ -122,7 +122,7 @@ class _Reader:
         return len(self._taken)
 
     def taken(self) -> bytes:
-        """What came of the file since the last time."""
+        """Return the file's data since the last call."""
         taken, self._taken = bytes(self._taken), bytearray()
         return taken
 
@@ -152,10 +152,10 @@ class _Reader:
         if self._is_file:
             if self._name != "file":
                 raise _invalid(
-                    f"{self._name[:80]}: only one file is expected, as the field 'file'", self._name[:80]
+                    f"{self._name[:80]}: unexpected file. Send one file, as the field 'file'.", self._name[:80]
                 )
             if self.form.filename is not None:
-                raise _invalid("file: given twice", "file")
+                raise _invalid("file is given twice", "file")
             self.form.filename = _filename(options[b"filename"])
         elif len(self.form.fields) >= _FIELDS_MAX:
             raise _invalid(f"The form has more than {_FIELDS_MAX} fields.", None)
@@ -166,7 +166,7 @@ class _Reader:
             return
         self._value += data[start:end]
         if len(self._value) > _FIELD_BYTES_MAX:
-            raise _invalid(f"{self._name[:80]}: longer than {_FIELD_BYTES_MAX} bytes", self._name[:80])
+            raise _invalid(f"{self._name[:80]} is longer than {_FIELD_BYTES_MAX} bytes", self._name[:80])
 
     def _end_part(self) -> None:
         if not self._is_file:
@@ -177,7 +177,7 @@ class _Reader:
 
 
 def _filename(given: bytes) -> str:
-    """The name without folders and without what no database or header takes."""
+    """Return the name without folders and characters that a database or header may reject."""
     text = given.decode("utf-8", "replace").replace("\\", "/")
     name = "".join(letter for letter in PurePosixPath(text).name if letter.isprintable())
     return name[:_FILENAME_CHARS] or "file"

@@ -1,4 +1,4 @@
-"""What of a batch is still to be asked, in the order of its file; what is asked again comes when it is due."""
+"""The remaining requests of a batch, in file order; retries come when they are due."""
 
 import heapq
 from collections import deque
@@ -24,7 +24,7 @@ class Items:
 
     @property
     def is_dry(self) -> bool:
-        """Whether `refill` may find more."""
+        """Return whether `refill` may find more."""
         return not self._waiting and not self._is_read
 
     @property
@@ -44,13 +44,13 @@ class Items:
                 size_bytes += len(raw)
 
     def peek(self, now_s: float) -> Item | None:
-        """What to ask next; None where there is nothing yet, or nothing more."""
+        """Return the next request to ask; None if there is none yet, or no more."""
         if self._again and self._again[0][0] <= now_s:
             return self._again[0][2]
         return self._waiting[0] if self._waiting else None
 
     def take(self, item: Item) -> None:
-        """What `peek` showed is being asked."""
+        """Note that the item returned by `peek` is being asked."""
         if self._waiting and self._waiting[0] is item:
             self._waiting.popleft()
         else:

@@ -1,4 +1,4 @@
-"""One unfinished batch in memory: what of it is done, under way and left; owned by the runner's event loop."""
+"""One unfinished batch in memory: finished, running and remaining requests; owned by the runner's event loop."""
 
 import asyncio
 import time
@@ -12,17 +12,17 @@ from gateway.batches.batch import WINDOW_S, Batch, End
 from gateway.batches.items import Items
 from gateway.batches.lines import Item, raw_lines, read_line
 from gateway.batches.output import Output
-from gateway.batches.reply import Code, Reply
-from gateway.batches.room import OWN, PAID, Pace
+from gateway.batches.placement import OWN, PAID, BatchPace
+from gateway.batches.reply import BatchReply, Code
 from gateway.dialects.base import Question
 from gateway.identity.caller import Caller
 
 PRIORITY = 10
-"""Behind whoever waits for an answer."""
-# Until answers have shown how long they take.
+"""Lower than interactive requests."""
+# Assumed duration of a request until answers have shown it, in seconds.
 _ITEM_S = 2.0
 _LEARN = 0.2
-# One more at a time after so many answers.
+# The increase in concurrent requests with each answer.
 _WIDEN = 1 / 32
 
 Phase = Literal["opening", "running", "ending"]
@@ -30,7 +30,7 @@ Phase = Literal["opening", "running", "ending"]
 
 @dataclass(frozen=True, slots=True)
 class Callers:
-    """One key's caller, by where its requests may go. Changes to its limits and lanes come with the next one."""
+    """One key's caller, split by lanes. Changes to its limits and lanes take effect with the next lookup."""
 
     all_lanes: Caller
     own: Caller
@@ -55,7 +55,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Why a batch ends, and what is said of what it had not asked."""
+    """Why a batch ends, and what is reported for requests that were not asked."""
 
     end: End
     code: Code | None = None
@@ -67,10 +67,10 @@ class Stop:
         return orjson.dumps([self.problem]).decode() if self.problem else None
 
 
-class Job:
-    """`callers` is None before the key was looked up; `stop` says that nothing more is to be asked.
+class BatchJob:
+    """`callers` is None before the key was looked up; `stop` means that nothing more is asked.
 
-    There is no room before `look_again_s`, unless one of its requests ends; until `held_until_s` none is asked.
+    There is no room before `look_again_s`, unless one of its requests ends. Until `held_until_s` none is asked.
     """
 
     def __init__(self, batch: Batch) -> None:
@@ -127,30 +127,30 @@ class Job:
     def request_id(self, item: Item) -> str:
         return self.batch.request_id(item.line, self.output.attempts[item.line])
 
-    def pace(self, abreast: int) -> Pace:
+    def pace(self, abreast: int) -> BatchPace:
         left_s = self.batch.expires_ns / 1e9 - time.time()
         items = self.batch.total - len(self.output.done)
-        return Pace(left_s, WINDOW_S, items, self._item_s, abreast)
+        return BatchPace(left_s, WINDOW_S, items, self._item_s, abreast)
 
     @property
     def has_room(self) -> bool:
-        """Whether its key's limits let one more run beside those that do, as far as they were met."""
+        """Return whether its key's limits, as far as known, allow one more concurrent request."""
         return len(self.asking) < self._abreast
 
     def learn(self, duration_s: float) -> None:
-        """One was answered."""
+        """Note that a request was answered, and how long it took."""
         self._item_s += _LEARN * (duration_s - self._item_s)
         self._abreast += _WIDEN
 
     def hold(self, until_s: float) -> None:
-        """A limit was met: ask none before, and fewer at a time from then on."""
+        """Note that a limit was reached: ask none before `until_s`, and fewer at a time from then on."""
         self.held_until_s = max(self.held_until_s, until_s)
         self._abreast = max(1, len(self.asking) - 1)
 
     def write_rest(self, path: Path, body_bytes_max: int) -> None:
-        """Say of every line that has no answer why it will get none. Does I/O.
+        """Write an error for every line without an answer. Does I/O.
 
-        Even where its owner has no room left: else the batch could not end.
+        Storage limits do not apply here, because otherwise the batch could not end.
         """
         stop = self.stop
         if stop is None or stop.code is None:
@@ -158,5 +158,5 @@ class Job:
         for line, raw in raw_lines(path, body_bytes_max):
             if line not in self.output.done:
                 item, _, _ = read_line(line, raw, body_bytes_max)
-                reply = Reply(code=stop.code, message=stop.message)
+                reply = BatchReply(code=stop.code, message=stop.message)
                 self.output.add(line, item.custom_id, reply, is_last_word=True)

@@ -1,4 +1,4 @@
-"""The input of a batch, one JSON object a line: read in portions, each line bounded."""
+"""The input of a batch, one JSON object a line: read in portions, with a limit on each line."""
 
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from gateway.errors import GatewayError, RequestInvalid
 
 CUSTOM_ID_CHARS = 512
 
-# What a line has beside its body.
+# Room for a line's fields other than its body.
 _ENVELOPE_BYTES = 4096
 
 
@@ -38,7 +38,7 @@ class Item:
 
 
 class LineInvalid(Exception):
-    """A line that is no request, as OpenAI's `errors` has it."""
+    """A line that is not a valid request, in the form of OpenAI's `errors`."""
 
     def __init__(self, code: str, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -53,7 +53,9 @@ def route_of(endpoint: str) -> Route:
 
 
 def raw_lines(path: Path, body_bytes_max: int) -> Generator[tuple[int, bytes]]:
-    """Numbers and bytes of all lines but blank ones; one that is too long comes cut, one byte past the bound."""
+    """Yield numbers and bytes of all lines except blank ones; a line that is too long is cut after the limit plus
+    one.
+    """
     bytes_max = body_bytes_max + _ENVELOPE_BYTES
     with path.open("rb") as file:
         line = 0
@@ -67,9 +69,9 @@ def raw_lines(path: Path, body_bytes_max: int) -> Generator[tuple[int, bytes]]:
 
 
 def read_line(line: int, raw: bytes, body_bytes_max: int) -> tuple[Item, str, str]:
-    """The item with its method and url. Raises LineInvalid."""
+    """Return the item with its method and url. Raises LineInvalid."""
     if len(raw) > body_bytes_max + _ENVELOPE_BYTES:
-        text = f"The line is longer than {body_bytes_max} bytes, this gateway's limit for a request."
+        text = f"The line is longer than this gateway's request limit of {body_bytes_max} bytes."
         raise LineInvalid("line_too_long", text)
     try:
         found = _decoder.decode(raw)
@@ -81,11 +83,11 @@ def read_line(line: int, raw: bytes, body_bytes_max: int) -> tuple[Item, str, st
 
 
 def read_question(endpoint: str, body: bytes) -> Question:
-    """What a line asks. Raises LineInvalid."""
+    """Return a line's request. Raises LineInvalid."""
     try:
         question = route_of(endpoint).read(body)
         if question.request.is_stream:
-            text = "stream: answers of a batch come as a whole; leave it out"
+            text = "stream is not supported in batches. Leave it out."
             raise RequestInvalid(text, param="stream", code="invalid_value")
     except GatewayError as error:
         param = f"body.{error.param}" if error.param else "body"
@@ -94,5 +96,5 @@ def read_question(endpoint: str, body: bytes) -> Question:
 
 
 def as_data(error: LineInvalid, line: int | None) -> dict[str, Any]:
-    """An element of `errors.data`."""
+    """Return an element of `errors.data`."""
     return {"code": error.code, "line": line, "message": error.message, "param": error.param}

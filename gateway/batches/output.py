@@ -1,8 +1,8 @@
-"""What a batch has to show: answers in one file, errors in another, each line written when it is known.
+"""A batch's output: answers in one file, errors in another, each line written as soon as it is known.
 
-The files are also the record of what is done: after a crash whatever is in them as a whole line is not asked
-again. What was tried in vain is kept beside them, so that another try has another request id. All of it is
-appended in one piece each and synced in groups.
+The files also record what is done: after a crash, a request with a complete line is not asked again. Failed tries
+are recorded beside them, so that another try has another request id. Each line is appended with one write, and
+synced in groups.
 """
 
 import os
@@ -14,8 +14,8 @@ import msgspec
 import orjson
 
 from gateway.batches.batch import Batch
-from gateway.batches.reply import Reply
-from gateway.batches.shelf import Shelf, open_private
+from gateway.batches.file_store import FileStore, open_private
+from gateway.batches.reply import BatchReply
 
 SYNC_EVERY_S = 0.5
 
@@ -28,32 +28,32 @@ _written = msgspec.json.Decoder(_Written)
 
 
 class _AppendFile:
-    """A file that only grows by whole lines."""
+    """A file that only grows by complete lines."""
 
-    def __init__(self, shelf: Shelf, owner: str, name: str) -> None:
-        self._shelf = shelf
+    def __init__(self, file_store: FileStore, owner: str, name: str) -> None:
+        self._file_store = file_store
         self._owner = owner
         self._name = name
-        self._path = shelf.path(owner, name)
+        self._path = file_store.path(owner, name)
         self._descriptor = open_private(self._path, os.O_RDWR)
         self.size_bytes = os.lseek(self._descriptor, 0, os.SEEK_END)
 
     def append(self, line: bytes, *, is_last_word: bool = False) -> None:
-        """Raises OSError and BodyTooLarge, and nothing is written then; last words find room in any case."""
-        take = self._shelf.exceed if is_last_word else self._shelf.take
+        """Append a line. Raises OSError and BodyTooLarge without writing anything; last words ignore the limit."""
+        take = self._file_store.exceed if is_last_word else self._file_store.take
         take(self._owner, len(line))
         try:
             written = 0
             while written < len(line):
                 written += os.pwrite(self._descriptor, line[written:], self.size_bytes + written)
         except OSError:
-            self._shelf.give_back(self._owner, len(line))
+            self._file_store.give_back(self._owner, len(line))
             os.ftruncate(self._descriptor, self.size_bytes)
             raise
         self.size_bytes += len(line)
 
     def read(self) -> list[int]:
-        """Which lines of the input its own are about; what a crash left of another is cut off."""
+        """Return the input lines that its lines are about; cut off an incomplete line left by a crash."""
         content_bytes = 0
         lines: list[int] = []
         with self._path.open("rb") as file:
@@ -64,7 +64,7 @@ class _AppendFile:
                 content_bytes += len(line)
         if content_bytes < self.size_bytes:
             os.ftruncate(self._descriptor, content_bytes)
-            self._shelf.give_back(self._owner, self.size_bytes - content_bytes)
+            self._file_store.give_back(self._owner, self.size_bytes - content_bytes)
             self.size_bytes = content_bytes
         return lines
 
@@ -72,24 +72,24 @@ class _AppendFile:
         os.fsync(self._descriptor)
 
     def close(self) -> None:
-        """Whatever comes after it finds no file."""
+        """Close the file; later operations fail."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor = -1
 
     def remove(self) -> None:
-        self._shelf.remove(self._owner, self._name)
+        self._file_store.remove(self._owner, self._name)
 
 
 class Output:
     """A batch's files. Its methods do I/O and may run in any thread, one at a time."""
 
-    def __init__(self, shelf: Shelf, batch: Batch) -> None:
+    def __init__(self, file_store: FileStore, batch: Batch) -> None:
         self._batch = batch
         self._lock = threading.Lock()
-        self.answers = _AppendFile(shelf, batch.owner, batch.output_id)
-        self.errors = _AppendFile(shelf, batch.owner, batch.error_id)
-        self._tries = _AppendFile(shelf, batch.owner, batch.id)
+        self.answers = _AppendFile(file_store, batch.owner, batch.output_id)
+        self.errors = _AppendFile(file_store, batch.owner, batch.error_id)
+        self._tries = _AppendFile(file_store, batch.owner, batch.id)
         self._synced_s = time.monotonic()
         self.done: set[int] = set()
         self.completed = 0
@@ -97,10 +97,10 @@ class Output:
         self.attempts: Counter[int] = Counter()
         self._recover()
 
-    def add(self, line: int, custom_id: str, reply: Reply, *, is_last_word: bool = False) -> None:
-        """What became of a line, for good; a last word says that it will not be asked.
+    def add(self, line: int, custom_id: str, reply: BatchReply, *, is_last_word: bool = False) -> None:
+        """Record the final result of a line; a last word says that it will not be asked.
 
-        Raises OSError, and BodyTooLarge where there is no room for what is no last word.
+        Raises OSError, and BodyTooLarge if there is no room for a line that is not a last word.
         """
         content = orjson.dumps(
             {
@@ -119,13 +119,13 @@ class Output:
             self._sync_now_and_then()
 
     def add_try(self, line: int) -> None:
-        """One more try of a line came to nothing; its request id is spent."""
+        """Record that a try of a line failed; its request id is used up."""
         with self._lock:
             self.attempts[line] += 1
             self._tries.append(b"%d\n" % line)
 
     def finish(self) -> None:
-        """Everything is on disk."""
+        """Sync everything to disk."""
         with self._lock:
             self._sync()
 
@@ -135,7 +135,7 @@ class Output:
                 file.close()
 
     def tidy(self) -> None:
-        """After the end: files that nobody will ask for go."""
+        """Delete files that are not needed after the end."""
         self._tries.remove()
         for file in (self.answers, self.errors):
             if not file.size_bytes:
@@ -164,7 +164,9 @@ class Output:
 
 
 def _brief(line: bytes) -> int | None:
-    """Which line of the input this is about; the rest would fill memory. None where a crash left nonsense."""
+    """Return the input line that this line is about, without decoding the rest; None if a crash left it
+    incomplete.
+    """
     try:
         if not line.startswith(b"{"):
             return int(line)

@@ -1,6 +1,7 @@
-"""When a request that cost money is in the books: only then may its answer count as had.
+"""Wait until a paid request is in the ledger: only then may its answer count as done.
 
-An answer that counts is never asked for again. Were it written down first, a crash in between would give it away.
+An answer that counts is never asked for again. If it was written first, a crash in between would give it away for
+free.
 """
 
 import asyncio
@@ -15,18 +16,18 @@ _PATIENCE_S = 10.0
 
 
 class Receipts:
-    """Belongs to one event loop; `note` comes from the clerk's thread."""
+    """Belongs to one event loop; `note` is called from the settlement thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._awaited: dict[str, asyncio.Event] = {}
 
     def expect(self, request_id: str) -> None:
-        """Before it is asked; `forget` must follow."""
+        """Register a request before it is asked; `forget` must follow."""
         self._awaited[request_id] = asyncio.Event()
 
     async def wait(self, request_id: str) -> None:
-        """Until it is booked, or on disk to be booked; not for ever."""
+        """Wait until the request is booked, or on disk to be booked, for a limited time."""
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 await self._awaited[request_id].wait()
@@ -34,11 +35,11 @@ class Receipts:
             log.warning("request not booked in time", request_id=request_id, seconds=_PATIENCE_S)
 
     def forget(self, request_id: str) -> None:
-        """Nobody waits any more."""
+        """Stop waiting for a request."""
         del self._awaited[request_id]
 
     def note(self, booked: list[Booked]) -> None:
-        """These are booked, or on disk."""
+        """Note that these requests are booked, or on disk."""
         if not self._awaited:
             return
         ids = [ended.settlement.usage.request_id for ended, _ in booked]

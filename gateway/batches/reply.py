@@ -1,4 +1,4 @@
-"""What came of one request of a batch, and whether it is worth asking again."""
+"""The result of one request of a batch, and whether it is worth asking again."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,11 +12,11 @@ Code = Literal["batch_expired", "batch_cancelled", "request_timeout"]
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class BatchReply:
     """An answer of the gateway, or the reason why the request was not asked.
 
-    `is_limit` says that a limit of the caller's is reached, which holds for its other requests, too;
-    `retry_after_s` is None where nobody said when to come again.
+    `is_limit` means that a limit of the caller is reached, which also holds for its other requests.
+    `retry_after_s` is None if no retry time was given.
     """
 
     status: int = 0
@@ -43,17 +43,17 @@ class Reply:
 
     @property
     def is_passing(self) -> bool:
-        """Whether the same request may well be answered later."""
+        """Return whether the same request may succeed later."""
         return self.code is None and (self.status in (408, 425, 429) or self.status >= 500)
 
 
-def pause_s(reply: Reply, attempt: int) -> float:
-    """How long to wait before another try: what was said, else longer each time, up to a minute."""
+def pause_s(reply: BatchReply, attempt: int) -> float:
+    """Return how long to wait before another try: the given time, or longer each time, up to a minute."""
     return max(reply.retry_after_s or 0.0, min(_TRY_AGAIN_MAX_S, 2.0**attempt))
 
 
 def _as_json(body: bytes) -> Any:
-    """A body as it goes into a line: JSON as it is, anything else as OpenAI's error."""
+    """Return a body for a line: JSON unchanged, anything else as an error in OpenAI's form."""
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError:

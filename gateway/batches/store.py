@@ -1,4 +1,4 @@
-"""Batches in the database. What others may have changed meanwhile is only changed from what it was."""
+"""Batches in the database. A status that others may have changed is only changed from a known one."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from gateway.errors import Conflict, NotFound, RateLimited
 from gateway.identity import audit
 from gateway.identity.audit import Actor
 
-# Ended batches of one person that are kept for a while.
+# Ended batches that are kept for each user.
 ROWS_PER_PERSON_MAX = 10_000
 _FULL_RETRY_S = 60
 _PRUNED_AT_ONCE = 500
@@ -32,30 +32,35 @@ class BatchStore:
         self._per_person_max = per_person_max
 
     def add(self, batch: Batch) -> None:
-        """Raises RateLimited when its owner has too many."""
+        """Add a batch. Raises RateLimited if its owner has too many."""
         mine = select(func.count()).where(_rows.owner == batch.owner)
         with self._write() as session, session.begin():
             unfinished = session.scalar(mine.where(_rows.status.in_(UNFINISHED))) or 0
             if unfinished >= self._per_person_max:
-                text = f"{unfinished} batches are unfinished, the limit for one person. Wait for one to end."
+                text = f"You have {unfinished} unfinished batches, the limit for one user. Wait for one to end."
                 raise RateLimited(text, _FULL_RETRY_S)
             if (session.scalar(mine) or 0) >= ROWS_PER_PERSON_MAX:
-                text = f"{ROWS_PER_PERSON_MAX} batches are kept of one person; wait until the oldest are dropped."
+                text = (
+                    f"You have {ROWS_PER_PERSON_MAX} batches, the limit for one user. Wait for old ones to expire."
+                )
                 raise RateLimited(text, _FULL_RETRY_S)
             session.execute(batch_table.insert().values(asdict(batch)))
 
     def find(self, owner: str, batch_id: str) -> Batch:
-        """Raises NotFound, also for what belongs to somebody else."""
+        """Return a batch. Raises NotFound, also if it belongs to another owner."""
         with self._read() as session:
             row = session.execute(
                 select(batch_table).where(_rows.id == batch_id, _rows.owner == owner)
             ).one_or_none()
         if row is None:
-            raise NotFound(f"There is no batch {batch_id[:80]!r}.")
+            raise NotFound(f"Batch {batch_id[:80]!r} not found.")
         return _of_row(row)
 
     def newest(self, owner: str | None, limit: int, after: str | None = None) -> list[Batch]:
-        """Those of an owner, or of all for None; `after` is the last of the page before. Raises NotFound."""
+        """Return an owner's newest batches, or all for None; `after` is the last id of the previous page.
+
+        Raises NotFound.
+        """
         query = select(batch_table).order_by(_rows.created_ns.desc(), _rows.id.desc()).limit(limit)
         if owner is not None:
             query = query.where(_rows.owner == owner)
@@ -66,13 +71,13 @@ class BatchStore:
                     select(_rows.created_ns, _rows.id).where(_rows.id == after, *whose)
                 ).one_or_none()
                 if at is None:
-                    raise NotFound(f"after: there is no batch {after[:80]!r}", param="after")
+                    raise NotFound(f"after: batch {after[:80]!r} not found", param="after")
                 earlier = (_rows.created_ns < at[0]) | ((_rows.created_ns == at[0]) & (_rows.id < at[1]))
                 query = query.where(earlier)
             return [_of_row(row) for row in session.execute(query)]
 
     def unfinished(self, place: str | None = None) -> list[Batch]:
-        """What there is to do for whoever has the files, or for all, oldest first."""
+        """Return unfinished batches of one place, or of all, the oldest first."""
         query = select(batch_table).where(_rows.status.in_(UNFINISHED)).order_by(_rows.created_ns)
         if place is not None:
             query = query.where(_rows.place == place)
@@ -80,7 +85,7 @@ class BatchStore:
             return [_of_row(row) for row in session.execute(query)]
 
     def cancel(self, owner: str | None, batch_id: str, by: Actor | None = None) -> Batch:
-        """The batch, cancelling from now on; in the audit log where an admin did it.
+        """Cancel a batch and return it; recorded in the audit log if an admin did it.
 
         Raises NotFound; Conflict for one that has ended.
         """
@@ -88,10 +93,10 @@ class BatchStore:
         with self._write() as session, session.begin():
             row = session.execute(query if owner is None else query.where(_rows.owner == owner)).one_or_none()
             if row is None:
-                raise NotFound(f"There is no batch {batch_id[:80]!r}.")
+                raise NotFound(f"Batch {batch_id[:80]!r} not found.")
             if row.status != "cancelling":
                 if row.status not in CANCELLABLE:
-                    raise Conflict(f"A batch that is {row.status} cannot be cancelled.")
+                    raise Conflict(f"A batch with status {row.status} cannot be cancelled.")
                 values = {"status": "cancelling", "cancelling_ns": time.time_ns()}
                 session.execute(update(batch_table).where(_rows.id == batch_id).values(values))
                 if by is not None:
@@ -99,7 +104,7 @@ class BatchStore:
             return _of_row(session.execute(query).one())
 
     def move(self, batch_id: str, before: Status, after: Status, **values: Any) -> bool:
-        """Into another status, with other values that follow from it; False where it was not in `before`."""
+        """Change a batch's status and the given values; return False if its status was not `before`."""
         values |= {"status": after, f"{after}_ns": time.time_ns()}
         order = update(batch_table).where(_rows.id == batch_id, _rows.status == before).values(values)
         return self._changes_one(order)
@@ -109,7 +114,7 @@ class BatchStore:
         self._changes_one(order)
 
     def end(self, batch: Batch, end: End, outputs: Sequence[StoredFile], **values: Any) -> None:
-        """The last word on a batch, with its output files, at once or not at all."""
+        """Write a batch's final state and its output files, in one transaction."""
         values |= {"status": end, f"{end}_ns": time.time_ns()}
         with self._write() as session, session.begin():
             known = set(
@@ -120,7 +125,7 @@ class BatchStore:
             session.execute(update(batch_table).where(_rows.id == batch.id).values(values))
 
     def prune(self, before_ns: int) -> None:
-        """Forget what ended long ago."""
+        """Delete batches that ended long ago."""
         old = select(_rows.id).where(_rows.created_ns < before_ns, _rows.status.in_(ENDS)).limit(_PRUNED_AT_ONCE)
         with self._write() as session, session.begin():
             session.execute(delete(batch_table).where(_rows.id.in_(list(session.scalars(old)))))

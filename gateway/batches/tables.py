@@ -1,6 +1,6 @@
 """Files and batches, one row each. Times are nanoseconds since the epoch.
 
-`place` is the data folder that has the content: several gateways may share these tables, but no disk.
+`place` is the data folder that has the content: several gateways may share these tables, but not a disk.
 """
 
 from sqlalchemy import BigInteger, Index, Integer, Text
@@ -8,7 +8,7 @@ from sqlmodel import Field, SQLModel
 
 
 class FileRow(SQLModel, table=True):
-    """`owner` is whose it is; nobody else finds it."""
+    """A stored file; only its `owner` can find it."""
 
     __tablename__ = "stored_file"
     __table_args__ = (
@@ -27,7 +27,10 @@ class FileRow(SQLModel, table=True):
 
 
 class BatchRow(SQLModel, table=True):
-    """`annotations` and `errors` are JSON. The ids of both output files are fixed when the batch is made."""
+    """A batch.
+
+    `annotations` and `errors` are JSON. The ids of both output files are fixed when the batch is created.
+    """
 
     __tablename__ = "batch"
     __table_args__ = (

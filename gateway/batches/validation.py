@@ -1,4 +1,4 @@
-"""Every line of an input looked at before the first is answered; pure but for reading the file."""
+"""Validate every line of an input before the first request is sent; pure except for reading the file."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -17,14 +17,14 @@ from gateway.batches.lines import (
 )
 
 ERRORS_MAX = 100
-# A thread that parses keeps the event loop waiting now and then: it rests so long after each of so many lines.
+# Parsing in a thread delays the event loop, so it sleeps this long after this many lines.
 _REST_S = 0.002
 _REST_EVERY = 50
 
 
 @dataclass
 class Findings:
-    """`total` counts good lines; `models` are those that they name."""
+    """`total` counts valid lines; `models` are those that they name."""
 
     total: int = 0
     models: set[str] = field(default_factory=set)
@@ -32,13 +32,13 @@ class Findings:
 
     @property
     def model(self) -> str | None:
-        """The one model of all lines, where there is only one."""
+        """Return the one model of all lines, if there is only one."""
         return next(iter(self.models)) if len(self.models) == 1 else None
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What a batch's lines must be. `may_use` says whether its key may use a model."""
+    """The rules for a batch's lines. `may_use` tells whether its key may use a model."""
 
     endpoint: str
     lines_max: int
@@ -47,7 +47,7 @@ class Rules:
 
 
 def examine(path: Path, rules: Rules, is_wanted: Callable[[], bool]) -> Findings:
-    """What is wrong with the file, the first ERRORS_MAX of it; ends early when nobody wants to know any more."""
+    """Return the first ERRORS_MAX errors of a file; stop early when `is_wanted` returns false."""
     findings = Findings()
     seen: set[str] = set()
     for count, (line, raw) in enumerate(_lines(path, rules), 1):
@@ -74,16 +74,16 @@ def _lines(path: Path, rules: Rules) -> Iterator[tuple[int, bytes]]:
 
 
 def _examine_line(line: int, raw: bytes, rules: Rules, seen: set[str]) -> str:
-    """The model that the line names. Raises LineInvalid."""
+    """Return the model that the line names. Raises LineInvalid."""
     item, method, url = read_line(line, raw, rules.body_bytes_max)
     _check_id(item, seen)
     if method != "POST":
-        raise LineInvalid("invalid_method", f"method: POST is expected, not {method[:20]!r}", "method")
+        raise LineInvalid("invalid_method", f"method must be POST, not {method[:20]!r}", "method")
     if url != rules.endpoint:
-        text = f"url: {rules.endpoint} is expected, the batch's endpoint, not {url[:80]!r}"
+        text = f"url must be the batch's endpoint {rules.endpoint}, not {url[:80]!r}"
         raise LineInvalid("mismatched_url", text, "url")
     if len(item.body) > rules.body_bytes_max:
-        text = f"body: larger than {rules.body_bytes_max} bytes, this gateway's limit"
+        text = f"body is larger than this gateway's limit of {rules.body_bytes_max} bytes"
         raise LineInvalid("line_too_long", text, "body")
     model = read_question(rules.endpoint, item.body).request.model
     if not rules.may_use(model):
@@ -94,9 +94,9 @@ def _examine_line(line: int, raw: bytes, rules: Rules, seen: set[str]) -> str:
 def _check_id(item: Item, seen: set[str]) -> None:
     custom_id = item.custom_id
     if not 1 <= len(custom_id) <= CUSTOM_ID_CHARS:
-        text = f"custom_id: 1 to {CUSTOM_ID_CHARS} characters are expected"
+        text = f"custom_id must have 1 to {CUSTOM_ID_CHARS} characters"
         raise LineInvalid("invalid_custom_id", text, "custom_id")
     if custom_id in seen:
-        text = f"custom_id: {custom_id[:80]!r} is that of an earlier line, too"
+        text = f"custom_id {custom_id[:80]!r} is already used by an earlier line"
         raise LineInvalid("duplicate_custom_id", text, "custom_id")
     seen.add(custom_id)

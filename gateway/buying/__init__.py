@@ -1,24 +1,31 @@
-"""The buyer: a process of its own that alone holds this gateway's keys and credit on the market.
+"""The buyer: a separate process that alone holds this gateway's keys and credit on the market.
 
 gateway side   program         how the gateway runs it (supervised by gateway.cloud_worker.supervisor)
-               booking         what sellers are owed beyond what requests were booked with, into the books
-both sides     orders          what the gateway tells it: folder, house, peers, bounds
-               offers          what it says could be bought now
-               owed            what it says requests came to
-buyer side     __main__ server app   the orders; the process; its HTTP application
-               buyer           one request over as many sellers as it takes
-               wanted          the fields of a request that a seller gets to see
+               owed_reconciler books what we owe sellers beyond what requests were charged
+               factory         opens the market lane with its buyer
+               purchase_request   what the gateway asks the buyer to buy
+both sides     orders          what the gateway tells the buyer: folder, house, peers, bounds
+               offers          listings that can be bought now
+               owed            what requests cost
+buyer side     __main__ server app   reading the orders; the process; its HTTP application
+               buyer           one request over as many sellers as it needs
+               wanted          the fields of a request that a seller may see
                purchase        one job at one seller, from voucher to receipt
-               carrier chunks  what comes back, read strictly: events; OpenAI's chunks
-               hearing         a job's answer: opened, checked, counted
-               answer          what the gateway is told of it: a stream, or one object
-               channels credit house   who is owed what; how much may be; the house that stands for it
-               sellers         how they have been doing: track, caps, breaker
-               shop            which listings may be bought, and why others not
-               tokenizers      fetched from sellers, by their hash, and tried out (gateway.counting)
+               carrier chunks  strict parsing of answers: events; OpenAI's chunks
+               vouchers receipts   promising to pay for a job, and signing for what came
+               response_decoder chunk_splitter   one job's answer: opened, checked, counted; long chunks in parts
+               answer logprobs the answer for the gateway: a stream or one object; its log probabilities
+               channels credit house   what we owe whom; what we may spend; the house that guarantees it
+               lines           credit lines with friends, as channels
+               sellers         sellers' results so far: track record, caps, breaker
+               shop purchasable_listing   which listings can be bought, and why others cannot
+               listing_sample  which listings are shown if there are too many
+               audits          audits of sellers among ordinary requests
+               tokenizers      fetched from sellers, checked by hash, tested (gateway.counting)
                store tables    buying.db: what must not be lost
-               submitting      what was signed, on its way to the house
-               upkeep          what is done again and again
-               unbroken        what comes to its end though a caller hangs up
-               errors          what goes wrong at a seller
+               receipt_submitter dispute_responder   signed receipts to the house; answers to disputes
+               periodic        periodic tasks
+               shielded        work that finishes even if a caller hangs up
+               flow            no more is read from sellers than the gateway takes
+               errors          failures of a seller
 """

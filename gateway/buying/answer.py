@@ -1,4 +1,4 @@
-"""What the gateway is told of an answer that was bought: OpenAI's stream or object, and our own count of it."""
+"""The answer for the gateway: OpenAI's stream or object, with our own token counts."""
 
 import time
 import uuid
@@ -9,7 +9,7 @@ import orjson
 
 from gateway.buying.logprobs import joined as told_on
 from gateway.buying.purchase import Bought
-from gateway.buying.wanted import Asked
+from gateway.buying.wanted import MarketRequest
 from gateway.cloud_worker.errors import Refusal
 from gateway.cloud_worker.exchange import Exchange
 
@@ -19,10 +19,10 @@ _CUT = b"x-millrace-cut"
 _PROMPT_TOKENS = b"x-millrace-prompt-tokens"
 
 
-class Answer:
-    """Writes one answer, however many sellers' parts it is made of."""
+class AnswerWriter:
+    """Write one answer, which may consist of several sellers' parts."""
 
-    def __init__(self, asked: Asked, exchange: Exchange) -> None:
+    def __init__(self, asked: MarketRequest, exchange: Exchange) -> None:
         self._asked = asked
         self._exchange = exchange
         self._id = ("chatcmpl-" if asked.kind == "chat" else "cmpl-") + uuid.uuid4().hex
@@ -32,18 +32,18 @@ class Answer:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the gateway has got any of it."""
+        """Return whether the gateway has received any of the answer."""
         return self._exchange.streaming
 
     async def pass_on(self, chunks: list[list[Json]], prompt_tokens: int) -> None:
-        """Send the choices of some chunks, or keep them where the answer is wanted in one piece."""
+        """Send the choices of some chunks, or collect them if the client asked for one object."""
         choices = list(chain.from_iterable(chunks))
         if not self._asked.is_stream:
             for choice in choices:
                 self._whole.setdefault(choice["index"], _Whole()).add(choice)
             return
         if not self.has_begun:
-            # Where the caller leaves, the prompt's count is not to be guessed.
+            # Tell the gateway the prompt's token count, in case the client leaves before the usage arrives.
             self._exchange.headers = [(_PROMPT_TOKENS, str(prompt_tokens).encode())]
         if self._asked.kind == "chat":
             for choice in choices:
@@ -53,7 +53,7 @@ class Answer:
         await self._exchange.events([self._event(each, None) for each in chunks])
 
     async def finish(self, parts: list[Bought]) -> None:
-        """The end of a whole answer."""
+        """End a complete answer."""
         if self._asked.is_stream:
             await self._end(parts)
             await self._exchange.event(b"[DONE]")
@@ -63,7 +63,7 @@ class Answer:
 
     async def _answer(self, parts: list[Bought], headers: dict[bytes, bytes]) -> None:
         is_chat = self._asked.kind == "chat"
-        # Of one that broke off, a choice may have come to nothing.
+        # A choice may be empty if the answer broke off.
         wholes = [self._whole.get(index, _Whole()) for index in range(self._asked.choices)]
         choices = [whole.choice(index, is_chat=is_chat) for index, whole in enumerate(wholes)]
         kind = "chat.completion" if is_chat else "text_completion"
@@ -71,9 +71,9 @@ class Answer:
         await self._exchange.answer(200, orjson.dumps(body), headers)
 
     async def break_off(self, parts: list[Bought], refusal: Refusal) -> None:
-        """The end of one that nobody goes on with: what was delivered is said, then why there is no more."""
+        """End an answer that no seller continues: send what was delivered, then the reason."""
         if not self._asked.is_stream:
-            # Somebody pays for it, so somebody has it: as if it had been allowed no more tokens.
+            # The partial answer is charged, so deliver it, as if `max_tokens` had been reached.
             await self._answer(parts, {_CUT: b"1"})
             return
         if self.has_begun:
@@ -96,7 +96,7 @@ class Answer:
 
 
 def usage_of(parts: list[Bought]) -> Json:
-    """OpenAI's usage of all parts together; `cost_nano` is what their sellers are owed."""
+    """Return OpenAI's usage, summed over all parts; `cost_nano` is what we owe the sellers, in nano-USD."""
     prompt = sum(part.prompt_tokens for part in parts)
     completion = sum(part.completion_tokens for part in parts)
     return {
@@ -109,7 +109,7 @@ def usage_of(parts: list[Bought]) -> Json:
 
 
 class _Whole:
-    """One choice, put together."""
+    """One choice, assembled from its chunks."""
 
     def __init__(self) -> None:
         self._texts: dict[str, list[str]] = {}

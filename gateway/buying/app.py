@@ -1,4 +1,4 @@
-"""The buyer's HTTP application: what could be bought, and answers that are."""
+"""The buyer's HTTP application: offers, and answers bought from sellers."""
 
 import asyncio
 import os
@@ -16,9 +16,9 @@ import psutil
 
 from gateway.buying.audits import Audits
 from gateway.buying.buyer import Buyer
-from gateway.buying.errand import Errand
 from gateway.buying.flow import HAS_GONE
-from gateway.buying.orders import Bounds
+from gateway.buying.orders import BuyerLimits
+from gateway.buying.purchase_request import PurchaseRequest
 from gateway.buying.shop import Shop
 from gateway.buying.wanted import read_asked
 from gateway.cloud_worker.errors import Refusal
@@ -37,11 +37,11 @@ _DIGEST = re.compile("[0-9a-f]{64}")
 
 @dataclass
 class BuyingApp:
-    """Answers the gateway, and nobody else: the socket is its owner's alone."""
+    """Serve the gateway only: the socket is accessible to its user alone."""
 
     buyer: Buyer
     shop: Shop
-    bounds: Bounds
+    bounds: BuyerLimits
     requests: int = 0
     in_flight: int = 0
     audits: Audits | None = None
@@ -88,7 +88,9 @@ class BuyingApp:
         )
 
     async def _tell_offers(self, exchange: Exchange, query: Mapping[str, list[str]]) -> None:
-        """At once where they are not those of `version`; else when they change, or after `wait_s`."""
+        """Send the offers at once if their version differs from `version`, else when they change or after
+        `wait_s`.
+        """
         try:
             known, wait_s = int(query.get("version", ["-1"])[0]), float(query.get("wait_s", ["0"])[0])
         except ValueError:
@@ -114,7 +116,7 @@ class BuyingApp:
     ) -> None:
         if self.in_flight >= self.bounds.requests_in_flight_max:
             await exchange.refuse(
-                Refusal(503, "buyer_busy", "The buyer has as much as it can do.", retry_after="1")
+                Refusal(503, "buyer_busy", "The buyer is at its request limit. Try again later.", retry_after="1")
             )
             return
         self.requests += 1
@@ -132,31 +134,31 @@ class BuyingApp:
     async def _serve(
         self, exchange: Exchange, body: bytes, kind: Literal["chat", "completion"], headers: dict[bytes, bytes]
     ) -> None:
-        """Every failure becomes an error answer or an error event."""
+        """Serve one request; every failure becomes an error answer or an error event."""
         try:
-            await self.buyer.serve(_errand(body, kind, headers), exchange)
+            await self.buyer.serve(_request(body, kind, headers), exchange)
         except Refusal as refusal:
             note("refused", status=refusal.status, code=refusal.code)
             await exchange.refuse(refusal)
-        except Exception as error:  # noqa: BLE001  the request's edge: a mistake of ours ends this request only
+        except Exception as error:  # noqa: BLE001  the request's edge: a bug ends only this request
             place = traceback.extract_tb(error.__traceback__)[-1]
             note("failed", error=type(error).__name__, place=f"{place.filename}:{place.lineno}")
-            await exchange.refuse(Refusal(500, "buyer_failed", "The buyer made a mistake."))
+            await exchange.refuse(Refusal(500, "buyer_failed", "The buyer failed. Try again."))
 
 
 def _named(scope: Message, field: str) -> str:
-    """A field of the query; empty where it is not there."""
+    """Return a field of the query; empty if it is missing."""
     query: bytes = scope["query_string"]
     return parse_qs(query.decode("latin-1")).get(field, [""])[0]
 
 
-def _errand(body: bytes, kind: Literal["chat", "completion"], headers: dict[bytes, bytes]) -> Errand:
+def _request(body: bytes, kind: Literal["chat", "completion"], headers: dict[bytes, bytes]) -> PurchaseRequest:
     """Raises Refusal."""
     listing = headers.get(b"x-millrace-listing", b"").decode("latin-1")
     ceiling = headers.get(b"x-millrace-ceiling-nano", b"").decode("latin-1")
     if not _DIGEST.fullmatch(listing) or not re.fullmatch("[0-9]{1,16}", ceiling):
-        raise Refusal(400, "invalid_value", "x-millrace-listing and x-millrace-ceiling-nano say what is bought.")
-    return Errand(
+        raise Refusal(400, "invalid_value", "x-millrace-listing or x-millrace-ceiling-nano is invalid.")
+    return PurchaseRequest(
         id=headers.get(b"x-request-id", b"").decode("latin-1")[:80],
         asked=read_asked(body, kind),
         listing=listing,

@@ -1,4 +1,4 @@
-"""Audits of sellers beside ordinary requests: drawn from what was served, within a budget, and acted upon."""
+"""Audits of sellers, drawn from ordinary requests within a daily budget, and their consequences."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -6,16 +6,16 @@ from random import SystemRandom
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from gateway.auditing.asking import Asking
+from gateway.auditing.audit_client import AuditClient
+from gateway.auditing.audit_target import AuditTarget as Audited
 from gateway.auditing.auditor import Auditor
+from gateway.auditing.probe_store import ProbeStore, Suspension
 from gateway.auditing.prompts import questions
-from gateway.auditing.shelf import Shelf, Suspension
-from gateway.auditing.wares import Ware as Audited
 from gateway.buying.orders import Orders
-from gateway.buying.sellers import Sellers
+from gateway.buying.purchasable_listing import PurchasableListing
+from gateway.buying.sellers import SellerTracker
 from gateway.buying.shop import Shop
-from gateway.buying.store import Store
-from gateway.buying.ware import Ware
+from gateway.buying.store import BuyingStore
 from gateway.cloud_worker.logbook import note
 from market.auditing.verdicts import Audit, Decision
 from market.matching.track import Tally
@@ -27,12 +27,18 @@ _WHY_CHARS_MAX = 300
 
 
 class Audits:
-    """What is known of sellers by looking at them. One event loop owns it."""
+    """Audit results of sellers. One event loop owns it."""
 
     def __init__(
-        self, shelf: Shelf, store: Store, shop: Shop, sellers: Sellers, orders: Orders, asking: Asking
+        self,
+        probe_store: ProbeStore,
+        store: BuyingStore,
+        shop: Shop,
+        sellers: SellerTracker,
+        orders: Orders,
+        asking: AuditClient,
     ) -> None:
-        self.shelf = shelf
+        self.probe_store = probe_store
         self._store = store
         self._sellers = sellers
         self._day_nano = orders.audit_nano_per_day
@@ -42,7 +48,7 @@ class Audits:
         prompts = questions(self._chance)
         self.auditor = Auditor(
             asking,
-            shelf,
+            probe_store,
             self._tell,
             chance=self._chance.random,
             now_ms=self._now_ms,
@@ -53,26 +59,28 @@ class Audits:
         )
         self._noting: set[asyncio.Task[None]] = set()
 
-    def served(self, ware: Ware, is_odd: bool) -> None:
-        """An ordinary request was answered; nobody waits for what is made of it."""
+    def served(self, offering: PurchasableListing, is_odd: bool) -> None:
+        """Maybe draw an audit, in the background, after a seller answered an ordinary request."""
         if not self._day_nano or len(self._noting) >= _NOTING_MAX:
             return
-        self._begin(self._note(audited_as(ware), is_odd))
+        self._begin(self._note(audited_as(offering), is_odd))
 
     async def run(self) -> None:
-        """Audit until cancelled, and hear of what the owner has lifted in the meantime."""
+        """Audit until cancelled, and pick up suspensions that the admin has lifted."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.auditor.run(), name="auditor")
             tasks.create_task(self._refresh(), name="suspensions")
 
     async def load(self) -> None:
-        """Know what was known."""
-        suspensions, tallies = await asyncio.to_thread(lambda: (self.shelf.suspensions(), self.shelf.tallies()))
+        """Load the stored suspensions and tallies."""
+        suspensions, tallies = await asyncio.to_thread(
+            lambda: (self.probe_store.suspensions(), self.probe_store.tallies())
+        )
         self._sellers.suspend({seller: why_of(each) for seller, each in suspensions.items()})
         self._sellers.take_audits(tallies)
 
     async def settled(self) -> None:
-        """Return once nothing is drawn or due."""
+        """Return once no audit is drawn or due."""
         await asyncio.gather(*self._noting)
         await self.auditor.idle()
         await asyncio.gather(*self._noting)
@@ -82,9 +90,9 @@ class Audits:
             task.cancel()
         await asyncio.gather(*self._noting, return_exceptions=True)
 
-    async def _note(self, ware: Audited, is_odd: bool) -> None:
+    async def _note(self, offering: Audited, is_odd: bool) -> None:
         try:
-            await self.auditor.served(ware, is_odd=is_odd)
+            await self.auditor.served(offering, is_odd=is_odd)
         except SQLAlchemyError as error:
             note("audits_unknown", error=type(error).__name__)
 
@@ -98,30 +106,33 @@ class Audits:
             except SQLAlchemyError as error:
                 note("audits_unknown", error=type(error).__name__)
 
-    def _peers(self, ware: Audited) -> list[Audited]:
-        """In no order that a seller has a hand in; without newcomers, whom anybody may be several of."""
-        alike = self._shop.of_weights(ware.weights, ware.quantization)
+    def _peers(self, offering: Audited) -> list[Audited]:
+        """Return sellers of the same weights, without new sellers, as one operator may run many of those.
+
+        The order is random, so that no seller can influence it.
+        """
+        alike = self._shop.of_weights(offering.weights, offering.quantization)
         found = [each for each in alike if not each.is_probation]
         return [audited_as(each) for each in self._chance.sample(found, len(found))]
 
     def _left_nano(self) -> int:
         return self._day_nano - self._store.audits_nano(self._now_ms() - DAY_MS)
 
-    def _tell(self, ware: Audited, audit: Audit, decision: Decision) -> None:
-        """What the audit says of the seller counts at once, and is written down after it."""
-        tally = self._sellers.audited(ware.seller, is_good=not audit.has_failed)
+    def _tell(self, offering: Audited, audit: Audit, decision: Decision) -> None:
+        """Apply the audit's verdict at once, then write it down in the background."""
+        tally = self._sellers.audited(offering.seller, is_good=not audit.has_failed)
         found = None
         if decision.action in ("suspend", "forfeit"):
-            found = Suspension(ware.seller, ware.model, audit.made_ms, decision.reasons)
-            self._sellers.suspend({**self._sellers.suspended, ware.seller: why_of(found)})
-            note("seller_suspended", seller=ware.seller[:16], reasons=why_of(found))
-        self._begin(self._keep(ware.seller, tally, found))
+            found = Suspension(offering.seller, offering.model, audit.made_ms, decision.reasons)
+            self._sellers.suspend({**self._sellers.suspended, offering.seller: why_of(found)})
+            note("seller_suspended", seller=offering.seller[:16], reasons=why_of(found))
+        self._begin(self._keep(offering.seller, tally, found))
 
     async def _keep(self, seller: str, tally: Tally, found: Suspension | None) -> None:
         try:
             if found is not None:
-                await asyncio.to_thread(self.shelf.suspend, found)
-            await asyncio.to_thread(self.shelf.put_tally, seller, tally)
+                await asyncio.to_thread(self.probe_store.suspend, found)
+            await asyncio.to_thread(self.probe_store.put_tally, seller, tally)
         except SQLAlchemyError as error:
             note("audits_unkept", error=type(error).__name__)
 
@@ -132,20 +143,20 @@ class Audits:
 
 
 def why_of(suspension: Suspension) -> str:
-    """In words, for whoever asks why nothing is bought there: the first reasons, each once."""
+    """Return the suspension's first reasons, each once, as text for users."""
     reasons = "; ".join(dict.fromkeys(suspension.reasons))
     return f"{suspension.model}: {reasons}"[:_WHY_CHARS_MAX]
 
 
-def audited_as(ware: Ware) -> Audited:
-    listing = ware.listing
+def audited_as(offering: PurchasableListing) -> Audited:
+    listing = offering.listing
     return Audited(
-        listing=ware.record.digest,
-        seller=ware.seller,
-        owner=ware.seller,
+        listing=offering.record.digest,
+        seller=offering.seller,
+        owner=offering.seller,
         model=listing.id,
         weights=listing.weights_sha256,
         quantization=listing.quantization,
-        is_probation=ware.is_probation,
+        is_probation=offering.is_probation,
         tells="logprobs" in listing.supported_features,
     )

@@ -1,4 +1,4 @@
-"""One request over as many sellers as it takes: the next goes on where one broke off, and is no dearer."""
+"""One request over as many sellers as it needs: the next one continues where one broke off, and is no dearer."""
 
 import asyncio
 from collections import Counter
@@ -6,22 +6,22 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 
-from gateway.auditing.wares import BOOKED_AT_ONCE, Cost, Costs
-from gateway.buying.answer import Answer
-from gateway.buying.channels import Tie
-from gateway.buying.credit import Credit
-from gateway.buying.errand import Errand
+from gateway.auditing.audit_target import BOOKED_AT_ONCE, Cost, Costs
+from gateway.buying.answer import AnswerWriter
+from gateway.buying.channels import ChannelState
+from gateway.buying.credit import BuyerCredit
 from gateway.buying.errors import SellerBusy, SellerFailed, SellerRefuses
-from gateway.buying.hearing import Flag
 from gateway.buying.owed import OWED_AT_ONCE, Owed, OwedPage
-from gateway.buying.purchase import Bought, Means, Purchase, tell_of
-from gateway.buying.sellers import Sellers
+from gateway.buying.purchasable_listing import PurchasableListing
+from gateway.buying.purchase import Bought, Purchase, PurchaseServices, tell_of
+from gateway.buying.purchase_request import PurchaseRequest
+from gateway.buying.response_decoder import Flag
+from gateway.buying.sellers import SellerTracker
+from gateway.buying.shielded import shielded
 from gateway.buying.shop import Shop
 from gateway.buying.tokenizers import Tokenizers
-from gateway.buying.unbroken import unbroken
-from gateway.buying.vouching import vouch
-from gateway.buying.wanted import Asked
-from gateway.buying.ware import Ware
+from gateway.buying.vouchers import vouch
+from gateway.buying.wanted import MarketRequest
 from gateway.cloud_worker.errors import Refusal
 from gateway.cloud_worker.exchange import Exchange
 from gateway.cloud_worker.logbook import note
@@ -31,21 +31,22 @@ from market.listings.prices import cost_nano
 from market.matching.candidate import PROBATION_COST_MAX_NANO
 
 SELLERS_MAX = 4
-"""An answer that breaks off at one seller after the other may be what they break by."""
+"""If several sellers break off in turn, the request itself may be the cause."""
 _LANE_TRIES = 3
 _LANE_REFUSALS = frozenset(("spent", "busy", "unpaid"))
 _CHANNEL_REFUSALS = frozenset(("limit", "ended"))
-# What says nothing of the seller: our voucher, our listing, our credit or the request itself was not right.
+# Codes that say nothing about the seller: our voucher, listing, credit or the request was wrong.
 _OF_VOUCHER = ("prices", "request", "ended", "superseded", "no_credit", "house_changed", "dear")
 _OURS = frozenset((*_OF_VOUCHER, "malformed", "content", "too_long", "uncounted"))
 _TELLING_MAX = 256
-# Small models do repeat themselves, and some engines say more than we pass on: that is written down alone.
+# Flags counted against the seller. Others are only noted: small models repeat themselves, and engines may say
+# more.
 _HELD_AGAINST: frozenset[Flag] = frozenset(("inflated", "invisible", "blank"))
 
 
 @dataclass
 class _Course:
-    """How far a request has come."""
+    """A request's progress so far."""
 
     parts: list[Bought] = field(default_factory=list)
     tried: set[str] = field(default_factory=set)
@@ -68,9 +69,16 @@ class _Course:
 
 
 class Buyer:
-    """Serves errands. One event loop owns it."""
+    """Serve purchase requests. One event loop owns it."""
 
-    def __init__(self, means: Means, shop: Shop, sellers: Sellers, credit: Credit, tokenizers: Tokenizers) -> None:
+    def __init__(
+        self,
+        means: PurchaseServices,
+        shop: Shop,
+        sellers: SellerTracker,
+        credit: BuyerCredit,
+        tokenizers: Tokenizers,
+    ) -> None:
         self._means = means
         self._shop = shop
         self._sellers = sellers
@@ -78,44 +86,44 @@ class Buyer:
         self._tokenizers = tokenizers
         self._telling: set[asyncio.Task[None]] = set()
         self._serving: Counter[str] = Counter()
-        self.served: Callable[[Ware, bool], None] = _nobody_asks
-        """Told of every listing that delivered something to a caller, and whether that was odd."""
+        self.served: Callable[[PurchasableListing, bool], None] = _ignore_served
+        """Called for every listing that delivered something to a caller, and whether its answer was odd."""
         self.changed = asyncio.Event()
-        """Something of the offers is not as it was; whoever tells them clears it."""
+        """Set when the offers change; the code that sends them clears it."""
 
-    async def serve(self, errand: Errand, exchange: Exchange) -> None:
+    async def serve(self, request: PurchaseRequest, exchange: Exchange) -> None:
         """Answer over the exchange.
 
         Raises:
             Refusal: nothing was delivered, and nothing is charged.
         """
-        self._serving[errand.id] += 1
+        self._serving[request.id] += 1
         try:
-            await self._serve(errand, exchange)
+            await self._serve(request, exchange)
         finally:
-            self._serving[errand.id] -= 1
-            if not self._serving[errand.id]:
-                del self._serving[errand.id]
+            self._serving[request.id] -= 1
+            if not self._serving[request.id]:
+                del self._serving[request.id]
 
-    async def _serve(self, errand: Errand, exchange: Exchange) -> None:
-        answer, course = Answer(errand.asked, exchange), _Course()
-        ware: Ware | None = self._found(errand)
-        while ware is not None:
-            failure = await self._buy_part(errand, ware, course, answer)
+    async def _serve(self, request: PurchaseRequest, exchange: Exchange) -> None:
+        answer, course = AnswerWriter(request.asked, exchange), _Course()
+        offering: PurchasableListing | None = self._found(request)
+        while offering is not None:
+            failure = await self._buy_part(request, offering, course, answer)
             if failure is None:
                 await answer.finish(course.parts)
                 return
-            note("seller_failed", seller=ware.seller[:16], code=failure.code, error=str(failure))
+            note("seller_failed", seller=offering.seller[:16], code=failure.code, error=str(failure))
             if not course.tokens:
                 raise refusal_of(failure)
-            ware = self._next(errand, ware, course)
+            offering = self._next(request, offering, course)
         refusal = Refusal(502, "seller_broke_off", "The seller's answer broke off.")
-        if errand.is_audit:
+        if request.is_audit:
             raise refusal
         await answer.break_off(course.parts, refusal)
 
     def unbooked(self, after: str) -> Costs:
-        """What audits behind this id came to that nobody has booked. Takes a while."""
+        """Return the cost of audits after this id that the ledger lacks. Slow, call in a thread."""
         rows = self._means.store.unbooked_audits(BOOKED_AT_ONCE, self._sellers.now_ms(), after)
         return Costs(tuple(Cost(row.request_id, row.seller, row.amount_nano) for row in rows))
 
@@ -123,171 +131,186 @@ class Buyer:
         self._means.store.note_booked(request_ids)
 
     async def owed(self, after: str) -> OwedPage:
-        """What requests behind this id came to, whose jobs have ended and which the books may lack."""
+        """Return the cost of finished requests after this id that the ledger may lack."""
         serving = list(self._serving)
         now_ms = self._sellers.now_ms()
         rows = await asyncio.to_thread(self._means.store.owed, after, serving, OWED_AT_ONCE, now_ms)
-        # It may have begun one job more meanwhile.
+        # The request may have begun another job meanwhile.
         ended = [row for row in rows if row.request_id not in self._serving]
         return OwedPage(tuple(Owed(row.request_id, row.amount_nano, row.began_ms, row.died) for row in ended))
 
     async def forget_owed(self, request_ids: list[str]) -> None:
-        """These are booked."""
+        """Forget requests that the ledger has."""
         await asyncio.to_thread(self._means.store.forget_owed, request_ids)
 
     async def remind(self) -> None:
-        """Tell sellers what they may not have heard: of an answer in the middle of which we died, for one."""
-        where = {ware.seller: ware.base_url for ware in self._shop.wares()[0]}
-        for tie, lane in self._credit.untold():
-            url = where.get(tie.terms.seller)
-            if url and lane in tie.untold and not await tell_of(self._means, url, tie, lane):
-                # Once in a round is enough for whoever is not there.
-                del where[tie.terms.seller]
+        """Send sellers receipts they may lack, such as those of an answer during which we died."""
+        where = {offering.seller: offering.base_url for offering in self._shop.offerings()[0]}
+        for state, lane in self._credit.untold():
+            url = where.get(state.terms.seller)
+            if url and lane in state.untold and not await tell_of(self._means, url, state, lane):
+                # Try an unreachable seller only once per round.
+                del where[state.terms.seller]
 
     async def stop(self) -> None:
         for task in self._telling:
             task.cancel()
         await asyncio.gather(*self._telling, return_exceptions=True)
 
-    def _found(self, errand: Errand) -> Ware:
+    def _found(self, request: PurchaseRequest) -> PurchasableListing:
         try:
-            return self._shop.find(errand.listing)
+            return self._shop.find(request.listing)
         except SellerRefuses as error:
             raise refusal_of(error) from None
 
-    def _next(self, errand: Errand, ware: Ware, course: _Course) -> Ware | None:
-        if errand.is_alone or not errand.asked.can_be_continued or not course.is_plain:
+    def _next(
+        self, request: PurchaseRequest, offering: PurchasableListing, course: _Course
+    ) -> PurchasableListing | None:
+        if request.is_alone or not request.asked.can_be_continued or not course.is_plain:
             return None
-        if len(course.tried) >= SELLERS_MAX or course.tokens >= errand.asked.tokens_max:
+        if len(course.tried) >= SELLERS_MAX or course.tokens >= request.asked.tokens_max:
             return None
-        able = self._shop.substitutes(ware, same_weights=True)
-        if errand.continues:
-            able += self._shop.substitutes(ware, same_weights=False)
+        able = self._shop.substitutes(offering, same_weights=True)
+        if request.continues:
+            able += self._shop.substitutes(offering, same_weights=False)
         return next((other for other in able if other.seller not in course.tried), None)
 
-    async def _buy_part(self, errand: Errand, ware: Ware, course: _Course, answer: Answer) -> SellerFailed | None:
-        """One seller's part, on another lane where it is the lane that it objects to; why it was not the last."""
-        course.tried.add(ware.seller)
+    async def _buy_part(
+        self, request: PurchaseRequest, offering: PurchasableListing, course: _Course, answer: AnswerWriter
+    ) -> SellerFailed | None:
+        """Buy one seller's part, on another lane if the seller objects to this one. Return the failure, if any."""
+        course.tried.add(offering.seller)
         failure: SellerFailed | None = None
         for _ in range(_LANE_TRIES):
-            failure = await self._try(errand, ware, course, answer)
+            failure = await self._try(request, offering, course, answer)
             if failure is None or failure.code not in _LANE_REFUSALS:
                 break
         if failure is not None:
-            self._learn(ware, failure)
+            self._learn(offering, failure)
         return failure
 
-    async def _try(self, errand: Errand, ware: Ware, course: _Course, answer: Answer) -> SellerFailed | None:
-        asked = errand.asked.after(course.text, course.tokens) if course.tokens else errand.asked
-        seller = self._sellers.of(ware.seller)
+    async def _try(
+        self, request: PurchaseRequest, offering: PurchasableListing, course: _Course, answer: AnswerWriter
+    ) -> SellerFailed | None:
+        asked = request.asked.after(course.text, course.tokens) if course.tokens else request.asked
+        seller = self._sellers.of(offering.seller)
         seller.in_flight += 1
         self.changed.set()
         try:
-            async with self._begun(errand, ware, asked, course) as purchase, aclosing(purchase.chunks()) as chunks:
+            async with (
+                self._begun(request, offering, asked, course) as purchase,
+                aclosing(purchase.chunks()) as chunks,
+            ):
                 async for together in chunks:
                     await answer.pass_on(together, purchase.prompt_tokens)
         except SellerFailed as error:
             return error
         else:
-            slots = ware.listing.capacity.slots
+            slots = offering.listing.capacity.slots
             tokens = course.parts[-1].completion_tokens
-            self._sellers.answered(ware.seller, ware.name, slots, purchase.ttft_s or 0.0, tokens)
+            self._sellers.answered(offering.seller, offering.name, slots, purchase.ttft_s or 0.0, tokens)
             return None
         finally:
             seller.in_flight -= 1
             self.changed.set()
 
     @asynccontextmanager
-    async def _begun(self, errand: Errand, ware: Ware, asked: Asked, course: _Course) -> AsyncIterator[Purchase]:
-        """A purchase that is settled in any case. Raises SellerFailed."""
-        await self._prove(ware)
-        counting = await self._tokenizers.counting(ware.listing.tokenizer_sha256, ware.base_url)
+    async def _begun(
+        self, request: PurchaseRequest, offering: PurchasableListing, asked: MarketRequest, course: _Course
+    ) -> AsyncIterator[Purchase]:
+        """Begin a purchase and settle it in any case. Raises SellerFailed, Refusal."""
+        await self._prove(offering)
+        counting = await self._tokenizers.counting(offering.listing.tokenizer_sha256, offering.base_url)
         try:
             prompt_tokens = await asyncio.to_thread(counting.prompt_tokens, asked.fields)
         except RequestNotCounted as error:
             raise Refusal(
-                400, "not_countable", f"The market has no price for this: {error}", error.field
+                400, "not_countable", f"The market cannot price this request: {error}", error.field
             ) from None
         except CountingUnavailable as error:
-            raise SellerFailed(f"its prompt cannot be counted now: {error}", "uncounted") from None
+            raise SellerFailed(f"its tokenizer cannot count the prompt now: {error}", "uncounted") from None
         if course.tokens:
-            asked = asked.affordable(ware.listing.pricing, prompt_tokens, errand.ceiling_nano - course.spent_nano)
-        most_nano = cost_nano(ware.listing.pricing, prompt_tokens, 0, asked.tokens_max * asked.choices)
-        self._check_cost(errand, ware, course, most_nano)
-        tie = await self._credit.tie_for(ware.seller, most_nano)
-        pseudonym = self._credit.speaker(tie)
+            asked = asked.affordable(
+                offering.listing.pricing, prompt_tokens, request.ceiling_nano - course.spent_nano
+            )
+        most_nano = cost_nano(offering.listing.pricing, prompt_tokens, 0, asked.tokens_max * asked.choices)
+        self._check_cost(request, offering, course, most_nano)
+        state = await self._credit.channel_for(offering.seller, most_nano)
+        pseudonym = self._credit.speaker(state)
         try:
-            vouched = vouch(tie, pseudonym, ware, asked, most_nano, errand.id, self._means.standing)
+            vouched = vouch(state, pseudonym, offering, asked, most_nano, request.id, self._means.standing)
         except SellerFailed:
             raise
         except MarketError as error:
-            raise SellerFailed(f"nothing can be sealed for it: {error}", "garbled") from None
-        purchase = Purchase(self._means, ware, asked, tie, pseudonym, vouched, counting, prompt_tokens)
+            raise SellerFailed(f"its listing's key cannot be used: {error}", "garbled") from None
+        purchase = Purchase(self._means, offering, asked, state, pseudonym, vouched, counting, prompt_tokens)
         try:
             yield purchase
         except SellerRefuses as error:
-            self._heed(tie, vouched.begun.lane, error)
+            self._avoid_rejected(state, vouched.begun.lane, error)
             raise
         finally:
-            bought = await unbroken(purchase.settle())
+            bought = await shielded(purchase.settle())
             course.parts.append(bought)
-            self._draw_audit(errand, ware, bought)
+            self._draw_audit(request, offering, bought)
             if bought.flags:
-                note("answer_flagged", seller=ware.seller[:16], flags=",".join(bought.flags))
-                self._sellers.flagged(ware.seller, len(_HELD_AGAINST.intersection(bought.flags)))
+                note("answer_flagged", seller=offering.seller[:16], flags=",".join(bought.flags))
+                self._sellers.flagged(offering.seller, len(_HELD_AGAINST.intersection(bought.flags)))
             self._tell(purchase)
 
-    def _draw_audit(self, errand: Errand, ware: Ware, bought: Bought) -> None:
-        # Whoever lends a friend money does not test it, least of all on that credit.
-        if bought.completion_tokens and not errand.is_audit and not self._credit.is_friend(ware.seller):
-            self.served(ware, bool(_HELD_AGAINST.intersection(bought.flags)))
+    def _draw_audit(self, request: PurchaseRequest, offering: PurchasableListing, bought: Bought) -> None:
+        # Do not test friends, least of all on their own credit.
+        if bought.completion_tokens and not request.is_audit and not self._credit.is_friend(offering.seller):
+            self.served(offering, bool(_HELD_AGAINST.intersection(bought.flags)))
 
-    def _heed(self, tie: Tie, lane: int, error: SellerRefuses) -> None:
-        """Leave what a seller objects to. Raises SellerFailed where it would have us leave what is in order."""
+    def _avoid_rejected(self, state: ChannelState, lane: int, error: SellerRefuses) -> None:
+        """Stop using what a seller objects to. Raises SellerFailed if the seller objects to valid credit."""
         if error.code in _LANE_REFUSALS:
-            tie.shun(lane, error.code)
-        elif error.code in _CHANNEL_REFUSALS and not self._credit.is_friend(tie.terms.seller):
-            if not tie.may_be_used_up(error.code, lane, self._sellers.now_ms()):
-                raise SellerFailed(f"it does not use credit that is there: {error}", "disbelieved") from None
-            tie.is_retired = True
+            state.shun(lane, error.code)
+        elif error.code in _CHANNEL_REFUSALS and not self._credit.is_friend(state.terms.seller):
+            if not state.may_be_used_up(error.code, lane, self._sellers.now_ms()):
+                raise SellerFailed(f"it rejects credit that is available: {error}", "disbelieved") from None
+            state.is_retired = True
 
-    def _check_cost(self, errand: Errand, ware: Ware, course: _Course, most_nano: int) -> None:
-        if course.spent_nano + most_nano > errand.ceiling_nano:
-            raise SellerRefuses("it would cost more than was put aside", "dear")
-        if ware.is_probation and most_nano > PROBATION_COST_MAX_NANO:
-            raise SellerRefuses("newcomers get no request as dear as this", "dear")
+    def _check_cost(
+        self, request: PurchaseRequest, offering: PurchasableListing, course: _Course, most_nano: int
+    ) -> None:
+        if course.spent_nano + most_nano > request.ceiling_nano:
+            raise SellerRefuses("the answer would cost more than was reserved", "dear")
+        if offering.is_probation and most_nano > PROBATION_COST_MAX_NANO:
+            raise SellerRefuses("the request is too expensive for a new seller", "dear")
 
-    async def _prove(self, ware: Ware) -> None:
-        """Whether the seller itself is at this address, once for each."""
-        seller = self._sellers.of(ware.seller)
-        if seller.proven_at == ware.base_url:
+    async def _prove(self, offering: PurchasableListing) -> None:
+        """Check once per address that the seller itself answers there. Raises SellerFailed."""
+        seller = self._sellers.of(offering.seller)
+        if seller.proven_at == offering.base_url:
             return
-        if not await is_behind(self._means.outbound, ware.base_url, ware.seller, ware.record.key):
-            raise SellerFailed("somebody else, or nobody, is at its address", "unreachable")
-        seller.proven_at = ware.base_url
+        if not await is_behind(self._means.outbound, offering.base_url, offering.seller, offering.record.key):
+            raise SellerFailed("it did not prove its identity at its address", "unreachable")
+        seller.proven_at = offering.base_url
 
-    def _learn(self, ware: Ware, error: SellerFailed) -> None:
+    def _learn(self, offering: PurchasableListing, error: SellerFailed) -> None:
         if isinstance(error, SellerBusy):
-            self._sellers.was_busy(ware.seller, ware.name, ware.listing.capacity.slots)
+            self._sellers.was_busy(offering.seller, offering.name, offering.listing.capacity.slots)
         elif error.code not in _OURS:
-            self._sellers.failed(ware.seller)
+            self._sellers.failed(offering.seller)
             if error.code in ("broke_off", "unreachable"):
-                self._sellers.of(ware.seller).proven_at = ""
+                self._sellers.of(offering.seller).proven_at = ""
 
     def _tell(self, purchase: Purchase) -> None:
-        """Nobody waits for the seller's having our receipt: its next job brings it, too."""
+        """Send the receipt in the background; the seller's next job includes it, too."""
         if len(self._telling) < _TELLING_MAX:
             task = asyncio.create_task(purchase.tell(), name="receipt")
             self._telling.add(task)
             task.add_done_callback(self._telling.discard)
 
 
-def _nobody_asks(ware: Ware, is_odd: bool) -> None:
+def _ignore_served(offering: PurchasableListing, is_odd: bool) -> None:
     pass
 
 
 def refusal_of(failure: SellerFailed) -> Refusal:
-    """What the gateway is told where nothing was delivered: then it may ask somebody else."""
+    """Return the gateway's refusal if nothing was delivered; the gateway may then try another backend."""
     message = f"The seller did not answer: {failure}."
     if isinstance(failure, SellerBusy):
         return Refusal(429, "seller_full", message, retry_after=str(failure.retry_after_s))

@@ -1,15 +1,15 @@
-"""What a seller's event stream may consist of, and nothing else: its nonce, sealed pieces, signs of life.
+"""The strict format of a seller's event stream: a nonce, sealed pieces and keep-alive events.
 
     event: nonce            once, first
     data: <base64>
 
     data: <base64>          a sealed piece
 
-    event: wait             while nothing comes
+    event: wait             keep-alive
     data: -
 
-No comments, no ids, no retry times, no carriage returns, no event over two lines: a stranger wrote this, and what
-has one form only is easily checked.
+The format allows no comments, ids, retry times, carriage returns or multi-line events. We do not trust the seller,
+and a format with only one form is easy to check.
 """
 
 import binascii
@@ -20,7 +20,7 @@ from market.sealing.request import SELLER_NONCE_BYTES
 from market.sealing.stream import PIECE_BYTES_MAX
 
 EVENT_BYTES_MAX = (PIECE_BYTES_MAX + 256) * 4 // 3 + 64
-"""A sealed piece in base64, with the words around it."""
+"""The size limit of one event: a sealed piece in base64 and its field names."""
 WAITS_MAX = 1000
 
 _NONCE = b"event: nonce\ndata: "
@@ -30,14 +30,14 @@ _DATA = b"data: "
 
 @dataclass(frozen=True, slots=True)
 class Nonce:
-    """The first event: what the answer's keys are made with."""
+    """The first event, from which the answer's keys are derived."""
 
     value: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """A piece of the answer, to be opened."""
+    """A sealed piece of the answer, not yet opened."""
 
     piece: bytes
 
@@ -46,7 +46,7 @@ Event = Nonce | Sealed
 
 
 class Carrier:
-    """Cuts a stream of bytes into its events."""
+    """Split a byte stream into events."""
 
     def __init__(self) -> None:
         self._held = b""
@@ -54,34 +54,34 @@ class Carrier:
         self._waits = 0
 
     def feed(self, data: bytes) -> list[Event]:
-        """The events that are whole now; signs of life are left out.
+        """Return the events that are complete now, without keep-alives.
 
         Raises:
-            Garbled: it is no such stream.
+            Garbled: the bytes are not a seller's event stream.
         """
         *events, self._held = (self._held + data).split(b"\n\n")
         if len(self._held) > EVENT_BYTES_MAX:
-            raise Garbled("an event is longer than any may be")
+            raise Garbled("an event is too long")
         return [event for raw in events if (event := self._event(raw)) is not None]
 
     def _event(self, raw: bytes) -> Event | None:
         if len(raw) > EVENT_BYTES_MAX:
-            raise Garbled("an event is longer than any may be")
+            raise Garbled("an event is too long")
         if raw == _WAIT:
             self._waits += 1
             if self._waits > WAITS_MAX:
-                raise Garbled("it says that it is still there, and nothing else")
+                raise Garbled("it sends only keep-alives")
             return None
         if not self._has_nonce:
             return self._nonce(raw)
         if not raw.startswith(_DATA):
-            raise Garbled("an event is none that sellers send")
+            raise Garbled("an event has an unknown form")
         return Sealed(_decoded(raw.removeprefix(_DATA)))
 
     def _nonce(self, raw: bytes) -> Nonce:
         value = _decoded(raw.removeprefix(_NONCE)) if raw.startswith(_NONCE) else b""
         if len(value) != SELLER_NONCE_BYTES:
-            raise Garbled("its first event is no nonce")
+            raise Garbled("its first event is not a nonce")
         self._has_nonce = True
         return Nonce(value)
 
@@ -90,4 +90,4 @@ def _decoded(text: bytes) -> bytes:
     try:
         return binascii.a2b_base64(text, strict_mode=True)
     except binascii.Error:
-        raise Garbled("an event's data is no base64") from None
+        raise Garbled("an event's data is not base64") from None

@@ -1,7 +1,7 @@
-"""The channels to one seller: which has room for a request, on which lane, under which number.
+"""The channels to one seller: which has room for a request, on which lane, with which sequence number.
 
-A number is used once, whatever becomes of its request. What a request may come to is reserved from before its
-voucher is signed until our receipt is; where this process died in between, for as long as the channel lives.
+A number is used once, whatever becomes of its request. A request's maximum cost is reserved before its voucher is
+signed, until our receipt is. If this process dies in between, it stays reserved for as long as the channel lives.
 """
 
 import time
@@ -23,17 +23,17 @@ from market.records.standing import StandingOf
 
 SHUNNED_S = 120.0
 ENDS_WITHIN_MS = 10 * 60_000
-"""Clocks may differ by so much: credit that ends later has not ended."""
+"""Tolerated clock difference: credit that ends later than this has not ended."""
 USED_UP_PARTS = 4
-"""Credit is near its limit when no more than one in so many parts is left."""
+"""Credit is near its limit when at most one part in this many is left."""
 
 
 @dataclass
-class Tie:
-    """A channel as we know it, with the credit behind it. `backing` are the records that a seller wants to see.
+class ChannelState:
+    """A channel as we know it, with the credit behind it. `backing` is the records that a seller wants to see.
 
-    `last_seqs` are the numbers of the last vouchers by lane, `open_ceilings` what runs, `shunned_until_s` by the
-    monotonic clock the lanes on which the seller waits for something of its own.
+    By lane: `last_seqs` is the last voucher's number, `open_ceilings` what running jobs may cost in nano-USD.
+    `shunned_until_s`, on the monotonic clock, marks lanes on which the seller waits for something of its own.
     """
 
     terms: Terms
@@ -42,26 +42,27 @@ class Tie:
     backing: tuple[bytes, ...]
     channel: Channel
     is_retired: bool = False
-    """The seller takes nothing more on it, whatever we believe to be left."""
+    """True if the seller accepts nothing more on it, whatever we believe to be left."""
     last_seqs: dict[int, int] = field(default_factory=dict)
     open_ceilings: dict[int, int] = field(default_factory=dict)
     shunned_until_s: dict[int, float] = field(default_factory=dict)
     untold: dict[int, tuple[int, bytes, bytes]] = field(default_factory=dict)
-    """By lane, the number of the newest receipt that the seller may not have, that receipt and its voucher."""
+    """The newest receipt that the seller may lack, by lane: its number, the receipt and its voucher."""
 
     @property
     def room_nano(self) -> int:
-        """What may still be promised."""
+        """Return how much may still be promised, in nano-USD."""
         return self.limit_nano - reserved_nano(self.channel, self.open_ceilings)
 
     def serves(self, now_ms: int) -> bool:
-        """Whether a seller would begin anything on it, with a minute to spare."""
+        """Return whether a seller would still begin a job on it, with a minute to spare."""
         return not self.is_retired and now_ms + 2 * SERVE_MARGIN_MS < self.expires_ms
 
     def may_be_used_up(self, code: str, lane: int, now_ms: int) -> bool:
-        """Whether a seller may be right: the credit has `ended`, or is near its `limit` without this lane's job.
+        """Return whether a seller's claim is plausible: the credit has `ended`, or is near its `limit`.
 
-        Whoever says so of credit that is hardly touched would have us put aside one after the other.
+        The `limit` check leaves out this lane's job. A seller that made such claims about untouched credit could
+        make us reserve one allocation after another.
         """
         if code == "ended":
             return self.expires_ms - now_ms <= ENDS_WITHIN_MS
@@ -69,7 +70,7 @@ class Tie:
         return (self.limit_nano - reserved_nano(self.channel, others)) * USED_UP_PARTS <= self.limit_nano
 
     def shun(self, lane: int, code: str) -> None:
-        """The seller objects to what comes on this lane: for a while, or for good where its number is used up."""
+        """Avoid a lane that the seller objects to: for a while, or forever if its number was used already."""
         self.shunned_until_s[lane] = inf if code == "spent" else time.monotonic() + SHUNNED_S
 
     def free_lane(self) -> int | None:
@@ -78,7 +79,7 @@ class Tie:
         return free_lane(self.open_ceilings.keys() | self.shunned_until_s.keys())
 
     def voucher(self, lane: int, order: Order) -> Voucher | None:
-        """The next one of a lane; None where the credit does not reach."""
+        """Return a lane's next voucher, or None if the credit is too low."""
         others = {n: ceiling for n, ceiling in self.open_ceilings.items() if n != lane}
         seq = self.last_seqs.get(lane, 0)
         return next_voucher(self.channel, lane, seq, order, limit_nano=self.limit_nano, open_ceilings=others)
@@ -90,14 +91,14 @@ class Tie:
         self.channel = promised(self.channel, promise)
 
     def end(self, delivery: Delivery) -> None:
-        """We have signed what was delivered; the seller is told with the lane's next job at the latest."""
+        """Note that we signed for a delivery; the lane's next job carries the receipt at the latest."""
         receipt = delivery.receipt
         self.channel = delivered(self.channel, delivery, self.terms.buyer)
         self.open_ceilings.pop(receipt.lane, None)
         self.untold[receipt.lane] = (receipt.seq, delivery.record.raw, delivery.promise.record.raw)
 
     def told(self, numbers: Sequence[tuple[int, int]]) -> None:
-        """The seller has these receipts, by lane and number."""
+        """Note that the seller has these receipts, given by lane and number."""
         for lane, seq in numbers:
             if lane in self.untold and self.untold[lane][0] <= seq:
                 del self.untold[lane]
@@ -107,14 +108,14 @@ def pack_records(records: Sequence[bytes]) -> bytes:
     return msgspec.msgpack.encode(list(records))
 
 
-def restored(row: Any, jobs: Sequence[Any], standing: StandingOf) -> Tie:
-    """A channel as it stands in the store, with what was never finished still reserved.
+def restored(row: Any, jobs: Sequence[Any], standing: StandingOf) -> ChannelState:
+    """Return a channel as stored; jobs without a receipt stay reserved.
 
     Raises:
-        MarketError: what stands there is not what was written.
+        MarketError: the stored records are damaged.
     """
     terms = Terms(row.buyer, row.seller, row.backing)
-    tie = Tie(
+    state = ChannelState(
         terms,
         row.limit_nano,
         row.expires_ms,
@@ -123,21 +124,21 @@ def restored(row: Any, jobs: Sequence[Any], standing: StandingOf) -> Tie:
     )
     for job in jobs:
         promise = read_voucher(open_record(job.voucher), terms, standing)
-        tie.channel = merge(tie.channel, promised(Channel(terms), promise))
-        tie.last_seqs[job.lane] = max(job.seq, tie.last_seqs.get(job.lane, 0))
+        state.channel = merge(state.channel, promised(Channel(terms), promise))
+        state.last_seqs[job.lane] = max(job.seq, state.last_seqs.get(job.lane, 0))
         if job.receipt is None:
-            tie.open_ceilings[job.lane] = max(job.ceiling_nano, tie.open_ceilings.get(job.lane, 0))
+            state.open_ceilings[job.lane] = max(job.ceiling_nano, state.open_ceilings.get(job.lane, 0))
             continue
         delivery = read_receipt(open_record(job.receipt), promise, terms, standing)
-        tie.channel = delivered(tie.channel, delivery, terms.buyer)
+        state.channel = delivered(state.channel, delivery, terms.buyer)
         if not job.is_told:
-            tie.untold[job.lane] = (job.seq, job.receipt, job.voucher)
-    return tie
+            state.untold[job.lane] = (job.seq, job.receipt, job.voucher)
+    return state
 
 
 @dataclass(frozen=True, slots=True)
 class Pseudonym:
-    """Who we are to one seller. `statements` are what that identity has said about its keys."""
+    """Our identity towards one seller. `statements` are what that identity has published about its keys."""
 
     id: str
     signer: Signer

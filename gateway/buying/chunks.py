@@ -1,7 +1,8 @@
-"""Chunks of OpenAI's streams from a stranger: known fields of known types pass, in our words; the rest does not.
+"""OpenAI stream chunks from an untrusted seller: known fields of known types pass, rebuilt by us; the rest is
+dropped.
 
-What is built here is new from the ground up, so that nothing travels on with it: no ids of the seller's, no
-fields that some client acts on, no calls of tools that the request does not have, nothing behind an end.
+Every chunk is built from scratch. So the seller cannot pass its own ids, fields that a client may act on, or calls
+of tools that the request lacks. Nothing can follow an end.
 """
 
 from collections.abc import Collection
@@ -43,7 +44,7 @@ class _Delta(Struct, frozen=True):
     function_call: _Function | None = None
 
 
-class _Choice(Struct, frozen=True):
+class _ChunkChoice(Struct, frozen=True):
     index: Annotated[int, Meta(ge=0, lt=CHOICES_MAX)] = 0
     delta: _Delta | None = None
     text: str | None = None
@@ -52,16 +53,16 @@ class _Choice(Struct, frozen=True):
 
 
 class _Chunk(Struct, frozen=True):
-    choices: Annotated[list[_Choice], Meta(max_length=CHOICES_MAX)] = []
+    choices: Annotated[list[_ChunkChoice], Meta(max_length=CHOICES_MAX)] = []
 
 
 _chunk = msgspec.json.Decoder(_Chunk)
 
 
 class Chunks:
-    """Reads the chunks of one answer: `choices` of them, with calls of `tools` and no others.
+    """Read the chunks of one answer: `choices` of them, with calls of `tools` only.
 
-    Log probabilities are let through for `told_tokens_max` tokens: none where nobody asked for them.
+    At most `told_tokens_max` tokens may have log probabilities: none if the caller did not ask for them.
     """
 
     def __init__(self, *, is_chat: bool, choices: int, tools: Collection[str], told_tokens_max: int = 0) -> None:
@@ -75,46 +76,46 @@ class Chunks:
 
     @property
     def has_finished(self) -> bool:
-        """Whether every choice has come to its end."""
+        """Return whether every choice has ended."""
         return len(self._finished) == self._choices
 
     def read(self, content: bytes) -> list[Json]:
-        """The chunk's choices as our callers get them; empty where it says nothing.
+        """Return the chunk's choices as our callers get them; empty if it says nothing.
 
         Raises:
-            Garbled: it is no chunk, or says what this answer cannot.
+            Garbled: the bytes are not a chunk, or the answer cannot contain it.
         """
         try:
             chunk = _chunk.decode(content)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            raise Garbled("a chunk is none") from None
+            raise Garbled("a chunk is invalid") from None
         return [said for choice in chunk.choices if (said := self._choice(choice))]
 
-    def _choice(self, choice: _Choice) -> Json | None:
+    def _choice(self, choice: _ChunkChoice) -> Json | None:
         if choice.index >= self._choices:
-            raise Garbled("a chunk is of a choice that was not asked for")
+            raise Garbled("a chunk has a choice that was not requested")
         said: Json = self._delta(choice) if self._is_chat else _text(choice)
         logprobs = self._logprobs(choice)
         if not said and logprobs is None and choice.finish_reason is None:
             return None
         if choice.index in self._finished:
-            raise Garbled("a choice goes on behind its end")
+            raise Garbled("a choice continues after its end")
         if choice.finish_reason is not None:
             self._check_end(choice)
             self._finished.add(choice.index)
         body: Json = {"delta": said} if self._is_chat else {"text": "", **said}
         return {"index": choice.index, **body, "logprobs": logprobs, "finish_reason": choice.finish_reason}
 
-    def _logprobs(self, choice: _Choice) -> Json | None:
+    def _logprobs(self, choice: _ChunkChoice) -> Json | None:
         if choice.logprobs is None or not self._is_told:
             return None
         said = said_of(choice.logprobs, is_chat=self._is_chat)
         self._told_tokens_left -= tokens_of(said or {})
         if self._told_tokens_left < 0:
-            raise Garbled("it tells of more tokens than the answer may have")
+            raise Garbled("it has log probabilities for too many tokens")
         return said
 
-    def _delta(self, choice: _Choice) -> Json:
+    def _delta(self, choice: _ChunkChoice) -> Json:
         delta = choice.delta or _Delta()
         given = {
             "content": delta.content,
@@ -144,17 +145,17 @@ class Chunks:
                 raise Garbled("a call changes its name")
             return arguments
         if function.name not in self._tools:
-            raise Garbled("a call is of a tool that the request has not")
+            raise Garbled("it calls a tool that the request does not have")
         self._calls[choice, call] = function.name or ""
         return {"name": function.name, "arguments": function.arguments or ""}
 
-    def _check_end(self, choice: _Choice) -> None:
+    def _check_end(self, choice: _ChunkChoice) -> None:
         calls = {call for index, call in self._calls if index == choice.index}
         if choice.finish_reason == "tool_calls" and not any(call >= 0 for call in calls):
-            raise Garbled("an answer ends for calls that it has not")
+            raise Garbled("an answer ends with calls that it does not have")
         if choice.finish_reason == "function_call" and -1 not in calls:
-            raise Garbled("an answer ends for calls that it has not")
+            raise Garbled("an answer ends with calls that it does not have")
 
 
-def _text(choice: _Choice) -> Json:
+def _text(choice: _ChunkChoice) -> Json:
     return {"text": choice.text} if choice.text else {}

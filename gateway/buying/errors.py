@@ -1,16 +1,16 @@
-"""What goes wrong at one seller; what the gateway is told of it is a `Refusal` (gateway.cloud_worker.errors).
+"""Failures of one seller; the gateway gets them as a `Refusal` (gateway.cloud_worker.errors).
 
-SellerFailed       this seller does not answer, or not to the end: another one may
-├── SellerBusy     it has no room just now
-├── SellerRefuses  it does not take the job as it is; `code` says why by name
-└── Garbled        what it sent is no answer: nothing more of it is read
+SellerFailed       the seller did not answer, or not completely; another seller may
+├── SellerBusy     the seller has no free slot now
+├── SellerRefuses  the seller rejects the job as it is; `code` gives the reason
+└── Garbled        the seller sent an invalid answer; we stop reading
 """
 
 from market.errors import MarketError
 
 
 class SellerFailed(MarketError):
-    """This seller does not answer, or not to the end. `code` is one word; the message is ours alone."""
+    """The seller did not answer, or not completely. `code` is one word; the message is written by us."""
 
     code = "failed"
 
@@ -20,7 +20,7 @@ class SellerFailed(MarketError):
 
 
 class SellerBusy(SellerFailed):
-    """It has no room just now."""
+    """The seller has no free slot now."""
 
     code = "full"
 
@@ -30,12 +30,12 @@ class SellerBusy(SellerFailed):
 
 
 class SellerRefuses(SellerFailed):
-    """It does not take the job as it is."""
+    """The seller rejects the job as it is."""
 
     code = "refused"
 
 
 class Garbled(SellerFailed):
-    """What it sent is no answer: nothing more of it is read."""
+    """The seller sent an invalid answer; we stop reading."""
 
     code = "garbled"

@@ -1,7 +1,7 @@
-"""The buyer's end of the gateway's connections: it runs no further ahead of the gateway than a few kilobytes.
+"""Flow control between buyer and gateway: the buyer runs at most a few kilobytes ahead.
 
-What the buyer has heard of an answer is paid for. What its caller never gets, for he has hung up, is the gateway's
-own loss: so nothing is heard from a seller while the gateway, and behind it the caller, does not read.
+We pay for everything the buyer has received. If the caller has hung up, the gateway bears that cost. So the buyer
+reads nothing from a seller while the gateway, and behind it the caller, does not read.
 """
 
 import asyncio
@@ -10,17 +10,17 @@ import socket
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 SOCKET_BYTES = 8192
-"""What the system is asked to keep between the two processes; it keeps some two events, or seven small ones."""
+"""The send buffer we ask the system for; it holds about two events, or seven small ones."""
 HAS_GONE = "has_gone"
-"""In a scope's state: tells whether the gateway has hung up, before the application hears of it."""
+"""A key in the scope's state: whether the gateway has hung up, known before the application is told."""
 
 
 class GatewayProtocol(HttpToolsProtocol):
-    """Waits with the next event until the system has taken the one before, and has little room for it."""
+    """Send the next event only when the system has taken the previous one, with a small send buffer."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         transport.set_write_buffer_limits(high=0)
-        # It is not inherited: the sockets of a listener on a path begin with the system's own 200 KiB.
+        # The option is not inherited: sockets of a Unix listener start with the system's own 200 KiB.
         connection: socket.socket = transport.get_extra_info("socket")
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BYTES)
         super().connection_made(transport)

@@ -1,6 +1,6 @@
-"""What may be bought from friends: a channel on each credit line, without a house and in our own name.
+"""Buying from friends: a channel on each credit line, without a house and under our own identity.
 
-The limit is read anew before each request: it rises with payments, and with what the friend buys from us.
+The limit is read again before each request: it rises with payments and with what the friend buys from us.
 """
 
 import asyncio
@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from gateway.buying.channels import Pseudonym, Tie, pack_records, restored
-from gateway.buying.signing import sign_left_open
-from gateway.buying.store import Store
+from gateway.buying.channels import ChannelState, Pseudonym, pack_records, restored
+from gateway.buying.receipts import sign_left_open
+from gateway.buying.store import BuyingStore
 from gateway.cloud_worker.logbook import note
+from gateway.friends.balance import Balances
 from gateway.friends.friends import Friends
 from gateway.friends.friendship import Friendship
-from gateway.friends.position import Positions
-from gateway.market.bookkeeper import BookKeeper
 from gateway.market.identity import OwnIdentity
+from gateway.market.record_keeper import RecordKeeper
 from gateway.market.room import OWN
 from market.errors import MarketError
 
@@ -25,7 +25,7 @@ EVERY_S = 5.0
 
 
 class _Row(NamedTuple):
-    """A line in the form of a stored channel."""
+    """A credit line in the form of a stored channel."""
 
     seller: str
     buyer: str
@@ -39,84 +39,87 @@ class Lines:
     """Credit lines as channels. One event loop owns it; files and databases are read in threads."""
 
     def __init__(
-        self, friends: Friends, positions: Positions, own: OwnIdentity, store: Store, keeper: BookKeeper
+        self, friends: Friends, positions: Balances, own: OwnIdentity, store: BuyingStore, keeper: RecordKeeper
     ) -> None:
         self._friends = friends
         self._positions = positions
         self._own = own
         self._store = store
         self._keeper = keeper
-        self._ties: dict[str, list[Tie]] = {}
+        self._states: dict[str, list[ChannelState]] = {}
         self._unusable: set[str] = set()
         self._met: set[str] = set()
         self._refreshing = asyncio.Lock()
 
     def is_friend(self, seller: str) -> bool:
-        """Whether there is a line with this seller, whatever is left of its limit."""
-        return seller in self._ties
+        """Return whether we have a line with this seller, even if its limit is used up."""
+        return seller in self._states
 
-    def of(self, seller: str) -> list[Tie]:
-        """The channels to this seller, as they were at the last refresh."""
-        return self._ties.get(seller, [])
+    def of(self, seller: str) -> list[ChannelState]:
+        """Return the channels to this seller as of the last refresh."""
+        return self._states.get(seller, [])
 
-    def all(self) -> list[Tie]:
-        return [tie for ties in self._ties.values() for tie in ties]
+    def all(self) -> list[ChannelState]:
+        return [state for states in self._states.values() for state in states]
 
     def speaker(self) -> Pseudonym:
-        """We, to every friend: lines are between the identities that both know."""
+        """Return our identity towards every friend: both sides of a line know each other's identity."""
         statements = tuple(record.raw for record in self._own.statements)
         return Pseudonym(self._own.id, self._own.signer, statements)
 
     async def run(self) -> None:
-        """Learn of new lines, payments and sales, until cancelled."""
+        """Read new lines, payments and sales until cancelled."""
         while True:
             await self.refresh()
             await asyncio.sleep(EVERY_S)
 
     async def refresh(self, seller: str = "") -> None:
-        """Read the lines with this seller, or all, and their limits anew. What cannot be read stays as it was."""
+        """Read the lines with this seller, or all, and their limits again.
+
+        Lines that cannot be read stay as they were.
+        """
         async with self._refreshing:
-            chosen = [seller] if seller else list(self._ties)
-            known = {tie.terms.channel: tie for each in chosen for tie in self.of(each)}
+            chosen = [seller] if seller else list(self._states)
+            known = {state.terms.channel: state for each in chosen for state in self.of(each)}
             try:
                 found = await asyncio.to_thread(self._read, known, seller)
             except (MarketError, OSError, sqlite3.Error, SQLAlchemyError) as error:
                 note("lines_unreadable", error=str(error))
                 return
             for each in chosen:
-                self._ties.pop(each, None)
-            for tie, limit_nano, expires_ms in found:
-                # A line that the seller took for used up is so no longer, unlike an allocation.
-                tie.is_retired = tie.is_retired and limit_nano <= tie.limit_nano
-                tie.limit_nano, tie.expires_ms = limit_nano, expires_ms
-                self._ties.setdefault(tie.terms.seller, []).append(tie)
+                self._states.pop(each, None)
+            for state, limit_nano, expires_ms in found:
+                # Unlike an allocation, a line that the seller called used up is usable again when its limit rises.
+                state.is_retired = state.is_retired and limit_nano <= state.limit_nano
+                state.limit_nano, state.expires_ms = limit_nano, expires_ms
+                self._states.setdefault(state.terms.seller, []).append(state)
 
-    def _read(self, known: dict[str, Tie], seller: str) -> list[tuple[Tie, int, int]]:
-        """In a thread: ties that are in use are looked up only, and changed by their loop."""
+    def _read(self, known: dict[str, ChannelState], seller: str) -> list[tuple[ChannelState, int, int]]:
+        """Read lines in a thread. States in use are only looked up; their event loop changes them."""
         self._keeper.add([record.raw for record in self._own.statements], OWN)
         found = []
         for each in self._friends:
             if not each.is_open or seller not in ("", each.friend):
                 continue
             limit_nano = self._positions.of(each).may_buy_nano
-            tie = known.get(each.bought.channel) or self._restored(each, limit_nano)
-            if tie is not None:
-                found.append((tie, limit_nano, each.ends_ms))
+            state = known.get(each.bought.channel) or self._restored(each, limit_nano)
+            if state is not None:
+                found.append((state, limit_nano, each.ends_ms))
         return found
 
-    def _restored(self, each: Friendship, limit_nano: int) -> Tie | None:
+    def _restored(self, each: Friendship, limit_nano: int) -> ChannelState | None:
         terms = each.bought
         records = pack_records([record.raw for record in each.records])
         row: Any = _Row(terms.seller, terms.buyer, terms.backing, records, limit_nano, each.ends_ms)
         self._keeper.add([record.raw for record in each.statements], each.url or each.friend)
         try:
             if terms.channel not in self._met:
-                # Once in a process: later, what has no receipt is being answered.
+                # Sign only once in a process: later, jobs without a receipt are still being answered.
                 sign_left_open(self._store, terms, self.speaker(), self._keeper.standing)
                 self._met.add(terms.channel)
             return restored(row, self._store.last_jobs(terms.channel), self._keeper.standing)
         except MarketError as error:
-            # Never an empty channel in its place: numbers that were used would be used again.
+            # Never replace it with an empty channel: that would reuse sequence numbers.
             if terms.channel not in self._unusable:
                 note("line_unusable", line=each.line.id, error=str(error))
                 self._unusable.add(terms.channel)

@@ -1,4 +1,4 @@
-"""Log probabilities of a stranger's tokens, in OpenAI's two forms: numbers and short texts, and nothing else."""
+"""Log probabilities from an untrusted seller, in OpenAI's two forms: only numbers and short texts pass."""
 
 from typing import Annotated, Any
 
@@ -26,7 +26,7 @@ class _Chosen(_Token, frozen=True):
 
 
 class Logprobs(Struct, frozen=True):
-    """`content` is a chat's, the lists beside it are a completion's."""
+    """`content` belongs to a chat; the other lists belong to a completion."""
 
     content: Annotated[list[_Chosen], Meta(max_length=_TOKENS_MAX)] | None = None
     tokens: Annotated[list[_Text], Meta(max_length=_TOKENS_MAX)] | None = None
@@ -36,7 +36,10 @@ class Logprobs(Struct, frozen=True):
 
 
 def said_of(given: Logprobs, *, is_chat: bool) -> Json | None:
-    """As our callers get them; None where nothing is told. A completion's lists are as long as its tokens."""
+    """Return log probabilities as our callers get them, or None if there are none.
+
+    A completion's lists are cut or filled to the number of its tokens.
+    """
     if is_chat:
         return {"content": [_chosen(each) for each in given.content]} if given.content else None
     if not given.tokens:
@@ -52,12 +55,12 @@ def said_of(given: Logprobs, *, is_chat: bool) -> Json | None:
 
 
 def tokens_of(said: Json) -> int:
-    """How many tokens are told of."""
+    """Return how many tokens have log probabilities."""
     return len(said.get("content") or said.get("tokens") or ())
 
 
 def joined(known: Json | None, more: Json) -> Json:
-    """What was told so far, with what comes behind it."""
+    """Return `known` with `more` appended."""
     return more if known is None else {name: [*known[name], *more[name]] for name in more}
 
 

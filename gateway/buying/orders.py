@@ -1,4 +1,4 @@
-"""What the gateway tells the buyer: one line of JSON on its stdin, so that nothing of it shows in `ps`."""
+"""The gateway's orders to the buyer: one line of JSON on its stdin, so that nothing of it shows in `ps`."""
 
 from typing import Annotated, Literal
 
@@ -7,8 +7,8 @@ from msgspec import Meta, Struct
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 
 
-class Bounds(Struct, frozen=True, forbid_unknown_fields=True):
-    """How much is taken on, and how patient to be with sellers, in seconds."""
+class BuyerLimits(Struct, frozen=True, forbid_unknown_fields=True):
+    """Limits on load, and on how long to wait for sellers, in seconds."""
 
     first_byte_s: Seconds = 20.0
     silence_s: Seconds = 15.0
@@ -23,7 +23,7 @@ class Bounds(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Orders(Struct, frozen=True, forbid_unknown_fields=True):
-    """`folder` is the market's in the data folder. Prices are nano-USD per million tokens."""
+    """The buyer's settings. `folder` is the market's; prices are in nano-USD per million tokens."""
 
     socket_path: str
     folder: str
@@ -41,4 +41,4 @@ class Orders(Struct, frozen=True, forbid_unknown_fields=True):
     allows_loopback: bool = False
     audit_nano_per_day: int = 0
     tells_findings: bool = False
-    bounds: Bounds = Bounds()
+    bounds: BuyerLimits = BuyerLimits()

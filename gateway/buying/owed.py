@@ -1,4 +1,4 @@
-"""What the buyer tells of what its requests came to, until the gateway says that it is in the books."""
+"""The buyer's report of its requests' costs, repeated until the gateway confirms that the ledger has them."""
 
 import msgspec
 
@@ -6,10 +6,10 @@ OWED_AT_ONCE = 64
 
 
 class Owed(msgspec.Struct, frozen=True):
-    """One request that nobody serves now: what its jobs come to by our own receipts, in nano-USD.
+    """One finished request: what its jobs cost by our own receipts, in nano-USD.
 
-    `died` counts its jobs in whose middle the buyer's process died: the next one has signed for what was written
-    down by then, and more may have reached the caller.
+    `died` counts the jobs during which the buyer's process died. The next process signed for what was written down
+    by then; the caller may have received more.
     """
 
     id: str
@@ -19,6 +19,6 @@ class Owed(msgspec.Struct, frozen=True):
 
 
 class OwedPage(msgspec.Struct, frozen=True):
-    """In the order of their ids; at most `OWED_AT_ONCE`."""
+    """A page of at most `OWED_AT_ONCE` requests, ordered by id."""
 
     requests: tuple[Owed, ...] = ()

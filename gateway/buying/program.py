@@ -1,11 +1,11 @@
-"""How the gateway runs its buyer: a worker that is not replaced while it is well, for it alone holds channels."""
+"""The buyer's program, as the gateway runs it. A healthy buyer is never replaced: it alone holds the channels."""
 
 import math
 from pathlib import Path
 
 import msgspec
 
-from gateway.buying.orders import Bounds, Orders
+from gateway.buying.orders import BuyerLimits, Orders
 from gateway.cloud_worker.supervisor import Upkeep, Worker
 from gateway.cloud_worker.worker_process import Program
 from gateway.settings.market import MarketSettings
@@ -14,15 +14,15 @@ _NEVER = 2**60
 
 
 def buyer_worker(settings: MarketSettings, folder: Path) -> Worker:
-    """The supervised buyer of this gateway; `folder` is the market's."""
+    """Return the supervised buyer of this gateway; `folder` is the market's."""
 
     def orders(socket_path: str) -> bytes:
         return msgspec.json.encode(orders_of(settings, folder, socket_path))
 
-    # It limits its own memory: what it cannot have becomes a failed request, and no death in the middle of all.
-    rss_bytes_kill = Bounds().memory_bytes_max + 2**30
+    # The buyer limits its own memory, so running out fails one request instead of killing the whole process.
+    rss_bytes_kill = BuyerLimits().memory_bytes_max + 2**30
     upkeep = Upkeep(requests_max=_NEVER, age_max_s=math.inf, rss_bytes_max=_NEVER, rss_bytes_kill=rss_bytes_kill)
-    return Worker(Program("buyer", "gateway.buying", orders, Bounds().drain_s), upkeep)
+    return Worker(Program("buyer", "gateway.buying", orders, BuyerLimits().drain_s), upkeep)
 
 
 def orders_of(settings: MarketSettings, folder: Path, socket_path: str) -> Orders:
@@ -44,7 +44,7 @@ def orders_of(settings: MarketSettings, folder: Path, socket_path: str) -> Order
         allows_loopback=settings.allows_loopback,
         audit_nano_per_day=settings.audit_nano_per_day,
         tells_findings=settings.tells_findings,
-        bounds=Bounds(
+        bounds=BuyerLimits(
             settings.first_byte_s,
             settings.silence_s,
             total_s=settings.total_s,

@@ -1,4 +1,4 @@
-"""One job at one seller: sent, heard, counted, receipted. Whoever has one must settle it, however it ended."""
+"""One job at one seller: send, receive, count and sign. Every purchase must be settled, however it ended."""
 
 import asyncio
 import json
@@ -11,18 +11,18 @@ from typing import Any
 from sqlalchemy.exc import SQLAlchemyError
 
 from accounting.metering.delivered import Delivered
-from gateway.buying.channels import Pseudonym, Tie
+from gateway.buying.channels import ChannelState, Pseudonym
+from gateway.buying.chunk_splitter import PART_CHARS
 from gateway.buying.chunks import Chunks
 from gateway.buying.errors import Garbled, SellerBusy, SellerFailed, SellerRefuses
-from gateway.buying.hearing import Flag, Hearing
-from gateway.buying.orders import Bounds
-from gateway.buying.parting import PART_CHARS
-from gateway.buying.signing import Counted, receipt_for
-from gateway.buying.store import Ended, Store
-from gateway.buying.unbroken import unbroken
-from gateway.buying.vouching import Vouched
-from gateway.buying.wanted import Asked
-from gateway.buying.ware import Ware
+from gateway.buying.orders import BuyerLimits
+from gateway.buying.purchasable_listing import PurchasableListing
+from gateway.buying.receipts import Counted, receipt_for
+from gateway.buying.response_decoder import Flag, ResponseDecoder
+from gateway.buying.shielded import shielded
+from gateway.buying.store import BuyingStore, EndedJob
+from gateway.buying.vouchers import Vouched
+from gateway.buying.wanted import MarketRequest
 from gateway.cloud_worker.logbook import note
 from gateway.market.outbound import Outbound, Streamed, Unreachable
 from market.channels.job import pack_receipts
@@ -35,14 +35,14 @@ from market.records.standing import StandingOf
 Json = dict[str, Any]
 
 PROGRESS_CHARS = 1024
-"""About 256 tokens: what has come is written down each time that there are so many more..."""
+"""Characters, about 256 tokens. Progress is written down when at least this much is new..."""
 PROGRESS_PARTS = 4
-"""...or one part in so many, for all of it is counted each time."""
+"""...or this fraction (one in four) of the text, because each count covers the whole text."""
 TOKEN_CHARS_MAX = 256
-"""No tokenizer has longer tokens but for a few, of spaces."""
+"""Only a few tokens, made of spaces, are longer in any tokenizer."""
 UNSAID_TOKENS_MAX = 64
 TOGETHER_MAX = 16
-"""So many chunks, or as much text as one may have, are passed on at once where they have come at once."""
+"""Pass on at most this many chunks at once, or as much text as one chunk may have."""
 _OK, _TOO_MANY = 200, 429
 _REFUSAL_BYTES_MAX = 4096
 _TELL_S = 10.0
@@ -51,18 +51,18 @@ _PACKED = {"content-type": "application/octet-stream"}
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
-    """What all purchases share."""
+class PurchaseServices:
+    """Services that all purchases share."""
 
     outbound: Outbound
-    store: Store
+    store: BuyingStore
     standing: StandingOf
-    bounds: Bounds
+    bounds: BuyerLimits
 
 
 @dataclass(frozen=True, slots=True)
 class Bought:
-    """What a job came to by our count: nothing, not even the prompt, where nothing was delivered."""
+    """A job's result by our own count; all zero, even the prompt, if nothing was delivered."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -70,27 +70,27 @@ class Bought:
     amount_nano: int = 0
     text: str = ""
     is_plain: bool = True
-    """Whether the text is all that was said: no thoughts, no calls."""
+    """True if the text is the whole answer, without reasoning or tool calls."""
     flags: tuple[Flag, ...] = ()
 
 
 class Purchase:
-    """`chunks` gives the answer as it comes; `settle` signs what was delivered, and nothing more."""
+    """One job: `chunks` yields the answer as it arrives; `settle` signs for what was delivered, no more."""
 
     def __init__(
         self,
-        means: Means,
-        ware: Ware,
-        asked: Asked,
-        tie: Tie,
+        means: PurchaseServices,
+        offering: PurchasableListing,
+        asked: MarketRequest,
+        state: ChannelState,
         pseudonym: Pseudonym,
         vouched: Vouched,
         counting: Counting,
         prompt_tokens: int,
     ) -> None:
         self._means = means
-        self._ware = ware
-        self._tie = tie
+        self._offering = offering
+        self._state = state
         self._pseudonym = pseudonym
         self._vouched = vouched
         self._counting = counting.remembering()
@@ -98,10 +98,10 @@ class Purchase:
         self.ttft_s: float | None = None
         self._progress: asyncio.Task[None] | None = None
         self._progress_chars = PROGRESS_CHARS
-        self._hearing = Hearing(
+        self._hearing = ResponseDecoder(
             vouched.sealed,
             vouched.promise,
-            tie.terms,
+            state.terms,
             means.standing,
             Chunks(
                 is_chat=asked.kind == "chat",
@@ -114,14 +114,16 @@ class Purchase:
         )
 
     async def chunks(self) -> AsyncGenerator[list[list[Json]], None]:
-        """The choices of each chunk, in our words; what has come together is given together, a little of it.
+        """Yield the choices of each chunk, rebuilt by us.
+
+        Chunks that arrive together come together, up to a bound.
 
         Raises:
-            SellerFailed: it does not answer, or not to the end. What came before counts.
+            SellerFailed: the seller did not answer, or not completely. What came before counts.
         """
-        # Settled is what stands there: not before it does.
-        await unbroken(asyncio.to_thread(self._means.store.begin, self._vouched.begun))
-        bounds, url = self._means.bounds, f"{self._ware.base_url}/market/v1/jobs"
+        # Wait for the job's row even if cancelled: `settle` signs only what is stored.
+        await shielded(asyncio.to_thread(self._means.store.begin, self._vouched.begun))
+        bounds, url = self._means.bounds, f"{self._offering.base_url}/market/v1/jobs"
         began_s = time.monotonic()
         try:
             async with self._means.outbound.stream(
@@ -133,7 +135,7 @@ class Purchase:
             ) as streamed:
                 if streamed.status != _OK:
                     raise await _refusal(streamed)
-                self._tie.told(self._vouched.told)
+                self._state.told(self._vouched.told)
                 async for data in streamed.events:
                     for chunks in self._heard(data):
                         if self.ttft_s is None:
@@ -148,29 +150,29 @@ class Purchase:
         self._hearing.check_end()
 
     async def settle(self) -> Bought:
-        """Count what came, sign for it, keep that; then tell the seller as far as it listens."""
+        """Count what came, sign for it and store that."""
         if self._progress:
             await asyncio.gather(self._progress, return_exceptions=True)
         bought, delivery = await asyncio.to_thread(self._signed)
-        self._tie.end(delivery)
+        self._state.end(delivery)
         claim = self._hearing.claim
-        ended = Ended(
+        ended = EndedJob(
             delivery.record.raw, claim.record.raw if claim else None, bought.amount_nano, ",".join(bought.flags)
         )
         await asyncio.to_thread(self._means.store.end, self._vouched.begun, ended)
         return bought
 
     async def tell(self) -> None:
-        """Send the seller what we have signed; where that fails, its next job brings it along."""
+        """Send the seller our receipt; if that fails, its next job includes it."""
         begun = self._vouched.begun
-        if self._tie.untold.get(begun.lane, (0,))[0] == begun.seq:
+        if self._state.untold.get(begun.lane, (0,))[0] == begun.seq:
             try:
-                await tell_of(self._means, self._ware.base_url, self._tie, begun.lane)
+                await tell_of(self._means, self._offering.base_url, self._state, begun.lane)
             except SQLAlchemyError as error:
                 note("receipt_not_noted", error=type(error).__name__)
 
     def _heard(self, data: bytes) -> Iterator[list[list[Json]]]:
-        """Some chunks at a time, as sending each costs the same; what was heard is given before it raises."""
+        """Yield chunks in groups, as each send costs the same; yield everything received before raising."""
         together: list[list[Json]] = []
         answer, since_chars = self._hearing.answer, self._hearing.answer.chars
         try:
@@ -192,15 +194,15 @@ class Purchase:
             raise SellerFailed(f"it was not done after {gone_s:.0f} s", "slow")
 
     def _signed(self) -> tuple[Bought, Delivery]:
-        """Takes a while: the whole answer is counted, hashed and looked at."""
+        """Count, hash and check the whole answer; slow, call in a thread."""
         answer, promise = self._hearing.answer, self._vouched.promise
         choices = answer.choices()
         tokens, claim = self._tokens(choices), self._hearing.claim
-        # What the seller had read before is cheaper. That only it can know, and it only lowers what it gets.
+        # Tokens that the seller had cached are cheaper. Only the seller knows, and saying so only lowers its pay.
         cached = min(claim.receipt.cached_tokens, self.prompt_tokens) if claim else 0
         prompt, cached = (self.prompt_tokens, cached) if tokens else (0, 0)
         counted = Counted(prompt, cached, tokens, answer.transcript())
-        delivery = receipt_for(counted, promise, self._tie.terms, self._pseudonym, self._means.standing)
+        delivery = receipt_for(counted, promise, self._state.terms, self._pseudonym, self._means.standing)
         amount_nano = delivery.amount_nano - int(promise.voucher.base_nano)
         flags = self._hearing.flags(delivery.amount_nano + delivery.tolerance_nano)
         said = choices[0] if choices else None
@@ -217,7 +219,7 @@ class Purchase:
             return Counting(None).delivered(said).completion_tokens
 
     def _keep_progress(self) -> None:
-        """Have what has come counted and written down, a part more of it each time: for our next life to sign."""
+        """Count and store what has come, in steps, so that the next process can sign for it after a crash."""
         answer = self._hearing.answer
         if answer.chars < self._progress_chars or (self._progress and not self._progress.done()):
             return
@@ -232,9 +234,9 @@ class Purchase:
         self._means.store.note_progress(self._vouched.begun, counted.packed())
 
 
-async def tell_of(means: Means, base_url: str, tie: Tie, lane: int) -> bool:
-    """Send a seller the newest receipt of a lane that it may not have; whether it has taken it."""
-    seq, receipt, voucher = tie.untold[lane]
+async def tell_of(means: PurchaseServices, base_url: str, state: ChannelState, lane: int) -> bool:
+    """Send a seller a lane's newest receipt that it may lack; return whether the seller took it."""
+    seq, receipt, voucher = state.untold[lane]
     try:
         url = f"{base_url}/market/v1/receipts"
         reply = await means.outbound.ask(
@@ -243,13 +245,13 @@ async def tell_of(means: Means, base_url: str, tie: Tie, lane: int) -> bool:
     except Unreachable:
         return False
     if reply.status == _OK:
-        await asyncio.to_thread(means.store.tell, tie.terms.channel, [(lane, seq)])
-        tie.told([(lane, seq)])
+        await asyncio.to_thread(means.store.tell, state.terms.channel, [(lane, seq)])
+        state.told([(lane, seq)])
     return reply.status == _OK
 
 
 async def _refusal(streamed: Streamed) -> SellerFailed:
-    """What a seller's refusal means. Its own words are left out: it may write whatever it likes."""
+    """Return the error for a seller's refusal, without the seller's own text, which we do not trust."""
     body = b""
     try:
         async for data in streamed.events:

@@ -1,4 +1,4 @@
-"""How sellers have been doing with us: outcomes, refusals, how soon they begin; what matching rests on."""
+"""Our experience with sellers: outcomes, refusals and latency. Matching uses it."""
 
 import time
 from collections import OrderedDict, deque
@@ -8,44 +8,44 @@ from statistics import quantiles
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from gateway.buying.store import Store
+from gateway.buying.store import BuyingStore
 from market.matching.breaker import Recent, is_tripped
 from market.matching.caps import LearnedCap
 from market.matching.track import Tally, Track
 
 KNOWN_AFTER = 20.0
-"""So many requests must have gone well before a seller counts as no newcomer any more..."""
+"""A seller leaves the new-seller period after at least this many successful requests..."""
 KNOWN_TOKENS = 4000.0
-"""...with so many tokens in all, for what costs nothing shows nothing..."""
+"""...with at least this many tokens in all, because free or empty answers prove nothing..."""
 KNOWN_AFTER_S = 24 * 3600.0
-"""...and so long after the first of them."""
+"""...and at least this long after its first answer."""
 _SELLERS_MAX = 4096
 _BEGINNINGS = 64
 
 
 @dataclass(slots=True)
 class Seller:
-    """One seller, in memory; its tally is on disk too."""
+    """One seller, in memory; its tally is also on disk."""
 
     tally: Tally = field(default_factory=Tally)
     anomalies: int = 0
     tokens: float = 0.0
-    """Delivered to us so far."""
+    """Tokens delivered to us so far."""
     since_s: float | None = None
-    """When it first answered."""
+    """The time of its first answer, in Unix seconds."""
     empty: int = 0
-    """Answers without a token, one after the other, just now."""
+    """Consecutive answers without a token, up to now."""
     audits: Tally = field(default_factory=Tally)
     in_flight: int = 0
     caps: dict[str, LearnedCap] = field(default_factory=dict)
     recent: Recent = field(default_factory=Recent)
     beginnings_s: deque[float] = field(default_factory=lambda: deque(maxlen=_BEGINNINGS))
     proven_at: str = ""
-    """The address at which it has shown that it is there."""
+    """The address at which it last proved its identity."""
 
     @property
     def track(self) -> Track:
-        """Anomalies count as audits that it failed."""
+        """Return its track record. Anomalies count as failed audits."""
         audits = self.audits
         return Track(self.tally, Tally(audits.good, audits.bad + self.anomalies, audits.at_s))
 
@@ -56,19 +56,19 @@ class Seller:
         return quantiles(self.beginnings_s, n=10)[-1]
 
     def cap(self, name: str, slots: int) -> LearnedCap:
-        """What is known of one of its listings, as long as that says the same."""
+        """Return what we learned about one of its listings, as long as the listing states the same slots."""
         known = self.caps.get(name)
         if known is None or known.slots != slots:
             known = self.caps[name] = LearnedCap.of(slots)
         return known
 
 
-class Sellers:
-    """Remembers them, the least recently used going first."""
+class SellerTracker:
+    """All known sellers; the least recently used are dropped first."""
 
     def __init__(
         self,
-        store: Store,
+        store: BuyingStore,
         *,
         clock_s: Callable[[], float] = time.time,
         monotonic_s: Callable[[], float] = time.monotonic,
@@ -79,7 +79,7 @@ class Sellers:
         self._known: OrderedDict[str, Seller] = OrderedDict()
         self._changed: dict[str, Seller] = {}
         self.suspended: Mapping[str, str] = {}
-        """From whom nothing is bought until the owner says so, and why; replaced, never changed."""
+        """Sellers we do not buy from until the admin lifts it, and why; replaced, never changed in place."""
         for row in store.tracks():
             tally = Tally(row.good, row.bad, row.at_s)
             self._known[row.seller] = Seller(tally, row.anomalies, row.tokens or 0.0, row.since_s)
@@ -93,7 +93,7 @@ class Sellers:
         return seller
 
     def broken(self, identities: Iterable[str]) -> set[str]:
-        """Who of those who sell one model does far worse than the others just now."""
+        """Return which sellers of one model currently do far worse than the others."""
         now_s = self.monotonic_s()
         signals = {each: self.of(each).recent.signal(now_s) for each in set(identities)}
         asked = {each: signal for each, signal in signals.items() if signal.asked}
@@ -104,13 +104,16 @@ class Sellers:
         }
 
     def is_known(self, identity: str) -> bool:
-        """Whether enough has gone well here for long enough: it is no newcomer."""
+        """Return whether the seller has left the new-seller period: enough went well here for long enough."""
         seller = self.of(identity)
         is_old = seller.since_s is not None and self._clock_s() - seller.since_s >= KNOWN_AFTER_S
         return is_old and seller.tally.good >= KNOWN_AFTER and seller.tokens >= KNOWN_TOKENS
 
     def answered(self, identity: str, name: str, slots: int, ttft_s: float, tokens: int) -> None:
-        """It answered to the end. An answer without a token may be right, once: it is nothing to its credit."""
+        """Count a complete answer.
+
+        One empty answer may be right, but earns no credit; a second one in a row fails.
+        """
         seller = self.of(identity)
         if not tokens:
             seller.empty += 1
@@ -125,17 +128,17 @@ class Sellers:
         self._count(identity, seller, ttft_s)
 
     def failed(self, identity: str) -> None:
-        """It did not answer, or not to the end."""
+        """Count an answer that failed or was incomplete."""
         self._count(identity, self.of(identity), None)
 
     def was_busy(self, identity: str, name: str, slots: int) -> None:
-        """It refused for want of room: it has less than it says."""
+        """Count a refusal for lack of room: the seller has fewer slots than it states."""
         seller = self.of(identity)
         seller.caps[name] = seller.cap(name, slots).after_refusal(max(1, seller.in_flight))
         self._count(identity, seller, None)
 
     def flagged(self, identity: str, flags: int) -> None:
-        """Something about its answer was odd: padding, an inflated receipt."""
+        """Count anomalies of an answer, such as padding or an inflated receipt."""
         seller = self.of(identity)
         seller.anomalies += flags
         self._changed[identity] = seller
@@ -147,14 +150,14 @@ class Sellers:
         self.suspended = suspended
 
     def take_audits(self, tallies: Mapping[str, Tally]) -> None:
-        """Know of earlier audits; whoever is not in it has none."""
+        """Load earlier audits; a seller without an entry has none."""
         for identity, seller in self._known.items():
             seller.audits = tallies.get(identity, Tally())
         for identity in tallies:
             self.of(identity).audits = tallies[identity]
 
     def audited(self, identity: str, *, is_good: bool) -> Tally:
-        """It has passed an audit, or failed it; whoever audits writes the tally down."""
+        """Count a passed or failed audit and return the new tally; the auditor stores it."""
         seller = self.of(identity)
         seller.audits = seller.audits.after(self._clock_s(), is_good=is_good)
         return seller.audits
@@ -165,17 +168,17 @@ class Sellers:
         self._changed[identity] = seller
 
     def keep(self) -> None:
-        """Write down what has changed; takes a while, and may be lost for the last seconds of a crash.
+        """Write changes to disk; slow, call in a thread. A crash may lose the last seconds.
 
         Raises:
-            SQLAlchemyError: the disk does not take it now; it is still to be kept.
+            SQLAlchemyError: the disk does not take it now; the changes are kept for the next call.
         """
         changed, self._changed = self._changed, {}
         try:
             self._write(changed)
         except SQLAlchemyError:
             for identity, seller in changed.items():
-                # One by one: the event loop may be counting meanwhile.
+                # One by one, because the event loop may be counting meanwhile.
                 self._changed.setdefault(identity, seller)
             raise
 

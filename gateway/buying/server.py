@@ -1,4 +1,4 @@
-"""The buyer's process: everything opened, the application served, everything ended in order."""
+"""The buyer's process: open everything, serve the application, end everything in order."""
 
 import asyncio
 import os
@@ -13,36 +13,36 @@ from typing import Any
 
 import httpx
 
-from gateway.auditing.asking import BuyerAsking
-from gateway.auditing.shelf import Shelf
-from gateway.auditing.telling import Telling
+from gateway.auditing.audit_client import BuyerAuditClient
+from gateway.auditing.findings_publisher import FindingsPublisher
+from gateway.auditing.probe_store import ProbeStore
 from gateway.buying.app import BuyingApp
 from gateway.buying.audits import Audits
 from gateway.buying.buyer import Buyer
-from gateway.buying.credit import Credit
-from gateway.buying.disputing import EVERY_S as DISPUTES_EVERY_S
-from gateway.buying.disputing import Disputing
+from gateway.buying.credit import BuyerCredit
+from gateway.buying.dispute_responder import EVERY_S as DISPUTES_EVERY_S
+from gateway.buying.dispute_responder import DisputeResponder
 from gateway.buying.flow import GatewayProtocol
-from gateway.buying.house import House
+from gateway.buying.house import BuyerHouseClient
 from gateway.buying.lines import Lines
 from gateway.buying.orders import Orders
-from gateway.buying.purchase import Means
-from gateway.buying.sellers import Sellers
+from gateway.buying.periodic import again, meet
+from gateway.buying.purchase import PurchaseServices
+from gateway.buying.receipt_submitter import EVERY_S as SUBMITTED_EVERY_S
+from gateway.buying.receipt_submitter import ReceiptSubmitter
+from gateway.buying.sellers import SellerTracker
 from gateway.buying.shop import Shop
-from gateway.buying.store import Store
-from gateway.buying.submitting import EVERY_S as SUBMITTED_EVERY_S
-from gateway.buying.submitting import Submitting
+from gateway.buying.store import BuyingStore
 from gateway.buying.tokenizers import Tokenizers
-from gateway.buying.upkeep import again, meet
 from gateway.cloud_worker.living import WorkerServer
 from gateway.cloud_worker.logbook import note
+from gateway.friends.balance import Balances
 from gateway.friends.friends import Friends
-from gateway.friends.hearing import hear_friends
-from gateway.friends.position import Positions
-from gateway.market.bookkeeper import BookKeeper, Keeping
+from gateway.friends.listing_exchange import exchange_with_friends
 from gateway.market.gossip import Gossip
 from gateway.market.identity import OwnIdentity
 from gateway.market.outbound import Outbound
+from gateway.market.record_keeper import KeeperPolicy, RecordKeeper
 from gateway.market.room import Sources
 
 SECRET_BYTES = 32
@@ -64,45 +64,45 @@ async def _serve(orders: Orders) -> None:
 
 @asynccontextmanager
 async def opened(orders: Orders) -> AsyncGenerator[BuyingApp]:
-    """The application with everything behind it, and what runs beside it."""
+    """Open the application with everything behind it and its background tasks."""
     folder = _made(orders.folder)
     async with AsyncExitStack() as stack:
-        ours = [url for url in (orders.house_url, *orders.peers) if url]
-        outbound = await stack.enter_async_context(Outbound(orders.allows_loopback, ours=ours))
-        store = Store(folder / "buying.db")
+        named = [url for url in (orders.house_url, *orders.peers) if url]
+        outbound = await stack.enter_async_context(Outbound(orders.allows_loopback, named=named))
+        store = BuyingStore(folder / "buying.db")
         stack.callback(store.close)
         trusted = (orders.house_url,) if orders.house_url else ()
         own = OwnIdentity.open(folder)
         friends = Friends(folder, own)
-        keeping = Keeping(
+        keeping = KeeperPolicy(
             Sources(trusted, orders.peers),
             always=_Always((*orders.friends, *orders.trusted_auditors), friends),
             allows_loopback=orders.allows_loopback,
         )
-        keeper = BookKeeper(folder / "known.db", _now_ms, keeping)
+        keeper = RecordKeeper(folder / "known.db", _now_ms, keeping)
         stack.callback(keeper.close)
         house = None
         if orders.house_url:
-            house = House(orders.house_url, orders.house_key, orders.house_id, outbound, store, keeper)
+            house = BuyerHouseClient(orders.house_url, orders.house_key, orders.house_id, outbound, store, keeper)
         secret = _secret(folder / "buyer.secret")
-        lines = Lines(friends, Positions(folder), own, store, keeper)
+        lines = Lines(friends, Balances(folder), own, store, keeper)
         await lines.refresh()
-        credit = Credit(store, house, secret, keeper.standing, orders.allocation_nano, lines)
+        credit = BuyerCredit(store, house, secret, keeper.standing, orders.allocation_nano, lines)
         stack.push_async_callback(credit.stop)
-        sellers = Sellers(store)
+        sellers = SellerTracker(store)
         shop = Shop(keeper, orders, sellers, credit, own.id)
-        means = Means(outbound, store, keeper.standing, orders.bounds)
+        means = PurchaseServices(outbound, store, keeper.standing, orders.bounds)
         tokenizers = Tokenizers(folder / "tokenizers", outbound)
-        stack.callback(tokenizers.aside.close)
+        stack.callback(tokenizers.sandbox.close)
         buyer = Buyer(means, shop, sellers, credit, tokenizers)
         stack.push_async_callback(buyer.stop)
         app = BuyingApp(buyer, shop, orders.bounds)
         audits = await _auditing(app, store, shop, sellers, orders, stack)
         await _prune(store)
-        gossip = Gossip(keeper, outbound, ours)
+        gossip = Gossip(keeper, outbound, named)
         work: dict[str, Coroutine[Any, Any, None]] = {
             "gossip": gossip.run(),
-            "friends": hear_friends(friends, gossip),
+            "friends": exchange_with_friends(friends, gossip),
             "lines": lines.run(),
             "audits": audits.run(),
             "tracks": again("tracks", _KEPT_EVERY_S, partial(asyncio.to_thread, sellers.keep)),
@@ -110,28 +110,28 @@ async def opened(orders: Orders) -> AsyncGenerator[BuyingApp]:
             "pruning": again("pruning", _PRUNED_EVERY_S, partial(_prune, store)),
         }
         if house is not None:
-            submitting = Submitting(house, store)
-            stack.push_async_callback(submitting.last_words)
+            submitting = ReceiptSubmitter(house, store)
+            stack.push_async_callback(submitting.flush_on_shutdown)
             work["house"] = meet(house, shop)
             work["submitting"] = again("submitting", SUBMITTED_EVERY_S, submitting.submit)
-            disputing = Disputing(house, store, _now_ms)
+            disputing = DisputeResponder(house, store, _now_ms)
             work["disputes"] = again("disputes", DISPUTES_EVERY_S, disputing.look)
         if orders.tells_findings:
-            work["findings"] = Telling(own, audits.shelf, gossip.publish, _now_ms).run()
+            work["findings"] = FindingsPublisher(own, audits.probe_store, gossip.publish, _now_ms).run()
         stack.callback(sellers.keep)
         stack.push_async_callback(_end, [_begun(name, each) for name, each in work.items()])
         yield app
 
 
 async def _auditing(
-    app: BuyingApp, store: Store, shop: Shop, sellers: Sellers, orders: Orders, stack: AsyncExitStack
+    app: BuyingApp, store: BuyingStore, shop: Shop, sellers: SellerTracker, orders: Orders, stack: AsyncExitStack
 ) -> Audits:
-    """Audits are asked as the gateway asks for its callers: nothing tells them from those."""
-    shelf = Shelf(Path(orders.folder) / "audits.db")
-    stack.callback(shelf.close)
-    asking = BuyerAsking(httpx.ASGITransport(app))
+    """Set up audits. They go through the application like callers' requests, so sellers cannot tell them apart."""
+    probe_store = ProbeStore(Path(orders.folder) / "audits.db")
+    stack.callback(probe_store.close)
+    asking = BuyerAuditClient(httpx.ASGITransport(app))
     stack.push_async_callback(asking.close)
-    audits = Audits(shelf, store, shop, sellers, orders, asking)
+    audits = Audits(probe_store, store, shop, sellers, orders, asking)
     await audits.load()
     stack.push_async_callback(audits.stop)
     app.buyer.served = audits.served
@@ -141,7 +141,7 @@ async def _auditing(
 
 @dataclass(frozen=True, slots=True)
 class _Always:
-    """Whose records always have room: those that the owner has named, and friends, who may change."""
+    """Identities whose records always have room: those the admin named, and friends, who may change."""
 
     named: tuple[str, ...]
     friends: Friends
@@ -156,12 +156,12 @@ def _made(path: str) -> Path:
     return folder
 
 
-async def _prune(store: Store) -> None:
+async def _prune(store: BuyingStore) -> None:
     await asyncio.to_thread(store.prune, _now_ms())
 
 
 def _begun(name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """Nobody waits for it: where it ends by a mistake of ours, at least that is said."""
+    """Start a background task and log its error if it ends by a bug, as no caller awaits it."""
     task = asyncio.create_task(work, name=name)
     task.add_done_callback(_say_why)
     return task
@@ -179,7 +179,7 @@ async def _end(tasks: list[asyncio.Task[None]]) -> None:
 
 
 def _secret(path: Path) -> bytes:
-    """What all pseudonyms come from: made once, mode 0600."""
+    """Return the secret behind all pseudonyms, created once with mode 0600."""
     try:
         return path.read_bytes()
     except FileNotFoundError:

@@ -1,6 +1,6 @@
-"""buying.db: the credit that channels rest on, numbers that may be used once, and what was signed.
+"""buying.db: channels and their credit, used sequence numbers, and what was signed.
 
-One process has it open. What is about to be sent is written before, with a full sync.
+One process has it open. Whatever is about to be sent is written first, with a full sync.
 """
 
 import time
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Row, case, delete, func, insert, literal, or_, select, tuple_, update
 from sqlalchemy.dialects.sqlite import insert as upsert
 
-from gateway.auditing.wares import AUDIT_ID
+from gateway.auditing.audit_target import AUDIT_ID
 from gateway.buying.tables import (
     booked_table,
     channel_table,
@@ -25,19 +25,21 @@ from gateway.buying.tables import (
 from market.channels.terms import LANES_MAX
 
 KEPT_MS = 33 * 24 * 3_600_000
-"""How long what was signed is kept after its channel has ended: a house books on it for 31 days at most, and a
-dispute that is opened then takes one more."""
+"""Retention of signed records after their channel has ended.
+
+A house books on a channel for at most 31 days, and a dispute that is opened then takes one more.
+"""
 PRUNED_AT_ONCE = 2000
 
 DIED = "died"
-"""The flag of a job that was signed for by the next process: there may have been a little more."""
+"""The flag of a job that the next process signed for; slightly more may have been delivered."""
 _DAY_MS = 24 * 3_600_000
 
-# A range, for which the index is good; the second sign comes behind the hyphen.
+# A range condition, which can use the index; "." is the character after the hyphen.
 _OF_AUDIT = (job_table.c.request_id >= AUDIT_ID, job_table.c.request_id < AUDIT_ID[:-1] + ".")
 
 
-class Begun(NamedTuple):
+class BegunJob(NamedTuple):
     """A job whose voucher is about to be sent; its number is used up from now on."""
 
     channel: str
@@ -49,8 +51,8 @@ class Begun(NamedTuple):
     voucher: bytes
 
 
-class Ended(NamedTuple):
-    """What became of a job: our receipt, the seller's last one, and what the request alone comes to."""
+class EndedJob(NamedTuple):
+    """A job's result: our receipt, the seller's last one, and what this job alone costs in nano-USD."""
 
     receipt: bytes
     claim: bytes | None
@@ -58,8 +60,8 @@ class Ended(NamedTuple):
     flags: str
 
 
-class Store:
-    """May be called on any thread."""
+class BuyingStore:
+    """buying.db; may be called from any thread."""
 
     def __init__(self, path: Path) -> None:
         self._engine = opened(path)
@@ -69,49 +71,49 @@ class Store:
         self._engine.dispose()
 
     def add_channel(self, **values: Any) -> None:
-        """Keep a channel with its credit, once."""
+        """Store a channel with its credit, once."""
         with self._engine.begin() as connection:
             connection.execute(upsert(channel_table).values(values).on_conflict_do_nothing())
 
     def channels(self, now_ms: int) -> Sequence[Row[Any]]:
-        """Those whose credit has not ended, the oldest first."""
+        """Return channels whose credit has not ended, the oldest first."""
         query = select(channel_table).where(channel_table.c.expires_ms > now_ms)
         return self._read(query.order_by(channel_table.c.expires_ms, channel_table.c.id))
 
     def jobs(self, channel: str) -> Sequence[Row[Any]]:
-        """Every job of a channel in the order of its numbers."""
+        """Return every job of a channel, ordered by lane and number."""
         query = select(job_table).where(job_table.c.channel == channel)
         return self._read(query.order_by(job_table.c.lane, job_table.c.seq))
 
     def left_open(self, channel: str) -> Sequence[Row[Any]]:
-        """Those that an earlier process did not bring to an end."""
+        """Return jobs that an earlier process left unfinished."""
         columns = job_table.c
         here = columns.channel == channel, columns.receipt.is_(None), columns.began_ms < self._opened_ms
         return self._read(select(job_table).where(*here))
 
     def last_jobs(self, channel: str) -> Sequence[Row[Any]]:
-        """The newest job of each lane: what came before is in its voucher's base."""
+        """Return the newest job of each lane: its voucher's base contains what came before."""
         of_lane = select(job_table.c.lane, func.max(job_table.c.seq)).where(job_table.c.channel == channel)
         last = tuple_(job_table.c.lane, job_table.c.seq).in_(of_lane.group_by(job_table.c.lane))
         return self._read(select(job_table).where(job_table.c.channel == channel, last))
 
-    def begin(self, begun: Begun) -> None:
-        """On disk when this returns. Raises IntegrityError for a number that was used."""
+    def begin(self, begun: BegunJob) -> None:
+        """Store a job; on disk when this returns. Raises IntegrityError if the number was used."""
         with self._engine.begin() as connection:
             connection.execute(insert(job_table).values(**begun._asdict(), began_ms=time.time_ns() // 10**6))
             if not begun.request_id.startswith(AUDIT_ID):
                 unbooked = upsert(unbooked_table).values(request_id=begun.request_id)
                 connection.execute(unbooked.on_conflict_do_nothing())
 
-    def note_progress(self, begun: Begun, progress: bytes) -> None:
-        """What has come of a job so far, for the case that we do not live to see its end."""
+    def note_progress(self, begun: BegunJob, progress: bytes) -> None:
+        """Store what has come of a job so far, in case this process dies before its end."""
         with self._engine.begin() as connection:
             unsigned = job_table.c.receipt.is_(None)
             connection.execute(_job(begun).where(unsigned).values(progress=progress))
 
-    def end(self, begun: Any, ended: Ended) -> None:
-        """It has come to this, by our receipt. `begun` has a job's channel, lane and number."""
-        # Credit lines are no channels of the house's, and have no row.
+    def end(self, begun: Any, ended: EndedJob) -> None:
+        """Store a job's result and receipt. `begun` has the job's channel, lane and number."""
+        # Credit lines are not channels of the house and have no row.
         here = select(channel_table.c.id, literal(1)).where(channel_table.c.id == begun.channel)
         unsubmitted = upsert(unsubmitted_table).from_select(["channel", "changes"], here)
         again = {"changes": unsubmitted_table.c.changes + 1}
@@ -120,24 +122,24 @@ class Store:
             connection.execute(unsubmitted.on_conflict_do_update(index_elements=["channel"], set_=again))
 
     def tell(self, channel: str, numbers: Iterable[tuple[int, int]]) -> None:
-        """The seller has these receipts."""
+        """Note that the seller has these receipts."""
         with self._engine.begin() as connection:
             for lane, seq in numbers:
                 here = (job_table.c.channel == channel, job_table.c.lane == lane, job_table.c.seq == seq)
                 connection.execute(update(job_table).where(*here).values(is_told=True))
 
     def unsubmitted(self, after: str, count: int) -> Sequence[Row[Any]]:
-        """Channels behind this id of whose receipts the house may not have the newest, with their credit."""
+        """Return channels after this id whose newest receipts the house may lack, with their credit."""
         columns = unsubmitted_table.c.channel, unsubmitted_table.c.changes, channel_table.c.records
         query = select(*columns).join(channel_table, channel_table.c.id == unsubmitted_table.c.channel)
         return self._read(query.where(columns[0] > after).order_by(columns[0]).limit(count))
 
     def signed(self, channel: str) -> Sequence[Row[Any]]:
-        """The newest job of each lane that we have signed for: with its voucher the receipt says all before it."""
+        """Return each lane's newest signed job: its voucher and receipt include everything before it."""
         query: Any = select(job_table.c.voucher, job_table.c.receipt).order_by(job_table.c.seq.desc()).limit(1)
         is_signed = job_table.c.channel == channel, job_table.c.receipt.is_not(None)
         with self._engine.connect() as connection:
-            # By its key, once a lane: a channel may have any number of jobs.
+            # One lookup by key per lane, because a channel may have any number of jobs.
             return [
                 row
                 for n in range(LANES_MAX)
@@ -145,25 +147,25 @@ class Store:
             ]
 
     def settling(self, after: str, count: int, since_ms: int) -> Sequence[Row[Any]]:
-        """Channels behind this id that have not ended before then."""
+        """Return channels after this id that had not ended by `since_ms`."""
         query = select(channel_table).where(channel_table.c.id > after, channel_table.c.expires_ms > since_ms)
         return self._read(query.order_by(channel_table.c.id).limit(count))
 
     def job(self, channel: str, lane: int, seq: int) -> Row[Any] | None:
-        """One job, by its number."""
+        """Return one job, by its number."""
         is_it = job_table.c.channel == channel, job_table.c.lane == lane, job_table.c.seq == seq
         return next(iter(self._read(select(job_table).where(*is_it))), None)
 
     def note_submitted(self, channel: str, changes: int) -> None:
-        """The house has what was signed on a channel up to so many changes."""
+        """Note that the house has a channel's receipts up to `changes`, unless there are newer ones."""
         here = unsubmitted_table.c.channel == channel, unsubmitted_table.c.changes == changes
         with self._engine.begin() as connection:
             connection.execute(delete(unsubmitted_table).where(*here))
 
     def owed(self, after: str, serving: Collection[str], count: int, now_ms: int) -> Sequence[Row[Any]]:
-        """What requests came to that nobody has said are booked: not audits, and none of those that are served.
+        """Return the cost of requests not yet confirmed as booked, without audits and requests still being served.
 
-        `died` counts jobs in whose middle an earlier process died; without a receipt for a day they get none.
+        `died` counts jobs during which an earlier process died. Those without a receipt for a day never get one.
         """
         request_id, amount = unbooked_table.c.request_id, job_table.c.amount_nano
         query = (
@@ -181,19 +183,19 @@ class Store:
         return self._read(query.order_by(request_id).limit(count))
 
     def forget_owed(self, request_ids: Collection[str]) -> None:
-        """These are booked."""
+        """Forget requests that are booked."""
         with self._engine.begin() as connection:
             connection.execute(delete(unbooked_table).where(unbooked_table.c.request_id.in_(request_ids)))
 
     def audits_nano(self, since_ms: int) -> int:
-        """What audits that began after this have come to."""
+        """Return what audits that began after `since_ms` cost, in nano-USD."""
         amount = func.coalesce(func.sum(job_table.c.amount_nano), 0)
         return int(self._read(select(amount).where(*_OF_AUDIT, job_table.c.began_ms > since_ms))[0][0])
 
     def unbooked_audits(self, count: int, now_ms: int, after: str = "") -> Sequence[Row[Any]]:
-        """Audits behind this id that have ended and cost something, and nobody has said that they are booked.
+        """Return ended audits after this id that cost something and are not confirmed as booked.
 
-        What has had no end for a day never will: we died in the middle of it, and have signed for nothing.
+        An audit without an end for a day never gets one: we died during it and signed for nothing.
         """
         columns, amount = job_table.c, func.sum(job_table.c.amount_nano)
         seller = func.min(channel_table.c.seller).label("seller")
@@ -228,14 +230,15 @@ class Store:
         return str(rows[0].value) if rows else None
 
     def put_fact(self, name: str, value: str) -> None:
-        """Once: what stands there stays."""
+        """Store a fact once; an existing value stays."""
         with self._engine.begin() as connection:
             connection.execute(upsert(fact_table).values(name=name, value=value).on_conflict_do_nothing())
 
     def prune(self, now_ms: int) -> None:
-        """Forget what is long over, as far as it is booked: ended channels, and of credit lines all but the last.
+        """Delete what is long over and booked: ended channels, and all but the newest receipts of credit lines.
 
-        The newest receipt of a line's lane says what all before it came to, for as long as the line lasts.
+        The newest receipt of a line's lane includes everything before it, and is kept for as long as the line
+        lasts.
         """
         before_ms = now_ms - KEPT_MS
         ended = select(channel_table.c.id).where(channel_table.c.expires_ms < before_ms)
@@ -252,7 +255,7 @@ class Store:
             connection.execute(delete(unsubmitted_table).where(unsubmitted_table.c.channel.not_in(channels)))
 
     def _prune_jobs(self, *over: Any) -> int:
-        """Some at a time: requests wait for nobody who writes here longer than a moment."""
+        """Delete in batches, so that requests wait only briefly for this writer."""
         key = job_table.c.channel, job_table.c.lane, job_table.c.seq
         some = select(*key).where(*over).limit(PRUNED_AT_ONCE).correlate(None)
         with self._engine.begin() as connection:
@@ -271,7 +274,7 @@ def _job(begun: Any) -> Any:
 
 
 def _surpassed(before_ms: int) -> Any:
-    """Jobs of credit lines from before then, behind which there is a newer receipt on their lane."""
+    """Return conditions for credit-line jobs before `before_ms` that have a newer receipt on their lane."""
     newer = job_table.alias()
     last_seq = (
         select(func.max(newer.c.seq))

@@ -1,4 +1,4 @@
-"""What buying.db is made of, and how it is opened: every commit is a full sync."""
+"""The tables of buying.db, and how it is opened: every commit is a full sync."""
 
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,7 @@ track_table = Table(
 )
 booked_table = Table("booked_audit", metadata, Column("request_id", Text, primary_key=True))
 unbooked_table = Table("unbooked_request", metadata, Column("request_id", Text, primary_key=True))
-# Of whose receipts the house may not have the newest; `changes` counts the receipts since it had all.
+# Channels whose newest receipts the house may lack; `changes` counts receipts since it had all of them.
 unsubmitted_table = Table(
     "unsubmitted_channel",
     metadata,
@@ -74,12 +74,12 @@ unsubmitted_table = Table(
 )
 fact_table = Table("fact", metadata, Column("name", Text, primary_key=True), Column("value", Text, nullable=False))
 
-# What files of version 1 lack. SQLite takes a column without a type; what is in it keeps its own.
+# Columns missing in files of version 1. SQLite accepts a column without a type; its values keep their own.
 _ADDED = (("job", "progress"), ("track", "tokens"), ("track", "since_s"))
 
 
 def opened(path: Path) -> Engine:
-    """Raises RuntimeError for a file that a newer version has written."""
+    """Open the database and migrate it. Raises RuntimeError if a newer version wrote the file."""
     path.touch(mode=0o600, exist_ok=True)
     engine = create_engine(f"sqlite:///{path}", connect_args={"timeout": 5.0, "check_same_thread": False})
     event.listen(engine, "connect", _prepare)
@@ -94,10 +94,10 @@ def _prepare(connection: Any, _: object) -> None:
 
 
 def _migrate(connection: Connection) -> None:
-    """Raises RuntimeError for a file that a newer version has written."""
+    """Raises RuntimeError if a newer version wrote the file."""
     found = connection.exec_driver_sql("PRAGMA user_version").scalar() or 0
     if found > VERSION:
-        raise RuntimeError(f"buying.db is of version {found}: this Millrace knows {VERSION}")
+        raise RuntimeError(f"buying.db has version {found}, but this Millrace knows only {VERSION}. Upgrade it.")
     metadata.create_all(connection)
     for table, column in _ADDED:
         names = {row.name for row in connection.exec_driver_sql(f"PRAGMA table_info({table})")}

@@ -1,4 +1,4 @@
-"""The tokenizers that listings pin: fetched from a seller once, checked by their hash, kept in a folder."""
+"""Tokenizers that listings pin: fetched from a seller once, checked by hash, stored in a folder."""
 
 import asyncio
 import hashlib
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from accounting.metering.tokenizers import Pinned
 from gateway.buying.errors import SellerFailed
-from gateway.counting.aside import Aside
+from gateway.counting.sandboxed_tokenizers import SandboxedTokenizers
 from gateway.market.outbound import Outbound, Unreachable
 from market.counting.counting import Counting
 from market.errors import CountingUnavailable, TokenizerRefused
@@ -19,34 +19,34 @@ _OK = 200
 
 
 class Tokenizers:
-    """One event loop owns it. Each is fetched and tried out once, however many ask at a time."""
+    """Tokenizers by hash. One event loop owns it; concurrent callers share one fetch and one test."""
 
     def __init__(self, folder: Path, outbound: Outbound) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
         self._folder = folder
         self._outbound = outbound
-        self.aside = Aside()
-        """Where they are counted with: never in this process."""
+        self.sandbox = SandboxedTokenizers()
+        """Counts in separate processes, never in this one."""
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def counting(self, sha256: str, base_url: str) -> Counting:
-        """What counts by this tokenizer; `base_url` is a seller's who has it.
+        """Return a counter for this tokenizer; `base_url` is a seller that has it.
 
         Raises:
-            SellerFailed: the seller has not got it, or it is none that is counted with.
+            SellerFailed: the seller does not have it, or it cannot be used.
         """
         lock = self._locks.setdefault(sha256, asyncio.Lock())
         async with lock:
             try:
-                self.aside.check(sha256)
+                self.sandbox.check(sha256)
                 path = self._folder / f"{sha256}.json"
                 if not _is_there(path):
                     await self._fetch(sha256, base_url, path)
-                return Counting(self.aside.counter(Pinned(path, sha256)))
+                return Counting(self.sandbox.counter(Pinned(path, sha256)))
             except TokenizerRefused as error:
-                raise SellerFailed(f"its tokenizer is not used: {error}", "no_tokenizer") from None
+                raise SellerFailed(f"its tokenizer was rejected: {error}", "no_tokenizer") from None
             except CountingUnavailable as error:
-                raise SellerFailed(f"its tokenizer cannot be tried out now: {error}", "uncounted") from None
+                raise SellerFailed(f"its tokenizer cannot be tested now: {error}", "uncounted") from None
             finally:
                 if not lock.locked():
                     self._locks.pop(sha256, None)
@@ -57,11 +57,11 @@ class Tokenizers:
         try:
             reply = await self._outbound.ask(url, timeout_s=_FETCH_S, bytes_max=TOKENIZER_BYTES_MAX)
         except Unreachable as error:
-            raise SellerFailed(f"its tokenizer cannot be had: {error.reason}", "no_tokenizer") from None
+            raise SellerFailed(f"its tokenizer cannot be fetched: {error.reason}", "no_tokenizer") from None
         if reply.status != _OK or hashlib.sha256(reply.body).hexdigest() != sha256:
             raise SellerFailed("it does not have the tokenizer that it lists", "no_tokenizer")
-        # What lies in the folder is counted with: nothing comes there that has not been.
-        await asyncio.to_thread(self.aside.try_out, sha256, reply.body)
+        # Test before storing: files in the folder are used without another test.
+        await asyncio.to_thread(self.sandbox.try_out, sha256, reply.body)
         await asyncio.to_thread(self._keep, path, reply.body)
 
     def _keep(self, path: Path, content: bytes) -> None:
@@ -75,7 +75,7 @@ class Tokenizers:
 
 
 def _is_there(path: Path) -> bool:
-    """Those that were used last are the last to leave the folder."""
+    """Return whether it is stored, and mark it as used: the least recently used are deleted first."""
     try:
         os.utime(path)
     except OSError:

@@ -1,4 +1,4 @@
-"""Vectors of questions from own machines, for answers to questions of the same meaning."""
+"""Embeddings of questions from own machines, for answers to questions of the same meaning."""
 
 import asyncio
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from gateway.settings.base import LaneName, Privacy
 log = structlog.get_logger(__name__)
 
 OWN: frozenset[LaneName] = frozenset(("cluster", "pool"))
-# A question that takes longer to be placed is asked of a model at once.
+# If an embedding takes longer, the question goes to a model at once.
 PATIENCE_S = 2.0
 _BYTES_MAX = 2**20
 
@@ -39,10 +39,10 @@ _vectors = msgspec.json.Decoder(_Vectors)
 
 
 class Embedder:
-    """Asks the best own backend of one embedding model, within the caller's lanes, regions and privacy.
+    """Ask the best own backend of one embedding model, within the caller's lanes, regions and privacy.
 
-    It is the gateway's own question: it counts against no limit of the caller's, and is charged to nobody. It
-    waits in no line: where there is no room there is no vector.
+    It is the gateway's own request: it counts against no limit of the caller and is not charged. It does not
+    queue: without a free slot there is no embedding.
     """
 
     def __init__(self, router: Router, lanes: Mapping[LaneName, Lane], turns: Turns, model: str) -> None:
@@ -52,7 +52,7 @@ class Embedder:
         self._model = model
 
     async def __call__(self, caller: Caller, privacy: Privacy, text: str) -> list[float] | None:
-        """None when nobody can say it now; the answer is then looked for elsewhere."""
+        """Return the embedding; None if it is not available now, and the cache is then not searched by meaning."""
         try:
             async with asyncio.timeout(PATIENCE_S):
                 return await self._ask(replace(caller, lanes=caller.lanes & OWN, models=None), privacy, text)
@@ -65,7 +65,7 @@ class Embedder:
         raw = msgspec.json.encode({"model": self._model, "input": text})
         call = Call(new_request_id(), "embedding", request, raw, caller.user_id)
         decision = self._router.decide(caller, call)
-        # Another model's vectors, were they a fallback's, mean nothing beside this one's.
+        # Embeddings of another model, such as a fallback's, cannot be compared with this one's.
         offers = [candidate.offer for candidate in decision.candidates if candidate.offer.model == self._model]
         if not offers:
             raise LaneFailed(decision.reason)
@@ -119,4 +119,4 @@ class _Collected:
         return False
 
     async def drain(self) -> None:
-        """There is always room: what is too much is dropped."""
+        """Return at once: there is always room, and data beyond the limit is dropped."""

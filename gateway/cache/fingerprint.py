@@ -1,4 +1,4 @@
-"""Which requests are the same: everything that shapes an answer, and whose it is, as one hash."""
+"""The identity of a request: a hash of everything that shapes its answer, and of its owner."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from gateway.lanes.base import Call
 from gateway.openai import ChatRequest, EmbeddingRequest
 from gateway.settings.base import Privacy
 
-# These say who asks, not what is asked. How far it may travel is in the scope, and who may answer is a part of it.
+# Fields about the caller, not the request. The `millrace` fields that decide who may answer are in the scope.
 _NOT_ASKED = frozenset(("user", "metadata", "store", "safety_identifier", "prompt_cache_key", "millrace"))
 _DIGEST_BYTES = 20
 _top_level = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -19,9 +19,9 @@ _top_level = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """`exact` is of the whole request. `context` is of all but the last question's text, which is `question`.
+    """`exact` hashes the whole request. `context` hashes all but the last question's text, which is `question`.
 
-    Both are of the asker's scope too, so that no two tenants, and no two privacy classes, ever have one in common.
+    Both include the caller's scope, so that no two tenants and no two privacy classes ever share one.
     """
 
     exact: bytes
@@ -30,7 +30,7 @@ class Fingerprint:
 
 
 def is_deterministic(call: Call) -> bool:
-    """Whether the request asks for no chance, so that one answer is as good as another."""
+    """Return whether the request excludes randomness, so that one answer is as good as another."""
     request = call.request
     if isinstance(request, EmbeddingRequest):
         return True
@@ -47,9 +47,10 @@ def fingerprint(
     with_context: bool = False,
     stands_for: Sequence[str] = (),
 ) -> Fingerprint:
-    """The hash of a call; `with_context` also that of what surrounds the last question, where it is plain text.
+    """Return the hash of a call; `with_context` adds the hash of what surrounds the last question, if that is
+    plain text.
 
-    `stands_for` are the models that the name in the request is an alias of just now.
+    `stands_for` are the models that the request's model name currently routes to as an alias.
     """
     fields = _top_level.decode(call.raw)
     scope = _scope(call, caller, privacy, stands_for)
@@ -61,7 +62,7 @@ def fingerprint(
 
 
 def _scope(call: Call, caller: Caller, privacy: Privacy, stands_for: Sequence[str]) -> bytes:
-    """Whose the answer is, and every rule that decided who may have given it."""
+    """Return whose the answer is, and every rule that decided who may give it."""
     extras = call.request.millrace
     parts = (
         caller.organization_id,
@@ -79,7 +80,7 @@ def _scope(call: Call, caller: Caller, privacy: Privacy, stands_for: Sequence[st
 
 
 def _names(allowed: frozenset[str] | None) -> str:
-    """All are allowed, or those; names have no line breaks."""
+    """Return the allowed names, or `*` for all; names have no line breaks."""
     return "*" if allowed is None else "\n".join(("only", *sorted(allowed)))
 
 
@@ -93,7 +94,7 @@ def _digest(scope: bytes, fields: dict[str, msgspec.Raw], messages: bytes | None
 
 
 def _last_question(call: Call) -> str:
-    """The text of the user's last message, when that is how the conversation ends."""
+    """Return the text of the user's last message, if the conversation ends with one."""
     if not isinstance(call.request, ChatRequest):
         return ""
     last = call.request.messages[-1]

@@ -1,6 +1,6 @@
-"""Answers that several gateways share, in Redis, as they are. Never those to private requests.
+"""Answers that several gateways share, unencrypted, in Redis. Answers to private requests are never stored there.
 
-It may be away: then nothing is found and nothing is kept.
+If Redis is unavailable, nothing is found and nothing is stored.
 """
 
 import asyncio
@@ -17,14 +17,14 @@ from gateway.cache.stored import StoredAnswer
 log = structlog.get_logger(__name__)
 
 _TIMEOUT_S = 0.05
-# After a failure nobody waits for Redis for so long.
+# After a failure, Redis is not asked for this long.
 _PAUSE_S = 2.0
 _BYTES_MAX = 4 * 2**20
 _decoder = msgspec.msgpack.Decoder(StoredAnswer)
 
 
-class RemoteShelf:
-    """The same answers under the same fingerprints as in the process, for as long."""
+class RemoteAnswerStore:
+    """The same answers under the same fingerprints as in the process, with the same lifetime."""
 
     def __init__(
         self, redis: Redis, prefix: str, lasts_s: int, clock: Callable[[], float] = time.monotonic

@@ -1,4 +1,4 @@
-"""A kept answer, and where answers are kept in this process: bounded in number, bytes and time."""
+"""A stored answer, and the store in this process: bounded in number, bytes and time."""
 
 import time
 from collections import OrderedDict
@@ -8,7 +8,7 @@ import msgspec
 
 
 class StoredAnswer(msgspec.Struct, frozen=True, array_like=True):
-    """An answer as it was sent, with what it had used. Only whole answers of status 200 are kept."""
+    """An answer as it was sent, with its token counts. Only complete answers of status 200 are stored."""
 
     content_type: str
     body: bytes
@@ -16,8 +16,8 @@ class StoredAnswer(msgspec.Struct, frozen=True, array_like=True):
     completion_tokens: int
 
 
-class Shelf:
-    """The answers used last. One event loop owns it."""
+class AnswerStore:
+    """The most recently used answers. One event loop owns it."""
 
     def __init__(
         self, entries_max: int, bytes_max: int, lasts_s: float, clock: Callable[[], float] = time.monotonic
@@ -41,7 +41,10 @@ class Shelf:
         return answer
 
     def put(self, key: bytes, answer: StoredAnswer) -> None:
-        """Keep an answer; those used longest ago make room. One that is larger than all the room is not kept."""
+        """Store an answer; the least recently used make room.
+
+        An answer larger than the whole store is not stored.
+        """
         if len(answer.body) > self._bytes_max:
             return
         if key in self._kept:

@@ -125,8 +125,8 @@ def _alone(settings: Settings, model: str, context_tokens: int | None, precision
     from cluster.plans.plan import Member
     from cluster.trust.identity import NodeId
     from gateway.advice.advice import advise as decide
-    from gateway.advice.asking import Wishes, base_question, with_wishes
     from gateway.advice.facts import advice_facts
+    from gateway.advice.service import Wishes, base_question, with_wishes
 
     wanted = next((each for each in PRECISIONS if each == precision), None)
     if precision is not None and wanted is None:

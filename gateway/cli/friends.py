@@ -17,8 +17,8 @@ from gateway.cli import output
 from gateway.cli.serving import AsJson, DataDir, settings_from
 
 if TYPE_CHECKING:
-    from gateway.friends.desk import FriendsDesk
-    from gateway.friends.position import Position
+    from gateway.friends.balance import Balance
+    from gateway.friends.credit_line_service import CreditLineService
 
 app = typer.Typer(help="Trade with gateways that you know, without a house.", no_args_is_help=True)
 
@@ -43,10 +43,10 @@ def invite(
 ) -> None:
     """Offer a credit line. Example: millrace friend invite 5f0c...e1 --they-owe 5.00 --we-owe 5.00"""
     from accounting.money import parse_usd
-    from gateway.friends.desk import Offer
+    from gateway.friends.credit_line_service import LineOffer
 
     with _desk(data_dir) as desk:
-        wanted = Offer(friend, parse_usd(they_owe), parse_usd(we_owe), days * _DAY_MS)
+        wanted = LineOffer(friend, parse_usd(they_owe), parse_usd(we_owe), days * _DAY_MS)
         friendship = desk.invite(wanted, _now_ms())
         text = f"line {friendship.line.id} opens when {friend[:16]} has accepted: send them the text,"
         _give(desk.text(friendship, url), to, desk.position(friendship), as_json=as_json)
@@ -67,7 +67,7 @@ def accept(
     """Take in a friend's invitation, answer or receipt of payment. Example: millrace friend accept their.txt"""
     with _desk(data_dir) as desk:
         told = desk.heard(_text(text))
-        if told.ours is None and desk.known(told) is None:
+        if told.own_signature is None and desk.known(told) is None:
             position = desk.position(told)
             output.say(f"{told.friend} offers a credit line until {_date(told.ends_ms)}:")
             theirs, ours = _usd(position.may_sell_nano), _usd(position.may_buy_nano)
@@ -141,12 +141,12 @@ def end(friend: Friend, data_dir: DataDir = None, as_json: AsJson = False) -> No
 
 
 @contextmanager
-def _desk(data_dir: Path | None) -> Generator["FriendsDesk"]:
+def _desk(data_dir: Path | None) -> Generator["CreditLineService"]:
     """The lines of the data folder; ends the command with one line when something is refused."""
     from accounting.errors import AmountInvalid
     from accounting.proofs.signing import SigningKeyUnusable
     from gateway.data_folder import DataFolder
-    from gateway.friends.desk import FriendsDesk
+    from gateway.friends.credit_line_service import CreditLineService
     from gateway.market.identity import OwnIdentity
     from gateway.settings import SettingsInvalid
     from market.errors import MarketError
@@ -155,7 +155,7 @@ def _desk(data_dir: Path | None) -> Generator["FriendsDesk"]:
     try:
         if not OwnIdentity(folder.market).exists:
             output.fail(f"there is no identity in {folder.path}; `millrace identity create` makes one")
-        yield FriendsDesk(folder.market, OwnIdentity.open(folder.market))
+        yield CreditLineService(folder.market, OwnIdentity.open(folder.market))
     except AmountInvalid as error:
         output.fail(str(error), output.WRONG_USAGE)
     except (MarketError, SigningKeyUnusable, SettingsInvalid) as error:
@@ -166,7 +166,7 @@ def _desk(data_dir: Path | None) -> Generator["FriendsDesk"]:
         output.fail(f"{error.filename or folder.path}: {error.strerror}")
 
 
-def _facts(position: "Position") -> dict[str, str]:
+def _facts(position: "Balance") -> dict[str, str]:
     each = position.friendship
     return {
         "friend": each.friend,
@@ -185,7 +185,7 @@ def _facts(position: "Position") -> dict[str, str]:
     }
 
 
-def _state(position: "Position") -> str:
+def _state(position: "Balance") -> str:
     each = position.friendship
     if each.is_ended:
         return "ended"
@@ -194,7 +194,7 @@ def _state(position: "Position") -> str:
     return "open" if _now_ms() < each.ends_ms else "expired"
 
 
-def _owing(position: "Position") -> str:
+def _owing(position: "Balance") -> str:
     who = "they owe us" if position.owed_nano < 0 else "we owe them"
     return f"{who} ${_usd(abs(position.owed_nano))}"
 
@@ -209,7 +209,7 @@ def _date(at_ms: int) -> str:
     return time.strftime("%Y-%m-%d", time.gmtime(at_ms / 1000))
 
 
-def _give(text: str, to: Path | None, position: "Position", *, as_json: bool) -> None:
+def _give(text: str, to: Path | None, position: "Balance", *, as_json: bool) -> None:
     """The text for the friend, where it was wanted; programs get the line's state with it."""
     if to is not None:
         to.write_text(text + "\n")
@@ -222,7 +222,7 @@ def _give(text: str, to: Path | None, position: "Position", *, as_json: bool) ->
 
 
 def _text(given: str) -> str:
-    from gateway.friends.telling import PREFIX
+    from gateway.friends.export import PREFIX
 
     if given.startswith(PREFIX):
         return given

@@ -20,7 +20,7 @@ _JOINING_S = 60.0
 def pulled(settings: Settings, model: str) -> dict[str, Any]:
     """A Hugging Face model on this machine's disk, fetched as far as it is not there; may end the command."""
     from cluster.errors import ModelError
-    from gateway.advice.asking import models_folder
+    from gateway.advice.service import models_folder
     from gateway.cli.pulling import PullStopped, pull_model
 
     if model.partition("@")[0].count("/") != 1 or model.startswith((".", "/", "~")):

@@ -17,10 +17,10 @@ from gateway.cli.serving import AsJson, DataDir, settings_from
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
+    from gateway.auditing.audit_target import AuditTarget
     from gateway.auditing.own_engine import OwnEngine
+    from gateway.auditing.probe_store import ProbeStore
     from gateway.auditing.probes import Probe
-    from gateway.auditing.shelf import Shelf
-    from gateway.auditing.wares import Ware
     from market.auditing.verdicts import Decision
 
 app = typer.Typer(help="Sellers on the market, and audits of them.", no_args_is_help=True)
@@ -53,9 +53,9 @@ def lift(
     as_json: AsJson = False,
 ) -> None:
     """Buy from a suspended seller again, and forget what it did. Example: millrace market lift 5f0c9a41e2b7"""
-    shelf = _shelf(settings_from(data_dir))
-    found = _suspended(shelf, seller)
-    shelf.lift(found)
+    probe_store = _shelf(settings_from(data_dir))
+    found = _suspended(probe_store, seller)
+    probe_store.lift(found)
     text = f"{found[:_ID_CHARS_MIN]} may be bought from again, within seconds; it is audited like a newcomer"
     output.tell({"lifted": found}, text, as_json=as_json)
 
@@ -72,12 +72,14 @@ def confirm(
     found = _suspended(_shelf(settings), seller)
     decided = asyncio.run(_confirmed(settings, found, model))
     if as_json:
-        rows = [(ware.model, list(decision.reasons), decision.action == "forfeit") for ware, decision in decided]
+        rows = [
+            (target.model, list(decision.reasons), decision.action == "forfeit") for target, decision in decided
+        ]
         output.table(("model", "reasons", "is_proof"), rows, as_json=True)
         return
-    for ware, decision in decided:
+    for target, decision in decided:
         is_proof = decision.action == "forfeit"
-        output.say(f"{ware.model}: {'; '.join(dict.fromkeys(decision.reasons))}")
+        output.say(f"{target.model}: {'; '.join(dict.fromkeys(decision.reasons))}")
         output.say("own machines pass what it failed: that is proof" if is_proof else "that is no proof yet")
 
 
@@ -108,9 +110,9 @@ def freeze(
     sold_as = _sold_as(settings, model, weights, quantization)
     asked = _prompts(prompts, count)
     probes = asyncio.run(_frozen(settings, model, sold_as, asked, texts=texts))
-    shelf = _shelf(settings)
+    probe_store = _shelf(settings)
     for probe in probes:
-        shelf.add_probe(probe)
+        probe_store.add_probe(probe)
     text = f"{len(probes)} of {len(asked)} prompts are canaries for {sold_as} from now on"
     output.tell({"frozen": len(probes), "tried": len(asked), "sold_as": sold_as}, text, as_json=as_json)
 
@@ -152,16 +154,18 @@ def import_(
         output.fail(f"{file}: {error.strerror}")
     except msgspec.MsgspecError as error:
         output.fail(f"{file} has no canaries: {error}")
-    shelf = _shelf(settings_from(data_dir))
+    probe_store = _shelf(settings_from(data_dir))
     for probe in probes:
         if probe.canary or probe.needle:
-            shelf.add_probe(probe)
+            probe_store.add_probe(probe)
     text = f"{len(probes)} canaries are known now, those from before included"
     output.tell({"canaries": len(probes)}, text, as_json=as_json)
 
 
-def _suspended(shelf: "Shelf", seller: str) -> str:
-    found = [each for each in shelf.suspensions() if len(seller) >= _ID_CHARS_MIN and each.startswith(seller)]
+def _suspended(probe_store: "ProbeStore", seller: str) -> str:
+    found = [
+        each for each in probe_store.suspensions() if len(seller) >= _ID_CHARS_MIN and each.startswith(seller)
+    ]
     if len(found) != 1:
         output.fail("no suspended seller, or several, begin so; `millrace market sellers` shows them")
     return found[0]
@@ -175,13 +179,13 @@ def _columns(row: dict[str, Any]) -> tuple[object, ...]:
     return seller, row["model"], row["quantization"], row["looked_at"], answers, audits, standing
 
 
-def _shelf(settings: Settings) -> "Shelf":
-    from gateway.auditing.shelf import Shelf
+def _shelf(settings: Settings) -> "ProbeStore":
+    from gateway.auditing.probe_store import ProbeStore
     from gateway.data_folder import DataFolder
 
     folder = DataFolder(settings.data_dir).market
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return Shelf(folder / "audits.db")
+    return ProbeStore(folder / "audits.db")
 
 
 def _sold_as(settings: Settings, model: str, weights: str | None, quantization: str | None) -> str:
@@ -211,18 +215,18 @@ def _prompts(file: Path | None, count: int) -> list[str]:
 
 
 async def _frozen(settings: Settings, model: str, sold_as: str, asked: list[str], *, texts: bool) -> list["Probe"]:
-    from gateway.auditing.freezing import frozen
+    from gateway.auditing.canary_factory import freeze_canaries
 
     async with _own_engine(settings, needs_told=not texts, needs_end=texts) as engine:
         # Twice, for an engine that says two things to the same is no reference.
-        return await frozen(sold_as, model, asked, [engine.answer] * 2, is_one_engine=True)
+        return await freeze_canaries(sold_as, model, asked, [engine.answer] * 2, is_one_engine=True)
 
 
-async def _confirmed(settings: Settings, seller: str, model: str) -> list[tuple["Ware", "Decision"]]:
-    from gateway.auditing.confirming import confirmed
+async def _confirmed(settings: Settings, seller: str, model: str) -> list[tuple["AuditTarget", "Decision"]]:
+    from gateway.auditing.confirmation import confirm_failures
 
     async with _own_engine(settings, needs_told=False, needs_end=False) as engine:
-        return await confirmed(_shelf(settings), seller, model, engine.answer)
+        return await confirm_failures(_shelf(settings), seller, model, engine.answer)
 
 
 @asynccontextmanager

@@ -34,10 +34,10 @@ def sell(
     from accounting.proofs.signing import SigningKeyUnusable
     from gateway.market.identity import OwnIdentity
     from gateway.observability.logs import configure_logs
-    from gateway.selling.serving import Selling, run
+    from gateway.selling.process import RunningSeller, run
     from market.errors import IdentityInvalid
 
-    def announce(selling: Selling) -> None:
+    def announce(selling: RunningSeller) -> None:
         if as_json:
             output.data({"endpoint": selling.endpoint, "identity": selling.identity, "pid": os.getpid()})
             return

@@ -1,7 +1,7 @@
-"""Counting by strangers' tokenizers in a process of its own, which may die, hang and be replaced.
+"""Count tokens with untrusted tokenizers in a separate process, which may crash, hang and be replaced.
 
-owner's side   aside      counts for a buyer or a house; who is not counted with any more
-               process    one such process: started, asked, ended
-both sides     frames     what they say to each other
-child's side   __main__   the process: looks at files, loads them, counts
+parent side    sandboxed_tokenizers   counts for a buyer or a house; which tokenizers are rejected
+               process                one such process: started, asked, ended
+both sides     frames                 the messages between them
+child side     __main__               the process: checks files, loads them, counts
 """

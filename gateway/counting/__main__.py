@@ -1,4 +1,6 @@
-"""`python -m gateway.counting`: load tokenizers and count by them, as frames on stdin ask, until stdin closes."""
+"""`python -m gateway.counting`: load tokenizers and count with them, as frames on stdin ask, until stdin
+closes.
+"""
 
 import os
 import select
@@ -10,7 +12,16 @@ from tokenizers import Tokenizer
 
 from accounting.errors import TextNotCounted
 from accounting.metering.delivered import TokenCounter, is_librarys
-from gateway.counting.frames import FRAME_BYTES_MAX, LENGTH, Count, Limits, Load, Question, Reply, packed
+from gateway.counting.frames import (
+    FRAME_BYTES_MAX,
+    LENGTH,
+    CountingLimits,
+    CountQuestion,
+    CountReply,
+    CountSegments,
+    LoadTokenizer,
+    packed,
+)
 from gateway.memory import limit_memory
 from market.counting.shapes import check_shape
 from market.errors import TokenizerRefused
@@ -22,62 +33,62 @@ def main() -> int:
     first = _frame()
     if first is None:
         return 0
-    limits = msgspec.msgpack.decode(first, type=Limits)
+    limits = msgspec.msgpack.decode(first, type=CountingLimits)
     limit_memory(limits.memory_bytes)
-    # Its default ends the process whatever the library does just now; Python would wait for it to return.
+    # The signal's default action ends the process even inside the library; a Python handler would wait for it.
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     replies = _silenced()
-    desk = _Desk()
+    counters = _Counters()
     while (frame := _frame(limits.idle_s)) is not None:
-        question: Question = msgspec.msgpack.decode(frame, type=Question)
+        question: CountQuestion = msgspec.msgpack.decode(frame, type=CountQuestion)
         signal.setitimer(
-            signal.ITIMER_PROF, limits.load_cpu_s if isinstance(question, Load) else limits.count_cpu_s
+            signal.ITIMER_PROF, limits.load_cpu_s if isinstance(question, LoadTokenizer) else limits.count_cpu_s
         )
-        reply = desk.load(question) if isinstance(question, Load) else desk.count(question)
+        reply = counters.load(question) if isinstance(question, LoadTokenizer) else counters.count(question)
         signal.setitimer(signal.ITIMER_PROF, 0)
         _write(replies, packed(reply))
     return 0
 
 
-class _Desk:
+class _Counters:
     def __init__(self) -> None:
         self._loaded: dict[str, TokenCounter] = {}
 
-    def load(self, wanted: Load) -> Reply:
+    def load(self, wanted: LoadTokenizer) -> CountReply:
         try:
             tokenizer = Tokenizer.from_buffer(check_shape(wanted.content))
         except TokenizerRefused as error:
-            return Reply(trouble="refused", part=error.part, problem=error.problem)
+            return CountReply(trouble="refused", part=error.part, problem=error.problem)
         except BaseException as error:
             if is_librarys(error):
-                return Reply(trouble="refused", problem=f"cannot be read: {str(error)[:200]}")
+                return CountReply(trouble="refused", problem=f"cannot be read: {str(error)[:200]}")
             raise
         if len(self._loaded) >= LOADED_MAX:
             self._loaded.pop(next(iter(self._loaded)))
         self._loaded[wanted.sha256] = TokenCounter(tokenizer, wanted.sha256)
-        return Reply()
+        return CountReply()
 
-    def count(self, wanted: Count) -> Reply:
+    def count(self, wanted: CountSegments) -> CountReply:
         counter = self._loaded.pop(wanted.sha256, None)
         if counter is None:
-            return Reply(trouble="unknown")
-        # The one that was not asked for longest leaves first.
+            return CountReply(trouble="unknown")
+        # Move it to the end: the least recently used is dropped first.
         self._loaded[wanted.sha256] = counter
         try:
-            return Reply(counter.segment_tokens(wanted.segments))
+            return CountReply(counter.segment_tokens(wanted.segments))
         except TextNotCounted as error:
-            return Reply(trouble="failed", problem=str(error))
+            return CountReply(trouble="failed", problem=str(error))
 
 
 def _frame(idle_s: float | None = None) -> bytes | None:
-    """The next one; None at the end, or where none begins for so long."""
+    """Return the next frame; None at the end of input, or if none begins within `idle_s`."""
     if idle_s is not None and not select.select([0], [], [], idle_s)[0]:
         return None
     head = _read(LENGTH.size)
     if head is None:
         return None
     (length,) = LENGTH.unpack(head)
-    assert length <= FRAME_BYTES_MAX, "owners know the bounds"
+    assert length <= FRAME_BYTES_MAX, "parents keep to the bounds"
     return _read(length)
 
 
@@ -98,7 +109,7 @@ def _write(replies: int, data: bytes) -> None:
 
 
 def _silenced() -> int:
-    """Where replies go; what else prints reaches nobody."""
+    """Return a descriptor for replies; discard anything else that is printed."""
     replies = os.dup(1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)

@@ -1,4 +1,4 @@
-"""What an owner and its counting process say to each other: frames of msgpack, each behind its length."""
+"""The messages between a parent and its counting process: msgpack frames, each after its length."""
 
 import struct
 from typing import Literal
@@ -7,15 +7,15 @@ import msgspec
 
 LENGTH = struct.Struct(">I")
 FRAME_BYTES_MAX = 2**26 + 2**16
-"""A tokenizer with what is around it."""
+"""A tokenizer and its envelope."""
 BATCH_CHARS = 2**16
 BATCH_SEGMENTS = 2**12
 
 
-class Limits(msgspec.Struct, frozen=True):
-    """The first frame to the process. What takes more processor time or memory ends it; idle, it ends by itself.
+class CountingLimits(msgspec.Struct, frozen=True):
+    """The first frame to the process. It ends if it exceeds these limits of CPU time or memory, or stays idle.
 
-    The time for a count is of at most BATCH_CHARS characters; known models' tokenizers take 0.02 to 0.1 s.
+    The time for a count covers at most BATCH_CHARS characters; known models' tokenizers take 0.02 to 0.1 s.
     """
 
     memory_bytes: int = 2 * 2**30
@@ -24,25 +24,25 @@ class Limits(msgspec.Struct, frozen=True):
     idle_s: float = 60.0
 
 
-class Load(msgspec.Struct, frozen=True, tag=True):
-    """Answered without counts."""
+class LoadTokenizer(msgspec.Struct, frozen=True, tag=True):
+    """Load a tokenizer; the reply has no counts."""
 
     sha256: str
     content: bytes
 
 
-class Count(msgspec.Struct, frozen=True, tag=True):
-    """Answered with as many counts as there are segments."""
+class CountSegments(msgspec.Struct, frozen=True, tag=True):
+    """Count segments; the reply has one count for each."""
 
     sha256: str
     segments: list[str]
 
 
-Question = Load | Count
+CountQuestion = LoadTokenizer | CountSegments
 
 
-class Reply(msgspec.Struct, frozen=True):
-    """`unknown`: this tokenizer is not loaded; `refused`: it is not counted with; `failed`: at this text."""
+class CountReply(msgspec.Struct, frozen=True):
+    """`unknown`: the tokenizer is not loaded. `refused`: it is rejected. `failed`: it fails on this text."""
 
     counts: list[int] = []
     trouble: Literal["", "unknown", "refused", "failed"] = ""
@@ -50,7 +50,7 @@ class Reply(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
-def packed(said: Limits | Question | Reply) -> bytes:
-    """A frame."""
+def packed(said: CountingLimits | CountQuestion | CountReply) -> bytes:
+    """Return the message as a frame."""
     body = msgspec.msgpack.encode(said)
     return LENGTH.pack(len(body)) + body

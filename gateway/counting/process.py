@@ -1,4 +1,4 @@
-"""One counting process as its owner holds it: started, asked one thing after the other, ended."""
+"""One counting process as its parent uses it: started, asked one question at a time, ended."""
 
 import os
 import select
@@ -11,29 +11,35 @@ from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
 import msgspec
 
 from cluster.interpreter import command_of, environment
-from gateway.counting.frames import LENGTH, Limits, Question, Reply, packed
+from gateway.counting.frames import (
+    LENGTH,
+    CountingLimits,
+    CountQuestion,
+    CountReply,
+    packed,
+)
 
 REPLY_BYTES_MAX = 2**18
 _MODULE = "gateway.counting"
 _END_S = 5.0
-# Others kill so: the machine where it runs out of memory, people.
+# These signals come from outside: from the kernel when memory runs out, or from people.
 _FROM_OUTSIDE = frozenset((-signal.SIGKILL, -signal.SIGTERM))
 
 
 class Died(Exception):
-    """The process ended instead of an answer, and nobody from outside has ended it."""
+    """The process ended instead of answering, and was not killed from outside."""
 
 
 class Stuck(Exception):
-    """No answer came in time, or somebody has ended the process: that says nothing of what was asked."""
+    """No answer came in time, or the process was killed from outside: that says nothing about the question."""
 
 
 class CountingProcess:
-    """Blocks; one thread at a time may ask. It ends with its owner, for it reads its owner's pipe."""
+    """Blocking; one thread at a time may ask. The process ends with its parent, because it reads its pipe."""
 
-    def __init__(self, limits: Limits) -> None:
-        """Raises OSError: there is no room for a process."""
-        self._process = Popen(  # nothing of the owner's environment but where our code is
+    def __init__(self, limits: CountingLimits) -> None:
+        """Raises OSError if no process can be started."""
+        self._process = Popen(  # its environment has nothing but where our code is
             command_of(_MODULE),
             stdin=PIPE,
             stdout=PIPE,
@@ -48,7 +54,7 @@ class CountingProcess:
         for pipe in (self._asks, self._hears):
             os.set_blocking(pipe, False)
         self._first = packed(limits)
-        # It may end by itself, and then somebody has to take note of that.
+        # The process may end by itself; then its exit status must be collected.
         threading.Thread(target=self._process.wait, name="counting", daemon=True).start()
 
     @property
@@ -59,27 +65,27 @@ class CountingProcess:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def ask(self, question: Question, within_s: float) -> Reply:
-        """Raises Died, Stuck; then it is to be ended."""
+    def ask(self, question: CountQuestion, within_s: float) -> CountReply:
+        """Raises Died, Stuck; the caller must then end the process."""
         until_s = time.monotonic() + within_s
         said, self._first = self._first + packed(question), b""
         try:
             self._tell(said, until_s)
             (length,) = LENGTH.unpack(self._hear(LENGTH.size, until_s))
             if length > REPLY_BYTES_MAX:
-                raise Died("it says more than there is to say")
-            return msgspec.msgpack.decode(self._hear(length, until_s), type=Reply)
+                raise Died("its reply is too long")
+            return msgspec.msgpack.decode(self._hear(length, until_s), type=CountReply)
         except (BrokenPipeError, EOFError):
             raise self._why() from None
         except msgspec.MsgspecError:
-            raise Died("it says what nobody understands") from None
+            raise Died("its reply cannot be read") from None
 
     def kill(self) -> None:
-        """From any thread: whoever has asked it gets Stuck."""
+        """Kill the process, from any thread; a thread that is asking it gets Stuck."""
         self._process.kill()
 
     def end(self) -> None:
-        """Kill it, whatever it does, and leave nothing of it."""
+        """Kill the process in any case, and release its resources."""
         self.kill()
         with suppress(TimeoutExpired):
             self._process.wait(_END_S)
@@ -94,10 +100,10 @@ class CountingProcess:
         except TimeoutExpired:
             return Stuck("it closed its pipes")
         if status in _FROM_OUTSIDE:
-            return Stuck(f"somebody has ended it with signal {-status}")
+            return Stuck(f"it was killed with signal {-status}")
         if status == -signal.SIGPROF:
             return Died("it takes too long")
-        return Died(f"it ends the process that counts, with status {status}")
+        return Died(f"it ended the counting process with status {status}")
 
     def _tell(self, data: bytes, until_s: float) -> None:
         rest = memoryview(data)
@@ -119,7 +125,7 @@ class CountingProcess:
 
 
 def _await(pipe: int, event: int, until_s: float) -> None:
-    # Not select.select: a gateway may have more files open than that knows.
+    # Not select.select, which fails if a gateway has many files open.
     poll = select.poll()
     poll.register(pipe, event)
     if not poll.poll(max(0.0, until_s - time.monotonic()) * 1000):

@@ -1,1 +1,1 @@
-"""Friends: gateways with which this one has a credit line, and no house between them."""
+"""Friends: gateways with which this one has a credit line, without a house between them."""

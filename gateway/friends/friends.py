@@ -1,4 +1,4 @@
-"""All credit lines of a gateway: a file for each under `market/friends`, read by all processes when it changes."""
+"""All credit lines of a gateway: one file each under `market/friends`, read by all processes when it changes."""
 
 import fcntl
 import os
@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from gateway.friends.export import CreditLineExport
 from gateway.friends.friendship import Friendship, read_friendship
-from gateway.friends.telling import Telling
 from gateway.market.identity import OwnIdentity
 from market.errors import MarketError, StatementInvalid
 from market.records.envelope import Record
@@ -22,20 +22,20 @@ _SUFFIX = ".line"
 _SEEN_S = 1.0
 
 
-class _Kept(Struct, frozen=True):
-    telling: Telling
+class _StoredLine(Struct, frozen=True):
+    telling: CreditLineExport
     is_ended: bool
 
 
 class Friends:
-    """May be used from several threads and processes.
+    """Safe to use from several threads and processes.
 
     Args:
         folder: the market's, in the data folder.
 
     Raises:
-        OSError: anywhere.
-        StatementInvalid: anywhere, where a file is not what this class has written.
+        OSError: by any method.
+        StatementInvalid: by any method, if a file is damaged.
     """
 
     def __init__(self, folder: Path, own: OwnIdentity) -> None:
@@ -50,13 +50,13 @@ class Friends:
         return self._own.id
 
     def __iter__(self) -> Iterator[Friendship]:
-        """Every line, ended ones too, the oldest first."""
+        """Iterate over every line, including ended ones, the oldest first."""
         names = sorted(path.stem for path in self._folder.glob(f"*{_SUFFIX}"))[:LINES_MAX]
         found = [each for name in names if (each := self.find(name))]
         return iter(sorted(found, key=lambda each: (each.line.opened_ms, each.line.id)))
 
     def __contains__(self, identity: object) -> bool:
-        """Whether we have a line with this identity, to the second; one that cannot be read is none."""
+        """Return whether we have a line with this identity, to the second; False if it cannot be read."""
         now_s = time.monotonic()
         if now_s >= self._identities_until_s:
             try:
@@ -68,7 +68,7 @@ class Friends:
 
     @property
     def urls(self) -> list[str]:
-        """Where friends sell, each once."""
+        """Return where friends sell, each once."""
         return list(dict.fromkeys(each.url for each in self if each.url and not each.is_ended))
 
     def find(self, line: str) -> Friendship | None:
@@ -84,41 +84,41 @@ class Friends:
         return known[1]
 
     def named(self, name: str) -> Friendship:
-        """The newest line of this id, or with the identity of this beginning, of at least eight digits.
+        """Return the newest line with this id, or with an identity that starts so, of at least eight digits.
 
         Raises:
-            StatementInvalid: there is none, or there are several friends that it could be.
+            StatementInvalid: none matches, or several friends do.
         """
         fitting = [each for each in self if len(name) >= 8 and name in (each.line.id, each.friend[: len(name)])]
         if len({each.friend for each in fitting}) != 1:
-            found = "several friends begin" if fitting else "no friend begins"
+            found = "several friends' ids begin" if fitting else "no friend's id begins"
             raise StatementInvalid(f"{found} with {name[:64]}")
         return fitting[-1]
 
-    def heard(self, telling: Telling) -> Friendship:
-        """What a friend tells, checked. Nothing is kept.
+    def heard(self, telling: CreditLineExport) -> Friendship:
+        """Return what a friend sent, checked. Nothing is stored.
 
         Raises:
-            MarketError: it is not to be believed.
+            MarketError: it is invalid.
         """
         standing = self._own.lineage.standing
         told = read_friendship(self.own_id, telling.records, telling.statements, lambda _, key: standing(key))
         return replace(told, url=telling.url)
 
-    def told(self, friendship: Friendship, url: str = "") -> Telling:
-        """What the friend needs to know as much as we do; `url` is where we sell."""
+    def told(self, friendship: Friendship, url: str = "") -> CreditLineExport:
+        """Return everything that the friend should know; `url` is where we sell."""
         records = (*friendship.records, *friendship.payments)
-        return Telling(_raw(records), _raw(self._own.statements), url)
+        return CreditLineExport(_raw(records), _raw(self._own.statements), url)
 
     def keep(self, friendship: Friendship) -> Friendship:
-        """Add to what is known of this line; on disk when this returns."""
+        """Merge into what is known of this line; on disk when this returns."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(self._folder / "friends.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             known = self.find(friendship.line.id)
             if known is None and len(list(self._folder.glob(f"*{_SUFFIX}"))) >= LINES_MAX:
-                raise StatementInvalid(f"there are {LINES_MAX} credit lines, and no more are kept")
+                raise StatementInvalid(f"there are {LINES_MAX} credit lines already, which is the maximum")
             merged = known.merged(friendship) if known else friendship
             if merged != known:
                 self._write(merged)
@@ -130,7 +130,7 @@ class Friends:
         with path.open("rb") as file:
             content = file.read(_FILE_BYTES_MAX)
         try:
-            kept = msgspec.json.decode(content, type=_Kept)
+            kept = msgspec.json.decode(content, type=_StoredLine)
             said = kept.telling
             told = read_friendship(self.own_id, said.records, said.statements, None)
         except (msgspec.MsgspecError, MarketError) as error:
@@ -140,7 +140,9 @@ class Friends:
     def _write(self, friendship: Friendship) -> None:
         path = self._folder / f"{friendship.line.id}{_SUFFIX}"
         records = (*friendship.records, *friendship.payments)
-        kept = _Kept(Telling(_raw(records), _raw(friendship.statements), friendship.url), friendship.is_ended)
+        kept = _StoredLine(
+            CreditLineExport(_raw(records), _raw(friendship.statements), friendship.url), friendship.is_ended
+        )
         content = _packed(kept)
         fresh = path.with_suffix(".new")
         with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
@@ -155,13 +157,13 @@ class Friends:
             os.close(folder)
 
 
-def _packed(kept: _Kept) -> bytes:
-    """Raises StatementInvalid for what could not be read again: a friend may say any number of things."""
+def _packed(kept: _StoredLine) -> bytes:
+    """Pack a line. Raises StatementInvalid if it could not be read again, as a friend may send any amount."""
     content = msgspec.json.encode(kept)
     try:
-        msgspec.json.decode(content, type=_Kept)
+        msgspec.json.decode(content, type=_StoredLine)
     except msgspec.ValidationError as error:
-        raise StatementInvalid(f"this is more than is kept of a line: {error}") from None
+        raise StatementInvalid(f"the line has more data than can be stored: {error}") from None
     return content
 
 

@@ -1,6 +1,6 @@
-"""One credit line as one of its sides knows it: who has signed it, and what each has acknowledged. No I/O.
+"""One credit line as one of its sides knows it: who signed it, and what each acknowledged. No I/O.
 
-`merged` is a join: texts that come twice, late or in another order leave the same behind.
+`merged` is a join: texts that come twice, late or in another order give the same result.
 """
 
 from collections.abc import Iterable
@@ -20,14 +20,14 @@ from market.records.standing import Standing, StandingOf, check_speaker
 class Friendship:
     """A line between `own` and a friend.
 
-    `statements` are the friend's about its keys, `url` is where it sells. `is_ended`: we neither sell nor buy on
-    it any more; what is owed stays owed.
+    `statements` are the friend's about its keys, `url` is where it sells. If `is_ended`, we neither sell nor buy
+    on it any more; what is owed stays owed.
     """
 
     line: CreditLine
     own: str
-    ours: Record | None = None
-    theirs: Record | None = None
+    own_signature: Record | None = None
+    friend_signature: Record | None = None
     payments: tuple[Record, ...] = ()
     statements: tuple[Record, ...] = ()
     url: str = ""
@@ -39,32 +39,32 @@ class Friendship:
 
     @property
     def bought(self) -> Terms:
-        """The channel on which we buy from the friend."""
+        """Return the channel on which we buy from the friend."""
         return self.line.bought_by(self.own)
 
     @property
     def sold(self) -> Terms:
-        """The channel on which the friend buys from us."""
+        """Return the channel on which the friend buys from us."""
         return self.line.bought_by(self.friend)
 
     @property
     def records(self) -> tuple[Record, ...]:
-        """The line as signed so far, by either side."""
-        return tuple(each for each in (self.ours, self.theirs) if each)
+        """Return the line's signatures so far, by either side."""
+        return tuple(each for each in (self.own_signature, self.friend_signature) if each)
 
     @property
     def ends_ms(self) -> int:
-        """When its credit ends: with the first of the two signatures."""
+        """Return when its credit ends: with the first of the two signatures."""
         return min((each.expires_ms or 0 for each in self.records), default=0)
 
     @property
     def is_open(self) -> bool:
-        """Whether both have signed, and we have not ended it."""
+        """Return whether both have signed, and we have not ended it."""
         return len(self.records) == 2 and not self.is_ended
 
     @property
     def paid(self) -> Paid:
-        """What each has acknowledged; every record was checked when it came."""
+        """Return what each has acknowledged; every record was checked when it came."""
         sums = Paid()
         for record in self.payments:
             payment = record.read("payment", Payment)
@@ -76,23 +76,23 @@ class Friendship:
         return self.paid.first_nano if payer == self.line.first else self.paid.second_nano
 
     def acknowledgement(self, paid_nano: int) -> Payment:
-        """Our word, to be signed, that the friend has paid so much since the line was opened.
+        """Return our statement, to be signed, of what the friend has paid since the line was opened.
 
         Raises:
-            StatementInvalid: more was acknowledged before; a sum that was signed only grows.
+            StatementInvalid: more was acknowledged before; a signed sum only grows.
         """
         if paid_nano < self.paid_nano(self.friend):
-            raise StatementInvalid("more was acknowledged before: this is the sum since the line was opened")
+            raise StatementInvalid("more was acknowledged before. Give the sum since the line was opened.")
         return Payment(self.line.id, self.friend, Amount(paid_nano))
 
     def merged(self, other: "Friendship") -> "Friendship":
-        """Everything that either knows; `other` is the newer one for what nobody signs (address)."""
+        """Return everything that either knows; `other` is newer for what is not signed (the address)."""
         assert (self.line, self.own) == (other.line, other.own), "two lines do not become one"
         known = {each.digest: each for each in (*self.statements, *other.statements)}
         return replace(
             self,
-            ours=_newer(self.ours, other.ours),
-            theirs=_newer(self.theirs, other.theirs),
+            own_signature=_newer(self.own_signature, other.own_signature),
+            friend_signature=_newer(self.friend_signature, other.friend_signature),
             payments=_largest((*self.payments, *other.payments)),
             statements=tuple(known[digest] for digest in sorted(known)),
             url=other.url or self.url,
@@ -103,13 +103,13 @@ class Friendship:
 def read_friendship(
     own: str, raws: Iterable[str], statements: Iterable[str], standing: StandingOf | None
 ) -> Friendship:
-    """What signed records say about a line of ours, each of them checked; the statements are the friend's.
+    """Return one of our lines as signed records state it, each of them checked; the statements are the friend's.
 
-    `standing` knows our own keys; None where all keys were looked at before: a line whose key was revoked since
-    opens nothing, but what is owed on it is still to be seen.
+    `standing` knows our own keys. It is None if all keys were checked before: a line whose key was revoked since
+    opens nothing, but must still show what is owed.
 
     Raises:
-        RecordInvalid, StatementInvalid, IdentityInvalid: one of them is not to be believed, or of another line.
+        RecordInvalid, StatementInvalid, IdentityInvalid: a record is invalid, or of another line.
     """
     records = [open_record(raw.encode()) for raw in raws]
     signed = [each for each in records if each.kind == "credit_line"]
@@ -123,7 +123,7 @@ def read_friendship(
     knows = _standing(Identities(said).standing, found.friend, standing) if standing else _was_checked
     for record in signed:
         if record.read("credit_line", CreditLine) != line or record.issuer not in (line.first, line.second):
-            raise StatementInvalid("the records are of two credit lines")
+            raise StatementInvalid("the records belong to two credit lines")
         check_speaker(record, record.issuer, knows)
         is_ours = record.issuer == own
         found = found.merged(Friendship(line, own, record if is_ours else None, None if is_ours else record))
@@ -146,17 +146,17 @@ def _was_checked(_identity: str, _key: str) -> Standing:
     return "current"
 
 
-def _standing(of_friend: StandingOf, friend: str, ours: StandingOf) -> StandingOf:
-    return lambda identity, key: (of_friend if identity == friend else ours)(identity, key)
+def _standing(of_friend: StandingOf, friend: str, of_own: StandingOf) -> StandingOf:
+    return lambda identity, key: (of_friend if identity == friend else of_own)(identity, key)
 
 
 def _newer(one: Record | None, other: Record | None) -> Record | None:
-    """The newer signature."""
+    """Return the newer signature."""
     return max((r for r in (one, other) if r), key=lambda r: (r.revision, r.digest), default=None)
 
 
 def _largest(payments: Iterable[Record]) -> tuple[Record, ...]:
-    """Of each receiver the largest sum."""
+    """Return the largest sum of each receiver."""
     best: dict[str, Record] = {}
     for record in payments:
         best[record.issuer] = max(record, best.get(record.issuer, record), key=_sum_of)

@@ -1,4 +1,4 @@
-"""Whether a guest may come in, and where to: only to what its owner leaves idle. Pure."""
+"""Admission of guests: only to what the owner leaves idle. Pure functions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,20 +9,20 @@ from gateway.openai import GENERATES
 from gateway.settings import LaneName
 
 OWN: frozenset[LaneName] = frozenset(("cluster", "pool"))
-"""Guests are answered by the owner's machines, and by nobody else."""
+"""Guests are served by the owner's machines only."""
 
 Why = Literal["paused", "own_work", "no_slot"]
 
 SENTENCES: dict[Why, str] = {
     "paused": "an operator has paused selling",
-    "own_work": "the owner's own requests run or wait here",
+    "own_work": "the owner's requests are running or waiting here",
     "no_slot": "every slot of this model is taken",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class OwnWork:
-    """What the owner has under way on this gateway: requests that run or wait, and batches that are not done."""
+    """The owner's work on this gateway: running or queued requests, and unfinished batches."""
 
     requests: int
     batches: int
@@ -34,9 +34,9 @@ class OwnWork:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Places of guests by backend: those they have, and the most they had of late, which it may still count.
+    """Guests' slots by backend: those in use, and the most in use lately, which the backend may still count.
 
-    Backends that do not say how many slots they have are taken to have `slots_unknown`.
+    Backends that do not state their slots are assumed to have `slots_unknown`.
     """
 
     taken: Mapping[str, int]
@@ -44,9 +44,9 @@ class Places:
     slots_unknown: int
 
     def of(self, offer: Offer) -> int:
-        """All that guests could have there.
+        """Return the number of slots that guests can have there.
 
-        Our own cluster keeps a slot back where it has several: what the owner asked last stays cached there.
+        Our own cluster keeps one slot back if it has several, so that the owner's last prompt stays cached there.
         """
         slots = self.slots_unknown if offer.slots is None else offer.slots
         return slots - 1 if offer.lane == "cluster" and slots > 1 else slots
@@ -56,9 +56,9 @@ class Places:
 
 
 def choose(offers: Sequence[Offer], places: int, present: Places, work: OwnWork) -> Offer | Why:
-    """The first offer with so many free places, best first as they come; or why there is none.
+    """Return the first offer with enough free slots, in the given order, or why there is none.
 
-    As long as there is no own work nobody but guests has any place that we know of.
+    While there is no own work, guests hold all slots that we know of.
     """
     if not work.is_none:
         return "own_work"
@@ -69,10 +69,11 @@ def choose(offers: Sequence[Offer], places: int, present: Places, work: OwnWork)
 
 
 def is_open(offer: Offer, present: Places) -> bool:
-    """Whether guests may be answered there at all.
+    """Return whether guests may be served there at all.
 
-    It is the owner's own, to whom buyers are promised that nobody else reads along. It is in memory (to load one
-    model may put another out), asks no price, and works for nobody else, as far as it says.
+    It must be a machine of the owner, because buyers are promised that no one else can read their data. It must
+    have the model in memory, since loading one may evict another. It must have no price, and serve no one else as
+    far as it states.
     """
     is_there = offer.lane in OWN and offer.state == "ready" and offer.is_resident and offer.price is None
     is_private = offer.clearance == "private" and not offer.keeps_data

@@ -1,22 +1,22 @@
-"""What the selling agent beside this gateway said last of itself, each time that it asked how idle it is here."""
+"""The last state reported by the selling agent beside this gateway, whenever it asked how idle the gateway is."""
 
 from dataclasses import dataclass
 
 SELLING = "selling"
-UNREACHED = "nobody reaches this machine yet"
-"""Its tunnel, or the address that buyers are told, leads nowhere for now."""
+UNREACHED = "buyers cannot reach this machine yet"
+"""Its tunnel, or the address that buyers are given, leads nowhere now."""
 
-# It asks again at once, and waits a minute at most for an answer.
+# The agent asks again at once, and waits at most a minute for an answer.
 _SILENT_S = 150.0
 
 
 @dataclass(frozen=True, slots=True)
 class AgentWord:
-    """`state` is why it sells nothing just now, or that it sells; `heard_s` is monotonic."""
+    """`state` says why it sells nothing now, or that it sells; `heard_s` is on the monotonic clock."""
 
     state: str
     heard_s: float
 
     def is_silent(self, now_s: float) -> bool:
-        """Whether it has ended, or cannot ask any more."""
+        """Return whether the agent has stopped, or cannot reach us."""
         return now_s - self.heard_s > _SILENT_S

@@ -1,7 +1,7 @@
-"""The guests of this gateway: who is being answered, who may come in, and that all leave when the owner comes.
+"""The guests of this gateway: running ones, admission, and preemption when the owner's work arrives.
 
-Guests are requests that came over the market. They have what the owner's machines have to spare, by a key of their
-own (gateway.guests.key), and are in none of the counts that the owner's requests are weighed by.
+Guests are requests from the market. They get the spare capacity of the owner's machines, with a key of their own
+(gateway.guests.key). They count in none of the figures that the owner's requests are judged by.
 """
 
 import asyncio
@@ -21,17 +21,17 @@ from gateway.lanes.base import Offer
 
 
 @dataclass(slots=True, eq=False)
-class Stay:
-    """One guest under way: its task, and the places it has at a backend."""
+class RunningGuest:
+    """One running guest: its task, and its slots at a backend."""
 
     task: "asyncio.Task[None]"
     label: str
     places: int
     is_over: bool = False
-    """The owner has come."""
+    """True if it was preempted by the owner's work."""
 
     def end(self) -> None:
-        """Stop it, once: its task is told by a cancellation."""
+        """Cancel the guest's task, once."""
         if not self.is_over:
             self.is_over = True
             self.task.cancel()
@@ -39,42 +39,42 @@ class Stay:
 
 @dataclass(slots=True)
 class Guests:
-    """One event loop owns it. `stays` is empty nearly always, and all that own requests look at.
+    """All guests. One event loop owns it. `stays` is nearly always empty, and all that own requests check.
 
-    `own_work` says what the owner has under way; a backend that does not say how many slots it has takes
-    `slots_unknown` guests. What a backend says of its work is at most `told_s` old.
+    `own_work` returns the owner's current work. A backend that does not state its slots takes `slots_unknown`
+    guests. Backends' own figures are at most `told_s` old.
     """
 
     own_work: Callable[[], OwnWork]
     slots_unknown: int
     told_s: float = 0.0
-    stays: set[Stay] = field(default_factory=set)
+    stays: set[RunningGuest] = field(default_factory=set)
     agent: AgentWord | None = None
-    """None as long as none has asked since the start."""
+    """None if the agent has not asked since the start."""
     is_paused: bool = False
-    """An operator wants none for now; those who are here may stay to their end."""
+    """True if an admin has paused selling; running guests may finish."""
     left_s: float = -math.inf
-    """When the last one left, by the monotonic clock."""
+    """When the last guest left, on the monotonic clock."""
     key_lock: threading.Lock = field(default_factory=threading.Lock)
     _peaks: dict[str, tuple[int, float]] = field(default_factory=dict)
     _key_id: str | None = None
     _is_closed: bool = False
 
     def use_key(self, key_id: str) -> None:
-        """From now on guests come with this key alone; those of another one may stay to their end."""
+        """Accept only this key for new guests from now on; running guests may finish."""
         self._key_id = key_id
 
     def check_key(self, caller: Caller) -> None:
-        """Raises KeyInvalid for the guest key of an earlier start, or of another gateway of the same database."""
+        """Raises KeyInvalid for a guest key of an earlier start, or of another gateway on the same database."""
         if caller.key_id != self._key_id:
             raise KeyInvalid(
-                "This guest key was made by another start of the gateway, or by another one; "
-                "POST /admin/guest-key makes one for this."
+                "This guest key belongs to an earlier start, or to another gateway. "
+                "Get a new one with POST /admin/guest-key."
             )
 
     @property
     def taken(self) -> Counter[str]:
-        """Places that guests have, by backend."""
+        """Return the slots that guests hold, by backend."""
         taken: Counter[str] = Counter()
         for stay in self.stays:
             taken[stay.label] += stay.places
@@ -82,34 +82,34 @@ class Guests:
 
     @property
     def places(self) -> Places:
-        """What guests have and had where."""
+        """Return the slots that guests hold and held, by backend."""
         taken, now_s = self.taken, time.monotonic()
         peaks = {label: most for label, (most, until_s) in self._peaks.items() if until_s > now_s}
         lately = {label: max(taken[label], peaks.get(label, 0)) for label in (*taken, *peaks)}
         return Places(taken, lately, self.slots_unknown)
 
     def place_for(self, offers: Sequence[Offer], places: int) -> Offer:
-        """Where a guest may be answered. Raises GuestsNotNow."""
+        """Return where a guest may be served. Raises GuestsNotNow."""
         if self._is_closed:
-            raise GuestsNotNow("No guests any more: the gateway stops.")
+            raise GuestsNotNow("The gateway is shutting down and accepts no guests.")
         found = "paused" if self.is_paused else choose(offers, places, self.places, self.own_work())
         if isinstance(found, str):
-            raise GuestsNotNow(f"No guests just now: {SENTENCES[found]}.")
+            raise GuestsNotNow(f"No guests are accepted now: {SENTENCES[found]}.")
         return found
 
     @contextmanager
-    def staying(self, offer: Offer, places: int) -> Generator[Stay]:
-        """The running task is a guest within the block; between `place_for` and this nothing may be awaited."""
+    def staying(self, offer: Offer, places: int) -> Generator[RunningGuest]:
+        """Register the running task as a guest within the block; do not await between `place_for` and this."""
         task = asyncio.current_task()
         assert task
-        stay = Stay(task, offer.label, places)
+        stay = RunningGuest(task, offer.label, places)
         self.stays.add(stay)
         try:
             yield stay
         finally:
             self._leave(stay)
 
-    def _leave(self, stay: Stay) -> None:
+    def _leave(self, stay: RunningGuest) -> None:
         now_s, most = time.monotonic(), self.taken[stay.label]
         kept = self._peaks.get(stay.label)
         if kept is None or kept[0] <= most or kept[1] <= now_s:
@@ -119,11 +119,11 @@ class Guests:
         self.left_s = now_s
 
     async def make_way(self) -> None:
-        """Every guest is stopped at once. Returns when their backends have been told.
+        """Stop every guest at once. Return when their backends have been told.
 
-        Cancelled tasks run before whoever waits for the loop's next turn does: a backend's connection is cut, or
-        its cancellation sent, without anything in between that could suspend. What guests have still to hear, and
-        what is written down of them, waits until the owner's request is on its way.
+        Cancelled tasks run before this coroutine's next turn on the loop. They close a backend's connection, or
+        send its cancellation, without any await in between. What guests still receive, and their usage rows, wait
+        until the owner's request is on its way.
         """
         for stay in self.stays:
             stay.end()
@@ -131,11 +131,11 @@ class Guests:
 
     @property
     def is_closed(self) -> bool:
-        """Whether this gateway ends: who waits for news gets none any more."""
+        """Return whether the gateway is shutting down; waits for news then end at once."""
         return self._is_closed
 
     def close(self) -> None:
-        """The gateway stops: nobody waits for guests, and no more come in."""
+        """Stop all guests and admit no more, because the gateway shuts down."""
         self._is_closed = True
         for stay in self.stays:
             stay.end()

@@ -1,4 +1,4 @@
-"""The key that guests come with: one for each gateway, made anew whenever the selling agent asks for it."""
+"""The key for guests: one for each gateway, replaced whenever the selling agent asks for it."""
 
 import hashlib
 import platform
@@ -14,15 +14,18 @@ from gateway.settings import LaneName
 DEPARTMENT = "market"
 
 _LANES: tuple[LaneName, ...] = ("cluster", "pool")
-# Behind everybody, should anything ever put them in a line.
+# Last in any queue, should guests ever be put in one.
 _LAST = 100
 _ID_CHARS = 12
 
 
 def issue_guest_key(keys: Keys, guests: Guests, data_dir: Path, by: Actor) -> IssuedKey:
-    """A new key for guests; the one before it ends now. Writes to the database. Raises what `Keys.issue` does."""
+    """Return a new key for guests; the one before is revoked.
+
+    Writes to the database. Raises what `Keys.issue` does.
+    """
     terms = KeyTerms(priority=_LAST)
-    with guests.key_lock:  # the last one that is made must be the one that is used
+    with guests.key_lock:  # the last key that is made must be the one in use
         issued = keys.issue(
             _name(data_dir), _LANES, user_id=GUESTS, department=DEPARTMENT, terms=terms, is_guest=True, by=by
         )
@@ -31,6 +34,6 @@ def issue_guest_key(keys: Keys, guests: Guests, data_dir: Path, by: Actor) -> Is
 
 
 def _name(data_dir: Path) -> str:
-    """Gateways that share a database have a key each, and leave the others' alone."""
+    """Gateways that share a database have one key each, and do not touch the others'."""
     gateway = f"{platform.node()}:{data_dir.absolute()}"
     return f"guests of {hashlib.sha256(gateway.encode()).hexdigest()[:_ID_CHARS]}"

@@ -1,4 +1,4 @@
-"""Whether this machine is busy or short of power, as far as the system says: its NVIDIA cards, its batteries."""
+"""The machine's load and power, as its NVIDIA cards and batteries report them."""
 
 import shutil
 import subprocess
@@ -16,7 +16,7 @@ _NOT_OURS = "Device"
 
 
 def gpu_percent(find: Callable[[str], str | None] = shutil.which) -> float | None:
-    """How busy the busiest NVIDIA card is, with whatever it works on; None where nobody says. Takes up to 5 s."""
+    """Return the load of the busiest NVIDIA card in percent, by any program; None if unknown. Takes up to 5 s."""
     program = find("nvidia-smi")
     if program is None:
         return None
@@ -31,7 +31,7 @@ def gpu_percent(find: Callable[[str], str | None] = shutil.which) -> float | Non
 
 
 def is_on_battery(root: Path = POWER_SUPPLY) -> bool | None:
-    """Whether the machine runs on its battery; None where there is none, or the system does not say."""
+    """Return whether the machine runs on its battery; None if it has none, or the system does not say."""
     try:
         supplies = sorted(root.iterdir())[:_SUPPLIES_MAX]
     except OSError:

@@ -1,4 +1,4 @@
-"""What this gateway could give guests: its models, with what an offer on the market has to say of them. Pure."""
+"""The spare models of this gateway for guests, with the facts that a listing needs. Pure functions."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ _SHA_CHARS = 64
 
 @dataclass(frozen=True, slots=True)
 class SpareModel:
-    """One model over all its backends here. What they do not agree on, or nobody knows, is None.
+    """One model over all its backends here. Facts that are unknown, or on which they differ, are None.
 
-    `slots` is what guests could have at once if there were no own work, `slots_free` that less what they have.
-    `tokenizer_path` is a file of this machine.
+    `slots` is what guests could use if there were no own work; `slots_free` is that less what they use.
+    `tokenizer_path` is a file on this machine.
     """
 
     id: str
@@ -33,7 +33,7 @@ def spare_models(
     present: Places,
     tokenizer_of: Callable[[str], Pinned | None],
 ) -> tuple[SpareModel, ...]:
-    """Models that a guest could be answered by, by name."""
+    """Return the models that could serve a guest, ordered by name."""
     by_model: dict[str, list[Offer]] = {}
     for offer in offers:
         if is_open(offer, present):
@@ -48,7 +48,7 @@ def _spare(model: str, offers: Sequence[Offer], present: Places, pinned: Pinned 
         id=model,
         slots_free=sum(present.free(offer) for offer in offers),
         slots=sum(present.of(offer) for offer in offers),
-        # A guest may come to any of them.
+        # A guest may get any of the backends.
         context_tokens=min(known) if len(known) == len(contexts) else None,
         weights_sha256=_agreed(_weights(offer) for offer in offers),
         tokenizer_sha256=pinned.sha256.lower() if pinned else None,
@@ -58,7 +58,7 @@ def _spare(model: str, offers: Sequence[Offer], present: Places, pinned: Pinned 
 
 
 def _weights(offer: Offer) -> str | None:
-    """The digest of all the model's bytes; how precisely they are computed with stands behind it."""
+    """Return the digest of the model's bytes, without the precision that follows it."""
     digest = offer.weights.partition("/")[0]
     return digest if len(digest) == _SHA_CHARS else None
 

@@ -1,1 +1,1 @@
-"""The house: who puts credits aside for sellers, settles what was promised, and pays it out."""
+"""The house: reserves credits for sellers, settles what was promised, and pays it out."""

@@ -1,4 +1,4 @@
-"""Whose records a house always has room for: its own, and its sellers', however much strangers tell it."""
+"""Identities whose records a house always has room for: its own and its sellers', however many others send."""
 
 import time
 from collections.abc import Callable, Container, Set
@@ -7,7 +7,7 @@ _EVERY_S = 10.0
 
 
 class Always(Container[str]):
-    """Identities. Those of `sellers`, which may block, are asked for again after a few seconds."""
+    """The identities. `sellers`, which may block, is called again after a few seconds."""
 
     def __init__(self, own: Set[str], now_s: Callable[[], float] = time.monotonic) -> None:
         self.sellers: Callable[[], Set[str]] = frozenset

@@ -1,4 +1,4 @@
-"""The tokenizers that disputes are counted by: fetched from whoever lists them, kept in a folder."""
+"""The tokenizers for counting in disputes: fetched from sellers that list them, kept in a folder."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ from gateway.market.outbound import Outbound
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Any thread may ask. What `find` gives blocks, and counts in another process."""
+    """Thread-safe. The counters that `find` returns block, and count in another process."""
 
     folder: Path
     tokenizers: Tokenizers
@@ -27,9 +27,9 @@ class Counters:
         return cls(folder, Tokenizers(folder, outbound))
 
     async def fetch(self, sha256: str, base_url: str | None, needed: Iterable[str]) -> None:
-        """Have a tokenizer here, if a seller at this address has it; `find` tells whether that went well.
+        """Fetch a tokenizer from the seller at this address, if it has it; `find` shows whether that worked.
 
-        One is fetched at a time. Those that are `needed` still are not the first to leave for it.
+        One is fetched at a time. Those that are still `needed` are not the first to be deleted for it.
         """
         if base_url is None or (self.folder / f"{sha256}.json").exists():
             return
@@ -46,10 +46,10 @@ class Counters:
                 os.utime(self.folder / f"{sha256}.json")
 
     def find(self, sha256: str) -> TokenCounter | None:
-        """The tokenizer with this hash, None where it is not here. It raises CountingUnavailable, too."""
+        """Return the tokenizer with this hash, None if it is not here. It may also raise CountingUnavailable."""
         pinned = Pinned(self.folder / f"{sha256}.json", sha256)
-        return self.tokenizers.aside.counter(pinned) if pinned.path.exists() else None
+        return self.tokenizers.sandbox.counter(pinned) if pinned.path.exists() else None
 
     def close(self) -> None:
-        """Nothing is counted any more."""
-        self.tokenizers.aside.close()
+        """Stop counting."""
+        self.tokenizers.sandbox.close()

@@ -1,4 +1,4 @@
-"""The house as routes ask it: in a few threads of its own, with what goes wrong in the API's terms."""
+"""The house as its routes use it: calls in a few threads of its own, errors in the API's terms."""
 
 import time
 from collections.abc import Callable
@@ -10,8 +10,8 @@ from anyio import CapacityLimiter
 
 from gateway.errors import Conflict, NotFound, Overloaded, RequestInvalid
 from gateway.house.counters import Counters
-from gateway.market.bookkeeper import BookKeeper
 from gateway.market.outbound import Outbound
+from gateway.market.record_keeper import RecordKeeper
 from gateway.market.throttle import Throttle
 from market.errors import (
     CountingUnavailable,
@@ -32,24 +32,24 @@ from market.house.settlements import Settlements
 T = TypeVar("T")
 
 RECORDS_PER_MINUTE = 20_000
-"""Of one network, whoever it is that settles: each costs a signature check."""
+"""Records of one network, for any caller: each costs a signature check."""
 SETTLEMENT_RECORDS = 20
-"""As so many counts a settlement without any: what is known of its channel is read again."""
+"""A settlement counts as this many records in addition, because its channel's records are read again."""
 _THREADS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """How a house hears of others: the records that gateways tell each other, calls, tokenizers of sellers."""
+    """A house's connections: the records gateways exchange, outbound HTTP, tokenizers of sellers."""
 
-    keeper: BookKeeper
+    keeper: RecordKeeper
     outbound: Outbound
     counters: Counters
 
 
 @dataclass(frozen=True, slots=True)
 class House:
-    """One of a gateway that is a house: its desks, and its links with others."""
+    """One per gateway that is a house: its services and its connections."""
 
     office: Office
     sellers: Sellers
@@ -58,7 +58,7 @@ class House:
     earnings: Earnings
     forfeiture: Forfeiture
     disputes: Disputes
-    keeper: BookKeeper
+    keeper: RecordKeeper
     outbound: Outbound
     counters: Counters
     records: Throttle = field(default_factory=lambda: Throttle(RECORDS_PER_MINUTE, time.monotonic))
@@ -66,14 +66,14 @@ class House:
 
     @classmethod
     def of(cls, office: Office, is_disputed: Callable[[str], bool], links: Links) -> "House":
-        """`is_disputed` says of a user whether payments of theirs may be taken back."""
-        desks = Sellers(office), Allocations(office), Settlements(office)
+        """Return the house; `is_disputed` tells whether a user's payments may be charged back."""
+        services = Sellers(office), Allocations(office), Settlements(office)
         earnings, forfeiture = Earnings(office, is_disputed), Forfeiture(office)
         disputes = Disputes(office, links.counters.find)
-        return cls(office, *desks, earnings, forfeiture, disputes, links.keeper, links.outbound, links.counters)
+        return cls(office, *services, earnings, forfeiture, disputes, links.keeper, links.outbound, links.counters)
 
     async def ask(self, question: Callable[..., T], *arguments: Any) -> T:
-        """Return the answer, or say what went wrong in this API's terms."""
+        """Run `question` in a thread and return its result. Raises errors of this API."""
         try:
             return await anyio.to_thread.run_sync(question, *arguments, limiter=self.threads)
         except RecordInvalid as error:
@@ -87,4 +87,4 @@ class House:
         except HouseRefuses as error:
             raise Conflict(str(error), code=error.code) from error
         except CountingUnavailable as error:
-            raise Overloaded("The house cannot count just now. Try again later.") from error
+            raise Overloaded("The house cannot count now. Try again later.") from error

@@ -1,4 +1,4 @@
-"""One guest's way from admission to settled usage: without waiting, quotas, cache, or anybody else's help."""
+"""Serve one guest from admission to settled usage: without queue, quotas, cache or other lanes."""
 
 import asyncio
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ import structlog
 from accounting.ledger.postings import Outcome
 from cluster.errors import GenerationError
 from gateway.errors import GatewayError, LaneFailed, LaneTimeout, Preempted, RequestInvalid, to_api_error
-from gateway.guests.guests import Stay
+from gateway.guests.guests import RunningGuest
 from gateway.identity.caller import Caller
 from gateway.journey.client import Client
 from gateway.journey.finished import settle_request
@@ -24,12 +24,12 @@ from gateway.services import Services
 
 log = structlog.get_logger(__name__)
 
-# Nobody keeps a slot for longer, however slowly the answer is read.
+# Bounds how long a guest keeps a slot, however slowly the answer is read.
 STAY_S = 1800.0
 
 
 async def host(services: Services, caller: Caller, call: Call, client: Client) -> None:
-    """Answer a guest. Raises what gateway.errors turns into a status; later errors are the answer's last event."""
+    """Serve a guest. Raises what gateway.errors maps to a status; later errors are the answer's last event."""
     services.guests.check_key(caller)
     offers, trip = _offers(services, caller, call)
     places = choices_of(call.generation)
@@ -44,9 +44,9 @@ async def host(services: Services, caller: Caller, call: Call, client: Client) -
 
 
 def _offers(services: Services, caller: Caller, call: Call) -> tuple[Sequence[Offer], Trip]:
-    """Whatever may and can answer, best first; no other model in place of the one asked for."""
+    """Return the offers that may and can serve it, best first; only of the requested model."""
     if call.kind not in GENERATES:
-        raise RequestInvalid("Guests ask for chat completions and completions alone.")
+        raise RequestInvalid("Guests may only request chat completions and completions.")
     decision = services.router.explain(caller, call)
     model = call.request.model
     offers = [candidate.offer for candidate in decision.candidates if candidate.offer.model == model]
@@ -56,9 +56,9 @@ def _offers(services: Services, caller: Caller, call: Call) -> tuple[Sequence[Of
 
 
 class _Hosted:
-    """A guest that has a place, to its end: its own, its backend's, or the owner's coming."""
+    """A guest with a slot, until its answer ends, its backend fails or the owner's work arrives."""
 
-    def __init__(self, services: Services, trip: Trip, client: Client, stay: Stay) -> None:
+    def __init__(self, services: Services, trip: Trip, client: Client, stay: RunningGuest) -> None:
         self._services = services
         self._trip = trip
         self._client = client
@@ -73,13 +73,15 @@ class _Hosted:
                 meter = answer.meter
                 ending = await self._send(answer)
         except asyncio.CancelledError:
-            # It may be the caller who has left, in the same moment or before.
+            # The caller may have disconnected, at the same moment or before.
             if not self._stay.is_over or self._stay.task.uncancel() > 0:
                 raise
             await asyncio.sleep(0)  # the owner's request goes first
-            ending = self._give_up(Preempted("The machine's owner needs it; ask elsewhere."))
+            ending = self._give_up(Preempted("The owner needs this machine. Try another seller."))
         except TimeoutError:
-            ending = self._give_up(LaneTimeout(f"A guest may stay {STAY_S:.0f} s."))
+            ending = self._give_up(
+                LaneTimeout(f"The answer took longer than {STAY_S:.0f} s, the limit for guests.")
+            )
         except (LaneFailed, GenerationError) as error:
             ending = self._give_up(error)
         except Exception as error:
@@ -102,7 +104,7 @@ class _Hosted:
         return Ending(answer.status, outcome)
 
     def _give_up(self, error: Exception) -> Ending:
-        """Behind the last whole event the reason; in place of an answer it is one."""
+        """Send the reason after the last complete event, or as the answer if none has begun."""
         said = to_api_error(error)
         log.info("guest ends", request_id=self._trip.call.id, reason=said.code)
         self._client.break_off(said)
@@ -112,7 +114,7 @@ class _Hosted:
         return Ending(status, "failed", str(error)) if self._has_begun else refusal(error)
 
     def _note(self, meter: Meter, ending: Ending) -> None:
-        """A usage row and a line of the request log, as for everybody; nothing that own requests are judged by."""
+        """Write a usage row and a log line as for any request, but nothing that own requests are judged by."""
         outcome = "preempted" if self._stay.is_over else ending.outcome
         self._services.metrics.guests.labels(outcome).inc()
         settle_request(self._services.bookkeeper, self._trip, meter, ending)

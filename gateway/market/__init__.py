@@ -1,1 +1,1 @@
-"""What buyers, sellers and houses share: their identity, their way to strangers, and what the market says."""
+"""Code shared by buyers, sellers and houses: identity, outbound HTTP, and the exchange of signed records."""

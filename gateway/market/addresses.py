@@ -1,13 +1,13 @@
-"""Which addresses a stranger's name may stand for: those of the public internet, in whatever form they come.
+"""The check that an untrusted name resolves only to addresses of the public internet, in any notation.
 
-IPv6 has many ways to say an IPv4 address; each is looked through or refused. What clouds tell their own machines,
-passwords among it, lies at link-local addresses, at private ones, and in one case at a public one.
+IPv6 has many ways to write an IPv4 address; each is unwrapped or refused. Cloud providers serve metadata,
+passwords included, at link-local and private addresses, and in one case at a public one.
 """
 
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 
 _GLOBAL_UNICAST = IPv6Network("2000::/3")
-# DNS64 puts public IPv4 addresses behind this prefix, for machines that have IPv6 alone (RFC 6052).
+# DNS64 puts public IPv4 addresses behind this prefix, for machines that have only IPv6 (RFC 6052).
 _NAT64 = IPv6Network("64:ff9b::/96")
 _REFUSED = tuple(
     map(
@@ -30,7 +30,9 @@ _REFUSED = tuple(
 
 
 def is_public(text: str) -> bool:
-    """Whether an address, as a resolver writes it, is one of the public internet. False for what is none."""
+    """Return whether an address, as a resolver writes it, is on the public internet; False if it is not an
+    address.
+    """
     try:
         address = ip_address(text)
     except ValueError:

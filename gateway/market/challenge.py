@@ -1,9 +1,9 @@
-"""Who is behind an address: TLS tells whose name it is, and a tunnel's name may be somebody else's tomorrow.
+"""Prove who answers at an address: TLS only proves the name, and a tunnel's name may change hands.
 
     GET ADDRESS/market/v1/challenge/NONCE -> {"identity": ..., "signature": ..., ...}
 
-Whoever answers may have passed the question on to the right seller. That wins nothing: bodies are sealed for the
-seller's key. It is about not offering, or asking, an address that leads elsewhere.
+The server may have forwarded the challenge to the right seller. It gains nothing by that, because bodies are
+sealed for the seller's key. The challenge only keeps us from listing or asking an address that leads elsewhere.
 """
 
 import secrets
@@ -25,7 +25,7 @@ class ChallengeAnswer(msgspec.Struct, frozen=True):
 
 
 async def is_behind(outbound: Outbound, address: str, identity: str, key: str, timeout_s: float = 10.0) -> bool:
-    """Whether whoever holds this public key (hex) answers under an address, as this identity."""
+    """Return whether the holder of this public key (hex) answers at an address, as this identity."""
     nonce = secrets.token_hex(32)
     try:
         reply = await outbound.ask(address + PATH + nonce, timeout_s=timeout_s, bytes_max=_BYTES_MAX)

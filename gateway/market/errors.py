@@ -1,12 +1,12 @@
-"""What can go wrong on the way to a stranger."""
+"""Errors of requests to untrusted addresses."""
 
 from market.errors import MarketError
 
 
 class Unreachable(MarketError):
-    """No answer that could be used. `is_unsent`: the other side has certainly seen nothing of the request.
+    """No usable answer came. If `is_unsent`, the other side has certainly seen nothing of the request.
 
-    The reason is for logs: it repeats nothing that the other side said.
+    The reason is for logs: it repeats nothing that the other side sent.
     """
 
     def __init__(self, reason: str, *, is_unsent: bool = False) -> None:

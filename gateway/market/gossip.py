@@ -1,7 +1,7 @@
-"""Telling other gateways what this one knows, and hearing what they know, until all know the same.
+"""Exchange records with other gateways until all know the same.
 
-Each peer has a task of its own, so that one that hangs or lies keeps nobody else waiting. What is new from here,
-and whatever changes what a key is worth, is told at once; the rest by comparing summaries every now and then.
+Each peer has its own task, so one that hangs or lies delays no other. Our own new records, and all
+statements about keys, are sent at once; other records are found by comparing summaries from time to time.
 """
 
 import asyncio
@@ -14,20 +14,20 @@ from typing import TypeVar
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
-from gateway.market.bookkeeper import BookKeeper
 from gateway.market.errors import Unreachable
 from gateway.market.gossip_wire import (
     BODY_BYTES_MAX,
-    Digest,
-    DigestAnswer,
-    Telling,
-    TellingAnswer,
+    GossipDigest,
+    GossipDigestAnswer,
+    GossipRecords,
+    GossipRecordsAnswer,
     raw_of,
     read,
     written,
 )
 from gateway.market.known import STATEMENTS
 from gateway.market.outbound import Outbound
+from gateway.market.record_keeper import RecordKeeper
 from gateway.market.room import OWN
 from market.errors import MarketError
 from market.records.envelope import Record
@@ -38,7 +38,7 @@ EVERY_S = 15.0
 _PAUSE_S_MAX = 300.0
 _UPKEEP_S = 30.0
 _ANSWER_S = 20.0
-# How often one comparison follows another at once, because there was more to tell than one of them holds.
+# Maximum number of comparisons in a row, if one of them cannot hold all that there is to send.
 _AT_ONCE_MAX = 16
 _URGENT_MAX = 1000
 _JSON = {"content-type": "application/json"}
@@ -56,16 +56,16 @@ class _Peer:
 
 
 class Gossip:
-    """Exchanges records with the gateways at these addresses. Belongs to the event loop that runs `run`.
+    """Exchange records with the gateways at these addresses. Belongs to the event loop that runs `run`.
 
     Args:
-        every_s: how long between two comparisons with one peer; longer after failures.
-        chance: from 0 to 1, so that not all gateways ask at once.
+        every_s: time between two comparisons with one peer; longer after failures.
+        chance: random number from 0 to 1, so that not all gateways ask at once.
     """
 
     def __init__(
         self,
-        keeper: BookKeeper,
+        keeper: RecordKeeper,
         outbound: Outbound,
         peers: Iterable[str],
         *,
@@ -92,15 +92,15 @@ class Gossip:
             self._loop = None
 
     async def publish(self, records: Sequence[Record]) -> int:
-        """Keep records of our own and have all peers told at once; returns how many were new."""
+        """Keep our own records and send them to all peers at once; return how many were new."""
         return await asyncio.to_thread(self._keeper.add, [each.raw for each in records], OWN)
 
     async def exchange(self, url: str) -> int:
-        """Compare with one peer until neither has anything new for the other; returns how many records came.
+        """Compare with one peer until neither has anything new for the other; return how many records came.
 
         Raises:
-            Unreachable: it did not answer.
-            RecordInvalid: it answered nonsense.
+            Unreachable: the peer did not answer.
+            RecordInvalid: the peer's answer is invalid.
         """
         came = 0
         for _ in range(_AT_ONCE_MAX):
@@ -112,7 +112,7 @@ class Gossip:
 
     async def _compare(self, url: str) -> tuple[int, int]:
         mine = await asyncio.to_thread(self._keeper.summary)
-        answer = await self._ask(url, "digest", Digest(mine), DigestAnswer)
+        answer = await self._ask(url, "digest", GossipDigest(mine), GossipDigestAnswer)
         heard = raw_of(answer.records)
         taken = await asyncio.to_thread(self._keeper.add, heard, url)
         lacking = await asyncio.to_thread(self._keeper.differing, answer.summary)
@@ -123,7 +123,7 @@ class Gossip:
     async def _tell(self, url: str, telling: tuple[str, ...]) -> int:
         if not telling:
             return 0
-        return (await self._ask(url, "records", Telling(telling), TellingAnswer)).taken
+        return (await self._ask(url, "records", GossipRecords(telling), GossipRecordsAnswer)).taken
 
     async def _ask(self, url: str, what: str, body: msgspec.Struct, shape: type[A]) -> A:
         reply = await self._outbound.ask(
@@ -134,11 +134,11 @@ class Gossip:
             bytes_max=BODY_BYTES_MAX,
         )
         if reply.status != 200:
-            raise Unreachable(f"{url} answers gossip with status {reply.status}")
+            raise Unreachable(f"{url} answered gossip with status {reply.status}")
         return read(reply.body, shape)
 
     def _hear(self, records: Sequence[Record], source: str) -> None:
-        """In whatever thread the keeper was told."""
+        """Runs in the thread that called the keeper."""
         loop = self._loop
         urgent = [each for each in records if source == OWN or each.kind in STATEMENTS]
         if loop is not None and urgent:
@@ -146,11 +146,11 @@ class Gossip:
 
     def _hurry(self, urgent: Sequence[Record], source: str) -> None:
         for peer in self._peers:
-            # What has no room here is found by the next comparison.
+            # Records that do not fit here are found by the next comparison.
             if peer.url == source or len(peer.listings) + len(peer.identities) > _URGENT_MAX:
                 continue
             peer.listings |= {each.digest: each.raw for each in urgent if each.kind == "listing"}
-            # All that an identity has said: a revocation alone may be by a key that the other does not know.
+            # Send all of an identity's statements: a revocation alone may be by a key that the peer does not know.
             peer.identities |= {each.issuer: None for each in urgent if each.kind in STATEMENTS}
             peer.woken.set()
 

@@ -1,7 +1,7 @@
-"""POST /market/v1/gossip: other gateways, strangers among them, ask what is known here and tell what they know.
+"""POST /market/v1/gossip: other gateways, also unknown ones, compare records with us and send their own.
 
-Nothing of it needs a key. What is not known yet costs a signature check, so that each network may have only so
-many of them in a minute, and only few are looked through at once.
+None of it needs a key. Each new record costs a signature check, so each network has a limit per minute, and only a
+few bodies are checked at once.
 """
 
 import asyncio
@@ -14,51 +14,51 @@ from fastapi import APIRouter, Request, Response
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.requests import ClientDisconnect
 
-from gateway.market.bookkeeper import BookKeeper
 from gateway.market.gossip_wire import (
     BODY_BYTES_MAX,
-    Digest,
-    DigestAnswer,
-    Telling,
-    TellingAnswer,
+    GossipDigest,
+    GossipDigestAnswer,
+    GossipRecords,
+    GossipRecordsAnswer,
     raw_of,
     read,
     written,
 )
+from gateway.market.record_keeper import RecordKeeper
 from gateway.market.throttle import Throttle, network_of
 from market.errors import RecordInvalid
 
 RECORDS_PER_MINUTE = 4000
 QUESTIONS_PER_MINUTE = 240
 _AT_ONCE = 2
-# Bodies that are on their way: 64 MiB in all.
+# Bodies being read: 64 MiB in all.
 _READING_MAX = 32
 _BODY_S = 20.0
 
 
 def peer_of(request: Request) -> str:
-    """The address that the connection comes from."""
+    """Return the address that the connection comes from."""
     return request.client.host if request.client else ""
 
 
-def router(keeper: BookKeeper, address_of: Callable[[Request], str] = peer_of) -> APIRouter:
-    """The two routes. `address_of` says who asks, where a proxy or a tunnel stands before this."""
-    desk = _Desk(keeper)
+def router(keeper: RecordKeeper, address_of: Callable[[Request], str] = peer_of) -> APIRouter:
+    """Return the two routes. `address_of` returns the client's address if a proxy or tunnel is in front."""
+    handler = _GossipHandler(keeper)
     routes = APIRouter(prefix="/market/v1/gossip")
 
     async def digest(request: Request) -> Response:
-        return await desk.answer(request, address_of(request), desk.digest)
+        return await handler.answer(request, address_of(request), handler.digest)
 
     async def records(request: Request) -> Response:
-        return await desk.answer(request, address_of(request), desk.records)
+        return await handler.answer(request, address_of(request), handler.records)
 
     routes.add_api_route("/digest", digest, methods=["POST"], include_in_schema=False)
     routes.add_api_route("/records", records, methods=["POST"], include_in_schema=False)
     return routes
 
 
-class _Desk:
-    def __init__(self, keeper: BookKeeper) -> None:
+class _GossipHandler:
+    def __init__(self, keeper: RecordKeeper) -> None:
         self._keeper = keeper
         self._questions = Throttle(QUESTIONS_PER_MINUTE, time.monotonic)
         self._records = Throttle(RECORDS_PER_MINUTE, time.monotonic)
@@ -68,9 +68,9 @@ class _Desk:
     async def answer(self, request: Request, address: str, what: Callable[[bytes, str], Any]) -> Response:
         network = network_of(address)
         if not self._questions.takes(network):
-            return _refusal(429, "too_many", "Too many questions from this network. Ask again in a minute.")
+            return _refusal(429, "too_many", "Too many requests from this network. Try again in a minute.")
         if self._reading >= _READING_MAX:
-            return _refusal(503, "busy", "This gateway is busy. Ask again in a minute.")
+            return _refusal(503, "busy", "This gateway is busy. Try again in a minute.")
         self._reading += 1
         try:
             async with asyncio.timeout(_BODY_S):
@@ -80,26 +80,26 @@ class _Desk:
         except RecordInvalid as error:
             return _refusal(400, "malformed", f"The body {error}")
         except _TooMany:
-            return _refusal(429, "too_many", "Too many records from this network. Tell them in a minute.")
+            return _refusal(429, "too_many", "Too many records from this network. Send them again in a minute.")
         except ClientDisconnect:
-            return _refusal(400, "malformed", "The body was cut short.")
+            return _refusal(400, "malformed", "The body ended early.")
         except (TimeoutError, SQLAlchemyError):
-            return _refusal(503, "busy", "This gateway is busy. Ask again in a minute.")
+            return _refusal(503, "busy", "This gateway is busy. Try again in a minute.")
         finally:
             self._reading -= 1
 
-    async def digest(self, body: bytes, _network: str) -> DigestAnswer:
-        asked = read(body, Digest)
+    async def digest(self, body: bytes, _network: str) -> GossipDigestAnswer:
+        asked = read(body, GossipDigest)
         lacking = await asyncio.to_thread(self._keeper.differing, asked.summary)
         mine = await asyncio.to_thread(self._keeper.summary)
-        return DigestAnswer(mine, written(each.raw for each in lacking))
+        return GossipDigestAnswer(mine, written(each.raw for each in lacking))
 
-    async def records(self, body: bytes, network: str) -> TellingAnswer:
-        told = read(body, Telling)
+    async def records(self, body: bytes, network: str) -> GossipRecordsAnswer:
+        told = read(body, GossipRecords)
         if not self._records.takes(network, len(told.records)):
             raise _TooMany
         taken = await asyncio.to_thread(self._keeper.add, raw_of(told.records), f"from {network}")
-        return TellingAnswer(taken)
+        return GossipRecordsAnswer(taken)
 
 
 class _TooMany(Exception):

@@ -1,4 +1,4 @@
-"""What two gateways say when they tell each other records: bounded on both sides, raw records as strings."""
+"""The messages with which two gateways exchange records: bounded on both sides, raw records as strings."""
 
 from collections.abc import Iterable
 from typing import Annotated, TypeVar
@@ -18,24 +18,24 @@ Raw = Annotated[str, Meta(max_length=RECORD_BYTES_MAX)]
 Records = Annotated[tuple[Raw, ...], Meta(max_length=RECORDS_MAX)]
 
 
-class Digest(Struct, frozen=True):
-    """The question of `/market/v1/gossip/digest`."""
+class GossipDigest(Struct, frozen=True):
+    """The request of `/market/v1/gossip/digest`."""
 
     summary: Summary
 
 
-class DigestAnswer(Struct, frozen=True):
+class GossipDigestAnswer(Struct, frozen=True):
     summary: Summary
     records: Records = ()
 
 
-class Telling(Struct, frozen=True):
-    """The question of `/market/v1/gossip/records`."""
+class GossipRecords(Struct, frozen=True):
+    """The request of `/market/v1/gossip/records`."""
 
     records: Records
 
 
-class TellingAnswer(Struct, frozen=True):
+class GossipRecordsAnswer(Struct, frozen=True):
     taken: int
 
 
@@ -43,25 +43,25 @@ S = TypeVar("S", bound=Struct)
 
 
 def read(body: bytes, shape: type[S]) -> S:
-    """Read what another gateway has said.
+    """Read a message of another gateway.
 
     Raises:
-        RecordInvalid: it is not that, or too much.
+        RecordInvalid: it has another form, or is too large.
     """
     if len(body) > BODY_BYTES_MAX:
-        raise RecordInvalid("", f"has {len(body)} bytes, and {BODY_BYTES_MAX} are the most")
+        raise RecordInvalid("", f"has {len(body)} bytes, but at most {BODY_BYTES_MAX} are allowed")
     try:
         return msgspec.json.decode(body, type=shape)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise RecordInvalid("", f"is not what gateways tell each other: {str(error)[:100]}") from None
+        raise RecordInvalid("", f"is not a gossip message: {str(error)[:100]}") from None
 
 
 def written(records: Iterable[bytes]) -> tuple[str, ...]:
-    """The first of these raw records, as many as one body holds."""
+    """Return the first of these raw records, as many as one body holds."""
     told: list[str] = []
     left_bytes = BODY_BYTES_MAX - 2**16
     for record in records:
-        # A quotation mark or backslash takes two bytes in a string of JSON.
+        # A quotation mark or backslash takes two bytes in a JSON string.
         left_bytes -= len(record) + record.count(b'"') + record.count(b"\\") + 3
         if left_bytes < 0 or len(told) == RECORDS_MAX:
             break
@@ -70,5 +70,5 @@ def written(records: Iterable[bytes]) -> tuple[str, ...]:
 
 
 def raw_of(records: Iterable[str]) -> list[bytes]:
-    """Strings as bytes again; half characters, which no record has, become what is no record."""
+    """Return strings as bytes again; lone surrogates, which no record has, make invalid records."""
     return [each.encode(errors="replace") for each in records]

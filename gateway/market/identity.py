@@ -1,7 +1,7 @@
-"""Who this gateway is on the market: its key, and what it has said about its keys, in a folder of its own.
+"""This gateway's identity on the market: its key and its statements about its keys, in a folder of its own.
 
-Every step is one file put in the place of another, so that whoever starts after a crash finds the old state or the
-new one, and finishes what was signed. What was signed is kept before it is acted upon.
+Every step replaces one file atomically. After a crash, the next process finds the old state or the new one and
+finishes what was signed. What was signed is stored before it takes effect.
 """
 
 import fcntl
@@ -27,7 +27,7 @@ _LOCK_S = 5.0
 _LOCK_PAUSE_S = 0.02
 
 Failpoint = Literal["prepared", "signed", "kept", "adopted"]
-"""Between the steps of a founding, a rotation or a recovery, for tests that end there."""
+"""Points between the steps of a founding, a rotation or a recovery, for tests that stop there."""
 
 
 def _no_failpoint(_: Failpoint) -> None:
@@ -38,9 +38,9 @@ class OwnIdentity:
     """The identity in a folder. Several processes may have it open: they see each other's rotations at once.
 
     Raises:
-        accounting.proofs.signing.SigningKeyUnusable: anywhere, where a key cannot be read.
-        IdentityInvalid: anywhere, where the files are not one identity's.
-        OSError: anywhere.
+        accounting.proofs.signing.SigningKeyUnusable: by any method, if a key cannot be read.
+        IdentityInvalid: by any method, if the files do not belong to one identity.
+        OSError: by any method.
     """
 
     def __init__(self, folder: Path, failpoint: Callable[[Failpoint], None] = _no_failpoint) -> None:
@@ -51,10 +51,10 @@ class OwnIdentity:
 
     @classmethod
     def open(cls, folder: Path) -> "OwnIdentity":
-        """The identity of this folder; where there is none, a new one without a recovery key.
+        """Return the identity of this folder; create one without a recovery key if there is none.
 
         Raises:
-            IdentityInvalid: the key is gone, or may speak no more.
+            IdentityInvalid: the key is missing or no longer valid.
         """
         own = cls(folder)
         with own._alone():
@@ -66,65 +66,65 @@ class OwnIdentity:
 
     @property
     def exists(self) -> bool:
-        """Whether there is an identity, be it that its key is lost."""
+        """Return whether there is an identity, even if its key is lost."""
         return self._key.path.exists() or bool(self.statements)
 
     @property
     def id(self) -> str:
-        """64 hex digits: the hash of the keys that it began with."""
+        """Return the id, 64 hex digits: the hash of the keys that it began with."""
         return self.statements[0].issuer if self.statements else identity_of(self.signer.public_key)
 
     @property
     def signer(self) -> Signer:
-        """The key that speaks, as it is now.
+        """Return the current key.
 
         Raises:
-            IdentityInvalid: it is gone.
+            IdentityInvalid: the key file is missing.
         """
         if not self._key.path.exists():
-            raise IdentityInvalid(f"{self._key.path} is gone; `millrace identity recover` makes another")
+            raise IdentityInvalid(f"{self._key.path} is missing. Make another with `millrace identity recover`.")
         return self._key.signer()
 
     @property
     def statements(self) -> tuple[Record, ...]:
-        """Founding, rotations and revocations, as they were made."""
+        """Return founding, rotations and revocations, in the order they were made."""
         return self._statements.records()
 
     @property
     def lineage(self) -> Lineage:
-        """Its keys, by its own statements alone."""
+        """Return its keys, by its own statements only."""
         known = Identities(self.statements).lineage(self.id)
         return known if known.keys else Lineage(self.id, (self.signer.public_key.hex(),))
 
     def say(
         self, kind: Kind, name: str, revision: int, body: Struct, made_ms: int, expires_ms: int | None = None
     ) -> Record:
-        """Sign something in the name of this identity.
+        """Sign a record in the name of this identity.
 
         Raises:
-            RecordInvalid: nobody would accept such a record.
+            RecordInvalid: others would reject such a record.
         """
         return sign(Saying(kind, self.id, name, revision, made_ms, body, expires_ms), self.signer)
 
     def begin(self, recovery_key: bytes) -> None:
-        """Make an identity with this recovery key, which its owner must have put into a safe place by now.
+        """Make an identity with this recovery key, which its owner must have stored safely by now.
 
         Raises:
             IdentityInvalid: there is an identity already.
         """
         with self._alone():
             if self.exists:
-                raise IdentityInvalid("there is an identity already, and its id allows for no other recovery key")
+                raise IdentityInvalid("there is an identity already, and its recovery key cannot be changed")
             root = prepare_successor(self._key.path)
             self._failpoint("prepared")
             self._keep(found(root, recovery_key, _now_ms()))
             self._finish()
 
     def rotate(self) -> Record:
-        """Let a new key speak from now on. What the one before it has promised still counts.
+        """Make a new key current. What the previous key has signed still counts.
 
         Raises:
-            IdentityInvalid: the current key may speak no more, or there were too many rotations.
+            IdentityInvalid: the current key is not valid any more, or there were too many rotations.
         """
         with self._alone():
             self._finish()
@@ -132,7 +132,7 @@ class OwnIdentity:
             return self._turn(self.signer)
 
     def recover(self, recovery: Signer) -> Record:
-        """Let a new key speak by the word of the recovery key, and revoke the one that was lost or stolen.
+        """Make a new key current with the recovery key, and revoke the one that was lost or stolen.
 
         Raises:
             IdentityInvalid: this is not the identity's recovery key, or there were too many rotations.
@@ -142,23 +142,25 @@ class OwnIdentity:
             known = self.lineage
             if known.recovery_key != recovery.public_key.hex():
                 raise IdentityInvalid("this is not the recovery key of this identity")
-            # Whoever took the key may have taken the one prepared beside it.
+            # A thief of the key may also have taken the successor prepared beside it.
             successor_path(self._key.path).unlink(missing_ok=True)
             if known.keys[-1] not in known.revoked:
                 self._keep(revoke(self.id, bytes.fromhex(known.keys[-1]), recovery, _now_ms(), "recovered"))
             return self._turn(recovery)
 
     def revoke(self, key: bytes, reason: str = "") -> Record:
-        """Make a key worthless, with all that it has signed. Without a recovery key the current one's is the end.
+        """Make a key worthless, with all that it has signed.
+
+        Without a recovery key, revoking the current one is final.
 
         Raises:
-            IdentityInvalid: the identity has had no such key, or the current one may speak no more.
+            IdentityInvalid: the identity never had this key, or the current one is not valid any more.
         """
         with self._alone():
             self._finish()
             self._check_speaks()
             if key.hex() not in self.lineage.keys:
-                raise IdentityInvalid("this identity has had no such key")
+                raise IdentityInvalid("this identity never had this key")
             record = revoke(self.id, key, self.signer, _now_ms(), reason)
             self._keep(record)
             return record
@@ -166,7 +168,7 @@ class OwnIdentity:
     def _turn(self, by: Signer) -> Record:
         keys = self.lineage.keys
         if len(keys) > ROTATIONS_MAX:
-            raise IdentityInvalid(f"an identity has at most {ROTATIONS_MAX} rotations: begin another one")
+            raise IdentityInvalid(f"an identity has at most {ROTATIONS_MAX} rotations. Create another one.")
         new = prepare_successor(self._key.path)
         self._failpoint("prepared")
         record = rotate(self.id, len(keys), bytes.fromhex(keys[-1]), new, by, _now_ms())
@@ -180,7 +182,7 @@ class OwnIdentity:
         self._failpoint("kept")
 
     def _finish(self) -> None:
-        """Take up the key that was made and promised before a crash, if there is one."""
+        """Adopt the key that was made and announced before a crash, if there is one."""
         if self.statements and successor_path(self._key.path).exists():
             adopt_successor(self._key.path, bytes.fromhex(self.lineage.keys[-1]))
             self._failpoint("adopted")
@@ -189,13 +191,13 @@ class OwnIdentity:
         known = self.lineage
         found_key = self.signer.public_key.hex()
         if found_key != known.keys[-1]:
-            raise IdentityInvalid(f"{self._key.path} is not the key that speaks for {known.identity[:16]}")
+            raise IdentityInvalid(f"{self._key.path} is not the current key of {known.identity[:16]}")
         if known.standing(found_key) != "current":
-            raise IdentityInvalid("the key of this identity is revoked; `millrace identity recover` makes another")
+            raise IdentityInvalid("this identity's key is revoked. Run `millrace identity recover` for another.")
 
     @contextmanager
     def _alone(self) -> Generator[None]:
-        """While no other process changes anything here."""
+        """Hold the lock with which processes change the identity one at a time."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(self._folder / "identity.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -212,7 +214,7 @@ def _lock(descriptor: int) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > until_s:
-                raise IdentityInvalid("another process is changing this identity; try again") from None
+                raise IdentityInvalid("another process is changing this identity. Try again.") from None
             time.sleep(_LOCK_PAUSE_S)
         else:
             return

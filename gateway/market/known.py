@@ -1,15 +1,15 @@
-"""The records that this gateway knows, with bounds on what anybody can make it keep; in memory, without a clock.
+"""The records that this gateway knows, in memory and without a clock, with bounds on what others can make it keep.
 
-Statements about keys are kept where they are connected to the identity, listings where the key that signed them
-speaks for it. What is admitted depends on what is known, not on the order of arrival, so that gateways that go on
-telling each other come to know the same.
+Statements about keys are kept if they are connected to the identity; listings are kept if the key that signed them
+is current. Admission depends on what is known, not on the order of arrival. So gateways that keep exchanging
+records end up with the same.
 """
 
 from collections import Counter
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
-from gateway.market.room import OWN, Bounds, Held, Sources, fits, room_for
+from gateway.market.room import OWN, HeldRecords, RecordBounds, Sources, fits, room_for
 from market.auditing.findings import read_findings
 from market.errors import MarketError
 from market.identity.connected import connected
@@ -21,28 +21,28 @@ from market.records.envelope import Kind, Record
 from market.records.standing import Standing
 
 STATEMENTS: tuple[Kind, ...] = ("revocation", "founding", "rotation")
-"""In the order in which they are told."""
+"""The kinds of statements, in the order in which they are sent."""
 _SPOKEN: tuple[Kind, ...] = ("listing", "findings")
-"""What counts only as long as the key that said it speaks for the identity."""
+"""Kinds that count only while the key that signed them is current."""
 _TOLD: tuple[Kind, ...] = (*STATEMENTS, *_SPOKEN)
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """What came and what went."""
+class RecordChange:
+    """Records that were added and removed."""
 
     taken: tuple[Record, ...] = ()
     dropped: tuple[Record, ...] = ()
 
 
 def check_told(record: Record, now_ms: int, *, allows_loopback: bool) -> None:
-    """Check what can be checked of a record that somebody tells us, without knowing others.
+    """Check what can be checked of a received record without knowing others.
 
     Raises:
-        MarketError: it is of a kind that is not told, says nothing that can be read, or is not made yet.
+        MarketError: its kind is not exchanged, it is invalid, or it is from the future.
     """
     if record.kind not in _TOLD:
-        raise MarketError(f"a {record.kind} is not told to others")
+        raise MarketError(f"a {record.kind} is not exchanged")
     check_statement(record)
     if record.kind == "listing":
         read_listing(record, allows_loopback=allows_loopback)
@@ -53,22 +53,21 @@ def check_told(record: Record, now_ms: int, *, allows_loopback: bool) -> None:
 
 
 class KnownRecords:
-    """Not for several threads at once.
+    """Not thread-safe.
 
     Args:
-        always: identities that always have room: the owner's own, those that it trusts, a house's sellers. May
-            change.
+        always: identities that always have room: our own, trusted ones and a house's sellers. May change.
     """
 
-    def __init__(self, sources: Sources, bounds: Bounds, always: Container[str] = ()) -> None:
+    def __init__(self, sources: Sources, bounds: RecordBounds, always: Container[str] = ()) -> None:
         self._sources = sources
         self._bounds = bounds
         self._always = always
         self._books: dict[str, Book] = {}
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, HeldRecords] = {}
         self._identities: dict[str, Identities] = {}
         self._raws: set[bytes] = set()
-        # What each source has of its bounded room, and what of it is which issuer's.
+        # Records of each source's bounded share, and each issuer's source and number of them.
         self._shares: Counter[str] = Counter()
         self._counted: dict[str, tuple[str, int]] = {}
 
@@ -77,23 +76,23 @@ class KnownRecords:
         return Book({slot: record for book in self._books.values() for slot, record in book.slots.items()})
 
     def has(self, raw: bytes) -> bool:
-        """Whether this very record is known; of bytes that differ nothing is believed before they are read."""
+        """Return whether this very record is known; different bytes must be read before anything is believed."""
         return raw in self._raws
 
     def standing(self, identity: str, key: str) -> Standing:
         return self._identities.get(identity, _NOTHING_SAID).standing(identity, key)
 
     def statements_of(self, identity: str) -> list[Record]:
-        """What the identity said about its keys, revocations first."""
+        """Return the identity's statements about its keys, revocations first."""
         book = self._books.get(identity, Book())
         return [each for kind in STATEMENTS for each in book.slots.values() if each.kind == kind]
 
     def source_of(self, issuer: str) -> str:
-        """Who told of an identity first, or was more to be believed later."""
+        """Return who sent an identity's records first, or a more trusted later source."""
         return self._held[issuer].source
 
-    def take(self, records: Iterable[Record], source: str, now_ms: int) -> Change:
-        """Learn what has room of what `source` tells; the records must have passed `check_told`."""
+    def take(self, records: Iterable[Record], source: str, now_ms: int) -> RecordChange:
+        """Add those records from `source` that have room; the records must have passed `check_told`."""
         by_issuer: dict[str, list[Record]] = {}
         for record in records:
             by_issuer.setdefault(record.issuer, []).append(record)
@@ -103,34 +102,36 @@ class KnownRecords:
             change = self._take_one(issuer, said, source, now_ms)
             taken += change.taken
             dropped += change.dropped
-        return Change(tuple(taken), tuple(dropped))
+        return RecordChange(tuple(taken), tuple(dropped))
 
-    def sweep(self, now_ms: int) -> Change:
-        """Forget what is long expired."""
+    def sweep(self, now_ms: int) -> RecordChange:
+        """Forget records that expired long ago."""
         dropped: list[Record] = []
         for issuer in list(self._books):
             swept = self._replace(issuer, forget(self._books[issuer], now_ms), self._held[issuer].source)
             dropped += swept.dropped
-        return Change((), tuple(dropped))
+        return RecordChange((), tuple(dropped))
 
-    def _take_one(self, issuer: str, said: list[Record], source: str, now_ms: int) -> Change:
+    def _take_one(self, issuer: str, said: list[Record], source: str, now_ms: int) -> RecordChange:
         before = list(self._books.get(issuer, Book()).slots.values())
         wanted = self._fitting(issuer, [*before, *said], now_ms)
         place = self._place(issuer, source, wanted)
         if place is None and before:
-            # A revocation of somebody who is known needs no room: without it what it revokes would be believed.
+            # A known issuer's revocation needs no room: without it the revoked key would stay trusted.
             revoking = [each for each in said if each.kind == "revocation"]
             wanted = self._fitting(issuer, [*before, *revoking], now_ms)
             place = self._held[issuer].source, []
         if place is None:
-            return Change()
+            return RecordChange()
         believed, leaving = place
         gone = [record for each in leaving for record in self._replace(each, Book(), "").dropped]
         change = self._replace(issuer, wanted, believed)
-        return Change(change.taken, (*change.dropped, *gone))
+        return RecordChange(change.taken, (*change.dropped, *gone))
 
     def _place(self, issuer: str, source: str, book: Book) -> tuple[str, list[str]] | None:
-        """Whose room this book of an issuer takes, and which others leave for it; None for no room."""
+        """Return whose share an issuer's book uses, and which issuers must leave for it; None if there is
+        no room.
+        """
         place = self._held.get(issuer)
         rank = self._sources.rank
         believed = source if place is None or rank(source) > rank(place.source) else place.source
@@ -149,7 +150,7 @@ class KnownRecords:
         return self._shares - Counter({source: records})
 
     def _fitting(self, issuer: str, records: list[Record], now_ms: int) -> Book:
-        """Of all that an issuer is said to have said, what can matter."""
+        """Return those records of an issuer that can matter."""
         statements = connected(issuer, [each for each in records if each.kind in STATEMENTS])
         standing = Identities(statements).standing
         spoken = [e for e in records if e.kind in _SPOKEN and standing(issuer, e.key) == "current"]
@@ -158,7 +159,7 @@ class KnownRecords:
         slots = [slot for kind in _SPOKEN for slot in sorted(s for s in dated if s.kind == kind)[: most[kind]]]
         return book_of([*statements, *(dated[slot] for slot in slots)])
 
-    def _replace(self, issuer: str, book: Book, source: str) -> Change:
+    def _replace(self, issuer: str, book: Book, source: str) -> RecordChange:
         before = self._books.get(issuer, Book())
         old = {each.digest: each for each in before.slots.values()}
         new = {each.digest: each for each in book.slots.values()}
@@ -173,7 +174,7 @@ class KnownRecords:
         self._raws -= {each.raw for each in old.values()}
         self._raws |= {each.raw for each in new.values()}
         came, went = new.keys() - old.keys(), old.keys() - new.keys()
-        return Change(tuple(new[each] for each in came), tuple(old[each] for each in went))
+        return RecordChange(tuple(new[each] for each in came), tuple(old[each] for each in went))
 
     def _count(self, issuer: str, source: str, records: int) -> None:
         before, had = self._counted.pop(issuer, ("", 0))
@@ -185,9 +186,9 @@ class KnownRecords:
             self._shares[source] += records
 
 
-def _held(book: Book, source: str) -> Held:
+def _held(book: Book, source: str) -> HeldRecords:
     kinds = {slot.kind for slot in book.slots}
-    return Held(source, len(book.slots), "listing" in kinds, "revocation" in kinds)
+    return HeldRecords(source, len(book.slots), "listing" in kinds, "revocation" in kinds)
 
 
 _NOTHING_SAID = Identities()

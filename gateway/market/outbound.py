@@ -1,7 +1,7 @@
-"""HTTP to strangers, whose addresses come out of listings and who may answer whatever they like.
+"""HTTP to untrusted servers, whose addresses come from listings and which may answer anything.
 
-No redirects, no cookies, no proxies from the environment, nothing unpacked. TLS is verified against the name.
-Connections are kept for each name by itself. This is httpx's own transport without what httpx adds to it.
+No redirects, cookies, environment proxies or decompression. TLS is verified against the name. Connections are
+pooled per name. This uses httpcore, httpx's own transport, without what httpx adds to it.
 """
 
 import asyncio
@@ -14,18 +14,18 @@ from typing import NamedTuple, cast
 
 import httpcore
 
-from gateway.market.dialing import CheckedDialer, Resolve, SystemResolver
+from gateway.market.dialer import CheckedDialer, Resolve, SystemResolver
 from gateway.market.errors import Unreachable
 from market.errors import ListingInvalid
 from market.listings.endpoint import check_endpoint
 
-__all__ = ["Outbound", "Reply", "Streamed", "Unreachable"]
+__all__ = ["Outbound", "OutboundReply", "Streamed", "Unreachable"]
 
 CONNECTIONS_MAX = 128
 _IDLE_MAX = 32
 _IDLE_S = 30.0
 _RETRY_S_MAX = 3600
-# Without user names, fragments, backslashes and spaces, about which readers of addresses disagree.
+# URLs without user names, fragments, backslashes and spaces, on which URL parsers disagree.
 _URL = re.compile(
     r"(https?)://([a-z0-9.-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::([0-9]{1,5}))?(?:/[!\"$-\[\]-~]{0,4000})?"
 )
@@ -33,8 +33,8 @@ _PORTS = {"https": 443, "http": 80}
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """`retry_after_s` is what the other side asks for, at most an hour."""
+class OutboundReply:
+    """A complete answer. `retry_after_s` is what the server asks for, at most an hour."""
 
     status: int
     body: bytes
@@ -43,7 +43,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """The status, and the body in whatever pieces it comes. Reading raises `Unreachable`."""
+    """The status, and the body as it arrives. Reading raises `Unreachable`."""
 
     status: int
     events: AsyncIterator[bytes]
@@ -51,30 +51,30 @@ class Streamed:
 
 
 class Outbound:
-    """Asks public names over https. Belongs to one event loop; to be closed by `aclose`.
+    """Ask public names over https. Belongs to one event loop; close it with `aclose`.
 
     Args:
-        allows_loopback: also http://127.0.0.1:port, for trying things out on one machine.
-        ours: addresses that this gateway's owner has named, such as `http://10.0.0.7:8000` of a friend: they
-            may be private and without TLS.
-        resolve, network: instead of the system's resolver and sockets.
-        trust: whose certificates are believed, instead of the system's list.
+        allows_loopback: also allow http://127.0.0.1:port, for trials on one machine.
+        named: addresses named by this gateway's owner, such as a friend's `http://10.0.0.7:8000`; they may be
+            private and without TLS.
+        resolve, network: replace the system's resolver and sockets.
+        trust: trusted certificates, instead of the system's list.
 
     Raises:
-        Unreachable: one of `ours` is no address.
+        Unreachable: one of `named` is not an address.
     """
 
     def __init__(
         self,
         allows_loopback: bool,
         *,
-        ours: Collection[str] = (),
+        named: Collection[str] = (),
         resolve: Resolve | None = None,
         network: httpcore.AsyncNetworkBackend | None = None,
         trust: ssl.SSLContext | None = None,
     ) -> None:
         self._allows_loopback = allows_loopback
-        self._ours = frozenset(map(_origin, ours))
+        self._ours = frozenset(map(_origin, named))
         self._system = SystemResolver()
         self._pool = httpcore.AsyncConnectionPool(
             ssl_context=trust or ssl.create_default_context(),
@@ -102,11 +102,11 @@ class Outbound:
         headers: Mapping[str, str] | None = None,
         timeout_s: float = 30.0,
         bytes_max: int = 2**20,
-    ) -> Reply:
-        """POST the body, or GET where there is none, and read the whole answer; a redirect is an answer.
+    ) -> OutboundReply:
+        """POST the body, or GET if it is None, and read the whole answer. Redirects are not followed.
 
         Raises:
-            Unreachable: no whole answer of at most `bytes_max` bytes came in `timeout_s`.
+            Unreachable: no complete answer of at most `bytes_max` bytes came within `timeout_s`.
         """
         whole = bytearray()
         with _in_our_words(url):
@@ -118,8 +118,8 @@ class Outbound:
                 async for piece in pieces:
                     whole += piece
                     if len(whole) > bytes_max:
-                        raise Unreachable(f"{url} answers with more than {bytes_max} bytes")
-        return Reply(response.status, bytes(whole), _retry_after_s(response))
+                        raise Unreachable(f"{url} answered with more than {bytes_max} bytes")
+        return OutboundReply(response.status, bytes(whole), _retry_after_s(response))
 
     @asynccontextmanager
     async def stream(
@@ -131,10 +131,11 @@ class Outbound:
         first_byte_s: float = 20.0,
         gap_s: float = 15.0,
     ) -> AsyncIterator[Streamed]:
-        """As `ask`, with the body as it comes: its beginning within `first_byte_s`, the rest without longer gaps.
+        """As `ask`, but yield the body as it arrives: it must begin within `first_byte_s` and pause at most
+        `gap_s`.
 
         Raises:
-            Unreachable: it did not begin; `Streamed.events` raises it where it does not go on.
+            Unreachable: the answer did not begin; `Streamed.events` raises it if the answer does not go on.
         """
         until_s = asyncio.get_running_loop().time() + first_byte_s
         async with AsyncExitStack() as stack:
@@ -148,7 +149,7 @@ class Outbound:
     async def _opened(
         self, url: str, body: bytes | None, headers: Mapping[str, str] | None, patience_s: float
     ) -> AsyncIterator[httpcore.Response]:
-        """The answer's head. Whoever calls bounds the wait for it; here is the part for the connection alone."""
+        """Yield the answer's head. The caller bounds the wait for it; this bounds only the connection."""
         origin = _origin(url)
         if origin not in self._ours:
             self._check(origin)
@@ -168,7 +169,7 @@ class Outbound:
         try:
             check_endpoint(f"{origin.scheme}://{origin.authority}", allows_loopback=self._allows_loopback)
         except ListingInvalid:
-            raise Unreachable(f"{origin.authority} is not https:// and a public name", is_unsent=True) from None
+            raise Unreachable(f"{origin.authority} is not https:// with a public name", is_unsent=True) from None
 
     def _may_be_private(self, host: str, port: int) -> bool:
         if self._allows_loopback and host == "127.0.0.1":
@@ -190,7 +191,7 @@ class _Origin(NamedTuple):
 def _origin(url: str) -> _Origin:
     match = _URL.fullmatch(url)
     if match is None or int(match[3] or 1) not in range(1, 65536):
-        raise Unreachable("that is no address of the form https://name/path", is_unsent=True)
+        raise Unreachable("the address must have the form https://name/path", is_unsent=True)
     return _Origin(match[1], match[2].strip("[]"), int(match[3] or _PORTS[match[1]]))
 
 

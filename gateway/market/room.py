@@ -1,7 +1,7 @@
-"""How much of other people's records has room, and whose go first: nobody fills the place of somebody else's.
+"""Limits on others' records, and the order in which they go: no source can displace another's.
 
-Records of an issuer count for whoever told of it first. The owner's own, and those of identities that it trusts,
-always have room. Strangers share a part of it evenly, so that many of them gain no more than one would.
+An issuer's records count for the source that sent it first. Our own records and those of trusted identities always
+have room. Unknown sources share one part evenly, so that many of them gain no more than one would.
 """
 
 from collections import Counter
@@ -9,12 +9,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 OWN = "own"
-"""The source of what this gateway itself has said."""
+"""The source of this gateway's own records."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """Numbers of records, of about 4 KB of memory each. Revocations of issuers known here come on top."""
+class RecordBounds:
+    """Numbers of records, at about 4 KB of memory each. Revocations of issuers known here come on top."""
 
     trusted: int = 16_384
     peer: int = 2048
@@ -26,13 +26,13 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Whom the owner has named: houses are `trusted`, others with whom records are exchanged are `peers`."""
+    """Sources named by the owner: houses are `trusted`, others with whom records are exchanged are `peers`."""
 
     trusted: Collection[str] = ()
     peers: Collection[str] = ()
 
     def rank(self, source: str) -> int:
-        """Higher is more believed: strangers have 0."""
+        """Return the trust in a source, higher is more; unknown sources have 0."""
         if source == OWN:
             return 3
         if any(source == each.rstrip("/") for each in self.trusted):
@@ -41,8 +41,8 @@ class Sources:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """An issuer's place: who told of it, how many records it has, and whether some of them are of these kinds."""
+class HeldRecords:
+    """An issuer's source, its number of records, and whether some of them are of these kinds."""
 
     source: str
     records: int
@@ -50,8 +50,8 @@ class Held:
     has_revocations: bool
 
 
-def fits(wanted: Held, shares: Mapping[str, int], sources: Sources, bounds: Bounds) -> bool:
-    """Whether there is room without giving anybody up; `shares` are the others' numbers of records by source."""
+def fits(wanted: HeldRecords, shares: Mapping[str, int], sources: Sources, bounds: RecordBounds) -> bool:
+    """Return whether there is room without dropping an issuer; `shares` are the others' records by source."""
     rank = sources.rank(wanted.source)
     if rank == sources.rank(OWN):
         return True
@@ -62,11 +62,13 @@ def fits(wanted: Held, shares: Mapping[str, int], sources: Sources, bounds: Boun
     return share <= bounds.stranger and together <= bounds.strangers
 
 
-def room_for(wanted: Held, held: dict[str, Held], sources: Sources, bounds: Bounds) -> list[str] | None:
-    """Which issuers to give up so that `wanted` has room; None where it has not.
+def room_for(
+    wanted: HeldRecords, held: dict[str, HeldRecords], sources: Sources, bounds: RecordBounds
+) -> list[str] | None:
+    """Return which issuers to drop so that `wanted` has room; None if it has none.
 
-    `held` are the others, in the order of arrival, without those that always have room. Who came last goes first;
-    who has revoked a key never goes.
+    `held` are the other issuers in order of arrival, without those that always have room. The latest go first; an
+    issuer that has revoked a key never goes.
     """
     rank = sources.rank(wanted.source)
     if rank == sources.rank(OWN):
@@ -83,12 +85,15 @@ def room_for(wanted: Held, held: dict[str, Held], sources: Sources, bounds: Boun
     return leaving if over <= 0 else _from_largest(wanted, over, strangers, leaving)
 
 
-def _count(held: Iterable[Held]) -> int:
+def _count(held: Iterable[HeldRecords]) -> int:
     return sum(each.records for each in held)
 
 
-def _without_offers(own: dict[str, Held], over: int, wanted: Held) -> list[str] | None:
-    """Only who offers something takes the place of somebody who does not: else newcomers would go on for ever."""
+def _without_offers(own: dict[str, HeldRecords], over: int, wanted: HeldRecords) -> list[str] | None:
+    """Let only issuers with offers displace those without.
+
+    Otherwise new issuers could displace others endlessly.
+    """
     leaving = []
     for issuer, each in reversed(own.items()):
         if over > 0 and wanted.has_offers and not each.has_offers and not each.has_revocations:
@@ -97,8 +102,12 @@ def _without_offers(own: dict[str, Held], over: int, wanted: Held) -> list[str] 
     return leaving if over <= 0 else None
 
 
-def _from_largest(wanted: Held, over: int, strangers: dict[str, Held], leaving: list[str]) -> list[str] | None:
-    """Take from the stranger who has most, down to what the newcomer will have, and from nobody who has less."""
+def _from_largest(
+    wanted: HeldRecords, over: int, strangers: dict[str, HeldRecords], leaving: list[str]
+) -> list[str] | None:
+    """Take room from the largest unknown source, down to what the new issuer's source will have, and no
+    further.
+    """
     shares: Counter[str] = Counter()
     for each in strangers.values():
         shares[each.source] += each.records
@@ -106,8 +115,8 @@ def _from_largest(wanted: Held, over: int, strangers: dict[str, Held], leaving: 
     remaining = dict(strangers)
     while over > 0:
         largest, share = shares.most_common(1)[0] if shares else ("", 0)
-        theirs = (i for i, e in reversed(remaining.items()) if e.source == largest and not e.has_revocations)
-        issuer = next(theirs, "")
+        candidates = (i for i, e in reversed(remaining.items()) if e.source == largest and not e.has_revocations)
+        issuer = next(candidates, "")
         if not issuer or largest == wanted.source or share - remaining[issuer].records < share_then:
             return None
         records = remaining.pop(issuer).records

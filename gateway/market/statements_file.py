@@ -1,4 +1,4 @@
-"""What an identity has said about its keys: raw records, one a line; each change replaces the whole file."""
+"""An identity's statements about its keys: raw records, one a line; each change replaces the whole file."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ BYTES_MAX = 2**20
 
 
 class StatementsFile:
-    """Read again when it was replaced. Methods raise OSError."""
+    """The file's records, read again when it was replaced. Methods raise OSError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -19,10 +19,10 @@ class StatementsFile:
         self._records: tuple[Record, ...] = ()
 
     def records(self) -> tuple[Record, ...]:
-        """In the order in which they were made, all of one issuer.
+        """Return the records in the order they were made, all of one issuer.
 
         Raises:
-            IdentityInvalid: the file is not what this class has written.
+            IdentityInvalid: the file is damaged.
         """
         try:
             found = self.path.stat()
@@ -34,7 +34,7 @@ class StatementsFile:
         return self._records
 
     def add(self, record: Record) -> None:
-        """Keep one more, and be sure of it when this returns."""
+        """Add a record; durable when this returns."""
         lines = [each.raw for each in self.records() if each.digest != record.digest]
         fresh = self.path.with_name(self.path.name + ".new")
         with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
@@ -58,5 +58,5 @@ class StatementsFile:
         except MarketError as error:
             raise IdentityInvalid(f"{self.path}: {error}") from None
         if len({record.issuer for record in records}) > 1:
-            raise IdentityInvalid(f"{self.path} is of several identities")
+            raise IdentityInvalid(f"{self.path} belongs to several identities")
         return records

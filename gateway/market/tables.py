@@ -1,4 +1,4 @@
-"""Signed records of others, as they came: what is believed of them is found out anew at every start."""
+"""Signed records of others, as they arrived: which of them to believe is decided again at every start."""
 
 from sqlalchemy import BigInteger, Integer, LargeBinary, Text
 from sqlmodel import Field, SQLModel
@@ -7,7 +7,7 @@ BigInt = BigInteger().with_variant(Integer(), "sqlite")
 
 
 class MarketRecord(SQLModel, table=True):
-    """`source` is who told it first, in the keeper's words; `seq` grows with every record kept."""
+    """One record. `source` is who sent it first, as the keeper names it; `seq` grows with every record kept."""
 
     __tablename__ = "market_record"
 

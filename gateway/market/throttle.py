@@ -1,4 +1,4 @@
-"""How much of something each network of strangers may cost in a minute; the whole is bounded as well."""
+"""Limit what each untrusted network may cost per minute; callers bound the total as well."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ _MINUTE_S = 60.0
 
 
 def network_of(address: str) -> str:
-    """The network that one owner is likely to have all addresses of: /24 for IPv4, /48 for IPv6."""
+    """Return the network of which one owner is likely to have all addresses: /24 for IPv4, /48 for IPv6."""
     try:
         found = ip_address(address)
     except ValueError:
@@ -26,7 +26,7 @@ class _Bucket:
 
 
 class Throttle:
-    """`per_minute` for each network, and so many at once; belongs to one event loop.
+    """A budget of `per_minute` for each network, which may be used at once; belongs to one event loop.
 
     Args:
         now_s: a clock that never goes back, in seconds.
@@ -38,7 +38,7 @@ class Throttle:
         self._buckets: dict[str, _Bucket] = {}
 
     def takes(self, network: str, count: int = 1) -> bool:
-        """Whether there is something left of the minute; what is taken may go below it once."""
+        """Return whether the network has budget left, and take `count` of it; it may go below zero once."""
         now_s = self._now_s()
         bucket = self._buckets.pop(network, None) or _Bucket(self._per_minute, now_s)
         regained = (now_s - bucket.seen_s) * self._per_minute / _MINUTE_S
@@ -47,7 +47,7 @@ class Throttle:
         is_allowed = bucket.left >= 1
         if is_allowed:
             bucket.left -= count
-        # Those who asked last are at the end.
+        # The networks that asked last are at the end.
         self._buckets[network] = bucket
         if len(self._buckets) > _NETWORKS_MAX:
             del self._buckets[next(iter(self._buckets))]

@@ -1,9 +1,11 @@
-"""Who is next: bands first, keys fairly within a band, deadlines within a key. Pure, and bounded by its user.
+"""The order of waiting requests: priority bands, fairness between keys, deadlines within a key. Pure.
 
-Keys take turns by virtual time, as in start-time fair queueing (Goyal, Vin and Cheng 1996): every entry served
+Keys take turns by virtual time, as in start-time fair queueing (Goyal, Vin and Cheng 1996). Every entry served
 moves its key's clock on by one, and the key whose clock is furthest behind is next. A key that had nothing waiting
-starts at the band's present time, or at its own clock if that is later: nobody saves up turns, and as long as
-anybody waits in the band, nobody gets ahead by leaving and coming back. A band that is empty forgets all clocks.
+starts at the band's current time, or at its own clock if that is later. So a key cannot save up turns; and while
+any entry waits in the band, a key cannot get ahead by leaving and coming back. An empty band forgets all clocks.
+
+The user of this module bounds the number of entries.
 """
 
 import heapq
@@ -18,7 +20,7 @@ _Waiting = tuple[float, int, T]
 
 @dataclass(slots=True)
 class _Key(Generic[T]):
-    """One key's entries, earliest deadline first, and when its next turn is in virtual time."""
+    """One key's entries, earliest deadline first, and its next turn in virtual time."""
 
     turn: float
     waiting: list[_Waiting[T]] = field(default_factory=list)
@@ -26,7 +28,7 @@ class _Key(Generic[T]):
 
 @dataclass(slots=True)
 class _Band(Generic[T]):
-    """Keys of one priority. `served` is the virtual time: the turn that was given last."""
+    """The keys of one priority. `served` is the virtual time: the turn given last."""
 
     served: float = 0.0
     keys: dict[str, _Key[T]] = field(default_factory=dict)
@@ -34,7 +36,10 @@ class _Band(Generic[T]):
 
 
 class FairOrder(Generic[T]):
-    """Entries with key, priority and deadline; `pop` gives the next. Cost grows with the keys that wait."""
+    """Entries with key, priority and deadline; `pop` returns the next.
+
+    Cost grows with the number of waiting keys.
+    """
 
     def __init__(self) -> None:
         self._bands: dict[int, _Band[T]] = {}
@@ -44,15 +49,15 @@ class FairOrder(Generic[T]):
         return sum(band.size for band in self._bands.values())
 
     def ahead(self, priority: int) -> int:
-        """How many entries wait in this band and in those that go before it."""
+        """Return how many entries wait in this band and in those before it."""
         return sum(band.size for number, band in self._bands.items() if number <= priority)
 
     def of_key(self, key: str) -> int:
-        """How many entries of a key wait, in all bands."""
+        """Return how many entries of a key wait, in all bands."""
         return sum(len(band.keys[key].waiting) for band in self._bands.values() if key in band.keys)
 
     def add(self, entry: T, key: str, priority: int, deadline_s: float) -> None:
-        """A lower `priority` number goes first."""
+        """Add an entry; a lower `priority` number goes first."""
         band = self._bands.setdefault(priority, _Band())
         found = band.keys.setdefault(key, _Key(band.served))
         if not found.waiting:
@@ -61,7 +66,7 @@ class FairOrder(Generic[T]):
         band.size += 1
 
     def pop(self) -> T | None:
-        """The next entry, which waits no more; None when nobody waits."""
+        """Remove and return the next entry; None if none waits."""
         if not self._bands:
             return None
         priority = min(self._bands)
@@ -74,7 +79,7 @@ class FairOrder(Generic[T]):
         return entry
 
     def remove(self, entry: T, key: str, priority: int) -> bool:
-        """Somebody waits no longer; False when it was not waiting."""
+        """Remove a waiting entry; return False if it was not waiting."""
         band = self._bands.get(priority)
         found = band.keys.get(key) if band else None
         if band is None or found is None:
@@ -92,7 +97,7 @@ class FairOrder(Generic[T]):
         if not band.size:
             del self._bands[priority]
             return
-        # A clock that is not ahead says nothing any more.
+        # A clock that is not ahead has no effect any more.
         over = [name for name, key in band.keys.items() if not key.waiting and key.turn <= band.served]
         for name in over:
             del band.keys[name]

@@ -1,4 +1,4 @@
-"""Waiting for a free slot of a backend: in a fair order, for a bounded time, in a bounded room."""
+"""Wait for a free slot of a backend: in a fair order, with limits on time and number."""
 
 import asyncio
 import math
@@ -13,7 +13,7 @@ from gateway.queueing.order import FairOrder
 WAITING_MAX = 1000
 WAITING_OF_KEY_MAX = 200
 CONNECTIONS_MAX = 4096
-# How often whoever waits looks whether something else has become better.
+# Interval at which a waiting request checks whether another choice has become better.
 LOOK_EVERY_S = 1.0
 _BACKENDS_MAX = 4096
 
@@ -22,7 +22,7 @@ Look: TypeAlias = Callable[[int], bool]
 
 @dataclass(slots=True)
 class _Line:
-    """One backend: how many are served, who waits, and how many of those who waited had their turn."""
+    """One backend's queue: requests served, requests waiting, and how many that waited got a slot."""
 
     slots: int
     serving: int = 0
@@ -32,9 +32,9 @@ class _Line:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """Who wants a turn: fairness is between keys, a lower priority number goes first, and waiting has an end.
+    """A request for a slot: fairness is between keys, a lower priority number goes first, and waiting is limited.
 
-    `request_s` is about how long one request keeps a slot; it tells those who are sent away when to come back.
+    `request_s` is about how long one request keeps a slot; rejected callers are told from it when to come back.
     """
 
     key: str
@@ -46,7 +46,7 @@ class Wish:
 class Turns:
     """The slots of every backend. One event loop owns it.
 
-    A backend that names no number of slots (None) has `connections_max`; none has more.
+    A backend that does not state its slots (None) has `connections_max`; none has more.
     """
 
     def __init__(
@@ -67,12 +67,15 @@ class Turns:
         return sum(len(line.waiting) for line in self._lines.values())
 
     def has_room(self, label: str, slots: int | None) -> bool:
-        """Whether a turn could be had at once."""
+        """Return whether a slot is free at once."""
         line = self._lines.get(label)
         return line is None or (line.serving < self._bounded(slots) and not len(line.waiting))
 
     def try_take(self, label: str, slots: int | None) -> bool:
-        """Take a free slot, where there is one and nobody waits for it. Whoever takes one gives it back."""
+        """Take a free slot if there is one and no request waits for it.
+
+        The caller must give it back with `leave`.
+        """
         slots = self._bounded(slots)
         line = self._lines.get(label)
         if line is None:
@@ -85,17 +88,17 @@ class Turns:
         return True
 
     def resize(self, label: str, slots: int | None) -> None:
-        """So many slots it has now; where there are more than before, those who wait have them."""
+        """Set a backend's number of slots; additional ones go to waiting requests."""
         if line := self._lines.get(label):
             _resize(line, self._bounded(slots))
 
     async def take(self, label: str, slots: int | None, wish: Wish, look: Look | None = None) -> bool:
-        """Wait for a turn. Whoever takes one gives it back.
+        """Wait for a slot. The caller must give it back with `leave`.
 
-        `look` is asked every now and then, with about how many are still ahead: when it says so, the wait ends
-        without a turn, and False is returned.
+        `look` is called now and then with about how many are still ahead. If it returns true, the wait ends
+        without a slot and False is returned.
 
-        Raises QueueFull at once when the room is full, and when the patience ends.
+        Raises QueueFull at once if the queue is full, and when the patience ends.
         """
         if self.try_take(label, slots):
             return True
@@ -122,7 +125,7 @@ class Turns:
         raise QueueFull(text, _come_back_s(line, wish))
 
     def leave(self, label: str) -> None:
-        """Give a slot back: whoever is next has it."""
+        """Give a slot back; the next waiting request gets it."""
         line = self._lines[label]
         line.serving -= 1
         _call(line)
@@ -133,17 +136,17 @@ class Turns:
     def _check_room(self, label: str, line: _Line, wish: Wish) -> None:
         is_full = len(line.waiting) >= self._waiting_max
         if is_full or line.waiting.of_key(wish.key) >= self._waiting_of_key_max:
-            whose = "" if is_full else " of this key"
-            text = f"{label} is busy, and as many requests{whose} wait for it as may. Try again later."
+            whose = "" if is_full else " for this key"
+            text = f"{label} is busy, and its queue is full{whose}. Try again later."
             raise QueueFull(text, _come_back_s(line, wish))
 
     def _withdraw(self, line: _Line, turn: "asyncio.Future[None]", wish: Wish) -> bool:
-        """Wait no longer; True when the turn has come in this very moment."""
+        """Stop waiting; return True if the slot was given at this very moment."""
         return not line.waiting.remove(turn, wish.key, wish.priority) and turn.done()
 
     def _line(self, label: str, slots: int) -> _Line:
         if len(self._lines) >= _BACKENDS_MAX:
-            # Backends come and go: those that nobody uses are forgotten.
+            # Backends come and go: unused ones are forgotten.
             self._lines = {name: line for name, line in self._lines.items() if line.serving or len(line.waiting)}
         line = self._lines[label] = _Line(slots)
         return line
@@ -156,7 +159,7 @@ def _resize(line: _Line, slots: int) -> None:
 
 
 def _call(line: _Line) -> None:
-    """Free slots go to those who are next."""
+    """Give free slots to the next requests."""
     while line.serving < line.slots and (turn := line.waiting.pop()) is not None:
         if not turn.done():
             line.serving += 1
@@ -165,6 +168,6 @@ def _call(line: _Line) -> None:
 
 
 def _come_back_s(line: _Line, wish: Wish) -> int:
-    """When a slot should be free for somebody who comes last."""
+    """Return in how many seconds a slot should be free for a request that comes last."""
     wait_s = (line.waiting.ahead(wish.priority) + 1) * wish.request_s / max(1, line.slots)
     return max(1, min(600, math.ceil(wait_s)))

@@ -1,1 +1,1 @@
-"""The seller: `millrace sell`, a process beside the gateway that offers what its machines do not need."""
+"""The seller: `millrace sell`, a process beside the gateway that offers capacity its machines do not need."""

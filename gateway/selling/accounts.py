@@ -1,4 +1,4 @@
-"""Channels that buyers have here: read from the file when one is first used, and what runs on them now."""
+"""Channels that buyers have here: read from the file on first use, with what runs on them now."""
 
 import asyncio
 import time
@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
 from gateway.selling.credit import Credited
-from gateway.selling.store import Backing, LaneRecords, Sale, SellingStore
+from gateway.selling.store import Backing, LaneRecords, RecordedSale, SellingStore
 from market.channels.admission import Refusal
 from market.channels.channel import Channel, Lane, delivered, merge, promised, settle
 from market.channels.evidence import evidence, read_evidence
@@ -16,18 +16,22 @@ from market.channels.statements import TOLERANCE_PARTS, Delivery, Promise
 from market.records.envelope import open_record
 
 FORGIVEN_TIMES = 4
-"""So many times what two counts of one answer may differ by, and a hundredth of all, a channel may stay behind."""
+"""A channel may stay behind by this many times the tolerated difference of one answer's two counts, plus 1 %."""
 OPEN_MAX = 256
 OPEN_LANES_MAX = 4096
-"""Channels in memory on which nothing runs, and all of their lanes, each up to four small records; others are read
-again when they are used."""
+"""Limits on idle channels in memory and on all their lanes, each with up to four small records.
+
+Other channels are read again when they are used.
+"""
 MISSES_MAX = 16
 PAUSE_S_MAX = 60.0
-"""A channel whose requests were opened in vain so often on end rests a second, twice as long next, up to this."""
+"""After this many requests in a row were opened and then refused, a channel is paused for a second, then twice as
+long, up to this.
+"""
 
 
 @dataclass(eq=False)
-class Account:
+class ChannelAccount:
     """One channel, all that is known of it, and the ceilings of what is being served on it."""
 
     credited: Credited
@@ -36,15 +40,17 @@ class Account:
     users: int = 0
     forgiven_nano: int = 0
     misses: int = 0
-    """Requests in a row that were opened and then refused: work that nobody pays for."""
+    """Requests in a row that were opened and then refused: unpaid work."""
     _resting_until_s: float = 0.0
     _short_nano: dict[int, int] = field(default_factory=dict)
-    """By how much the vouchers that are being looked at are behind; forgiven once their answers begin."""
+    """The amount by which the vouchers being checked are behind, in nano-USD; forgiven once their answers
+    begin.
+    """
 
     def check_paid(self, promise: Promise) -> Refusal | None:
-        """A voucher may admit a little less than was delivered; not a little of it each time.
+        """Check that a voucher admits nearly all that was delivered. Return a refusal otherwise.
 
-        Once in a while two counts differ. Whoever always signs for less is asked to sign for all of it.
+        Two counts differ once in a while. A buyer that always signs for less must sign for all of it.
         """
         claim, short_nano = self._claim(promise), self._behind_nano(promise)
         if claim is None or not short_nano:
@@ -55,16 +61,16 @@ class Account:
         return Refusal("unpaid") if is_much else None
 
     def forgive(self, promise: Promise) -> None:
-        """The answer to this voucher begins: what it is behind by is forgiven, once."""
+        """Forgive, once, what this voucher is behind by, because its answer begins."""
         self.forgiven_nano += self._short_nano.pop(promise.voucher.lane, 0)
 
     @property
     def rests(self) -> bool:
-        """Whether too much was refused on this channel to open anything more of it now."""
+        """Return whether the channel is paused because too many of its requests were refused."""
         return time.monotonic() < self._resting_until_s
 
     def missed(self) -> None:
-        """A request was opened in vain."""
+        """Count a request that was opened and then refused."""
         self.misses += 1
         if self.misses >= MISSES_MAX:
             self._resting_until_s = time.monotonic() + min(2.0 ** (self.misses - MISSES_MAX), PAUSE_S_MAX)
@@ -78,7 +84,7 @@ class Account:
 
     @contextmanager
     def admitted(self, promise: Promise) -> Generator[None]:
-        """The request of this voucher is being served within the block."""
+        """Mark the request of this voucher as being served within the block."""
         lane = promise.voucher.lane
         assert lane not in self.open_ceilings, "a lane serves one request at a time"
         self.open_ceilings[lane] = int(promise.voucher.ceiling_nano)
@@ -90,18 +96,18 @@ class Account:
             self._short_nano.pop(lane, None)
 
     def knows(self, other: Channel) -> set[int]:
-        """Take in more of the channel; returns the lanes that changed."""
+        """Merge more of the channel; return the lanes that changed."""
         before, self.channel = self.channel, merge(self.channel, other)
         return {n for n, lane in self.channel.lanes.items() if lane != before.lanes.get(n)}
 
     def took(self, delivery: Delivery) -> None:
-        """Our own receipt: so much was delivered."""
+        """Merge our own receipt."""
         terms = self.channel.terms
         self.knows(promised(Channel(terms), delivery.promise))
         self.knows(delivered(Channel(terms), delivery, terms.seller))
 
     def records(self, numbers: Iterable[int]) -> dict[int, LaneRecords]:
-        """What is to be kept of these lanes."""
+        """Return the records to store for these lanes."""
         return {n: self._lane_records(n, self.channel.lanes[n]) for n in numbers if n in self.channel.lanes}
 
     def _lane_records(self, number: int, lane: Lane) -> LaneRecords:
@@ -109,20 +115,21 @@ class Account:
         return LaneRecords(raws, lane.claim is None or lane.claim.receipt.is_final)
 
 
-class Accounts:
+class ChannelAccounts:
     """All accounts, each at most once in memory."""
 
     def __init__(self, store: SellingStore) -> None:
         self._store = store
-        self._accounts: OrderedDict[str, Account] = OrderedDict()
+        self._accounts: OrderedDict[str, ChannelAccount] = OrderedDict()
         self._reading = asyncio.Lock()
 
     @asynccontextmanager
-    async def using(self, credited: Credited) -> AsyncIterator[Account]:
-        """The account of a channel, with what was known of it at the last end; the same one for all of its jobs.
+    async def using(self, credited: Credited) -> AsyncIterator[ChannelAccount]:
+        """Yield a channel's account as last stored. Jobs of a channel that run at once share it.
 
         Raises:
-            RecordInvalid, StatementInvalid: what was signed on it counts no more, as when a key was revoked.
+            RecordInvalid, StatementInvalid: a stored signature is no longer valid, for example after a key was
+                revoked.
         """
         account = await self._opened(credited)
         account.users += 1
@@ -132,13 +139,13 @@ class Accounts:
             account.users -= 1
             self._forget()
 
-    async def _opened(self, credited: Credited) -> Account:
+    async def _opened(self, credited: Credited) -> ChannelAccount:
         name = credited.terms.channel
         async with self._reading:
             account = self._accounts.get(name)
             if account is None:
                 kept = await self._store.evidence(name)
-                account = Account(credited, await asyncio.to_thread(_read, kept, credited))
+                account = ChannelAccount(credited, await asyncio.to_thread(_read, kept, credited))
                 account.forgiven_nano = await self._store.forgiven_nano(name)
                 self._accounts[name] = account
         account.credited = credited.knowing(account.credited)
@@ -146,20 +153,20 @@ class Accounts:
         return account
 
     async def backing(self, channel: str) -> Backing | None:
-        """What a channel rests on, as its last job said; None for one that was never used here."""
+        """Return a channel's backing, as its last job stated it; None if the channel was never used here."""
         account = self._accounts.get(channel)
         return account.credited.backing if account else await self._store.backing(channel)
 
-    async def learn(self, account: Account, raws: Iterable[bytes]) -> int:
-        """Keep vouchers and receipts that came; returns how many lanes know more than before.
+    async def learn(self, account: ChannelAccount, raws: Iterable[bytes]) -> int:
+        """Store received vouchers and receipts; return how many lanes know more than before.
 
-        Of lanes alone on which something was delivered: what nobody was answered for is worth no place.
+        Only lanes on which something was delivered count, because others are not worth storing.
 
         Raises:
-            RecordInvalid, StatementInvalid: one of them is not of this channel.
+            RecordInvalid, StatementInvalid: a record does not belong to this channel.
         """
         credited, given = account.credited, list(raws)
-        # Up to sixty signatures: other answers must not wait for them.
+        # Up to sixty signatures: check them in a thread, so that other answers need not wait.
         told = await asyncio.to_thread(_read, given, credited)
         served = {n: lane for n, lane in told.lanes.items() if account.channel.lanes.get(n, Lane()).claim}
         changed = account.knows(Channel(told.terms, served))
@@ -167,12 +174,14 @@ class Accounts:
             await self._keep(account, changed)
         return len(changed)
 
-    async def keep(self, account: Account, delivery: Delivery, sale: Sale | None = None) -> None:
-        """Keep a receipt of ours; on disk when this returns."""
+    async def keep(self, account: ChannelAccount, delivery: Delivery, sale: RecordedSale | None = None) -> None:
+        """Store our own receipt; on disk when this returns."""
         account.took(delivery)
         await self._keep(account, [delivery.receipt.lane], sale)
 
-    async def _keep(self, account: Account, numbers: Iterable[int], sale: Sale | None = None) -> None:
+    async def _keep(
+        self, account: ChannelAccount, numbers: Iterable[int], sale: RecordedSale | None = None
+    ) -> None:
         known, forgiven_nano = account.records(numbers), account.forgiven_nano
         await self._store.keep(account.credited.backing, known, sale, forgiven_nano=forgiven_nano)
 
@@ -187,5 +196,5 @@ class Accounts:
 
 
 def _read(raws: Iterable[bytes], credited: Credited) -> Channel:
-    """Check signatures, and what they come to."""
+    """Verify signatures and return the channel's state."""
     return read_evidence(map(open_record, raws), credited.terms, credited.standing)

@@ -1,4 +1,4 @@
-"""Where buyers reach this seller, as its listings say; whoever keeps the way open puts it here."""
+"""The address where buyers reach this seller, as its listings state it; the tunnel or pull task sets it."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ class Address:
         self._changed = asyncio.Event()
 
     def put(self, url: str | None, is_open: bool = True) -> None:
-        """Buyers come this way from now on; an address that is the same changes nothing."""
+        """Set the buyers' way in; an unchanged address changes nothing."""
         if (url, is_open) == (self.url, self.is_open):
             return
         self.url, self.is_open = url, is_open
@@ -22,6 +22,6 @@ class Address:
         self._changed = asyncio.Event()
 
     async def changed(self, version: int) -> None:
-        """Return once it is another one than at `version`."""
+        """Return once the address differs from the one at `version`."""
         while self.version == version:
             await self._changed.wait()

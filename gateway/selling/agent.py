@@ -1,4 +1,4 @@
-"""The seller, put together: everything that lives as long as its process, and the order in which it ends."""
+"""The seller, assembled: everything that lives as long as its process, and the order in which it stops."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -11,93 +11,93 @@ from fastapi import FastAPI, Request
 from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.data_folder import DataFolder
+from gateway.friends.balance import Balances
 from gateway.friends.friends import Friends
-from gateway.friends.hearing import hear_friends
-from gateway.friends.position import Positions
-from gateway.market.bookkeeper import BookKeeper, Keeping
+from gateway.friends.listing_exchange import exchange_with_friends
 from gateway.market.gossip import Gossip
 from gateway.market.gossip_routes import peer_of, router
 from gateway.market.identity import OwnIdentity
 from gateway.market.outbound import Outbound, Unreachable
+from gateway.market.record_keeper import KeeperPolicy, RecordKeeper
 from gateway.market.room import OWN, Sources
-from gateway.selling.accounts import Accounts
+from gateway.selling.accounts import ChannelAccounts
 from gateway.selling.address import Address
 from gateway.selling.app import AgentApp
-from gateway.selling.booking import Booking
 from gateway.selling.callers import Callers, address_of
+from gateway.selling.channel_submitter import ChannelSubmitter
 from gateway.selling.credit import Creditor, knowing_ourselves
-from gateway.selling.delivery import Till, now_ms
-from gateway.selling.desk import Desk, Place
-from gateway.selling.disputing import Disputing
-from gateway.selling.house import House, HouseRefused
+from gateway.selling.delivery import ReceiptSigner, now_ms
+from gateway.selling.denied_prompts import DeniedPrompts
+from gateway.selling.house import HouseRefused, SellerHouseClient
+from gateway.selling.job_handler import JobAdmission, JobHandler
 from gateway.selling.leftovers import finish_leftovers
+from gateway.selling.live_listings import LiveListings
 from gateway.selling.own_gateway import GatewayAway, OwnGateway
 from gateway.selling.proofs import Proofs
-from gateway.selling.publishing import Publisher
-from gateway.selling.shelf import Shelf
+from gateway.selling.publisher import Publisher
+from gateway.selling.sale_reporter import SaleReporter
+from gateway.selling.sellable_models import SellableModels
 from gateway.selling.store import SellingStore
-from gateway.selling.submitting import Submitting
 from gateway.selling.wanted import Blocked
-from gateway.selling.wares import Wares
 from gateway.selling.watch import Watch
 from gateway.settings import SellingSettings
 from market.errors import IdentityInvalid
 
 log = structlog.get_logger(__name__)
 
-LAST_WORDS_S = 10.0
-"""So long the house and the own books are waited for at the end; what they do not hear is told after the start."""
+FLUSH_S = 10.0
+"""Seconds that shutdown waits for the house and our own ledger; the rest is sent after the next start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """A seller that can serve. `run` is to be cancelled only after `drain`."""
+    """A seller that can serve. Cancel `run` only after `drain`."""
 
     app: AgentApp
     own: OwnIdentity
-    desk: Desk
+    job_handler: JobHandler
     watch: Watch
     gossip: Gossip
     friends: Friends
-    submitting: Submitting
-    disputing: Disputing
-    booking: Booking
+    submitting: ChannelSubmitter
+    disputing: DeniedPrompts
+    booking: SaleReporter
     address: Address
     outbound: Outbound
     drain_s: float
 
     @property
     def house_identity(self) -> str | None:
-        """Whom the house is pinned as, once it was met."""
+        """Return the house's pinned identity; None before the first contact."""
         house = self.submitting.house
         return house.identity if house else None
 
     async def run(self) -> None:
-        """Listings, gossip, and what was signed on its way to house and books; until cancelled."""
+        """Run listings, gossip, and delivery of signed records to house and ledger, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.watch.run(), name="watch")
             tasks.create_task(self.gossip.run(), name="gossip")
-            tasks.create_task(hear_friends(self.friends, self.gossip), name="friends")
+            tasks.create_task(exchange_with_friends(self.friends, self.gossip), name="friends")
             tasks.create_task(self.submitting.run(), name="submitting")
             tasks.create_task(self.disputing.run(), name="disputing")
             tasks.create_task(self.booking.run(), name="booking")
 
     async def drain(self) -> None:
-        """Unlist, let answers come to their end or end them at a block, and tell what was signed."""
-        place = self.desk.place
+        """Unlist, let answers finish or end them at a block, and send what was signed."""
+        admission = self.job_handler.admission
         await self.watch.drain()
         with suppress(TimeoutError):
             async with asyncio.timeout(self.drain_s):
-                await place.is_empty.wait()
-        place.stop.set()
+                await admission.is_empty.wait()
+        admission.stop.set()
         with suppress(TimeoutError):
-            async with asyncio.timeout(LAST_WORDS_S):
-                await place.is_empty.wait()
-        await self._last_words()
+            async with asyncio.timeout(FLUSH_S):
+                await admission.is_empty.wait()
+        await self._flush_on_shutdown()
 
-    async def _last_words(self) -> None:
+    async def _flush_on_shutdown(self) -> None:
         try:
-            async with asyncio.timeout(LAST_WORDS_S):
+            async with asyncio.timeout(FLUSH_S):
                 await self.booking.book()
                 await self.submitting.submit()
         except (TimeoutError, GatewayAway, Unreachable, HouseRefused, SQLAlchemyError) as error:
@@ -112,7 +112,7 @@ async def open_agent(
     gateway: OwnGateway,
     clock_ms: Callable[[], int] = now_ms,
 ) -> AsyncGenerator[Agent]:
-    """A seller on this data folder, for the length of the block.
+    """Yield a seller on this data folder, for the length of the block.
 
     Raises:
         SettingsInvalid: its files cannot be used.
@@ -129,37 +129,37 @@ async def open_agent(
         await asyncio.to_thread(keeper.add, [record.raw for record in own.statements], OWN)
         check_speaks(own, keeper)
         named = [url for url in (settings.house_url, *settings.peers) if url]
-        outbound = await stack.enter_async_context(Outbound(settings.allows_loopback, ours=named))
+        outbound = await stack.enter_async_context(Outbound(settings.allows_loopback, named=named))
         house = _house(settings, own, outbound, keeper, store)
         if house:
             await house.remember()
         agent = _agent(settings, market, own, friends, gateway, store, keeper, outbound, house, clock_ms)
-        await finish_leftovers(store, agent.desk)
+        await finish_leftovers(store, agent.job_handler)
         yield agent
 
 
-def check_speaks(own: OwnIdentity, keeper: BookKeeper) -> None:
-    """Raises IdentityInvalid where others have heard that our key is revoked: nobody would take its word."""
+def check_speaks(own: OwnIdentity, keeper: RecordKeeper) -> None:
+    """Raises IdentityInvalid if the network knows that our key is revoked: its signatures would be rejected."""
     if keeper.standing(own.id, own.signer.public_key.hex()) == "revoked":
-        raise IdentityInvalid("the key of this identity is revoked; `millrace identity recover` makes another")
+        raise IdentityInvalid("this identity's key is revoked. Run `millrace identity recover` for another.")
 
 
 def _peer(request: Request) -> str:
-    """Behind a tunnel every connection is cloudflared's own, which says whom it came from."""
+    """Return the client's address. Behind a tunnel cloudflared names it in a header."""
     return request.headers.get("cf-connecting-ip") or peer_of(request)
 
 
 def _keeper(
     path: Path, settings: SellingSettings, own: OwnIdentity, friends: Friends, clock_ms: Callable[[], int]
-) -> BookKeeper:
+) -> RecordKeeper:
     sources = Sources(trusted=tuple(filter(None, [settings.house_url])), peers=settings.peers)
-    keeping = Keeping(sources, always=_Always(own.id, friends), allows_loopback=settings.allows_loopback)
-    return BookKeeper(path, clock_ms, keeping)
+    keeping = KeeperPolicy(sources, always=_Always(own.id, friends), allows_loopback=settings.allows_loopback)
+    return RecordKeeper(path, clock_ms, keeping)
 
 
 @dataclass(frozen=True, slots=True)
 class _Always:
-    """Whose records always have room. Friends may change."""
+    """Identities whose records always have room: our own and friends. Friends may change."""
 
     own: str
     friends: Friends
@@ -169,12 +169,12 @@ class _Always:
 
 
 def _house(
-    settings: SellingSettings, own: OwnIdentity, outbound: Outbound, keeper: BookKeeper, store: SellingStore
-) -> House | None:
+    settings: SellingSettings, own: OwnIdentity, outbound: Outbound, keeper: RecordKeeper, store: SellingStore
+) -> SellerHouseClient | None:
     if settings.house_url is None:
         return None
     key = settings.house_key.get_secret_value() if settings.house_key else None
-    return House(settings.house_url, key, own, outbound, keeper, store)
+    return SellerHouseClient(settings.house_url, key, own, outbound, keeper, store)
 
 
 def _agent(
@@ -184,40 +184,49 @@ def _agent(
     friends: Friends,
     gateway: OwnGateway,
     store: SellingStore,
-    keeper: BookKeeper,
+    keeper: RecordKeeper,
     outbound: Outbound,
-    house: House | None,
+    house: SellerHouseClient | None,
     clock_ms: Callable[[], int],
 ) -> Agent:
-    shelf, place, address, wares = Shelf(), Place(), Address(), Wares(settings.models)
+    live_listings, admission, address, sellable_models = (
+        LiveListings(),
+        JobAdmission(),
+        Address(),
+        SellableModels(settings.models),
+    )
     proofs = Proofs() if house and house.has_key and settings.shows_denied_prompts else None
-    till = Till(own, Accounts(store), lambda: house.ledger_head if house else None, clock_ms, proofs)
+    receipt_signer = ReceiptSigner(
+        own, ChannelAccounts(store), lambda: house.ledger_head if house else None, clock_ms, proofs
+    )
     creditor = Creditor(
         own.id,
         knowing_ourselves(own, keeper.standing),
         lambda: house.identity if house else None,
         friends,
-        Positions(folder),
+        Balances(folder),
     )
-    desk = Desk(own.id, creditor, shelf, place, gateway, Blocked.of(settings.refuses), till)
+    job_handler = JobHandler(
+        own.id, creditor, live_listings, admission, gateway, Blocked.of(settings.refuses), receipt_signer
+    )
     peers = (*filter(None, [settings.house_url]), *settings.peers)
     gossip = Gossip(keeper, outbound, peers)
-    publisher = Publisher(own, settings, address, shelf, store, gossip, clock_ms=clock_ms)
-    watch = Watch(settings, own, keeper, gateway, wares, publisher, place, address, clock_ms)
+    publisher = Publisher(own, settings, address, live_listings, store, gossip, clock_ms=clock_ms)
+    watch = Watch(settings, own, keeper, gateway, sellable_models, publisher, admission, address, clock_ms)
     routes = FastAPI(openapi_url=None)
     routes.include_router(router(keeper, _peer if settings.tunnel in ("quick", "named") else peer_of))
-    app = AgentApp(desk, own, routes, wares.tokenizer, Callers(address_of(settings)))
-    submitting = Submitting(house, own, store, keeper, settings.submit_s)
+    app = AgentApp(job_handler, own, routes, sellable_models.tokenizer, Callers(address_of(settings)))
+    submitting = ChannelSubmitter(house, own, store, keeper, settings.submit_s)
     return Agent(
         app,
         own,
-        desk,
+        job_handler,
         watch,
         gossip,
         friends,
         submitting,
-        Disputing(house, own, store, proofs, settings.submit_s),
-        Booking(store, gateway),
+        DeniedPrompts(house, own, store, proofs, settings.submit_s),
+        SaleReporter(store, gateway),
         address,
         outbound,
         settings.drain_s,

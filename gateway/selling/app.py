@@ -1,6 +1,6 @@
-"""What the agent answers, and nothing else: a short list of exact paths, each with the longest body it may have.
+"""The agent's HTTP application: a short list of exact paths, each with a maximum body size.
 
-It stands on the open internet behind a tunnel. Everything that is refused is refused before its body is read.
+It is reachable from the open internet through a tunnel. Requests are refused before their body is read.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.market import challenge
 from gateway.market.identity import OwnIdentity
-from gateway.selling.callers import Callers, Errand, Held, NotTaken
-from gateway.selling.carrier import Refused
-from gateway.selling.desk import Desk
+from gateway.selling.callers import Callers, HeldBytes, NotTaken, RequestKind
+from gateway.selling.carrier import JobRefused
 from gateway.selling.http_carrier import HttpCarrier
+from gateway.selling.job_handler import JobHandler
 from market.channels.job import JOB_BYTES_MAX, RECEIPTS_BYTES_MAX, read_receipts
 from market.errors import MarketError
 
@@ -29,16 +29,16 @@ log = structlog.get_logger(__name__)
 GOSSIP_BYTES_MAX = 2 * 2**20
 TOKENIZER_BYTES_MAX = 64 * 2**20
 BODY_S = 30.0
-"""So long a whole body may take to come."""
+"""Seconds within which a whole body must arrive."""
 DOWNLOAD_S = 300.0
-"""So long a tokenizer may take to go."""
+"""Seconds within which a tokenizer must be downloaded."""
 _POST = {
     b"/market/v1/jobs": JOB_BYTES_MAX,
     b"/market/v1/receipts": RECEIPTS_BYTES_MAX,
     b"/market/v1/gossip/digest": GOSSIP_BYTES_MAX,
     b"/market/v1/gossip/records": GOSSIP_BYTES_MAX,
 }
-_POST_FOR: dict[bytes, Errand] = {
+_POST_FOR: dict[bytes, RequestKind] = {
     b"/market/v1/jobs": "jobs",
     b"/market/v1/receipts": "receipts",
     b"/market/v1/gossip/digest": "gossip",
@@ -50,9 +50,9 @@ _FILE_PIECE_BYTES = 2**18
 
 @dataclass(slots=True)
 class AgentApp:
-    """The ASGI application. `gossip` answers the two paths of gossip; `tokenizers` are files by their SHA-256."""
+    """The ASGI application. `gossip` answers the two paths of gossip; `tokenizers` finds files by SHA-256."""
 
-    desk: Desk
+    job_handler: JobHandler
     own: OwnIdentity
     gossip: ASGIApp
     tokenizers: Callable[[str], Path | None]
@@ -67,21 +67,21 @@ class AgentApp:
             await _reply(send, error.status, headers, error.body())
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # As it came: what is escaped, doubled or climbing up is another path than those here.
+        # Compare the raw path: escaped, doubled or `..` segments make another path than those here.
         path: bytes = scope["raw_path"]
         longest_bytes = _POST.get(path)
         found = _GET.fullmatch(path)
         if longest_bytes is None and found is None:
-            raise NotTaken(404, "not_found", "There is nothing here.")
+            raise NotTaken(404, "not_found", "Unknown path.")
         if scope["query_string"]:
-            raise NotTaken(400, "malformed", "No path here takes a query.")
+            raise NotTaken(400, "malformed", "Query strings are not allowed here.")
         if found is not None:
             if scope["method"] != "GET":
-                raise NotTaken(405, "malformed", "This path is for GET.")
+                raise NotTaken(405, "malformed", "Use GET for this path.")
             _length_bytes(scope, 0)
             await self._get(found, self.callers.network(scope), send)
         elif scope["method"] != "POST":
-            raise NotTaken(405, "malformed", "This path is for POST.")
+            raise NotTaken(405, "malformed", "Use POST for this path.")
         else:
             await self._post(path, _length_bytes(scope, longest_bytes or 0), scope, receive, send)
 
@@ -96,18 +96,18 @@ class AgentApp:
             else:
                 await self.gossip(scope, _replayed(body, receive), send)
 
-    async def _serve(self, body: bytes, held: Held, receive: Receive, send: Send) -> None:
-        # A job that is answered has a slot, and no more bytes than its model reads: that bounds them from then.
+    async def _serve(self, body: bytes, held: HeldBytes, receive: Receive, send: Send) -> None:
+        # From here the slot and the model's context length bound the job's bytes.
         carrier = HttpCarrier(receive, send, held.release)
         try:
-            await self.desk.serve(body, carrier)
+            await self.job_handler.serve(body, carrier)
         finally:
             await carrier.end()
 
     async def _take_receipts(self, body: bytes, send: Send) -> None:
         try:
-            grown = await self.desk.take_receipts(read_receipts(body))
-        except Refused as refused:
+            grown = await self.job_handler.take_receipts(read_receipts(body))
+        except JobRefused as refused:
             await _reply(send, refused.status, refused.headers(), refused.body())
             return
         except MarketError as error:
@@ -116,7 +116,7 @@ class AgentApp:
 
     async def _get(self, found: "re.Match[bytes]", network: str | None, send: Send) -> None:
         asked = found[2].decode()
-        with self.callers.letting_in(network, cast(Errand, found[1].decode())):
+        with self.callers.letting_in(network, cast(RequestKind, found[1].decode())):
             if found[1] == b"challenge":
                 await _reply_json(send, self._identify(bytes.fromhex(asked)))
                 return
@@ -127,10 +127,10 @@ class AgentApp:
                 await _send_file(file, send)
 
     def _identify(self, nonce: bytes) -> dict[str, object]:
-        """Who is behind this address: to be believed by whoever chose the nonce."""
+        """Prove who answers at this address; the caller chose the nonce."""
         signer = self.own.signer
         return {
-            "identity": self.desk.seller,
+            "identity": self.job_handler.seller,
             "key": signer.public_key.hex(),
             "signature": signer.sign(challenge.DOMAIN + nonce).hex(),
             "statements": [each.raw.decode() for each in self.own.statements],
@@ -138,47 +138,47 @@ class AgentApp:
 
 
 def _length_bytes(scope: Scope, longest_bytes: int) -> int:
-    """How long the body says that it is. Raises NotTaken where it does not say so once and plainly."""
+    """Return the body's stated length in bytes. Raises NotTaken unless it is stated once and clearly."""
     headers: list[tuple[bytes, bytes]] = scope["headers"]
     if any(name == b"transfer-encoding" for name, _ in headers):
-        raise NotTaken(411, "malformed", "Content-Length: expected, in place of Transfer-Encoding.")
+        raise NotTaken(411, "malformed", "Send Content-Length instead of Transfer-Encoding.")
     lengths = [value for name, value in headers if name == b"content-length"]
     if len(lengths) > 1 or not all(re.fullmatch(rb"[0-9]{1,12}", value) for value in lengths):
-        raise NotTaken(400, "malformed", "Content-Length: one number is expected.")
+        raise NotTaken(400, "malformed", "Content-Length must be one number.")
     length_bytes = int(lengths[0]) if lengths else 0
     if longest_bytes and not lengths:
-        raise NotTaken(411, "malformed", "Content-Length: missing.")
+        raise NotTaken(411, "malformed", "Content-Length is missing.")
     if length_bytes > longest_bytes:
-        raise NotTaken(413, "malformed", f"The body may have {longest_bytes} bytes.")
+        raise NotTaken(413, "malformed", f"The body is too large. At most {longest_bytes} bytes are allowed.")
     return length_bytes
 
 
-async def _read(length_bytes: int, receive: Receive, held: Held) -> bytes:
+async def _read(length_bytes: int, receive: Receive, held: HeldBytes) -> bytes:
     try:
         async with asyncio.timeout(BODY_S):
             return await _body(length_bytes, receive, held)
     except TimeoutError:
-        raise NotTaken(408, "malformed", "The body did not come in time.") from None
+        raise NotTaken(408, "malformed", "The body did not arrive in time.") from None
 
 
-async def _body(length_bytes: int, receive: Receive, held: Held) -> bytes:
-    """What was only announced takes nobody's room: bytes count as they come."""
+async def _body(length_bytes: int, receive: Receive, held: HeldBytes) -> bytes:
+    """Read the body. Bytes count as they arrive, so merely announced ones use no quota."""
     body = bytearray()
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise NotTaken(400, "malformed", "The body was cut short.")
+            raise NotTaken(400, "malformed", "The body ended early.")
         piece = message.get("body", b"")
         held.add(len(piece))
         body += piece
         if len(body) > length_bytes:
-            raise NotTaken(413, "malformed", "The body is longer than it says.")
+            raise NotTaken(413, "malformed", "The body is longer than its Content-Length.")
         if not message.get("more_body", False):
             return bytes(body)
 
 
 def _replayed(body: bytes, receive: Receive) -> Callable[[], Awaitable[Message]]:
-    """A body that was read, for an application that wants to read it."""
+    """Return a `receive` that yields a body that was already read."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:
@@ -198,7 +198,7 @@ async def _reply(send: Send, status: int, headers: list[tuple[bytes, bytes]], bo
 
 
 async def _send_file(file: Path, send: Send) -> None:
-    """Whoever does not take it in time gets no more of it: the connection ends before the length that was said."""
+    """Send a file. If the client is too slow, the connection ends before the stated length."""
     with suppress(TimeoutError):
         async with asyncio.timeout(DOWNLOAD_S):
             await _send_pieces(file, send)

@@ -1,6 +1,7 @@
-"""Strangers at the agent's door, by the networks that they come from: what each may cost, and all together.
+"""Limits on callers of the agent, per network and in total.
 
-Where nobody can tell (what the house brings does not say; it counts by itself) only the whole is bounded.
+If a caller's network is unknown, only the totals apply. Requests fetched from the house do not name it; the house
+applies its own limits.
 """
 
 import time
@@ -17,26 +18,32 @@ from gateway.market.throttle import Throttle, network_of
 from gateway.settings import SellingSettings
 from market.channels.job import JOB_BYTES_MAX
 
-Errand = Literal["jobs", "receipts", "challenge", "tokenizers", "gossip"]
-"""What somebody comes for."""
+RequestKind = Literal["jobs", "receipts", "challenge", "tokenizers", "gossip"]
+"""The kinds of request."""
 
 HELD_BYTES_MAX = 8 * JOB_BYTES_MAX
-"""Bodies that are being read or looked at may have so many bytes together."""
+"""Limit on the bytes of all bodies that are being read or checked."""
 NETWORK_HELD_BYTES_MAX = 2 * JOB_BYTES_MAX
 INSIDE_MAX = 128
-"""Requests of one network at once: a quarter of the connections that there are."""
+"""Concurrent requests of one network: a quarter of all connections."""
 DOWNLOADS_MAX = 16
 NETWORK_DOWNLOADS_MAX = 2
 
-PER_MINUTE: dict[Errand, int] = {"jobs": 600, "receipts": 600, "challenge": 120, "tokenizers": 30, "gossip": 600}
-"""Of one network."""
+PER_MINUTE: dict[RequestKind, int] = {
+    "jobs": 600,
+    "receipts": 600,
+    "challenge": 120,
+    "tokenizers": 30,
+    "gossip": 600,
+}
+"""Requests of one network per minute."""
 TOGETHER = 10
-"""All networks together may come for something so many times as often as one."""
+"""The factor by which the limit for all networks together exceeds that of one."""
 _EVERYBODY = "everybody"
 
 
 class NotTaken(Exception):
-    """A request that is not for this server: an HTTP status and a sentence."""
+    """A request that this server does not accept, with an HTTP status and a message."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
@@ -48,19 +55,19 @@ class NotTaken(Exception):
 
 
 def peer_address(scope: Scope) -> str | None:
-    """The address that the connection comes from."""
+    """Return the address that the connection comes from."""
     client = scope.get("client")
     return client[0] if client else None
 
 
 def address_by_tunnel(scope: Scope) -> str | None:
-    """Behind a tunnel every connection is cloudflared's own, which says whom it came from."""
+    """Return the client's address as cloudflared states it, since a tunnel's connections are all its own."""
     found = [value for name, value in scope["headers"] if name == b"cf-connecting-ip"]
     return found[-1].decode("latin-1") if found else None
 
 
 def address_of(settings: SellingSettings) -> Callable[[Scope], str | None]:
-    """Who comes, by the way in that the owner wants; what is fetched from the house does not say."""
+    """Return how to find a caller's address for the configured tunnel; requests from the house do not state it."""
     if settings.tunnel in ("quick", "named"):
         return address_by_tunnel
     return peer_address if settings.tunnel == "loopback" else lambda _: None
@@ -68,7 +75,7 @@ def address_of(settings: SellingSettings) -> Callable[[Scope], str | None]:
 
 @dataclass(slots=True)
 class _Share:
-    """How much of something one network, and all together, have now."""
+    """Current use of one resource, per network and in total."""
 
     one_max: int
     all_max: int
@@ -89,22 +96,22 @@ class _Share:
 
 
 @dataclass(slots=True, eq=False)
-class Held:
-    """The bytes of one body that are here."""
+class HeldBytes:
+    """The bytes of one body that have arrived."""
 
     network: str | None
     share: _Share
     count: int = 0
 
     def add(self, count: int) -> None:
-        """So many more came. Raises NotTaken where that is too much."""
+        """Count more bytes. Raises NotTaken if that is too much."""
         if not self.share.has_room(self.network, count):
-            raise NotTaken(429, "full", "Too much is being sent at once. Try again shortly.")
+            raise NotTaken(429, "full", "Too much data is being sent at once. Try again shortly.")
         self.share.add(self.network, count)
         self.count += count
 
     def release(self) -> None:
-        """They count no more: the body is gone, or bounded by whatever has it now."""
+        """Stop counting these bytes: the body is gone, or its new owner bounds it."""
         self.share.add(self.network, -self.count)
         self.count = 0
 
@@ -113,7 +120,7 @@ class Callers:
     """Belongs to one event loop.
 
     Args:
-        address_of: whom a request comes from, None where nobody can tell.
+        address_of: finds a request's address; None if it is unknown.
         now_s: a clock that never goes back, in seconds.
     """
 
@@ -123,8 +130,8 @@ class Callers:
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._address_of = address_of
-        self._each = {errand: Throttle(count, now_s) for errand, count in PER_MINUTE.items()}
-        self._all = {errand: Throttle(TOGETHER * count, now_s) for errand, count in PER_MINUTE.items()}
+        self._each = {kind: Throttle(count, now_s) for kind, count in PER_MINUTE.items()}
+        self._all = {kind: Throttle(TOGETHER * count, now_s) for kind, count in PER_MINUTE.items()}
         self._inside = _Share(INSIDE_MAX, 2**31)
         self._bytes = _Share(NETWORK_HELD_BYTES_MAX, HELD_BYTES_MAX)
         self._downloads = _Share(NETWORK_DOWNLOADS_MAX, DOWNLOADS_MAX)
@@ -134,25 +141,25 @@ class Callers:
         return None if address is None else network_of(address)
 
     @contextmanager
-    def letting_in(self, network: str | None, errand: Errand) -> Generator[None]:
-        """Raises NotTaken for whoever comes too often, or with too many at once."""
-        if network is not None and not self._each[errand].takes(network):
-            raise NotTaken(429, "full", "Too many requests from this network. Ask again in a minute.")
-        if not self._all[errand].takes(_EVERYBODY):
-            raise NotTaken(429, "full", "Too many requests. Ask again in a minute.")
-        with _taking(self._inside, network, "Too many requests at once from this network."):
+    def letting_in(self, network: str | None, kind: RequestKind) -> Generator[None]:
+        """Admit a request for the length of the block. Raises NotTaken if there are too many."""
+        if network is not None and not self._each[kind].takes(network):
+            raise NotTaken(429, "full", "Too many requests from this network. Try again in a minute.")
+        if not self._all[kind].takes(_EVERYBODY):
+            raise NotTaken(429, "full", "Too many requests. Try again in a minute.")
+        with _taking(self._inside, network, "Too many requests at once from this network. Try again shortly."):
             yield
 
     @contextmanager
     def downloading(self, network: str | None) -> Generator[None]:
-        """One of the few places of those who fetch a file. Raises NotTaken."""
+        """Take one of the few download places. Raises NotTaken."""
         with _taking(self._downloads, network, "Too many files are being fetched at once. Try again shortly."):
             yield
 
     @contextmanager
-    def holding(self, network: str | None) -> Generator[Held]:
-        """A body's bytes, counted as they come; no longer than the block."""
-        held = Held(network, self._bytes)
+    def holding(self, network: str | None) -> Generator[HeldBytes]:
+        """Count a body's bytes as they arrive, until the end of the block."""
+        held = HeldBytes(network, self._bytes)
         try:
             yield held
         finally:

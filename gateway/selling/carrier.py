@@ -1,4 +1,4 @@
-"""What carries one job's answer: the buyer's own HTTP request, or a relay that the seller asks for work."""
+"""The transport of one job's answer: the buyer's own HTTP request, or a relay that the seller polls for work."""
 
 from typing import Protocol
 
@@ -25,11 +25,11 @@ _RETRY_AFTER_S: dict[Code, int] = {"full": 2, "not_idle": 60, "preempted": 60, "
 
 
 class Gone(Exception):
-    """Nobody is left to take the answer."""
+    """The buyer has disconnected."""
 
 
-class Refused(Exception):
-    """The seller does not answer, or goes on no longer: a code for programs, a sentence for people."""
+class JobRefused(Exception):
+    """The seller does not answer, or stops answering; has a code for programs and a sentence for people."""
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)
@@ -37,13 +37,13 @@ class Refused(Exception):
         self.message = message
 
     @classmethod
-    def of_voucher(cls, refusal: VoucherRefusal) -> "Refused":
+    def of_voucher(cls, refusal: VoucherRefusal) -> "JobRefused":
         reason: Reason = refusal.reason
         return cls(reason, f"{refusal.sentence[0].upper()}{refusal.sentence[1:]}.")
 
     @property
     def status(self) -> int:
-        """As HTTP has it; what is wrong with a voucher is a matter of payment."""
+        """Return the HTTP status; problems with a voucher are payment problems."""
         return _STATUS.get(self.code, _PAYMENT_REQUIRED)
 
     def headers(self) -> list[tuple[bytes, bytes]]:
@@ -57,16 +57,16 @@ class Refused(Exception):
 
 
 class Carrier(Protocol):
-    """One job's way back to its buyer. What `send` has taken counts as delivered."""
+    """One job's connection back to its buyer. Whatever `send` has accepted counts as delivered."""
 
-    async def refuse(self, refused: Refused) -> None:
-        """Say that there will be no answer; nothing was sent before."""
+    async def refuse(self, refused: JobRefused) -> None:
+        """Refuse to answer; nothing was sent before."""
 
     async def begin(self) -> None:
-        """There will be an answer: events follow. Raises Gone."""
+        """Begin an answer, which consists of events. Raises Gone."""
 
     async def send(self, event: bytes) -> None:
-        """Send a whole event, with its empty line; returns once the network has taken it. Raises Gone."""
+        """Send one event, with its empty line; return once the network has accepted it. Raises Gone."""
 
     async def gone(self) -> None:
-        """Returns as soon as the buyer has hung up."""
+        """Return as soon as the buyer has hung up."""

@@ -1,4 +1,4 @@
-"""The own gateway's chunks as buyers get them: known fields alone, in pieces that a seal takes."""
+"""Rewrite our own gateway's chunks for buyers: only known fields, in pieces that can be sealed."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,18 +9,18 @@ from market.channels.job import Kind
 from market.sealing.stream import PIECE_BYTES_MAX
 
 TEXT_CHARS_MAX = 8192
-"""Longer texts are cut: each character is at most six bytes of JSON, and a piece has a limit."""
+"""Longer texts are split: a character takes at most six bytes of JSON, and a piece has a size limit."""
 _OBJECTS: dict[Kind, str] = {"chat": "chat.completion.chunk", "completion": "text_completion"}
 _REASONS = frozenset(("stop", "length", "tool_calls", "content_filter", "function_call"))
 _TEXTS = ("content", "reasoning_content", "refusal")
 
 
 class ChunkBroken(Exception):
-    """The own gateway sent what is no chunk."""
+    """Our own gateway sent an invalid chunk."""
 
 
 class UpstreamError(Exception):
-    """The own gateway ended its stream with an error; `code` is its code."""
+    """Our own gateway ended its stream with an error; `code` is that error's code."""
 
     def __init__(self, code: str) -> None:
         super().__init__(code)
@@ -28,25 +28,25 @@ class UpstreamError(Exception):
 
 
 class Chunks:
-    """Rewrites the chunks of one answer. Buyers see this `id` and `model`, whatever the backend calls itself."""
+    """Rewrite the chunks of one answer. Buyers see this `id` and `model`, not the backend's own names."""
 
     def __init__(self, kind: Kind, answer_id: str, model: str, created_s: int) -> None:
         self._kind = kind
         self._head = {"id": answer_id, "object": _OBJECTS[kind], "created": created_s, "model": model}
 
     def read(self, data: bytes) -> list[dict[str, Any]]:
-        """Return what a chunk says as chunks of our own, none where it says nothing.
+        """Return a chunk's content as chunks of our own; empty if it says nothing.
 
         Raises:
-            ChunkBroken: it is no chunk.
-            UpstreamError: it is an error.
+            ChunkBroken: the data is not a valid chunk.
+            UpstreamError: the data is an error.
         """
         try:
             event = msgspec.json.decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            raise ChunkBroken("no JSON") from None
+            raise ChunkBroken("not JSON") from None
         if not isinstance(event, dict):
-            raise ChunkBroken("no object")
+            raise ChunkBroken("not an object")
         if error := event.get("error"):
             code = error.get("code") if isinstance(error, dict) else None
             raise UpstreamError(str(code or "")[:64])
@@ -57,7 +57,7 @@ class Chunks:
     def _choices(self, said: dict[str, Any]) -> Iterator[dict[str, Any]]:
         index = said.get("index", 0)
         if type(index) is not int or not 0 <= index < 128:
-            raise ChunkBroken("a choice without its number")
+            raise ChunkBroken("a choice has no valid index")
         deltas = list(self._deltas(said))
         reason = said.get("finish_reason")
         finish = reason if isinstance(reason, str) and reason in _REASONS else ("stop" if reason else None)
@@ -80,13 +80,13 @@ class Chunks:
         delta = said.get("delta")
         if not isinstance(delta, dict):
             return
-        # Some servers say their thoughts under this name.
+        # Some servers send their reasoning under this name.
         known = delta | ({"reasoning_content": delta["reasoning"]} if "reasoning" in delta else {})
         texts: list[dict[str, Any]] = [
             {"delta": {name: part}} for name in _TEXTS for part in _cut(known.get(name))
         ]
         texts += [{"delta": {"tool_calls": [call]}} for call in _calls(delta.get("tool_calls"))]
-        # The older form of the same: one call, without a number.
+        # The older form: one call, without an index.
         older = _calls([{"function": delta.get("function_call")}])
         texts += [{"delta": {"function_call": call["function"]}} for call in older]
         if delta.get("role") == "assistant":
@@ -96,7 +96,7 @@ class Chunks:
 
 
 def encoded(chunk: dict[str, Any]) -> bytes:
-    """A chunk as it goes into a piece; log probabilities are left out where they alone make it too long."""
+    """Return a chunk encoded for a piece, without log probabilities if they alone make it too long."""
     data = msgspec.json.encode(chunk)
     if len(data) < PIECE_BYTES_MAX:
         return data
@@ -109,17 +109,17 @@ def encoded(chunk: dict[str, Any]) -> bytes:
 
 def _cut(text: Any) -> Iterator[str]:
     if isinstance(text, str):
-        # Halves of characters cannot be written as JSON in UTF-8; everybody counts them alike.
+        # Lone surrogates cannot be written as JSON in UTF-8; all parties replace them alike before counting.
         whole = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
         yield from (whole[at : at + TEXT_CHARS_MAX] for at in range(0, len(whole), TEXT_CHARS_MAX))
 
 
 def _calls(said: Any) -> Iterator[dict[str, Any]]:
-    for place, call in enumerate(said if isinstance(said, list) else []):
+    for admission, call in enumerate(said if isinstance(said, list) else []):
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict):
             continue
-        index = call["index"] if type(call.get("index")) is int else place
+        index = call["index"] if type(call.get("index")) is int else admission
         name, call_id = function.get("name"), call.get("id")
         parts = list(_cut(function.get("arguments"))) or [""]
         for number, part in enumerate(parts):

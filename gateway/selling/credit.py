@@ -1,4 +1,4 @@
-"""What a job's channel rests on: an allocation of a trusted house for us, or a credit line that we signed too."""
+"""Check a job's backing: an allocation to us by a trusted house, or a credit line that we signed, too."""
 
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 import msgspec
 from msgspec import Struct
 
+from gateway.friends.balance import Balances
 from gateway.friends.friends import Friends
 from gateway.friends.friendship import Friendship
-from gateway.friends.position import Positions
 from gateway.market.identity import OwnIdentity
-from gateway.selling.carrier import Refused
+from gateway.selling.carrier import JobRefused
 from gateway.selling.store import Backing
 from market.channels.admission import Credit
 from market.channels.credit_line import CreditLine, agree
@@ -26,12 +26,12 @@ from market.records.envelope import Record, open_record
 from market.records.standing import Standing, StandingOf
 
 ALLOCATED_NANO_MIN = 10**6
-"""Channels with less behind them are not opened: each is kept for months."""
+"""The minimum of an allocation, in nano-USD, because each channel is stored for months."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backed:
-    """A channel that is for us, on the word of somebody we know; the keys of a line's signers wait for a check."""
+    """A channel to us, backed by an issuer we know; a line's signing keys are still unchecked."""
 
     terms: Terms
     credit: Credit
@@ -40,7 +40,7 @@ class Backed:
 
 @dataclass(frozen=True, slots=True)
 class Credited:
-    """A channel's terms and credit. `standing` also knows what the buyer's own statements say about its keys."""
+    """A channel's terms and credit. `standing` includes the buyer's own statements about its keys."""
 
     terms: Terms
     credit: Credit
@@ -49,7 +49,7 @@ class Credited:
     said: tuple[Record, ...] = ()
 
     def knowing(self, other: "Credited") -> "Credited":
-        """With what another job of the channel has said about the buyer's keys, too."""
+        """Return this, extended by what another job of the channel stated about the buyer's keys."""
         said = (*self.said, *(record for record in other.said if record.raw not in self.backing.statements))
         if len(said) == len(self.said):
             return self
@@ -58,7 +58,7 @@ class Credited:
 
 
 class _Head(Struct):
-    """Of a record, what is looked at before its signature."""
+    """The fields of a record that are checked before its signature."""
 
     kind: str
     issuer: str
@@ -70,39 +70,39 @@ class _LineHead(Struct):
 
 @dataclass(frozen=True, slots=True)
 class Creditor:
-    """Reads backings. `house` is the identity of the house that is trusted now, if any is.
+    """Reads backings. `house` returns the identity of the currently trusted house, if any.
 
-    `friends` are the lines that count here: our signature alone does not, since a line may be ended.
+    `friends` are the lines that count here. Our signature alone is not enough, because a line may be ended.
     """
 
     seller: str
     standing: StandingOf
     house: Callable[[], str | None]
     friends: Friends
-    positions: Positions
+    positions: Balances
 
     def read(self, backing: Sequence[bytes], statements: Sequence[bytes]) -> Credited:
-        """Check what a channel rests on.
+        """Check the backing of a channel.
 
         Raises:
-            RecordInvalid, StatementInvalid, IdentityInvalid: nobody should believe it.
-            Refused: it may be right, but is nothing that this seller takes.
+            RecordInvalid, StatementInvalid, IdentityInvalid: the records are invalid.
+            Refused: the records may be valid, but this seller does not accept them.
         """
         return self.credited(self.backed(backing), statements)
 
     def backed(self, backing: Sequence[bytes]) -> Backed:
-        """Whose channel it is. No signature is looked at before it is known that its issuer matters here.
+        """Return whose channel it is. Signatures are checked only if their issuer matters here.
 
         Raises:
             RecordInvalid, StatementInvalid, Refused: see `read`.
         """
         if len(backing) not in (1, 2):
-            raise StatementInvalid("a channel rests on one allocation, or on the two records of a credit line")
+            raise StatementInvalid("a channel needs one allocation, or the two records of a credit line")
         heads = [_head(raw) for raw in backing]
         return self._allocated(backing[0], heads[0]) if len(backing) == 1 else self._lent(backing, heads)
 
     def credited(self, backed: Backed, statements: Sequence[bytes]) -> Credited:
-        """The channel with what its buyer says about its keys. The same statement again is no other.
+        """Return the channel with its buyer's statements about its keys. Repeated statements count once.
 
         Raises:
             RecordInvalid, StatementInvalid, IdentityInvalid, Refused: see `read`.
@@ -110,7 +110,10 @@ class Creditor:
         terms = backed.terms
         raws = list(dict.fromkeys(statements))
         if len(raws) > STATEMENTS_MAX:
-            raise Refused("refused", f"More than {STATEMENTS_MAX} statements about one buyer's keys.")
+            raise JobRefused(
+                "refused",
+                f"The job has too many statements about the buyer's keys. At most {STATEMENTS_MAX} are allowed.",
+            )
         said = tuple(connected(terms.buyer, [_statement(raw, terms.buyer) for raw in raws]))
         standing = _knowing(said, self.standing)
         if len(backed.records) == 2:
@@ -122,19 +125,21 @@ class Creditor:
     def _allocated(self, raw: bytes, head: _Head) -> Backed:
         house = self.house()
         if house is None:
-            raise Refused("refused", "This seller takes no house's allocations, or does not reach its house yet.")
+            raise JobRefused("refused", "This seller accepts no allocations, or has not reached its house yet.")
         if (head.kind, head.issuer) != ("allocation", house):
-            raise StatementInvalid("what this job rests on is not an allocation by this seller's house")
+            raise StatementInvalid("the job's backing is not an allocation by this seller's house")
         record = open_record(raw)
         terms, allocation = read_allocation(record, house, self.standing)
         self._check_ours(terms)
         if allocation.limit_nano < ALLOCATED_NANO_MIN:
-            raise Refused("refused", f"An allocation must be of {ALLOCATED_NANO_MIN} nano-USD at least.")
+            raise JobRefused(
+                "refused", f"The allocation is too small. At least {ALLOCATED_NANO_MIN} nano-USD are needed."
+            )
         return Backed(terms, Credit(int(allocation.limit_nano), record.expires_ms), (record,))
 
     def _lent(self, raws: Sequence[bytes], heads: Sequence[_Head]) -> Backed:
         if self.seller not in (head.issuer for head in heads):
-            raise StatementInvalid("what this job rests on is for another seller")
+            raise StatementInvalid("the job's backing is for another seller")
         self._friendship(_line(raws[0]))
         records = tuple(map(open_record, raws))
         line = records[0].read("credit_line", CreditLine)
@@ -146,27 +151,27 @@ class Creditor:
 
     def _check_ours(self, terms: Terms) -> None:
         if terms.seller != self.seller or terms.buyer == self.seller:
-            raise StatementInvalid("what this job rests on is for another seller")
+            raise StatementInvalid("the job's backing is for another seller")
 
     def _credit(self, line: CreditLine, ends_ms: int | None) -> Credit:
-        """With what has been paid, and what we ourselves have bought and signed for."""
+        """Return a line's credit, including payments and what we have bought and signed for ourselves."""
         friendship = self._friendship(line)
         try:
             limit_nano = self.positions.of(friendship).may_sell_nano
         except sqlite3.Error as error:
-            raise Refused("full", "This seller cannot read its books just now.") from error
+            raise JobRefused("full", "This seller cannot read its ledger now. Try again later.") from error
         # Receipts of what was delivered before the end still count.
         return Credit(limit_nano, 0 if friendship.is_ended else ends_ms)
 
     def _friendship(self, line: CreditLine) -> Friendship:
         friendship = self.friends.find(line.id)
-        if friendship is None or friendship.ours is None:
-            raise Refused("refused", "This seller knows of no such credit line.")
+        if friendship is None or friendship.own_signature is None:
+            raise JobRefused("refused", "This seller does not know this credit line.")
         return friendship
 
 
 def knowing_ourselves(own: OwnIdentity, standing: StandingOf) -> StandingOf:
-    """The standing of keys, with our own newest one at once: others are told of it a little later."""
+    """Return the standing of keys, with our own newest key at once: others learn of it a little later."""
 
     def find(identity: str, key: str) -> Standing:
         known = standing(identity, key)
@@ -179,27 +184,27 @@ def _head(raw: bytes) -> _Head:
     try:
         return msgspec.json.decode(raw, type=_Head)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise RecordInvalid("backing", "is no record") from None
+        raise RecordInvalid("backing", "is not a record") from None
 
 
 def _line(raw: bytes) -> CreditLine:
     try:
         return msgspec.json.decode(raw, type=_LineHead, dec_hook=read_amount).body
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise RecordInvalid("backing", "is no credit line") from None
+        raise RecordInvalid("backing", "is not a credit line") from None
 
 
 def _statement(raw: bytes, buyer: str) -> Record:
     head = _head(raw)
     if head.issuer != buyer or head.kind not in ("founding", "rotation", "revocation"):
-        raise StatementInvalid("a job's statements are the buyer's own, about its keys")
+        raise StatementInvalid("a job may only contain the buyer's own statements about its keys")
     record = open_record(raw)
     check_statement(record)
     return record
 
 
 def _knowing(said: Sequence[Record], standing: StandingOf) -> StandingOf:
-    """The standing of keys, with what an identity says of itself; whoever knows that a key is revoked is right."""
+    """Return the standing of keys, including an identity's own statements. Any revocation counts."""
     if not said:
         return standing
     own, issuers = Identities(said), {record.issuer for record in said}
@@ -209,7 +214,7 @@ def _knowing(said: Sequence[Record], standing: StandingOf) -> StandingOf:
         if identity not in issuers or known == "revoked":
             return known
         found = own.standing(identity, key)
-        # A job may leave out the rotation that everybody else has heard of.
+        # A job may leave out a rotation that others know.
         return known if (known, found) == ("retired", "current") else found
 
     return find

@@ -1,4 +1,4 @@
-"""One answer on its way: sealed piece by piece, counted as it is taken, signed for now and then and at its end."""
+"""Deliver one answer: seal it piece by piece, count what was accepted, sign interim and final receipts."""
 
 import asyncio
 import base64
@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 
 from gateway.market.identity import OwnIdentity
-from gateway.selling.accounts import Account, Accounts
-from gateway.selling.carrier import Carrier, Gone, Refused
+from gateway.selling.accounts import ChannelAccount, ChannelAccounts
+from gateway.selling.carrier import Carrier, Gone, JobRefused
 from gateway.selling.chunks import Chunks, encoded
+from gateway.selling.live_listings import SellableModel
 from gateway.selling.proofs import Proof, Proofs, Sold
-from gateway.selling.shelf import Ware
-from gateway.selling.store import Sale
-from gateway.selling.wanted import Order
+from gateway.selling.store import RecordedSale
+from gateway.selling.wanted import GatewayRequest
 from market.channels.job import Cut, Piece, pack_piece
 from market.channels.statements import Delivery, Promise, Receipt, read_receipt
 from market.channels.transcript import INTERIM_TOKENS, needs_receipt
@@ -25,9 +25,9 @@ from market.counting.answer import AnswerSoFar
 from market.sealing.request import OpenedRequest
 
 COUNT_EVERY_CHARS = 512
-"""Text is counted anew when it has grown so much: 256 tokens are hardly ever less."""
+"""Count again after this many new characters: they are hardly ever fewer than 256 tokens."""
 _INLINE_CHARS = 20_000
-"""Counting more than that goes to a thread."""
+"""Longer texts are counted in a thread."""
 WAIT_EVENT = b"event: wait\ndata: -\n\n"
 
 
@@ -36,85 +36,85 @@ def now_ms() -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Till:
-    """What signs and keeps receipts. `ledger_head` is the newest block of the house's books that we saw.
+class ReceiptSigner:
+    """Signs and stores receipts. `ledger_head` returns the newest block of the house's ledger that we saw.
 
-    `proofs` are kept where there is a house to show them to.
+    `proofs` are kept if there is a house to show them to.
     """
 
     own: OwnIdentity
-    accounts: Accounts
+    accounts: ChannelAccounts
     ledger_head: Callable[[], str | None]
     clock_ms: Callable[[], int] = now_ms
     proofs: Proofs | None = None
 
-    async def learn(self, account: Account, raws: list[bytes]) -> int:
-        """Keep what the buyer has signed; what it has signed for needs no proof any more. Raises as `Accounts`."""
+    async def learn(self, account: ChannelAccount, raws: list[bytes]) -> int:
+        """Store what the buyer signed; signed answers need no proof any more. Raises as `ChannelAccounts`."""
         grown = await self.accounts.learn(account, raws)
         if self.proofs is not None:
             self.proofs.review(account.channel)
         return grown
 
     def check_room(self, promise: Promise, sealed_bytes: int) -> None:
-        """Whoever signs for no answer gets no more of them than can be proved. Raises Refused."""
+        """Limit unsigned answers to what can be proved. Raises Refused."""
         voucher = promise.voucher
         if self.proofs is not None and not self.proofs.has_room(voucher.channel, voucher.lane, sealed_bytes):
-            raise Refused("full", "Sign for the answers that this channel has had, and try again.")
+            raise JobRefused("full", "Too many answers of this channel are unsigned. Sign for them and try again.")
 
-    def prove(self, delivery: Delivery, account: Account, sold: Sold) -> None:
-        """Keep what proves the prompt of a final receipt, until the buyer has signed for it."""
+    def prove(self, delivery: Delivery, account: ChannelAccount, sold: Sold) -> None:
+        """Keep the proof of a final receipt's prompt until the buyer has signed for it."""
         if self.proofs is not None and account.credited.backing.is_allocated and delivery.request_nano:
             self.proofs.keep(Proof.of(delivery, sold))
 
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """What of an answer the carrier has taken so far, as receipts say it."""
+    """The part of an answer that the carrier has accepted so far, as receipts state it."""
 
     tokens: int
     transcript: str
 
 
 class Delivering:
-    """Counts only what the carrier has taken: what it did not take is neither in the receipts nor in the price."""
+    """Counts only what the carrier has accepted: nothing else is in the receipts or the price."""
 
     def __init__(
         self,
-        till: Till,
-        account: Account,
+        receipt_signer: ReceiptSigner,
+        account: ChannelAccount,
         promise: Promise,
-        order: Order,
-        ware: Ware,
+        order: GatewayRequest,
+        sellable: SellableModel,
         opened: OpenedRequest,
         sold: Sold,
     ) -> None:
-        self._till = till
+        self._receipt_signer = receipt_signer
         self._account = account
         self._promise = promise
         self._order = order
-        self._ware = ware
+        self._sellable = sellable
         self._sold = sold
-        self._counting = ware.counting.remembering()
+        self._counting = sellable.counting.remembering()
         self._nonce, self._sealer = opened.answer()
         self._answer = AnswerSoFar(promise.voucher.request)
-        created_s = till.clock_ms() // 1000
-        self._chunks = Chunks(order.kind, f"chatcmpl-{secrets.token_hex(12)}", ware.sold.market_id, created_s)
+        created_s = receipt_signer.clock_ms() // 1000
+        self._chunks = Chunks(order.kind, f"chatcmpl-{secrets.token_hex(12)}", sellable.sold.market_id, created_s)
         self._part = 0
         self._told_tokens = 0
         self._looked_chars = 0
         self._said = 0
 
     async def begin(self, carrier: Carrier) -> None:
-        """The first event, at once: tunnels give up on answers that do not begin. Raises Gone."""
+        """Send the first event at once, because tunnels drop answers that do not begin. Raises Gone."""
         await carrier.begin()
         await carrier.send(b"event: nonce\ndata: %s\n\n" % base64.b64encode(self._nonce))
 
     async def pass_on(self, data: bytes, carrier: Carrier) -> None:
-        """Send what an event of the own gateway says.
+        """Send an event of our own gateway.
 
         Raises:
             Gone: the buyer hung up.
-            ChunkBroken, UpstreamError, StatementInvalid: this is no answer that may go on.
+            ChunkBroken, UpstreamError, StatementInvalid: the answer cannot go on.
         """
         for chunk in self._chunks.read(data):
             piece = Piece("d", encoded(chunk))
@@ -123,7 +123,7 @@ class Delivering:
             await self._sign_some(carrier)
 
     async def end(self, carrier: Carrier, cut: Cut | None, *, is_gone: bool) -> Delivery:
-        """The final receipt: kept first, then sent, where anybody is left to take it."""
+        """Sign the final receipt: store it first, then send it if the buyer is still connected."""
         if cut is not None and not is_gone:
             is_gone = not await self._try(carrier, self._event(Piece("e", msgspec.json.encode(cut))))
         delivery = await self._receive(await self._taken(), is_final=True)
@@ -136,8 +136,8 @@ class Delivering:
         self._said += 1
 
     async def _sign_some(self, carrier: Carrier) -> None:
-        """An interim receipt where 256 tokens more are delivered: that is what may be unproven."""
-        # A chunk is about a token, unless it has more text than that.
+        """Send an interim receipt after each 256 tokens, which bounds what is unproven."""
+        # A chunk is about one token, unless it has more text than that.
         if self._said < INTERIM_TOKENS and self._answer.chars - self._looked_chars < COUNT_EVERY_CHARS:
             return
         self._looked_chars, self._said = self._answer.chars, 0
@@ -147,7 +147,7 @@ class Delivering:
             await carrier.send(self._event(Piece("r", delivery.record.raw)))
 
     async def _receive(self, taken: "_Taken", *, is_final: bool) -> Delivery:
-        """Sign for all that was taken so far, and keep it."""
+        """Sign for everything accepted so far, and store the receipt."""
         terms, voucher = self._account.channel.terms, self._promise.voucher
         receipt = Receipt(
             terms.channel,
@@ -160,26 +160,30 @@ class Delivering:
             taken.tokens,
             taken.transcript,
             is_final,
-            self._till.ledger_head(),
+            self._receipt_signer.ledger_head(),
         )
         name = f"{terms.channel}-{voucher.lane}"
-        record = self._till.own.say("receipt", name, self._part, receipt, self._till.clock_ms())
+        record = self._receipt_signer.own.say(
+            "receipt", name, self._part, receipt, self._receipt_signer.clock_ms()
+        )
         delivery = read_receipt(record, self._promise, terms, self._account.credited.standing)
         self._part += 1
         self._told_tokens = taken.tokens
         if is_final:
-            self._till.prove(delivery, self._account, self._sold)
-        await self._till.accounts.keep(self._account, delivery, self._sale(delivery) if is_final else None)
+            self._receipt_signer.prove(delivery, self._account, self._sold)
+        await self._receipt_signer.accounts.keep(
+            self._account, delivery, self._sale(delivery) if is_final else None
+        )
         return delivery
 
-    def _sale(self, delivery: Delivery) -> Sale:
+    def _sale(self, delivery: Delivery) -> RecordedSale:
         voucher = self._promise.voucher
         amount_nano = min(delivery.request_nano, int(voucher.ceiling_nano - voucher.base_nano))
-        model, made_ms = self._ware.sold.market_id, self._till.clock_ms()
-        return Sale(voucher.channel, voucher.lane, voucher.seq, model, amount_nano, made_ms)
+        model, made_ms = self._sellable.sold.market_id, self._receipt_signer.clock_ms()
+        return RecordedSale(voucher.channel, voucher.lane, voucher.seq, model, amount_nano, made_ms)
 
     async def _taken(self) -> "_Taken":
-        """Exact, and no more work than for the last 65,536 characters: those before are counted for good."""
+        """Count exactly. Only the last 65,536 characters are counted again; earlier counts are final."""
         if self._answer.chars < _INLINE_CHARS:
             return self._look()
         return await asyncio.to_thread(self._look)

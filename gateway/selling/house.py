@@ -1,4 +1,4 @@
-"""The house as its sellers see it: who it is, pinned at first contact, and what is told to it."""
+"""Client of the house for sellers: its identity, pinned at first contact, and what sellers send it."""
 
 import asyncio
 import hashlib
@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from gateway.market.bookkeeper import BookKeeper
 from gateway.market.identity import OwnIdentity
-from gateway.market.outbound import Outbound, Reply
+from gateway.market.outbound import Outbound, OutboundReply
+from gateway.market.record_keeper import RecordKeeper
 from gateway.selling.store import SellingStore, Unsubmitted
 from market.errors import IdentityInvalid
 from market.records.envelope import Hex32
@@ -18,14 +18,14 @@ _PROOF = b"millrace seller\n"
 _PINNED = "house"
 ASK_S = 20.0
 SHOW_S = 120.0
-"""A prompt may be megabytes."""
+"""Longer, because a prompt may be megabytes."""
 LANES_BYTES_MAX = 2**22
 
 S = TypeVar("S", bound=Struct)
 
 
 class _Facts(Struct, frozen=True):
-    """What a house says of itself, as far as a seller needs it."""
+    """The facts that a seller needs about a house, as the house states them."""
 
     identity: Hex32
     statements: list[str] = []
@@ -33,14 +33,14 @@ class _Facts(Struct, frozen=True):
 
 
 class _Account(Struct, frozen=True):
-    """Whose key it is, and the identities that earn for it."""
+    """Our key's account, and the identities that earn for it."""
 
     account: Annotated[str, Meta(max_length=200)]
     identities: list[str] = []
 
 
 class LaneTold(Struct, frozen=True):
-    """How the house says that a lane stands; `receipt` is the digest of our newest receipt that it knows."""
+    """The house's view of a lane; `receipt` is the digest of our newest receipt that it knows."""
 
     lane: int
     seq: int
@@ -50,22 +50,22 @@ class LaneTold(Struct, frozen=True):
 
 
 class LanesTold(Struct, frozen=True):
-    """Of one allocation, with what its buyer has said about its keys."""
+    """The lanes of one allocation, with its buyer's statements about its keys."""
 
     lanes: list[LaneTold]
     statements: list[str] = []
 
 
 class HouseRefused(Exception):
-    """The house answered, and not as it should; `status` is its answer's."""
+    """The house answered with an error; `status` is its HTTP status."""
 
     def __init__(self, status: int, message: str) -> None:
-        super().__init__(f"the house answers {status}: {message[:300]}")
+        super().__init__(f"the house answered {status}: {message[:300]}")
         self.status = status
 
 
-class House:
-    """One house, by its address. Until it was reached once its identity is not known, and nothing is believed."""
+class SellerHouseClient:
+    """One house, by its address. Until first contact its identity is unknown, and nothing from it is believed."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class House:
         key: str | None,
         own: OwnIdentity,
         outbound: Outbound,
-        keeper: BookKeeper,
+        keeper: RecordKeeper,
         store: SellingStore,
     ) -> None:
         self.url = url.rstrip("/")
@@ -86,22 +86,22 @@ class House:
         self._store = store
 
     async def remember(self) -> None:
-        """Who this house was when it was first met: its allocations count also while it is down."""
+        """Load the pinned identity: the house's allocations count even while it is down."""
         pinned = await self._store.fact(self._fact)
         self.identity = pinned.decode() if pinned else None
 
     async def meet(self) -> None:
-        """Ask it who it is, and what its books' newest block is.
+        """Ask for its identity and its ledger's newest block.
 
         Raises:
-            Unreachable, HouseRefused: it does not say.
-            IdentityInvalid: it is another one than when it was first met.
+            Unreachable, HouseRefused: the house gives no valid answer.
+            IdentityInvalid: its identity differs from the pinned one.
         """
         facts = _read(await self._outbound.ask(f"{self.url}/market/v1/house", timeout_s=ASK_S), _Facts)
         identity = facts.identity
         if self.identity not in (None, identity):
             raise IdentityInvalid(
-                f"the house at {self.url} was {str(self.identity)[:16]} and says that it is {identity[:16]} now"
+                f"the house at {self.url} changed its identity from {str(self.identity)[:16]} to {identity[:16]}"
             )
         statements = [raw.encode() for raw in facts.statements]
         await asyncio.to_thread(self._keeper.add, statements, self.url)
@@ -112,7 +112,7 @@ class House:
         self.ledger_head = head if len(head) == 64 else None
 
     async def submit(self, channel: Unsubmitted, statements: list[bytes]) -> None:
-        """Tell it all that is known of a channel; as often as you like. Raises Unreachable, HouseRefused."""
+        """Send everything known of a channel. Repeating it is safe. Raises Unreachable, HouseRefused."""
         body = {
             "allocation": channel.backing.records[0].decode(),
             "records": [raw.decode() for raw in channel.evidence],
@@ -121,7 +121,7 @@ class House:
         await self._post("/market/v1/settlements", body, {})
 
     async def lanes(self, allocation: str) -> LanesTold:
-        """How the lanes of an allocation stand, by its record's digest. Raises Unreachable, HouseRefused."""
+        """Return the state of an allocation's lanes, by its record's digest. Raises Unreachable, HouseRefused."""
         url = f"{self.url}/market/v1/disputes/{allocation}"
         reply = await self._outbound.ask(url, headers=self._ours, timeout_s=ASK_S, bytes_max=LANES_BYTES_MAX)
         return _read(reply, LanesTold)
@@ -131,7 +131,7 @@ class House:
         await self._post("/market/v1/disputes", body, self._ours, timeout_s=SHOW_S)
 
     async def register(self) -> None:
-        """Let this identity's sales be earned by the account of our key, at a house that was met.
+        """Let our key's account earn this identity's sales, at a house that was contacted before.
 
         Raises:
             Unreachable, HouseRefused.
@@ -144,7 +144,7 @@ class House:
         identity, signer = self._own.id, self._own.signer
         if identity in me.identities:
             return
-        # For this house alone: at another one, an account of this name may be somebody else's.
+        # The proof names this house: at another one, an account of this name may belong to someone else.
         proof = signer.sign(_PROOF + f"{self.identity}\n{me.account}".encode()).hex()
         body = {
             "identity": identity,
@@ -163,7 +163,7 @@ class House:
 
     @property
     def has_key(self) -> bool:
-        """Whether there is an account of ours, without which nothing can be disputed."""
+        """Return whether we have an account, without which nothing can be disputed."""
         return self._key is not None
 
     @property
@@ -175,15 +175,15 @@ class House:
         return f"{_PINNED}:{hashlib.sha256(self.url.encode()).hexdigest()[:48]}"
 
 
-def _checked(reply: Reply) -> Reply:
+def _checked(reply: OutboundReply) -> OutboundReply:
     if reply.status not in (200, 201):
         raise HouseRefused(reply.status, reply.body[:300].decode("utf-8", "replace"))
     return reply
 
 
-def _read(reply: Reply, shape: type[S]) -> S:
-    """Whatever a house answers, it is no more than this."""
+def _read(reply: OutboundReply, shape: type[S]) -> S:
+    """Read a house's answer, accepting only these fields."""
     try:
         return msgspec.json.decode(_checked(reply).body, type=shape)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise HouseRefused(reply.status, f"its answer makes no sense: {str(error)[:100]}") from None
+        raise HouseRefused(reply.status, f"its answer is invalid: {str(error)[:100]}") from None

@@ -1,4 +1,4 @@
-"""An answer on the buyer's own HTTP request, and the server's side of its connection."""
+"""Answer on the buyer's own HTTP request, and the server's side of its connection."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,29 +6,29 @@ from collections.abc import Callable
 from starlette.types import Message, Receive, Send
 
 from gateway.http.connections import BoundedProtocol
-from gateway.selling.carrier import Gone, Refused
+from gateway.selling.carrier import Gone, JobRefused
 
 _HEADERS = [
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-store"),
-    # Proxies must not collect what is to be read as it comes.
+    # Keep proxies from buffering the stream.
     (b"x-accel-buffering", b"no"),
 ]
 
 
 class AgentProtocol(BoundedProtocol):
-    """Tells what the kernel has taken from what waits here, and lets nobody leave an answer unread for long."""
+    """Tells what the kernel has accepted from what waits here, and bounds how long an answer stays unread."""
 
     send_s = 30.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        # Writing counts as paused while a byte is still here: so `send` knows what has gone out.
+        # Writing counts as paused while a byte is still here, so `send` knows what has gone out.
         transport.set_write_buffer_limits(high=0)
         super().connection_made(transport)
 
 
 class HttpCarrier:
-    """One request whose body has been read. `begun` is told when its answer begins."""
+    """One request whose body has been read. `begun` is called when its answer begins."""
 
     def __init__(self, receive: Receive, send: Send, begun: Callable[[], None] = lambda: None) -> None:
         self._receive = receive
@@ -37,7 +37,7 @@ class HttpCarrier:
         self._gone = asyncio.Event()
         self._listening: asyncio.Task[None] | None = None
 
-    async def refuse(self, refused: Refused) -> None:
+    async def refuse(self, refused: JobRefused) -> None:
         body = refused.body()
         headers = [*refused.headers(), (b"content-length", b"%d" % len(body))]
         await self._send({"type": "http.response.start", "status": refused.status, "headers": headers})
@@ -50,7 +50,7 @@ class HttpCarrier:
 
     async def send(self, event: bytes) -> None:
         await self._put({"type": "http.response.body", "body": event, "more_body": True})
-        # Nothing more to write, but it waits until the bytes before it have left.
+        # Nothing more to write, but this waits until the bytes before it have left.
         await self._put({"type": "http.response.body", "body": b"", "more_body": True})
 
     async def gone(self) -> None:
@@ -70,7 +70,7 @@ class HttpCarrier:
             raise Gone
 
     async def _listen(self) -> None:
-        """Nothing more is expected of the buyer: the next that comes is its leaving."""
+        """The buyer sends nothing more, so its next message is the disconnect."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
         self._gone.set()

@@ -1,4 +1,4 @@
-"""The owner's gateway, beside which this runs: how idle it is, a guest's key to it, its answers, and its books."""
+"""Client of our own gateway beside this process: its idleness, its guest key, its answers and its ledger."""
 
 import asyncio
 import ssl
@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from accounting.money import format_usd
 from gateway.data_folder import ADMIN_HEADER, DataFolder
-from gateway.selling.store import Sale
+from gateway.selling.store import RecordedSale
 from gateway.sse import EventSplitter
 from market.channels.job import Kind
 
@@ -28,11 +28,11 @@ _PATHS: dict[Kind, str] = {"chat": "/chat/completions", "completion": "/completi
 
 
 class GatewayAway(Exception):
-    """The owner's gateway does not run, or does not answer."""
+    """Our own gateway does not run, or does not answer."""
 
 
 class UpstreamRefused(Exception):
-    """The owner's gateway does not answer this request; `code` is the one of its error."""
+    """Our own gateway refuses this request; `code` is its error's code."""
 
     def __init__(self, status: int, code: str) -> None:
         super().__init__(f"{status} {code}")
@@ -41,7 +41,7 @@ class UpstreamRefused(Exception):
 
 
 class SpareModel(Struct, frozen=True):
-    """One model of the gateway, as `/admin/idle` has it."""
+    """One model of the gateway, as `/admin/idle` reports it."""
 
     id: str
     slots_free: int
@@ -57,7 +57,7 @@ _STATE_MAX = 200
 
 
 class Idle(Struct, frozen=True):
-    """How idle the gateway is; `version` is another one whenever that changes."""
+    """The gateway's idle state; `version` changes whenever the rest does."""
 
     queue_empty_s: float
     own_in_flight: int
@@ -76,26 +76,26 @@ class _GuestKey(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Where the gateway is, and what it believes."""
+    """The gateway's address and admin token."""
 
     base_url: str
     admin_token: str
 
 
 class OwnGateway:
-    """Asks the gateway of one data folder, over loopback. `find` looks where it runs now: it may start anew.
+    """Client of one data folder's gateway, over loopback. `find` looks up its address, since it may restart.
 
-    Every method raises GatewayAway where there is none.
+    Every method raises GatewayAway if no gateway runs.
     """
 
     def __init__(self, find: Callable[[], Running | None]) -> None:
         self._find = find
         self._key: str | None = None
-        # Each new key ends the one before it: of jobs that come together one asks for all.
+        # Each new key revokes the one before, so concurrent jobs share one request for it.
         self._asking_key = asyncio.Lock()
         limits = httpx.Limits(max_connections=CONNECTIONS_MAX, keepalive_expiry=4.0)
-        # Without proxies of the environment: they would get the key, and find no way to this loopback.
-        # Nor with anybody's certificates: reading them all takes longer than the rest of a start.
+        # Ignore the environment's proxies: they would get the key, and cannot reach this loopback. Load no CA
+        # certificates either: reading them takes longer than the rest of a start.
         trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self._http = httpx.AsyncClient(trust_env=False, limits=limits, follow_redirects=False, verify=trust)
 
@@ -112,13 +112,13 @@ class OwnGateway:
 
     @property
     def runs(self) -> bool:
-        """Whether one has said that it runs; it may have died since."""
+        """Return whether a gateway has said that it runs; it may have died since."""
         return self._find() is not None
 
     async def idle(self, version: int | None = None, state: str = "") -> Idle:
-        """How idle it is now; with a version, not before that has changed, or some time has passed.
+        """Return how idle the gateway is; with a version, wait until that changes or the wait ends.
 
-        `state` is how the agent is itself.
+        `state` is the agent's own state.
         """
         wait = "" if version is None else f"&wait_s={IDLE_WAIT_S:g}&version={version}"
         query = f"?state={quote(state[:_STATE_MAX])}{wait}"
@@ -130,10 +130,10 @@ class OwnGateway:
             raise GatewayAway(f"/admin/idle: {error}") from None
 
     async def guest_key(self) -> str:
-        """The key that jobs are asked with, as far as we know.
+        """Return the key for sending jobs, as far as we know it.
 
         Raises:
-            UpstreamRefused: the gateway makes none.
+            UpstreamRefused: the gateway issues none.
         """
         async with self._asking_key:
             if self._key is None:
@@ -144,11 +144,11 @@ class OwnGateway:
                     raise GatewayAway(f"/admin/guest-key: {error}") from None
             return self._key
 
-    async def book(self, sale: Sale) -> None:
-        """Tell its books of a sale; again it changes nothing.
+    async def book(self, sale: RecordedSale) -> None:
+        """Report a sale to the gateway's ledger; repeating it changes nothing.
 
         Raises:
-            UpstreamRefused: the books have it otherwise, and will not change.
+            UpstreamRefused: the ledger has different figures and keeps them.
         """
         body = {
             "channel": sale.channel,
@@ -161,10 +161,10 @@ class OwnGateway:
 
     @asynccontextmanager
     async def answer(self, kind: Kind, body: dict[str, Any]) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The data of each event of the gateway's streamed answer. Leaving the block stops the gateway's work.
+        """Yield the data of each event of a streamed answer. Leaving the block stops the gateway's work.
 
         Raises:
-            UpstreamRefused: it answers with an error instead.
+            UpstreamRefused: the gateway answers with an error instead.
         """
         running = self._running()
         url = running.base_url + _PATHS[kind]
@@ -175,7 +175,7 @@ class OwnGateway:
             )
             request.headers["authorization"] = f"Bearer {key}"
             response = await self._send(request)
-            # A gateway that started anew knows no guest's key of before.
+            # A restarted gateway does not know its earlier guest keys.
             if response.status_code == 401 and attempt == 0:
                 await response.aclose()
                 if self._key == key:
@@ -220,7 +220,7 @@ class OwnGateway:
 
 
 async def _events_of(response: httpx.Response) -> AsyncIterator[bytes]:
-    """Raises GatewayAway where the answer breaks off."""
+    """Yield events. Raises GatewayAway if the answer breaks off."""
     events = EventSplitter()
     try:
         async for piece in response.aiter_raw():
@@ -233,7 +233,7 @@ async def _events_of(response: httpx.Response) -> AsyncIterator[bytes]:
 
 
 async def _code_of(response: httpx.Response) -> str:
-    """The code of an error in OpenAI's form, empty where there is none."""
+    """Return the code of an error in OpenAI's form, empty if there is none."""
     body = b""
     try:
         async for piece in response.aiter_raw():

@@ -1,8 +1,8 @@
-"""What was asked, kept for as long as its buyer may still deny it: in memory alone, and no more than has its room.
+"""Sealed requests, kept in bounded memory for as long as their buyers may still deny them.
 
-A buyer who has taken an answer may sign for a smaller prompt than it was. The sealed request, which its voucher
-names by hash, and the key that opens it prove what was asked. They are forgotten once the buyer has signed for it,
-and never reach a disk: a listing that says that nothing is kept stays true, and a restart forgets all of them.
+A buyer who took an answer may sign for a smaller prompt than it sent. The sealed request, which its voucher names
+by hash, and the key that opens it prove the prompt. We forget both once the buyer has signed for it. They never
+reach a disk, so a listing that promises zero retention stays true; a restart forgets all of them.
 """
 
 from collections import OrderedDict
@@ -14,15 +14,15 @@ from market.channels.statements import Delivery
 
 BYTES_MAX = 2**28
 CHANNEL_BYTES_MAX = 2**25
-"""Of one channel: twice the largest request. Beyond either, what has been kept longest is forgotten."""
+"""Limit per channel: twice the largest request. Beyond either limit, the oldest are forgotten."""
 ROOM_BYTES = 2**20
-"""Of a channel, for listings, and for what is being answered already."""
+"""Part of a channel's limit that is left for listings and for requests already being answered."""
 _OVERHEAD_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Sold:
-    """What a request was sold by, and what was asked."""
+    """The listing that a request was sold by, and the sealed request."""
 
     listing: bytes
     shown: Shown
@@ -30,7 +30,7 @@ class Sold:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Of the newest request of a lane; `receipt` is the digest of our final receipt for it."""
+    """The newest request of a lane; `receipt` is the digest of our final receipt for it."""
 
     channel: str
     lane: int
@@ -49,7 +49,7 @@ class Proof:
 
 
 class Proofs:
-    """One for each lane at most, the oldest first."""
+    """At most one proof per lane, the oldest first."""
 
     def __init__(self, bytes_max: int = BYTES_MAX, channel_bytes_max: int = CHANNEL_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
@@ -60,19 +60,19 @@ class Proofs:
 
     @property
     def channels(self) -> list[str]:
-        """Those with something kept."""
+        """Return channels that have proofs."""
         return list(self._lanes)
 
     def of(self, channel: str) -> list[Proof]:
         return list(self._lanes.get(channel, {}).values())
 
     def has_room(self, channel: str, lane: int, sealed_bytes: int) -> bool:
-        """Whether a request can be answered without another of its channel being forgotten that may be denied."""
+        """Return whether a request fits without dropping another proof of its channel that may be needed."""
         others = (each.size_bytes for each in self.of(channel) if each.lane != lane)
         return sum(others) + sealed_bytes <= self._channel_bytes_max - ROOM_BYTES
 
     def keep(self, proof: Proof) -> None:
-        """In the place of what was kept for the lane before."""
+        """Store a proof in place of the lane's earlier one."""
         self.forget(proof.channel, proof.lane)
         self._oldest_first[proof.channel, proof.lane] = proof
         self._lanes.setdefault(proof.channel, {})[proof.lane] = proof
@@ -92,7 +92,7 @@ class Proofs:
             self._drop(proof)
 
     def review(self, channel: Channel) -> None:
-        """Forget what the buyer has signed for by now, and what a newer request of its lane stands in front of."""
+        """Forget proofs the buyer has signed for by now, and those superseded by a newer request on their lane."""
         for proof in self.of(channel.terms.channel):
             lane = channel.lanes.get(proof.lane)
             if lane is None or lane.claim is None:

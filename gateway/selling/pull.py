@@ -1,7 +1,7 @@
-"""The way in where no tunnel works: we ask the house for work, and carry what it has to our own port.
+"""The way in without a tunnel: ask the house for work, and carry it to our own port.
 
-To the agent behind that port this is like a tunnel. Answers go back in numbered parts, each a request of its own:
-what lies between us and the house may hold request bodies back until they are whole.
+For the agent behind that port this is like a tunnel. Answers go back in numbered parts, each its own request,
+because proxies on the way may hold a request body back until it is complete.
 """
 
 import asyncio
@@ -16,10 +16,17 @@ import structlog
 from msgspec import Meta
 
 from accounting.proofs.signing import Signer
-from gateway.market.errand import DOMAIN, ERRAND_PACKED_BYTES_MAX, POLL_S, Errand, Part, read_errand
-from gateway.market.outbound import Outbound, Reply, Unreachable
-from gateway.selling.carrying import carry
+from gateway.market.outbound import Outbound, OutboundReply, Unreachable
+from gateway.market.relayed_request import (
+    DOMAIN,
+    POLL_S,
+    RELAYED_PACKED_BYTES_MAX,
+    AnswerPart,
+    RelayedRequest,
+    read_relayed_request,
+)
 from gateway.selling.reach import Reach, Reaches
+from gateway.selling.relay_transfer import carry
 from market.errors import JobInvalid
 from market.records.envelope import Hex32
 
@@ -30,31 +37,31 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 @dataclass(frozen=True, slots=True)
 class PullPace:
-    """How many requests at once, and how patient to be, in seconds."""
+    """Limits on concurrent requests and on waiting, in seconds."""
 
-    errands_max: int = 32
+    requests_max: int = 32
     poll_s: float = POLL_S + 15.0
     part_s: float = 40.0
     part_tries: int = 3
     failures_max: int = 3
-    """A line may be poor for so many questions in a row before buyers are told that nobody gets here."""
+    """Failed polls in a row before buyers are told that this seller is unreachable."""
     poll_s_min: float = 1.0
-    """A house that has nothing says so no more often than this."""
+    """Minimum time between polls when a house has no work."""
     backoff_first_s: float = 1.0
     backoff_max_s: float = 60.0
 
     def backoff_s(self, failures: int) -> float:
-        """1, 2, 4 ... seconds, up to a half less."""
+        """Return 1, 2, 4 ... seconds, reduced by up to half at random."""
         longest_s = min(self.backoff_first_s * 2.0 ** min(failures - 1, 16), self.backoff_max_s)
         return longest_s * random.uniform(0.5, 1.0)  # noqa: S311 - spread, not secrecy
 
 
 class _HouseRefused(Exception):
-    """The house does not want us; the message has what it answered."""
+    """The house refuses us; the message states its answer."""
 
 
 class _SessionEnded(_HouseRefused):
-    """It has forgotten who we are."""
+    """The house no longer knows our session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +85,13 @@ class _Opened(msgspec.Struct):
 
 
 class Pull:
-    """Keeps asking the house for work. `run` is a task of its owner's, who follows `reaches`.
+    """Keeps asking the house for work. The owner runs `run` as a task and follows `reaches`.
 
     Args:
         house_url: without a slash at its end.
-        identity: ours; `signer` has its current key.
+        identity: our own; `signer` has its current key.
         service_url: our own port, `http://127.0.0.1:PORT`.
-        house: the house's identity, None until it was met: no other one gets our signature.
+        house: returns the house's identity, None until first contact. No other house gets our signature.
     """
 
     def __init__(
@@ -107,32 +114,32 @@ class Pull:
         self._pace = pace or PullPace()
         self._session: _Session | None = None
         self._opening = asyncio.Lock()
-        self._room = asyncio.Semaphore(self._pace.errands_max)
-        self.reaches = Reaches(Reach(False, why="the house is being asked"))
+        self._room = asyncio.Semaphore(self._pace.requests_max)
+        self.reaches = Reaches(Reach(False, why="connecting to the house"))
 
     async def run(self) -> None:
-        """Until cancelled; requests under way are cut off then."""
+        """Run until cancelled; requests in progress are then cut off."""
         failures, is_poor = 0, False
-        async with Outbound(False, ours=[self._service_url]) as own, asyncio.TaskGroup() as errands:
+        async with Outbound(False, named=[self._service_url]) as own, asyncio.TaskGroup() as requests:
             while True:
                 session = None
                 try:
                     session = await self._current()
                     if not is_poor:
                         await self.reaches.tell(Reach(True))
-                    await self._fetch(session, own, errands)
+                    await self._fetch(session, own, requests)
                     failures, is_poor = 0, False
                 except (Unreachable, _HouseRefused) as error:
                     failures += 1
                     log.warning("pull.failed", why=str(error), failures=failures)
                     if failures >= self._pace.failures_max or not self.reaches.now.is_open:
-                        # That sessions can be opened proves nothing more, once questions got lost on one.
+                        # After polls of a session got lost, opening a new one proves nothing.
                         is_poor = session is not None and isinstance(error, Unreachable)
-                        await self.reaches.tell(Reach(False, why=f"the house gives us no work: {error}"))
+                        await self.reaches.tell(Reach(False, why=f"cannot get work from the house: {error}"))
                     await asyncio.sleep(self._pace.backoff_s(failures))
 
     async def _current(self, refused: _Session | None = None) -> _Session:
-        """The newest session, another one than the house has just refused. Raises Unreachable, _HouseRefused."""
+        """Return the newest session, but not `refused`. Raises Unreachable, _HouseRefused."""
         async with self._opening:
             session = self._session
             if session is None or session is refused or time.monotonic() >= session.renew_at_s:
@@ -140,13 +147,13 @@ class Pull:
             return session
 
     async def _open(self) -> _Session:
-        """Prove who we are, to the house that we know. Raises Unreachable, _HouseRefused."""
+        """Prove our identity to the known house. Raises Unreachable, _HouseRefused."""
         house = self._house()
         if house is None:
-            raise _HouseRefused("it has not said yet who it is")
+            raise _HouseRefused("its identity is not known yet")
         told = _read(await self._say("/nonce", {"identity": self._identity}), _Nonce)
         if told.house != house:
-            raise _HouseRefused("it is another house than the one we know")
+            raise _HouseRefused("its identity differs from the pinned one")
         said = DOMAIN + bytes.fromhex(house) + bytes.fromhex(told.nonce)
         proof = {
             "identity": self._identity,
@@ -157,13 +164,13 @@ class Pull:
         opened = _read(await self._say("/session", proof), _Opened)
         return _Session(opened.session, time.monotonic() + opened.session_s / 2)
 
-    async def _say(self, path: str, fields: dict[str, str]) -> Reply:
+    async def _say(self, path: str, fields: dict[str, str]) -> OutboundReply:
         headers = {"content-type": "application/json"}
         reply = await self._outbound.ask(self._url + path, msgspec.json.encode(fields), headers=headers)
         return _checked(reply)
 
-    async def _fetch(self, session: _Session, own: Outbound, errands: asyncio.TaskGroup) -> None:
-        """One question for work, once there is room for it. Raises Unreachable, _HouseRefused."""
+    async def _fetch(self, session: _Session, own: Outbound, requests: asyncio.TaskGroup) -> None:
+        """Ask for work once, as soon as there is room for it. Raises Unreachable, _HouseRefused."""
         await self._room.acquire()
         is_taken, begun_s = False, time.monotonic()
         try:
@@ -172,40 +179,40 @@ class Pull:
                 b"",
                 headers=session.headers,
                 timeout_s=self._pace.poll_s,
-                bytes_max=ERRAND_PACKED_BYTES_MAX,
+                bytes_max=RELAYED_PACKED_BYTES_MAX,
             )
             if reply.status == 204:
                 await asyncio.sleep(begun_s + self._pace.poll_s_min - time.monotonic())
                 return
-            errand = read_errand(_checked(reply).body)
-            errands.create_task(self._carry(own, errand), name=f"errand-{errand.id}")
+            request = read_relayed_request(_checked(reply).body)
+            requests.create_task(self._carry(own, request), name=f"relayed-{request.id}")
             is_taken = True
         except _SessionEnded:
             if self._session is session:
                 self._session = None
             raise
         except JobInvalid as error:
-            raise _HouseRefused(f"it wants what no buyer may: {error}") from None
+            raise _HouseRefused(f"it sent an invalid request: {error}") from None
         finally:
             if not is_taken:
                 self._room.release()
 
-    async def _carry(self, own: Outbound, errand: Errand) -> None:
-        async def send(part: Part) -> Reply:
-            return await self._send(errand.id, part)
+    async def _carry(self, own: Outbound, request: RelayedRequest) -> None:
+        async def send(part: AnswerPart) -> OutboundReply:
+            return await self._send(request.id, part)
 
         try:
-            await carry(errand, own, self._service_url, send)
+            await carry(request, own, self._service_url, send)
         except (Unreachable, _HouseRefused) as error:
             log.warning("pull.answer_lost", why=str(error))
         finally:
             self._room.release()
 
-    async def _send(self, errand_id: str, part: Part) -> Reply:
-        """A part is taken once, however often it comes: sent again where nobody knows, and with a newer session.
+    async def _send(self, errand_id: str, part: AnswerPart) -> OutboundReply:
+        """Send a part; it is safe to send it again if the outcome is unknown or with a newer session.
 
         Raises:
-            Unreachable, _HouseRefused: it was not taken.
+            Unreachable, _HouseRefused: the part was not taken.
         """
         url, body = f"{self._url}/{errand_id}/answer", msgspec.msgpack.encode(part)
         session = self._session or await self._current()
@@ -225,16 +232,16 @@ class Pull:
             session = await self._current(refused=session)
 
 
-def _checked(reply: Reply) -> Reply:
+def _checked(reply: OutboundReply) -> OutboundReply:
     if reply.status == 401:
-        raise _SessionEnded("it answers 401")
+        raise _SessionEnded("it answered 401")
     if reply.status != 200:
-        raise _HouseRefused(f"it answers {reply.status}")
+        raise _HouseRefused(f"it answered {reply.status}")
     return reply
 
 
-def _read(reply: Reply, shape: type[S]) -> S:
+def _read(reply: OutboundReply, shape: type[S]) -> S:
     try:
         return msgspec.json.decode(reply.body, type=shape)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise _HouseRefused("its answer makes no sense") from None
+        raise _HouseRefused("its answer is invalid") from None

@@ -1,4 +1,4 @@
-"""How buyers get to this seller just now: told by whoever keeps the way open, followed by whoever lists it."""
+"""The way in for buyers: set by the tunnel or pull task, followed by the code that lists it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,9 +10,9 @@ from gateway.selling.address import Address
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """`address` is a public one, None for a seller that fetches its work; while not `is_open`, nobody gets here.
+    """`address` is public, None for a seller that fetches its work; while not `is_open`, buyers cannot get here.
 
-    `why` says the reason for that to the owner, `version` is that of cloudflared.
+    `why` tells the owner the reason; `version` is cloudflared's.
     """
 
     is_open: bool
@@ -22,7 +22,7 @@ class Reach:
 
 
 class Reaches:
-    """The newest one; who follows slowly misses what came between."""
+    """The newest reach; a slow follower misses intermediate ones."""
 
     def __init__(self, now: Reach) -> None:
         self.now = now
@@ -38,7 +38,7 @@ class Reaches:
             self._changed.notify_all()
 
     async def changes(self) -> AsyncIterator[Reach]:
-        """How it is now, and then whenever it is otherwise."""
+        """Yield the current reach, then each change."""
         seen = -1
         while True:
             async with self._changed:
@@ -49,16 +49,16 @@ class Reaches:
 
 
 class WayIn(Protocol):
-    """A tunnel, or a seller's own way to fetch its work."""
+    """A tunnel, or a seller's task that fetches its work."""
 
     reaches: Reaches
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
 
 
 async def keep_way_in(way: WayIn, address: Address) -> None:
-    """Keep the way open and the address up to date, until cancelled; then nobody gets here any more."""
+    """Keep the way in open and the address current until cancelled; then mark the seller unreachable."""
     try:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(way.run(), name="way-in")

@@ -1,4 +1,4 @@
-"""The keys that requests are sealed for: in memory only, new every hour, the old one kept while it may be used."""
+"""The keys that requests are sealed for: in memory only, replaced hourly, kept while still usable."""
 
 import time
 from collections.abc import Callable
@@ -12,7 +12,7 @@ KEY_S = 3600.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Seal:
-    """A sealing key with the requests that were opened with it; `made_s` by a clock that only goes forward."""
+    """A sealing key and the requests opened with it; `made_s` is on a monotonic clock."""
 
     made_s: float
     key: SealingKey = field(default_factory=SealingKey)
@@ -20,14 +20,16 @@ class Seal:
 
 
 class Seals:
-    """The seal that new listings name. Listings that still hold keep theirs: the rest is forgotten for good."""
+    """The seal for new listings. Valid listings keep their seals; others are forgotten."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._current = Seal(monotonic())
 
     def current(self) -> Seal:
-        """The newest seal, made anew where it is an hour old or nearly full: then listings need a new revision."""
+        """Return the newest seal, replacing it if it is an hour old or nearly full; listings then need a new
+        revision.
+        """
         if self.is_worn:
             self._current = Seal(self._monotonic())
         return self._current

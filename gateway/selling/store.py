@@ -1,6 +1,6 @@
-"""What a seller must not lose, in a SQLite file of its own: on disk before the last piece of an answer goes out.
+"""The seller's durable state in its own SQLite file: on disk before the last piece of an answer is sent.
 
-One thread has the file. Every write is one transaction, and the same one again changes nothing.
+One thread has the file. Every write is one transaction, and repeating it changes nothing.
 """
 
 import asyncio
@@ -21,16 +21,16 @@ from gateway.settings import SettingsInvalid
 
 BATCH_MAX = 256
 TOLD_MAX = 32
-"""Channels that are read at once to be told: each may have 256 records."""
+"""Channels read at once to be submitted: each may have 256 records."""
 KEPT_MS = 60 * 24 * 3_600_000
-"""So long a channel is kept after its credit has ended: disputes are over by then."""
+"""Retention of a channel after its credit has ended: disputes are over by then."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Backing:
-    """What a channel rests on, as raw records: who owes, on whose word, with which keys."""
+    """A channel's backing as raw records: who owes, who vouches for it, and with which keys."""
 
     channel: str
     is_allocated: bool
@@ -41,15 +41,15 @@ class Backing:
 
 @dataclass(frozen=True, slots=True)
 class LaneRecords:
-    """All that rests of a lane; not `is_final` while a request of it is being answered."""
+    """All records of a lane; not `is_final` while one of its requests is being answered."""
 
     records: tuple[bytes, ...]
     is_final: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Sale:
-    """One request that was answered, in nano-USD and by its voucher's numbers."""
+class RecordedSale:
+    """One answered request, its amount in nano-USD and its voucher's numbers."""
 
     channel: str
     lane: int
@@ -61,7 +61,7 @@ class Sale:
 
 @dataclass(frozen=True, slots=True)
 class Unsubmitted:
-    """A channel of which the house does not know all; `changes` is what to confirm once it does."""
+    """A channel that the house does not know fully; confirm `changes` once it does."""
 
     backing: Backing
     evidence: tuple[bytes, ...]
@@ -73,7 +73,7 @@ class SellingStore:
     """`selling.db`, opened for one process. Its methods wait for the thread that has the file."""
 
     def __init__(self, path: Path) -> None:
-        """Raises SettingsInvalid for a file that this version cannot use."""
+        """Raises SettingsInvalid if this version cannot use the file."""
         self._engine = sqlalchemy.create_engine(f"sqlite:///{path}", poolclass=sqlalchemy.StaticPool)
         event.listen(self._engine, "connect", _prepare)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="selling.db")
@@ -91,9 +91,14 @@ class SellingStore:
         await self._run(lambda db: db.execute(_put(facts, {"name": name, "value": value}, "name")))
 
     async def keep(
-        self, backing: Backing, known: dict[int, LaneRecords], sale: Sale | None = None, *, forgiven_nano: int = 0
+        self,
+        backing: Backing,
+        known: dict[int, LaneRecords],
+        sale: RecordedSale | None = None,
+        *,
+        forgiven_nano: int = 0,
     ) -> None:
-        """What is known of these lanes of a channel now; durable when it returns. What was forgiven only grows."""
+        """Store the current records of a channel's lanes; durable on return. The forgiven amount only grows."""
         await self._run(lambda db: _keep(db, backing, known, sale, forgiven_nano))
 
     async def forgiven_nano(self, channel: str) -> int:
@@ -104,45 +109,45 @@ class SellingStore:
         return await self._run(lambda db: _backing(db, channel))
 
     async def evidence(self, channel: str) -> tuple[bytes, ...]:
-        """All records of a channel, each once."""
+        """Return all records of a channel, each once."""
         return await self._run(lambda db: _evidence(db, channel))
 
     async def unfinished(self) -> list[str]:
-        """Channels on which a request was being answered when this was written: a crash leaves them so."""
+        """Return channels with a request still being answered when last written, as a crash leaves them."""
         query = select(lanes.c.channel).where(~lanes.c.is_final).distinct()
         return await self._run(lambda db: list(db.scalars(query)))
 
     async def unsubmitted(self, now_ms: int) -> list[Unsubmitted]:
-        """Some of the channels that the house has to hear about, without those that wait until later."""
+        """Return some of the channels that the house must be told of, except those waiting for later."""
         return await self._run(lambda db: _unsubmitted(db, now_ms))
 
     async def note_submitted(self, channel: str, changes: int) -> None:
-        """The house knows the channel as it was after so many changes."""
+        """Note that the house knows the channel up to `changes`."""
         query = update(channels).where(channels.c.channel == channel, channels.c.submitted < changes)
         await self._run(lambda db: db.execute(query.values(submitted=changes, refusals=0, again_ms=0)))
 
     async def note_refused(self, channel: str, again_ms: int) -> None:
-        """The house has not taken the channel: it is told again, not before then."""
+        """Note that the house refused the channel; it is submitted again at `again_ms` at the earliest."""
         query = update(channels).where(channels.c.channel == channel)
         values = {"refusals": channels.c.refusals + 1, "again_ms": again_ms}
         await self._run(lambda db: db.execute(query.values(values)))
 
-    async def unbooked(self) -> list[Sale]:
-        """Some of the sales that the own gateway's books have to hear about."""
+    async def unbooked(self) -> list[RecordedSale]:
+        """Return some of the sales that our own gateway's ledger lacks."""
         columns = (sales.c.channel, sales.c.lane, sales.c.seq, sales.c.model, sales.c.amount_nano, sales.c.made_ms)
         query = select(*columns).where(~sales.c.is_booked).limit(BATCH_MAX)
-        return await self._run(lambda db: [Sale(*row) for row in db.execute(query)])
+        return await self._run(lambda db: [RecordedSale(*row) for row in db.execute(query)])
 
-    async def note_booked(self, sale: Sale) -> None:
-        # By the amount too: a sale that has grown since it was told must be told again.
+    async def note_booked(self, sale: RecordedSale) -> None:
+        # Match the amount, too: a sale that has grown since must be reported again.
         found = (sales.c.channel == sale.channel) & (sales.c.lane == sale.lane) & (sales.c.seq == sale.seq)
         query = update(sales).where(found & (sales.c.amount_nano == sale.amount_nano))
         await self._run(lambda db: db.execute(query.values(is_booked=True)))
 
     async def sweep(self, now_ms: int) -> int:
-        """Forget channels that ended long ago, once house and books know all of them; returns how many.
+        """Delete channels that ended long ago and are settled and booked; return how many.
 
-        Those too that the house has refused until then: nothing can be booked on them any more.
+        This includes channels that the house refused until then, since nothing can be booked on them any more.
         """
         return await self._run(lambda db: _sweep(db, now_ms - KEPT_MS))
 
@@ -158,7 +163,7 @@ class SellingStore:
         with self._engine.begin() as db:
             version = db.exec_driver_sql("PRAGMA user_version").scalar()
             if version not in (0, 1, VERSION):
-                raise SettingsInvalid(f"{path} was written by another version of Millrace")
+                raise SettingsInvalid(f"{path} was written by an unsupported version of Millrace")
             for column in SINCE_1 if version == 1 else ():
                 db.exec_driver_sql(f"ALTER TABLE channels ADD COLUMN {column} BIGINT NOT NULL DEFAULT 0")
             metadata.create_all(db)
@@ -172,10 +177,10 @@ def _prepare(connection: Any, _: object) -> None:
 
 
 def _keep(
-    db: Connection, backing: Backing, known: dict[int, LaneRecords], sale: Sale | None, forgiven_nano: int
+    db: Connection, backing: Backing, known: dict[int, LaneRecords], sale: RecordedSale | None, forgiven_nano: int
 ) -> None:
     before = _backing(db, backing.channel)
-    # A key that was spoken of once may have signed what is kept: no later job can make it unknown.
+    # Keep earlier statements: their keys may have signed stored records, so a later job must not remove them.
     statements = dict.fromkeys((*(before.statements if before else ()), *backing.statements))
     row = {
         "channel": backing.channel,
@@ -202,8 +207,8 @@ def _keep(
         db.execute(_sold(sale))
 
 
-def _sold(sale: Sale) -> Any:
-    """The larger amount stays: a sale only grows."""
+def _sold(sale: RecordedSale) -> Any:
+    """Keep the larger amount: a sale only grows."""
     values = {name: getattr(sale, name) for name in ("channel", "lane", "seq", "model", "amount_nano", "made_ms")}
     statement = insert(sales).values(values | {"is_booked": sale.amount_nano == 0})
     larger = statement.excluded.amount_nano > sales.c.amount_nano
@@ -246,7 +251,7 @@ def _records(packed: bytes) -> tuple[bytes, ...]:
 
 
 def _sweep(db: Connection, ended_before_ms: int) -> int:
-    # Of a credit line nobody else keeps what is owed, and it is owed for longer than the line lasts.
+    # Credit lines are kept: only we store what is owed on them, and it is owed longer than the line lasts.
     is_over = (channels.c.submitted == channels.c.changes) | (channels.c.refusals > 0)
     told = channels.c.is_allocated & is_over
     unbooked = select(sales.c.channel).where(~sales.c.is_booked)

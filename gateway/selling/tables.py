@@ -1,9 +1,9 @@
-"""The tables of `selling.db`: what was signed about each channel, and which sales have been told to whom."""
+"""The tables of `selling.db`: what was signed on each channel, and which sales were reported."""
 
 from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, LargeBinary, MetaData, String, Table
 
 VERSION = 2
-"""Kept as `user_version`; a file of another version is not opened."""
+"""Stored as `user_version`; a file of an unknown version is not opened."""
 
 metadata = MetaData()
 
@@ -21,15 +21,15 @@ channels = Table(
     Column("is_allocated", Boolean, nullable=False),
     Column("backing", LargeBinary, nullable=False),
     Column("statements", LargeBinary, nullable=False),
-    # When its credit ends, by the house's clock; none for a credit without an end.
+    # When its credit ends, by the house's clock; NULL for credit without an end.
     Column("ends_ms", BigInteger),
-    # Counted up with each change of what is known of the channel; `submitted` is where the house has followed to.
+    # Incremented with each change of the channel's records; `submitted` is the count that the house knows.
     Column("changes", Integer, nullable=False),
     Column("submitted", Integer, nullable=False),
-    # How often in a row the house has refused it, and not before when it is told again.
+    # Refusals by the house in a row, and the earliest time of the next try.
     Column("refusals", Integer, nullable=False, server_default="0"),
     Column("again_ms", BigInteger, nullable=False, server_default="0"),
-    # How much the buyer has signed for less than was delivered, and was let pass.
+    # The delivered amount that the buyer has not signed for, and that we forgave.
     Column("forgiven_nano", BigInteger, nullable=False, server_default="0"),
 )
 SINCE_1 = ("refusals", "again_ms", "forgiven_nano")

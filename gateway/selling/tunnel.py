@@ -1,7 +1,7 @@
-"""The way in for buyers: cloudflared kept running, and the address that it gives us, for as long as it leads here.
+"""The buyers' way in: keep cloudflared running, and publish its address for as long as it leads here.
 
-A seller opens no port. cloudflared calls out to Cloudflare, whose public name leads to our port on loopback. A
-quick tunnel needs no account and has another name after every start; a named one keeps its name.
+A seller opens no port. cloudflared connects out to Cloudflare, whose public name leads to our port on loopback. A
+quick tunnel needs no account and gets another name at every start; a named one keeps its name.
 """
 
 import asyncio
@@ -30,46 +30,46 @@ from market.listings.endpoint import check_endpoint
 log = structlog.get_logger(__name__)
 
 Probe: TypeAlias = Callable[[str], Awaitable[bool]]
-"""Whether it is us who answer under an address, asked from outside."""
+"""Return whether we answer at an address, asked from outside."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """When a tunnel is called ready, ill or hopeless."""
+class TunnelPace:
+    """When a tunnel counts as ready, unhealthy or failed."""
 
     ready_s: float = 45.0
-    """How long a start may take until Cloudflare is connected and an address is there."""
+    """Seconds a start may take until Cloudflare is connected and an address is known."""
     first_probe_after_s: float = 3.0
-    """A name that is asked for before it is known stays unknown to resolvers, often for minutes."""
+    """A name looked up before it exists stays unknown to resolvers, often for minutes."""
     reached_s: float = 240.0
-    """How long it may take from there until the address leads to us."""
+    """Seconds it may take from there until the address leads to us."""
     look_every_s: float = 2.0
     answer_s: float = 5.0
     misses_max: int = 3
-    """So many looks in a row without health, or probes without us, and the address is withdrawn."""
+    """After this many unhealthy checks in a row, or failed probes, the address is withdrawn."""
     lost_s: float = 90.0
-    """A tunnel that has been without Cloudflare for so long is started anew; it tries by itself until then."""
+    """A tunnel without Cloudflare for this long is restarted; until then it retries by itself."""
     probe_every_s: float = 60.0
     backoff_first_s: float = 1.0
     backoff_max_s: float = 60.0
     healthy_after_s: float = 60.0
-    """A tunnel that was ready for so long and then ends starts no longer count of failures."""
+    """If a tunnel that was ready for this long ends, the count of failures starts over."""
     failures_per_protocol: int = 3
-    """After so many in a row the other protocol is tried: QUIC needs UDP, which some networks do not let out."""
+    """After this many failures in a row the other protocol is tried: QUIC needs UDP, which some networks block."""
     grace_s: float = 30.0
 
     def backoff_s(self, failures: int) -> float:
-        """1, 2, 4 ... seconds, up to a half less so that sellers who lost Cloudflare do not return as one."""
+        """Return 1, 2, 4 ... seconds, reduced by up to half, so that sellers do not all return at once."""
         longest_s = min(self.backoff_first_s * 2.0 ** min(failures - 1, 16), self.backoff_max_s)
         return longest_s * random.uniform(0.5, 1.0)  # noqa: S311 - spread, not secrecy
 
 
 class Tunnel:
-    """Keeps one cloudflared running. `run` is a task of its owner's; whoever wants to know follows `reaches`."""
+    """Keeps one cloudflared running. The owner runs `run` as a task; others follow `reaches`."""
 
-    def __init__(self, options: TunnelOptions, pace: Pace | None = None, probe: Probe | None = None) -> None:
+    def __init__(self, options: TunnelOptions, pace: TunnelPace | None = None, probe: Probe | None = None) -> None:
         self._options = options
-        self._pace = pace or Pace()
+        self._pace = pace or TunnelPace()
         self._probe = probe
         self._protocol: Protocol = "auto"
         self._version = ""
@@ -78,7 +78,7 @@ class Tunnel:
         self.keeper_pid: int | None = None
 
     async def run(self) -> None:
-        """Until cancelled: nothing that goes wrong with cloudflared ends this, an owner may mend it any time."""
+        """Run until cancelled: no failure of cloudflared ends this, because it may be fixed at any time."""
         failures = 0
         while True:
             self._ready_since_s = None
@@ -93,11 +93,11 @@ class Tunnel:
             await asyncio.sleep(self._pace.backoff_s(failures))
 
     def _ready_for_s(self) -> float:
-        """Of the cloudflared that runs or ran last; 0 where it never was."""
+        """Return how long the current or last cloudflared has been ready, in seconds; 0 if it never was."""
         return 0.0 if self._ready_since_s is None else time.monotonic() - self._ready_since_s
 
     async def _live(self) -> None:
-        """One cloudflared from start to end; raises TunnelFailed for whatever ends it."""
+        """Run one cloudflared from start to end; raises TunnelFailed, whatever ended it."""
         if not self._version:
             with suppress(OSError):
                 self._version = await version_of(find_cloudflared(self._options.cloudflared))
@@ -119,7 +119,7 @@ class Tunnel:
             self.keeper_pid = None
 
     async def _open(self, process: TunnelProcess) -> str:
-        """The address, once it leads to us."""
+        """Return the address once it leads to us."""
         try:
             async with asyncio.timeout(self._pace.ready_s):
                 while await process.health() != "ready":
@@ -128,22 +128,22 @@ class Tunnel:
                     await self._pause(process)
         except TimeoutError:
             raise TunnelFailed(
-                f"cloudflared did not connect to Cloudflare within {self._pace.ready_s:g} s:"
-                " does a firewall keep it from port 7844, TCP and UDP?"
+                f"cloudflared did not connect to Cloudflare within {self._pace.ready_s:g} s."
+                " Check that the firewall allows port 7844, TCP and UDP."
             ) from None
         self._check(address)
         await self._reach(process, address)
         return address
 
     async def _reach(self, process: TunnelProcess, address: str) -> None:
-        """Return once we are found under the address. Raises TunnelFailed."""
+        """Return once we are reachable at the address. Raises TunnelFailed."""
         await self._pause(process, self._pace.first_probe_after_s)
         try:
             async with asyncio.timeout(self._pace.reached_s):
                 while not await self._is_ours(address):
                     await self._pause(process)
         except TimeoutError:
-            raise TunnelFailed(f"{address} does not lead here; is it the tunnel's own name?") from None
+            raise TunnelFailed(f"{address} does not lead here. Check that it is the tunnel's own name.") from None
 
     def _check(self, address: str) -> None:
         try:
@@ -152,7 +152,7 @@ class Tunnel:
             raise TunnelFailed(f"no buyer would use the address {address[:200]}: {error}") from None
 
     async def _watch(self, process: TunnelProcess, address: str) -> None:
-        """Until it has to be started anew; the address is withdrawn and told again as its health goes."""
+        """Watch until a restart is needed; withdraw and republish the address with its health."""
         misses, since_s, probed_s = 0, time.monotonic(), time.monotonic()
         strangers = 0
         while True:
@@ -168,11 +168,11 @@ class Tunnel:
             if strangers >= self._pace.misses_max:
                 raise TunnelFailed("the address of the tunnel does not lead here any more")
             if misses >= self._pace.misses_max and health == "silent":
-                raise TunnelFailed("cloudflared does not answer any more")
+                raise TunnelFailed("cloudflared does not answer")
             if time.monotonic() - since_s >= self._pace.lost_s:
-                raise TunnelFailed("cloudflared has lost Cloudflare, and does not get it back")
+                raise TunnelFailed("cloudflared lost its connection to Cloudflare and did not reconnect")
             if misses >= self._pace.misses_max:
-                await self._tell(None, "cloudflared has lost Cloudflare, and tries again")
+                await self._tell(None, "cloudflared lost its connection to Cloudflare and is reconnecting")
             elif not misses:
                 await self._tell(address)
 
@@ -180,7 +180,7 @@ class Tunnel:
         return self._probe is None or await self._probe(address)
 
     async def _pause(self, process: TunnelProcess, pause_s: float | None = None) -> None:
-        """Until it is time to look again; raises TunnelFailed when there is nothing left to look at."""
+        """Wait until the next check; raises TunnelFailed if cloudflared has exited."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._pace.look_every_s if pause_s is None else pause_s):
                 await process.exited()

@@ -1,9 +1,9 @@
-"""Runs a program that must not outlive whoever wanted it: it is told to end when our standard input does.
+"""Run a program that must not outlive its parent: it is told to end when our standard input closes.
 
     python -I tunnel_keeper.py GRACE_S PROGRAM ARGUMENT ...
 
-The kernel closes a pipe whatever its other end died of, and knows no such thing for processes everywhere. Started
-by its path and made of the standard library alone: it costs a few megabytes for as long as the tunnel lives.
+The kernel closes a pipe however its other end died; not every system has such a mechanism for processes. Started
+by its path with the standard library only, this costs a few megabytes for as long as the tunnel lives.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ _PR_SET_PDEATHSIG = 1
 
 def main() -> int:
     grace_s, command = float(sys.argv[1]), sys.argv[2:]
-    # Before any thread: what runs between fork and exec must find no lock taken.
+    # Start before any thread: code between fork and exec must find no lock taken.
     child = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -30,13 +30,13 @@ def main() -> int:
         signal.signal(number, lambda *_: threading.Thread(target=_end, args=(child, grace_s)).start())
     threading.Thread(target=_end_with_owner, args=(child, grace_s), daemon=True).start()
     status = child.wait()
-    # Programs that it may have started itself.
+    # Kill programs that it may have started itself.
     _signal(child, signal.SIGKILL)
     return status if status >= 0 else 128 - status
 
 
 def _die_with_parent() -> None:
-    """Where the kernel can: for the case that somebody kills us, too."""
+    """Kill the child if this process is killed, on kernels that can."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -56,7 +56,7 @@ def _end(child: "subprocess.Popen[bytes]", grace_s: float) -> None:
 
 
 def _signal(child: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
-    """To its whole group, which has its number."""
+    """Signal the whole process group, which has the child's pid."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, number)
 

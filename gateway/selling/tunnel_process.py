@@ -1,4 +1,4 @@
-"""One run of cloudflared as the seller holds it: started in a session of its own, asked for its health, ended."""
+"""One run of cloudflared: started in its own session, checked for health, stopped."""
 
 import asyncio
 import os
@@ -30,28 +30,28 @@ LAST_LINES = 20
 END_S = 5.0
 _OTHERS = 0o077
 PASSED_ON = ("LANG", "LC_ALL", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")
-"""All that cloudflared gets of our environment: every TUNNEL_* variable would be an option of its own."""
+"""The part of our environment that cloudflared gets: every TUNNEL_* variable would be one of its options."""
 
 _CAUSES = (
-    ("token is not valid", "its token is not valid: copy it anew from the tunnel's page at Cloudflare"),
+    ("token is not valid", "its token is not valid. Copy it again from the tunnel's page at Cloudflare."),
     ("read token file", "its token file cannot be read"),
-    ("1015", "Cloudflare gives no more quick tunnels to this address for a while"),
-    ("429", "Cloudflare gives no more quick tunnels to this address for a while"),
+    ("1015", "Cloudflare limits quick tunnels for this address. Try again later."),
+    ("429", "Cloudflare limits quick tunnels for this address. Try again later."),
     ("request quick Tunnel", "Cloudflare could not be asked for a quick tunnel"),
-    ("bind to address", "the port for its own health was taken"),
+    ("bind to address", "its health-check port was taken"),
 )
-"""What it says when it ends, and what that means."""
+"""Messages that cloudflared prints when it fails, and their causes."""
 
 
 class TunnelFailed(Exception):
-    """No tunnel; the message says why in words for the owner."""
+    """No tunnel; the message tells the owner why."""
 
 
 @dataclass(frozen=True, slots=True)
 class TunnelOptions:
-    """Which tunnel leads to `service_url`: a named one where there is a `token_file`, else a quick one.
+    """The choice of a tunnel to `service_url`: a named one if there is a `token_file`, else a quick one.
 
-    Where a named one leads, and under which name (`public_url`), its owner has set at Cloudflare.
+    A named tunnel's target and its name (`public_url`) are configured at Cloudflare.
     """
 
     service_url: str
@@ -59,7 +59,7 @@ class TunnelOptions:
     public_url: str = ""
     cloudflared: str = "cloudflared"
     allows_loopback: bool = False
-    """Whether an address of this machine may stand for a public name, as in tests."""
+    """True if an address of this machine may replace a public name, as in tests."""
 
 
 class _Ready(msgspec.Struct):
@@ -72,7 +72,7 @@ class _QuickTunnel(msgspec.Struct):
 
 @dataclass(eq=False)
 class TunnelProcess:
-    """cloudflared, and the keeper that ends it should we die."""
+    """cloudflared, and the keeper process that ends it if we die."""
 
     _process: Process
     _metrics_url: str
@@ -97,7 +97,7 @@ class TunnelProcess:
         await self._process.wait()
 
     async def health(self) -> Health:
-        """Whether Cloudflare's edge is connected; `silent` where nobody says so."""
+        """Return whether Cloudflare's edge is connected; `silent` if cloudflared gives no answer."""
         try:
             answer = await self._client.get(f"{self._metrics_url}/ready")
             ready = msgspec.json.decode(answer.content, type=_Ready)
@@ -106,7 +106,7 @@ class TunnelProcess:
         return "ready" if answer.status_code == 200 and ready.readyConnections > 0 else "unready"
 
     async def quick_url(self) -> str:
-        """The address that a quick tunnel was given, empty where it says none."""
+        """Return a quick tunnel's address, empty if cloudflared states none."""
         try:
             answer = await self._client.get(f"{self._metrics_url}/quicktunnel")
             hostname = msgspec.json.decode(answer.content, type=_QuickTunnel).hostname
@@ -115,17 +115,17 @@ class TunnelProcess:
         return hostname if "://" in hostname or not hostname else f"https://{hostname}"
 
     async def why_it_ended(self) -> str:
-        """In words for the owner, once it has; its own last line where we know none."""
+        """Return why it exited, for the owner; its own last line if the cause is unknown."""
         if self._listening is not None:
             await asyncio.wait({self._listening}, timeout=END_S)
         everything = "\n".join(self._said)
         for sign, cause in _CAUSES:
             if sign in everything:
                 return cause
-        return f"it ended by itself, saying: {self._said[-1][:200]}" if self._said else "it ended by itself"
+        return f"it exited, saying: {self._said[-1][:200]}" if self._said else "it exited"
 
     async def stop(self, grace_s: float) -> None:
-        """Let requests that are under way finish within the grace time, then end it whatever it does."""
+        """Let requests in progress finish within the grace time, then kill it."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         try:
@@ -149,7 +149,7 @@ class TunnelProcess:
         while True:
             try:
                 line = await stderr.readline()
-            except ValueError:  # longer than the reader's limit, which it has thrown away by now
+            except ValueError:  # longer than the reader's limit, which it has already discarded
                 continue
             if not line:
                 return
@@ -159,18 +159,18 @@ class TunnelProcess:
 
 
 def find_cloudflared(name: str) -> str:
-    """The program's path; raises TunnelFailed, which says where to get it."""
+    """Return the program's path; raises TunnelFailed, which says where to get it."""
     found = shutil.which(name)
     if found is None:
         raise TunnelFailed(
-            f"{name} is not there. Get cloudflared from {DOWNLOADS} or set selling.cloudflared to where it lies;"
-            " with selling.tunnel set to none buyers come through the house instead."
+            f"{name} was not found. Get cloudflared from {DOWNLOADS}, or set selling.cloudflared to its path."
+            " Or set selling.tunnel to none: buyers then come through the house."
         )
     return found
 
 
 async def version_of(program: str, timeout_s: float = 10.0) -> str:
-    """What it says of its version, such as 2026.8.2; empty where it says nothing that makes sense."""
+    """Return its version, such as 2026.8.2; empty if it states none."""
     process = await asyncio.create_subprocess_exec(
         program, "--version", stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL
     )
@@ -189,7 +189,7 @@ async def version_of(program: str, timeout_s: float = 10.0) -> str:
 
 
 async def launch(options: TunnelOptions, protocol: Protocol, *, grace_s: float, answer_s: float) -> TunnelProcess:
-    """Start cloudflared; raises TunnelFailed where that cannot be, and leaves nothing behind when it does.
+    """Start cloudflared; raises TunnelFailed if that fails, and leaves nothing behind then.
 
     `answer_s` is how long its own port may take for an answer.
     """
@@ -224,19 +224,19 @@ async def launch(options: TunnelOptions, protocol: Protocol, *, grace_s: float, 
 
 
 def _check_closed(token_file: Path) -> None:
-    """Raises TunnelFailed: whoever has the token can answer in our name."""
+    """Raises TunnelFailed if other users can read the token, with which they could answer in our name."""
     try:
         mode = token_file.stat().st_mode
     except OSError as error:
         raise TunnelFailed(f"its token file {token_file} cannot be read: {error.strerror}") from None
     if mode & _OTHERS:
-        raise TunnelFailed(f"its token file is open to other users: chmod 600 {token_file}")
+        raise TunnelFailed(f"its token file can be read by other users. Run: chmod 600 {token_file}")
 
 
 def _arguments(
     options: TunnelOptions, protocol: Protocol, metrics: str, folder: Path, grace_s: float
 ) -> list[str]:
-    # An owner's own config.yml is about other tunnels.
+    # A config.yml of the owner is for other tunnels.
     config = folder / "config.yml"
     config.write_text("no-autoupdate: true\n")
     shared = ["tunnel", "--config", str(config), "--no-autoupdate", "--metrics", metrics]
@@ -245,7 +245,7 @@ def _arguments(
         shared += ["--protocol", protocol]
     if options.token_file is None:
         return [*shared, "--url", options.service_url]
-    # As a file: arguments and environments of processes can be read by others.
+    # Pass the token as a file: other users can read arguments and environments of processes.
     return [*shared, "run", "--token-file", str(options.token_file)]
 
 
@@ -255,7 +255,7 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def _free_port() -> int:
-    """Free just now: should somebody be quicker, cloudflared ends, and is started again with another."""
+    """Return a port that is free now. If another program takes it first, cloudflared exits and is restarted."""
     with socket.socket() as attempt:
         attempt.bind(("127.0.0.1", 0))
         return int(attempt.getsockname()[1])

@@ -1,4 +1,4 @@
-"""The own gateway's answer to one job: read ahead a little by a task of its own, stopped once nobody wants it."""
+"""Our own gateway's answer to one job: a task reads ahead a little and stops once the answer is not wanted."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,21 +7,21 @@ from typing import Any
 
 import structlog
 
-from gateway.selling.carrier import Refused
+from gateway.selling.carrier import JobRefused
 from gateway.selling.own_gateway import GatewayAway, OwnGateway, UpstreamRefused
-from gateway.selling.wanted import Order
+from gateway.selling.wanted import GatewayRequest
 
 log = structlog.get_logger(__name__)
 
 HEAD_S = 0.25
-"""A gateway that has no place for guests says so at once; the answer to the buyer is then no stream at all."""
+"""A gateway without room for guests says so at once; the buyer then gets an error instead of a stream."""
 _AHEAD_MAX = 32
 
 _Failure = GatewayAway | UpstreamRefused
 
 
 class Upstream:
-    """Events of one answer. `next` gives their data, None at the end, and raises what went wrong."""
+    """Events of one answer. `next` returns their data, None at the end, and raises errors."""
 
     def __init__(self) -> None:
         self._events: asyncio.Queue[bytes | _Failure | None] = asyncio.Queue(_AHEAD_MAX)
@@ -31,7 +31,7 @@ class Upstream:
 
     @classmethod
     @asynccontextmanager
-    async def asking(cls, gateway: OwnGateway, order: Order) -> AsyncIterator["Upstream"]:
+    async def asking(cls, gateway: OwnGateway, order: GatewayRequest) -> AsyncIterator["Upstream"]:
         """Ask within the block; leaving it closes the connection, which stops the gateway's work."""
         upstream = cls()
         reading = asyncio.create_task(upstream._read(gateway, order), name="own gateway's answer")
@@ -44,10 +44,10 @@ class Upstream:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def head(self) -> None:
-        """Wait a moment for the gateway to say that it does not answer.
+        """Wait a moment, in case the gateway refuses.
 
         Raises:
-            Refused: it said so; nothing has been said to the buyer yet.
+            Refused: the gateway refused, and nothing was sent to the buyer yet.
         """
         try:
             async with asyncio.timeout(HEAD_S):
@@ -58,11 +58,11 @@ class Upstream:
             raise refused_by(self._refusal)
 
     async def next(self, *until: "asyncio.Task[object]", patience_s: float) -> bytes | None:
-        """The next event's data; None at the end of the answer.
+        """Return the next event's data; None at the end of the answer.
 
         Raises:
-            TimeoutError: nothing came in time, or one of `until` is done; nothing is lost by that.
-            GatewayAway, UpstreamRefused: the answer ended so.
+            TimeoutError: nothing arrived in time, or one of `until` is done; no event is lost.
+            GatewayAway, UpstreamRefused: the answer ended with this error.
         """
         if self._next is None:
             self._next = asyncio.create_task(self._events.get())
@@ -76,7 +76,7 @@ class Upstream:
             raise found
         return found
 
-    async def _read(self, gateway: OwnGateway, order: Order) -> None:
+    async def _read(self, gateway: OwnGateway, order: GatewayRequest) -> None:
         try:
             async with gateway.answer(order.kind, order.body) as events:
                 self._begun.set()
@@ -86,7 +86,7 @@ class Upstream:
         except (GatewayAway, UpstreamRefused) as error:
             await self._fail(error)
         except Exception as error:  # noqa: BLE001 - a task's edge: its reader would wait for half an hour
-            log.error("the own gateway was not asked as it should be", why=type(error).__name__)
+            log.error("the own gateway could not be asked", why=type(error).__name__)
             await self._fail(GatewayAway(type(error).__name__))
 
     async def _fail(self, failure: _Failure) -> None:
@@ -95,13 +95,13 @@ class Upstream:
         await self._events.put(failure)
 
 
-def refused_by(failure: _Failure) -> Refused:
-    """What the buyer is told of it: whether it was the owner who came, or something that broke."""
+def refused_by(failure: _Failure) -> JobRefused:
+    """Return the error for the buyer: either the owner needs the machines, or something failed."""
     if isinstance(failure, UpstreamRefused):
         if failure.code == "guests_not_now":
-            return Refused("not_idle", "The owner needs these machines just now.")
+            return JobRefused("not_idle", "The owner needs these machines now. Try again later.")
         if failure.code == "preempted":
-            return Refused("preempted", "The owner needs these machines just now.")
+            return JobRefused("preempted", "The owner needs these machines now. Try again later.")
         if failure.status == 400:
-            return Refused("refused", "This seller's model does not take the request as it is.")
-    return Refused("failed", "This seller's model does not answer just now.")
+            return JobRefused("refused", "This seller's model rejected the request.")
+    return JobRefused("failed", "This seller's model does not answer now. Try again later.")

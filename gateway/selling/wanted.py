@@ -1,4 +1,4 @@
-"""What a buyer wants, looked at before any model is: known fields, text alone, no more than is paid for."""
+"""Check a buyer's request before any model is used: known fields, text only, no longer than paid for."""
 
 import re
 import unicodedata
@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.selling.carrier import Refused
-from gateway.selling.shelf import Offer
+from gateway.selling.carrier import JobRefused
+from gateway.selling.live_listings import ListingOffer
 from market.channels.admission import Asked
 from market.channels.job import Kind, Wanted
 from market.channels.statements import Voucher
@@ -31,15 +31,16 @@ _CHAT = frozenset(
 )
 TEMPLATE_TOKENS = 64
 TEMPLATE_PARTS = 16
-"""Backends count their own template too, which no count of the market knows: so much room is left for it, and a
-sixteenth of the prompt."""
+"""Tokens left free for the backend's own template, which the market's count does not know: this many, plus a
+sixteenth of the prompt.
+"""
 _FIELDS: dict[Kind, frozenset[str]] = {"chat": _BOTH | _CHAT, "completion": _BOTH | {"prompt"}}
 _IGNORED = frozenset(("model", "stream", "stream_options"))
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """What goes to the own gateway, and the prompt's count that everybody comes to."""
+class GatewayRequest:
+    """The request for our own gateway, and the prompt's token count that all parties agree on."""
 
     kind: Kind
     body: dict[str, Any]
@@ -47,73 +48,73 @@ class Order:
     asked: Asked
 
 
-def order_of(wanted: Wanted, offer: Offer, voucher: Voucher) -> Order:
-    """The request as the own gateway gets it: without what is not known here, no longer than what is paid for.
+def order_of(wanted: Wanted, offer: ListingOffer, voucher: Voucher) -> GatewayRequest:
+    """Return the request for our own gateway: known fields only, no longer than paid for.
 
-    Takes as long as counting does.
+    Slow: it counts the prompt's tokens.
 
     Raises:
-        Refused: it is no request of this offer, too long, or the voucher does not pay for it.
+        Refused: the request does not fit this offer, is too long, or the voucher does not pay for it.
     """
     request = {name: value for name, value in wanted.request.items() if name not in _IGNORED and value is not None}
     if unknown := sorted(request.keys() - _FIELDS[wanted.kind]):
-        raise Refused("malformed", f"{unknown[0][:80]}: no field that sellers pass on. Leave it out.")
+        raise JobRefused("malformed", f"Sellers do not accept the field {unknown[0][:80]}. Leave it out.")
     choices = _choices(request)
-    prompt_tokens = _prompt_tokens(offer.ware.counting, request, wanted.kind)
+    prompt_tokens = _prompt_tokens(offer.sellable.counting, request, wanted.kind)
     most_tokens = _most_tokens(request, choices, prompt_tokens, offer, voucher)
     request.pop("max_completion_tokens", None)
-    body = request | {"model": offer.ware.sold.model, "stream": True, "max_tokens": most_tokens}
+    body = request | {"model": offer.sellable.sold.model, "stream": True, "max_tokens": most_tokens}
     least_tokens = max(1, offer.listing.capacity.min_completion_tokens)
     least_nano = cost_nano(offer.listing.pricing, prompt_tokens, 0, least_tokens)
-    return Order(wanted.kind, body, prompt_tokens, Asked(voucher.request, least_nano))
+    return GatewayRequest(wanted.kind, body, prompt_tokens, Asked(voucher.request, least_nano))
 
 
 def _choices(request: Mapping[str, Any]) -> int:
     choices = request.get("n", 1)
     if type(choices) is not int or not 1 <= choices <= CHOICES_MAX:
-        raise Refused("malformed", f"n: a whole number from 1 to {CHOICES_MAX} is expected.")
+        raise JobRefused("malformed", f"n must be a whole number from 1 to {CHOICES_MAX}.")
     prompt = request.get("prompt", "")
     if not isinstance(prompt, str):
-        raise Refused("malformed", "prompt: one text is expected; ask once for each.")
+        raise JobRefused("malformed", "prompt must be one string. Send one request for each.")
     return choices
 
 
 def _prompt_tokens(counting: Counting, request: Mapping[str, Any], kind: Kind) -> int:
     needed = "messages" if kind == "chat" else "prompt"
     if not request.get(needed):
-        raise Refused("malformed", f"{needed}: missing.")
+        raise JobRefused("malformed", f"{needed} is missing.")
     try:
         return counting.prompt_tokens(request)
     except RequestNotCounted as error:
-        raise Refused("malformed", f"{error}.") from None
+        raise JobRefused("malformed", f"{error}.") from None
 
 
 def _most_tokens(
-    request: Mapping[str, Any], choices: int, prompt_tokens: int, offer: Offer, voucher: Voucher
+    request: Mapping[str, Any], choices: int, prompt_tokens: int, offer: ListingOffer, voucher: Voucher
 ) -> int:
-    """How long each choice may become: what is wanted, offered, fits, and is paid for."""
+    """Return how long each choice may become: the minimum of what is wanted, offered, fits and is paid for."""
     listing = offer.listing
     room = listing.context_length - prompt_tokens
     if room < 1:
-        raise Refused(
-            "too_long", f"The prompt has {prompt_tokens} tokens, and {listing.context_length} are offered."
+        raise JobRefused(
+            "too_long", f"The prompt has {prompt_tokens} tokens. At most {listing.context_length} are offered."
         )
     wanted: list[int] = [request[name] for name in ("max_tokens", "max_completion_tokens") if name in request]
     if any(type(each) is not int or each < 1 for each in wanted):
-        raise Refused("malformed", "max_tokens: a whole number above 0 is expected.")
+        raise JobRefused("malformed", "max_tokens must be a whole number above 0.")
     paid = _paid_tokens(voucher, prompt_tokens) // choices
     if paid < 1:
-        raise Refused("low", "The voucher's ceiling does not pay for the prompt and a token of each choice.")
+        raise JobRefused("low", "The voucher's ceiling does not pay for the prompt and a token of each choice.")
     fits = max(1, room - TEMPLATE_TOKENS - prompt_tokens // TEMPLATE_PARTS)
     return min(listing.max_output_length, fits, paid, *wanted)
 
 
 def _paid_tokens(voucher: Voucher, prompt_tokens: int) -> int:
-    """How many tokens of an answer the voucher pays for, beside the prompt; 0 where not one."""
+    """Return how many completion tokens the voucher pays for after the prompt; 0 if not even one."""
     left_nano = int(voucher.ceiling_nano - voucher.base_nano)
     prices = voucher.prices
     left_nano -= int(prices.request)
-    # Of one sum, rounded up once: what is left over a million tokens' price.
+    # Prompt and answer are rounded up as one sum, so compute with millionths of a nano-USD.
     left_parts = left_nano * 10**6 - prompt_tokens * int(prices.prompt)
     if left_parts < 0 or left_nano < 0:
         return 0
@@ -122,7 +123,7 @@ def _paid_tokens(voucher: Voucher, prompt_tokens: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """The owner's phrases, by the kind of content that they stand for: a plain net that catches what it names."""
+    """The owner's blocked phrases, by kind of content: a plain filter that matches exact phrases."""
 
     phrases: Mapping[ContentFlag, re.Pattern[str]]
 
@@ -132,22 +133,22 @@ class Blocked:
         return cls({flag: re.compile(rf"(?<!\w)(?:{joined})(?!\w)") for flag, joined in found.items() if joined})
 
     def check(self, request: Mapping[str, Any]) -> None:
-        """Raises Refused for what the owner does not want on these machines."""
+        """Raises Refused if the owner does not want this content."""
         if not self.phrases:
             return
         for text in map(_plain, _texts(request)):
             for flag, pattern in self.phrases.items():
                 if pattern.search(text):
-                    raise Refused("content", f"This seller takes no requests about {flag}.")
+                    raise JobRefused("content", f"This seller accepts no requests about {flag}.")
 
 
 def _plain(text: str) -> str:
-    """One way to write what can be written in many: width, case, spaces."""
+    """Normalize width, case and spaces."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
 def _texts(value: Any, depth: int = 12) -> Iterator[str]:
-    """Every text of a request, wherever in it."""
+    """Yield every text of a request, at any depth."""
     if isinstance(value, str):
         yield value
     elif depth and isinstance(value, dict | list):

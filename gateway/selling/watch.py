@@ -1,4 +1,4 @@
-"""When this machine is sold: the gateway's idleness and the owner's rules, turned into listings and open doors."""
+"""When this machine sells: turn the gateway's idleness and the owner's rules into listings and admission."""
 
 import asyncio
 import time
@@ -9,15 +9,15 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.guests.agent import SELLING, UNREACHED
-from gateway.market.bookkeeper import BookKeeper
 from gateway.market.identity import OwnIdentity
+from gateway.market.record_keeper import RecordKeeper
 from gateway.market.room import OWN
 from gateway.selling.address import Address
 from gateway.selling.delivery import now_ms
-from gateway.selling.desk import Place
+from gateway.selling.job_handler import JobAdmission
 from gateway.selling.own_gateway import GatewayAway, Idle, OwnGateway, UpstreamRefused
-from gateway.selling.publishing import Publisher
-from gateway.selling.wares import Wares, rule_of, windows_of
+from gateway.selling.publisher import Publisher
+from gateway.selling.sellable_models import SellableModels, rule_of, windows_of
 from gateway.settings import SellingSettings
 from market.errors import ListingInvalid, RecordInvalid
 from market.listings.hours import is_open
@@ -26,21 +26,21 @@ from market.listings.idle import Condition, hindrance
 log = structlog.get_logger(__name__)
 
 LOOK_S = 10.0
-"""Rules of time are looked at so often, whatever the gateway says."""
+"""Time-based rules are checked this often, whatever the gateway reports."""
 AWAY_S = 5.0
 
 
 @dataclass(slots=True, eq=False)
 class Watch:
-    """The one task that opens and closes `place`, and has listings published to match."""
+    """The one task that opens and closes `place` and publishes matching listings."""
 
     settings: SellingSettings
     own: OwnIdentity
-    keeper: BookKeeper
+    keeper: RecordKeeper
     gateway: OwnGateway
-    wares: Wares
+    sellable_models: SellableModels
     publisher: Publisher
-    place: Place
+    admission: JobAdmission
     address: Address
     clock_ms: Callable[[], int] = now_ms
     _idle: Idle | None = None
@@ -51,7 +51,7 @@ class Watch:
     _deciding: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._listen(), name="idle gateway")
             tasks.create_task(self._follow_address(), name="address")
@@ -68,7 +68,7 @@ class Watch:
                     continue
 
     async def _listen(self) -> None:
-        """What the gateway says of itself, as soon as it changes."""
+        """Follow the gateway's idle state as it changes."""
         version: int | None = None
         while True:
             try:
@@ -94,15 +94,15 @@ class Watch:
     async def look(self, idle: Idle | None) -> None:
         """Open or close, and list accordingly."""
         async with self._deciding:
-            if self.place.closed != "draining":
+            if self.admission.closed != "draining":
                 await self._tell_own_statements()
                 await self._decide(idle)
 
     async def drain(self) -> None:
-        """Let nobody in any more, and say so."""
-        self.place.closed = "draining"
+        """Stop admitting jobs, and withdraw the listings."""
+        self.admission.closed = "draining"
         async with self._deciding:
-            self.place.closed = "draining"
+            self.admission.closed = "draining"
             try:
                 await self.publisher.withdraw()
             except SQLAlchemyError as error:
@@ -111,31 +111,31 @@ class Watch:
     async def _decide(self, idle: Idle | None) -> None:
         against = self._rule_against(idle)
         why = against or self._why_unready(idle) or await self._why_no_guests()
-        spares = await self.wares.spare(idle) if idle and why is None else []
+        spares = await self.sellable_models.spare(idle) if idle and why is None else []
         if why is None and not spares:
             why = "the gateway has none of the models that are sold"
         self._say(why or SELLING)
         if why is not None:
-            # Doors first: nobody may come in on a listing that is just being withdrawn.
-            self.place.closed = "not_idle"
-            # Own requests the gateway puts first by itself; of other rules it knows nothing.
+            # Close first: no job may come in on a listing that is just being withdrawn.
+            self.admission.closed = "not_idle"
+            # The gateway itself puts its own requests first; it does not know the other rules.
             if against not in (None, "own_requests"):
-                self.place.stop.set()
+                self.admission.stop.set()
             await self.publisher.withdraw()
             return
-        if self.place.stop.is_set():
-            # What was told to end is not told anything else.
-            self.place.stop = asyncio.Event()
-        self.place.slots = {spare.ware.sold.market_id: spare.slots for spare in spares}
-        self.place.closed = None
+        if self.admission.stop.is_set():
+            # Answers that were told to end keep their event.
+            self.admission.stop = asyncio.Event()
+        self.admission.slots = {spare.sellable.sold.market_id: spare.slots for spare in spares}
+        self.admission.closed = None
         try:
             await self.publisher.show(spares)
         except (ListingInvalid, RecordInvalid) as error:
-            self.place.closed = "not_idle"
+            self.admission.closed = "not_idle"
             self._say(f"this cannot be listed: {error}")
 
     async def _tell_own_statements(self) -> None:
-        """Another process may have given this identity a new key."""
+        """Publish our own statements: another process may have given this identity a new key."""
         statements = self.own.statements
         if len(statements) > self._told:
             await asyncio.to_thread(self.keeper.add, [record.raw for record in statements], OWN)
@@ -149,19 +149,19 @@ class Watch:
         return None if self.address.is_open else UNREACHED
 
     def _rule_against(self, idle: Idle | None) -> str | None:
-        """Which rule of the owner's says that nothing is sold now, or goes on being answered."""
+        """Return the owner's rule that currently forbids selling or continuing answers, if any."""
         if self.keeper.standing(self.own.id, self.own.signer.public_key.hex()) == "revoked":
             return "this identity's key is revoked"
         if not is_open(windows_of(self.settings), self.clock_ms()):
             return "outside of the owner's hours"
         if idle is None:
             return None
-        # What guests use of the accelerator must not drive them out again.
+        # The accelerator use of guests must not drive them out again.
         percent = 0.0 if idle.guests else idle.gpu_percent
         return hindrance(rule_of(self.settings), Condition(self._queue_empty_s(idle), percent, idle.is_on_battery))
 
     async def _why_no_guests(self) -> str | None:
-        """A gateway that lets no guests in is not to be listed."""
+        """Return why the gateway admits no guests, if so; it must then not be listed."""
         try:
             await self.gateway.guest_key()
         except (GatewayAway, UpstreamRefused) as error:
@@ -169,7 +169,7 @@ class Watch:
         return None
 
     def _queue_empty_s(self, idle: Idle) -> float:
-        """As of now: what the gateway said may be a while ago, and it speaks up as soon as that ends."""
+        """Return how long the queue has been empty by now: the gateway reports at once when that ends."""
         is_busy = idle.own_in_flight or idle.own_batches
         return 0.0 if is_busy else idle.queue_empty_s + time.monotonic() - self._heard_s
 

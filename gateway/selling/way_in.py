@@ -1,4 +1,4 @@
-"""Which way buyers get to this seller, as its settings say: a tunnel, or work that is fetched from the house."""
+"""Choose how buyers reach this seller by its settings: a tunnel, or work fetched from the house."""
 
 from collections.abc import Callable
 
@@ -20,17 +20,17 @@ def way_in_of(
     outbound: Outbound,
     house: Callable[[], str | None],
 ) -> WayIn:
-    """The way that the owner wants; `service_url` is the agent's own port, `http://127.0.0.1:PORT`.
+    """Return the configured way in; `service_url` is the agent's own port, `http://127.0.0.1:PORT`.
 
-    `house` is the identity of the house that was met, None before.
+    `house` returns the identity of the house that was contacted, None before.
 
     Raises:
-        SettingsInvalid: no tunnel is wanted, and there is no house to fetch work from.
+        SettingsInvalid: no tunnel is configured, and no house to fetch work from.
     """
     if settings.tunnel == "none":
         if settings.house_url is None:
             raise SettingsInvalid(
-                "selling.house_url: without a tunnel, work is fetched from the house, and none is set"
+                "selling.house_url is needed to fetch work without a tunnel. Set it, or use a tunnel."
             )
         return Pull(settings.house_url, identity, signer, outbound, service_url, house)
 

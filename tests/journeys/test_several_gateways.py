@@ -150,7 +150,7 @@ def test_a_batch_runs_where_its_file_is(house: House) -> None:
     batch = there.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
     ended = until(lambda: _ended(there, batch.id))
     assert ended.output_file_id
-    with pytest.raises(openai.ConflictError, match="lies with another gateway"):
+    with pytest.raises(openai.ConflictError, match="is stored by another gateway"):
         there.files.content(ended.output_file_id)
     answer = json.loads(here.files.content(ended.output_file_id).text)
     assert answer["response"]["status_code"] == 200

@@ -1,4 +1,4 @@
-"""What routes of a house are given."""
+"""Dependencies of a house's routes."""
 
 from typing import Annotated, Any, TypeAlias
 
@@ -25,7 +25,7 @@ def _house(request: Request) -> House:
 
 
 def read_record(raw: str, param: str) -> Record:
-    """A record as it was signed. Raises RequestInvalid."""
+    """Return a signed record. Raises RequestInvalid."""
     try:
         return open_record(raw.encode())
     except RecordInvalid as error:

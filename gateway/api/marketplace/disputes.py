@@ -1,4 +1,4 @@
-"""/market/v1/disputes: both sides bring the text that was delivered, or show what was asked, and it is counted."""
+"""/market/v1/disputes: both sides submit the delivered text, or show the prompt, and the house counts it."""
 
 import base64
 
@@ -25,7 +25,10 @@ router = APIRouter(prefix="/market/v1/disputes")
 
 @router.post("")
 async def bring(house: Open, person: Person, wanted: NewDispute) -> Facts:
-    """Bring a text, the prompt or receipts; the first one opens the dispute, at a fee that is kept if it loses."""
+    """Submit a text, the prompt or receipts.
+
+    The first submission opens the dispute, for a fee that is kept if it loses.
+    """
     listing = read_record(wanted.listing, "listing") if wanted.listing else None
     receipts = tuple(read_record(raw, "receipts") for raw in wanted.receipts)
     digest = read_record(wanted.allocation, "allocation").digest
@@ -44,10 +47,10 @@ async def bring(house: Open, person: Person, wanted: NewDispute) -> Facts:
 
 @router.get("/{allocation}")
 async def show_lanes(house: Open, person: Person, allocation: Id) -> Facts:
-    """How each lane of an allocation stands, for its buyer and its seller; `allocation` is its record's digest.
+    """Show the state of each lane of an allocation to its buyer and seller; `allocation` is its record's digest.
 
-    Of what is not settled there are the records that say so, and what the buyer has said of its keys: nobody has
-    to take the house's word for it.
+    Unsettled lanes come with the records behind them and the buyer's statements about its keys, so that the result
+    can be verified without trusting the house.
     """
     lanes = await house.ask(house.disputes.of, person.user_id, allocation)
     statements = await house.ask(house.disputes.statements_of, allocation)
@@ -74,7 +77,10 @@ def _shown(prompt: ShownPrompt) -> Shown:
 
 
 def _offer(record: Record) -> Listing:
-    """The listing that a voucher's prices are of; it may have ended long ago. Raises RequestInvalid."""
+    """Return the listing that a voucher's prices come from; it may have expired long ago.
+
+    Raises RequestInvalid.
+    """
     try:
         return record.read("listing", Listing)
     except RecordInvalid as error:

@@ -1,4 +1,4 @@
-"""What the house is sent."""
+"""The request bodies of the house."""
 
 import base64
 import binascii
@@ -20,10 +20,10 @@ from market.sealing.request import SEALED_BYTES_MAX
 Id = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Signature = Annotated[str, Field(pattern="^[0-9a-f]{128}$")]
 Raw = Annotated[str, Field(min_length=2, max_length=RECORD_BYTES_MAX)]
-"""A record as it was signed, byte for byte."""
+"""A signed record, byte for byte."""
 Statements = Annotated[tuple[Raw, ...], Field(max_length=STATEMENTS_MAX)]
 SEALED_CHARS_MAX = -(-SEALED_BYTES_MAX // 3) * 4
-"""Of a sealed request, in base64."""
+"""The length of a sealed request in base64."""
 
 
 DeliveredText = Annotated[str, Field(max_length=CHARS_MAX)]
@@ -31,7 +31,7 @@ ChoiceNumber = Annotated[int, Field(ge=0, lt=CHOICES_MAX)]
 
 
 class NewAllocation(Body):
-    """So much of the caller's credits, to be spent as the identity `buyer` at the identity `seller`."""
+    """Reserve part of the caller's credits, to be spent by the identity `buyer` at the identity `seller`."""
 
     buyer: Id
     seller: Id
@@ -67,9 +67,9 @@ def _in_base64(text: str) -> str:
 
 
 class ShownPrompt(Body):
-    """What a request's prompt was: the sealed request in base64, as it was sent, with its key and first nonce.
+    """A request's prompt: the sealed request in base64, as it was sent, with its key and first nonce.
 
-    These open this request alone, to whoever has them: the house reads the prompt, counts it, and keeps the count.
+    These open only this request: the house reads the prompt, counts it, and keeps the count.
     """
 
     sealed: Annotated[str, Field(min_length=4, max_length=SEALED_CHARS_MAX), AfterValidator(_in_base64)]
@@ -80,8 +80,8 @@ class ShownPrompt(Body):
 class NewDispute(Body):
     """About a lane's newest request: texts by the number of their choice, the prompt, or receipts of it.
 
-    `listing` is the one that the request was sold by; whoever answers an open dispute may leave it out. `receipts`
-    are the buyer's own, where the house may have a later one of the lane, and what the seller had signed before.
+    `listing` is the one that the request was sold by; an answer to an open dispute may leave it out. `receipts`
+    are the buyer's own, if the house may lack the lane's latest, and the seller's earlier one.
     """
 
     allocation: Raw
@@ -95,12 +95,12 @@ class NewDispute(Body):
     @classmethod
     def _says_something(cls, texts: DisputedTexts, info: ValidationInfo) -> DisputedTexts:
         if not texts and info.data.get("prompt") is None and not info.data.get("receipts"):
-            raise ValueError("bring the text that was delivered, show the prompt, or bring receipts")
+            raise ValueError("submit the delivered text, the prompt or receipts")
         return texts
 
 
 class Barred(Body):
-    """`why` null ends it."""
+    """`why` null reinstates the seller."""
 
     why: Text | None
 
@@ -110,7 +110,7 @@ class Forfeited(Body):
 
 
 class NewSeller(Body):
-    """`identity` earns for the caller: `key`, which speaks for it, has signed house and account."""
+    """`identity` earns for the caller; its current `key` has signed house and account."""
 
     identity: Id
     key: Id

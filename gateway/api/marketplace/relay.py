@@ -1,7 +1,7 @@
-"""Buyers' way to sellers that no tunnel reaches: the house holds a request until its seller comes to fetch it.
+"""The relay for sellers without a tunnel: the house holds a buyer's request until the seller fetches it.
 
-What passes here is sealed between buyer and seller. The house sees who talks to whom, how much and when, which it
-knows from its allocations anyway.
+Contents are sealed between buyer and seller. The house sees who talks to whom, how much and when, which it knows
+from its allocations anyway.
 """
 
 import asyncio
@@ -17,19 +17,19 @@ from starlette.types import Message, Receive, Scope, Send
 from gateway.api.edge import read_body
 from gateway.api.fields import Body
 from gateway.errors import KeyInvalid, NotFound, RateLimited, RequestInvalid
-from gateway.house.relay_backing import backing_of
-from gateway.house.relay_desk import Bounds, Carried, Desk
+from gateway.house.relay_credit import backing_of
+from gateway.house.relay_queue import Carried, RelayBounds, RelayQueue
 from gateway.house.relay_sessions import SESSION_S, Sessions
-from gateway.market.errand import PART_PACKED_BYTES_MAX, Method, Part, body_bytes_max, read_part
+from gateway.market.relayed_request import PART_PACKED_BYTES_MAX, AnswerPart, Method, body_bytes_max, read_part
 from gateway.market.throttle import Throttle, network_of
 from market.errors import JobInvalid
 from market.records.standing import StandingOf
 
 PACKED = "application/octet-stream"
 KNOCKS_PER_MINUTE = 120
-"""Of one network that asks for sessions: each costs a look into the database, and a signature check."""
+"""Session requests of one network: each costs a database lookup and a signature check."""
 JOBS_PER_MINUTE = 1200
-"""Of one network: each costs signature checks."""
+"""Jobs of one network: each costs signature checks."""
 
 Identity = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Seller = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
@@ -49,7 +49,7 @@ class SessionProven(Body):
 
 
 class Relay:
-    """One of a process: what it holds is in memory alone, and lost requests are asked again elsewhere."""
+    """One per process. Its state is in memory only; lost requests are sent elsewhere by their buyers."""
 
     def __init__(
         self,
@@ -57,18 +57,18 @@ class Relay:
         standing: StandingOf,
         is_seller: Callable[[str], bool],
         accounts_of: Callable[[str], tuple[str, ...]],
-        bounds: Bounds | None = None,
+        bounds: RelayBounds | None = None,
         is_ending: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`standing`, `is_seller` and `accounts_of` look into the database: they are asked in threads.
+        """Create the relay. `standing`, `is_seller` and `accounts_of` read the database, so they run in threads.
 
-        `accounts_of` says between which accounts an allocation is, by its digest.
+        `accounts_of` returns the accounts of an allocation, given by its digest.
         """
         self.house = house
         self.standing = standing
         self.accounts_of = accounts_of
         self.sessions = Sessions(house)
-        self.desk = Desk(bounds, is_ending)
+        self.queue = RelayQueue(bounds, is_ending)
         self._knocks = Throttle(KNOCKS_PER_MINUTE, time.monotonic)
         self._jobs = Throttle(JOBS_PER_MINUTE, time.monotonic)
         self._is_seller = is_seller
@@ -77,27 +77,27 @@ class Relay:
         """Raises RateLimited."""
         address = request.client.host if request.client else ""
         if not (self._jobs if is_job else self._knocks).takes(network_of(address)):
-            raise RateLimited("Too many questions from this network. Ask again in a minute.", 60)
+            raise RateLimited("Too many requests from this network. Try again in a minute.", 60)
 
     async def check_seller(self, seller: str) -> None:
         """Raises NotFound."""
         if not await asyncio.to_thread(self._is_seller, seller):
-            raise NotFound("This identity sells nothing through this house; register it at /market/v1/sellers.")
+            raise NotFound("This identity is not registered as a seller here. Register it at /market/v1/sellers.")
 
     async def check_key(self, seller: str, key: str) -> None:
         """Raises KeyInvalid, NotFound."""
         await self.check_seller(seller)
         if await asyncio.to_thread(self.standing, seller, key) != "current":
-            raise KeyInvalid("This key does not speak for the identity.")
+            raise KeyInvalid("This key is not the identity's current key.")
 
 
 class _Answer(Response):
-    """What the seller sends, as it comes, until the buyer hangs up: its next part tells the seller."""
+    """Stream what the seller sends until the buyer hangs up; the seller learns that with its next part."""
 
-    def __init__(self, desk: Desk, carried: Carried, first: Part) -> None:
-        # Not the parent's: there is no body yet, whose length it would say.
+    def __init__(self, queue: RelayQueue, carried: Carried, first: AnswerPart) -> None:
+        # Do not call the parent's constructor: there is no body whose length it could set.
         self.background = None
-        self._desk = desk
+        self._queue = queue
         self._carried = carried
         self._first = first
 
@@ -108,7 +108,7 @@ class _Answer(Response):
             lasts_s = self._carried.lasts_s
             await asyncio.wait({passing, hung_up}, timeout=lasts_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._desk.drop(self._carried)
+            self._queue.drop(self._carried)
             passing.cancel()
             hung_up.cancel()
             await asyncio.gather(passing, hung_up, return_exceptions=True)
@@ -131,7 +131,7 @@ async def _hung_up(receive: Receive) -> None:
 
 
 def relay_router(relay: Relay) -> APIRouter:
-    """The routes of sellers that fetch, and of buyers that ask for them."""
+    """Return the routes for sellers that poll, and for buyers that ask them."""
     router = APIRouter()
     _add_sellers_routes(router, relay)
     _add_buyers_routes(router, relay)
@@ -141,47 +141,47 @@ def relay_router(relay: Relay) -> APIRouter:
 def _add_sellers_routes(router: APIRouter, relay: Relay) -> None:
     @router.post("/market/v1/jobs/nonce")
     async def give_nonce(asked: SessionAsked, request: Request) -> dict[str, str]:
-        """What a seller without a tunnel is to sign within a minute."""
+        """Return a nonce for a seller without a tunnel to sign within a minute."""
         relay.check_network(request)
         await relay.check_seller(asked.identity)
         return {"nonce": relay.sessions.nonce(asked.identity), "house": relay.house}
 
     @router.post("/market/v1/jobs/session")
     async def open_session(proven: SessionProven, request: Request) -> dict[str, str | int]:
-        """A session for a seller that has signed the nonce; its text is the bearer for the next two."""
+        """Open a session for a seller that signed the nonce; the token authorizes polling and answering."""
         relay.check_network(request)
         await relay.check_key(proven.identity, proven.key)
         token = relay.sessions.open(proven.identity, proven.key, proven.nonce, proven.signature)
-        relay.desk.greet(proven.identity)
+        relay.queue.greet(proven.identity)
         return {"session": token, "session_s": SESSION_S}
 
     @router.post("/market/v1/jobs/poll")
     async def poll(request: Request, authorization: Bearer = "") -> Response:
-        """The next request, or 204 where none comes for a while."""
+        """Return the next request, or 204 if none comes for a while."""
         seller = _seller(relay, authorization)
-        polling = asyncio.create_task(relay.desk.poll(seller))
+        polling = asyncio.create_task(relay.queue.poll(seller))
         hung_up = asyncio.create_task(_hung_up(request.receive))
         try:
-            # A seller that is gone must not be given what another one of its sessions waits for.
+            # Do not give a request to a seller that has hung up: another of its sessions may wait for it.
             await asyncio.wait({polling, hung_up}, return_when=asyncio.FIRST_COMPLETED)
-            errand = await polling if polling.done() else None
+            relayed = await polling if polling.done() else None
         finally:
             polling.cancel()
             hung_up.cancel()
-        if errand is None:
+        if relayed is None:
             return Response(status_code=204)
-        return Response(msgspec.msgpack.encode(errand), media_type=PACKED)
+        return Response(msgspec.msgpack.encode(relayed), media_type=PACKED)
 
     @router.post("/market/v1/jobs/{errand_id}/answer")
     async def answer(errand_id: ErrandId, request: Request, authorization: Bearer = "") -> dict[str, bool]:
-        """The next part of an answer; the same one again does no harm."""
+        """Take the next part of an answer; sending the same one again is harmless."""
         seller = _seller(relay, authorization)
         packed = await read_body(request.scope, request.receive, PART_PACKED_BYTES_MAX)
         try:
             part = read_part(packed)
         except JobInvalid as error:
             raise RequestInvalid(str(error), code="malformed") from None
-        await relay.desk.answer(seller, errand_id, part)
+        await relay.queue.answer(seller, errand_id, part)
         return {"taken": True}
 
 
@@ -200,25 +200,25 @@ def _add_buyers_routes(router: APIRouter, relay: Relay) -> None:
 async def _carry(relay: Relay, seller: str, method: Method, path: str, request: Request) -> Response:
     longest_bytes = body_bytes_max(method, path)
     if longest_bytes is None or request.url.query:
-        raise NotFound(f"Buyers do not ask sellers for {method} {path[:100]}.")
+        raise NotFound(f"Buyers cannot send {method} {path[:100]} to sellers.")
     relay.check_network(request, is_job=True)
     network = network_of(request.client.host if request.client else "")
     is_backed = path == "/market/v1/jobs"
-    relay.desk.check_room(seller, "" if is_backed else network, is_backed=is_backed)
-    with relay.desk.reading(network) as came:
+    relay.queue.check_room(seller, "" if is_backed else network, is_backed=is_backed)
+    with relay.queue.reading(network) as came:
         body = await read_body(request.scope, _counted(request.receive, came), longest_bytes)
         payer, accounts = network, tuple[str, ...]()
         if is_backed:
             backing = await asyncio.to_thread(backing_of, body, seller, relay.house, relay.standing)
             payer, accounts = backing.channel, await asyncio.to_thread(relay.accounts_of, backing.allocation)
-    carried = relay.desk.put(seller, payer, method, path, body, is_backed=is_backed, accounts=accounts)
-    del body  # what waits for the seller is the errand's
+    carried = relay.queue.put(seller, payer, method, path, body, is_backed=is_backed, accounts=accounts)
+    del body  # the queue now owns the body
     try:
         first = await carried.first()
     except BaseException:
-        relay.desk.drop(carried)
+        relay.queue.drop(carried)
         raise
-    return _Answer(relay.desk, carried, first)
+    return _Answer(relay.queue, carried, first)
 
 
 def _counted(receive: Receive, came: Callable[[int], None]) -> Receive:

@@ -1,4 +1,4 @@
-"""The relay of a house: for sellers that are registered there, with the keys that it knows of them."""
+"""The relay of a house: for sellers registered there, with the keys that it knows of them."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ from market.records.standing import Standing
 
 
 def relay_of(house: House, is_ending: Callable[[], bool]) -> Relay:
-    """`is_ending`: whether the gateway is about to go."""
+    """Return the relay; `is_ending` tells whether the gateway is shutting down."""
     speaker = house.office.speaker
 
     def standing(identity: str, key: str) -> Standing:

@@ -23,13 +23,13 @@ plain = APIRouter(prefix="/market/v1")
 
 
 def house_routers(house: House) -> list[APIRouter]:
-    """Every router of a house but the relay's, in the order in which they are looked through."""
+    """Return every router of a house except the relay's, in matching order."""
     return [sellers.keyed, sellers.plain, keyed, plain, disputes.router, gossip(house.keeper)]
 
 
 @plain.get("/house")
 async def show_house(house: Open, services: Shared) -> Facts:
-    """Who signs allocations here, and on what terms; with the newest block of the books, for receipts to name."""
+    """Show the house's identity and terms, and the newest block of its ledger, which receipts may name."""
     terms, head = house.office.terms, services.books.head
     return {
         "identity": house.office.speaker.id,
@@ -50,11 +50,11 @@ async def show_house(house: Open, services: Shared) -> Facts:
 
 @keyed.post("/allocations")
 async def allocate(house: Open, services: Shared, person: Person, key: Key, wanted: NewAllocation) -> Facts:
-    """Put credits aside for a seller; the answer's record is what the seller goes by."""
+    """Reserve credits for a seller; the answer's record proves it to the seller."""
     await _check(services, person)
     if wanted.hours > house.office.terms.allocation_hours_max:
         most = house.office.terms.allocation_hours_max
-        raise RequestInvalid(f"hours: credits are allocated for {most} hours at most", param="hours")
+        raise RequestInvalid(f"hours is too large. Credits are allocated for at most {most} hours.", param="hours")
     allocation_id = f"a-{id_of('allocation', person.user_id, key)}"
     asked = Wanted(allocation_id, person.payer, wanted.buyer, wanted.seller, wanted.limit, wanted.hours)
     raw = await house.ask(house.allocations.issue, asked)
@@ -64,10 +64,10 @@ async def allocate(house: Open, services: Shared, person: Person, key: Key, want
 async def _check(services: Services, person: Caller) -> None:
     """Raises BooksBroken, PayerFrozen, PolicyForbids."""
     if "market" not in person.lanes:
-        raise PolicyForbids("This key may not buy on the market: use one with the lane market.")
+        raise PolicyForbids("This key may not buy on the market. Use one with the lane market.")
     if person.privacy != "public" or person.models is not None or person.regions is not None:
         raise PolicyForbids(
-            "What an allocation buys the house cannot see: use a key without limits of privacy, models or regions."
+            "The house cannot check an allocation's requests. Use a key without privacy, model or region limits."
         )
     await services.books.inspection.looked()
     services.books.inspection.check()
@@ -75,16 +75,16 @@ async def _check(services: Services, person: Caller) -> None:
         raise PayerFrozen(person.user_id, why)
     if any(quota.measure == "spend" for quota in person.quotas):
         raise PolicyForbids(
-            "Whoever has a budget allocates nothing, for it would be spent outside of it: use a key without one."
+            "A key with a budget cannot allocate, since the budget could not limit it. Use a key without one."
         )
 
 
 @plain.post("/settlements")
 async def settle(house: Open, wanted: NewSettlement, request: Request) -> Facts:
-    """Take what buyer and seller have signed, from anybody, as often as they like."""
+    """Accept what buyer and seller have signed, from any caller, any number of times."""
     network = network_of(request.client.host if request.client else "")
     if not house.records.takes(network, SETTLEMENT_RECORDS + len(wanted.records) + len(wanted.statements)):
-        raise RateLimited("Too many records came from this network. Hand them in again in a minute.", 60)
+        raise RateLimited("Too many records from this network. Send them again in a minute.", 60)
     digest = read_record(wanted.allocation, "allocation").digest
     records, statements = ([raw.encode() for raw in raws] for raws in (wanted.records, wanted.statements))
     return _settled(await house.ask(house.settlements.submit, digest, records, statements))

@@ -1,4 +1,4 @@
-"""/market/v1/sellers: who sells for which account, what that has earned, and when it is theirs."""
+"""/market/v1/sellers: which identities sell for an account, what they earned, and when it is available."""
 
 import asyncio
 
@@ -22,7 +22,7 @@ plain = APIRouter(prefix="/market/v1/sellers")
 
 @keyed.post("")
 async def register(house: Open, person: Person, _: Key, wanted: NewSeller) -> Facts:
-    """Let an identity sell for the caller's account; what it sells is earned there from now on."""
+    """Let an identity sell for the caller's account, which receives its earnings from now on."""
     statements = [raw.encode() for raw in wanted.statements]
     asked = person.user_id, wanted.identity, wanted.key, wanted.proof, statements
     await house.ask(house.sellers.register, *asked)
@@ -31,9 +31,9 @@ async def register(house: Open, person: Person, _: Key, wanted: NewSeller) -> Fa
 
 @plain.get("/me")
 async def show_seller(house: Open, person: Person) -> Facts:
-    """The caller's account, by the id that a seller's proof is about; what it sells as, and has earned by that.
+    """Show the caller's account, by the id in a seller's proof; its selling identities, and their earnings.
 
-    `lacking` is what a new seller still has to show, all of it zero for whoever is new no more.
+    `lacking` is what a new seller still has to show; all of it is zero after the new-seller period.
     """
     account = person.user_id
     earned = await house.ask(_earned, house, account)
@@ -63,7 +63,7 @@ def _earned(house: House, user_id: str) -> dict[str, int]:
 
 @keyed.put("/{user}/barred")
 async def bar(house: Open, operator: Operator, _: Key, user: Named, wanted: Barred) -> Facts:
-    """Nothing is allocated to a barred seller, and nothing matures, until somebody looked into it."""
+    """Suspend a seller, or reinstate it: nothing is allocated to it and nothing matures meanwhile."""
     facts: Facts = {"seller": user, "barred": wanted.why}
     await _write_down(operator, "market.bar", user, facts)
     await house.ask(house.sellers.bar, user, wanted.why)
@@ -72,7 +72,7 @@ async def bar(house: Open, operator: Operator, _: Key, user: Named, wanted: Barr
 
 @keyed.post("/{user}/forfeit")
 async def forfeit(house: Open, operator: Operator, _: Key, user: Named, wanted: Forfeited) -> Facts:
-    """On proof of fraud: what has not matured goes back to the buyers, and the seller is barred."""
+    """On proof of fraud, return what has not matured to the buyers, and suspend the seller."""
     await _write_down(operator, "market.forfeit", user, {"seller": user, "why": wanted.why})
     sales = await house.ask(house.forfeiture.forfeit, user, wanted.why)
     return {"seller": user, "why": wanted.why, "sales": sales}

@@ -105,7 +105,7 @@ async def test_advice_and_then_the_model_is_loaded(served: Served) -> None:
         unknown = await owner.get(f"{MODELS}/fit", model="nowhere")
         assert (unknown.status_code, "neither a folder" in unknown.text) == (400, True)
         advised = await owner.get(f"{MODELS}/fit", model=str(DEMO_MODEL))
-        assert "no machine is in the cluster" in advised.text
+        assert "the cluster has no machine" in advised.text
         refused = await owner.post(f"{MODELS}/cluster")
         assert (refused.status_code, "Fill this in." in refused.text) == (400, True)
         await owner.post(f"{MODELS}/cluster", model=str(DEMO_MODEL))

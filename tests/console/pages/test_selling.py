@@ -30,9 +30,9 @@ from gateway.data_folder import DataFolder
 from gateway.errors import Overloaded
 from gateway.guests.agent import UNREACHED, AgentWord
 from gateway.house.house import House
-from gateway.house.upkeep import Upkeep
+from gateway.house.periodic import PeriodicTasks
 from gateway.identity.audit import Filter
-from gateway.market.outbound import Reply
+from gateway.market.outbound import OutboundReply
 from gateway.payments.opening import terms_of
 from gateway.settings import HouseSettings, PaymentsSettings, SellingSettings, Settings
 from gateway.times import at
@@ -243,7 +243,7 @@ async def test_a_payout_is_made_once_however_often_its_form_is_sent(tmp_path: Pa
         async with hall.of("ann") as ann:
             await shop.buy(ann, "25.00")
         await traded(hall)
-        await asyncio.to_thread(Upkeep(hall.house, 1.0).look)
+        await asyncio.to_thread(PeriodicTasks(hall.house, 1.0).look)
         async with visiting(hall.served, "sam") as sam:
             page = await sam.get(f"{SELLING}/earnings")
             assert "First say where you are paid" in page.text
@@ -308,11 +308,11 @@ def test_a_house_elsewhere_that_talks_nonsense_is_told_apart(earned: dict[str, A
     mine: dict[str, Any] = {"account": "sam", "identities": [], "barred": None, "probation": True}
     body = json.dumps(mine | {"earned": amounts, "lacking": lacking}).encode()
     with pytest.raises(Overloaded, match="makes no sense"):
-        read_reply(Reply(200, body), Mine, "house.example")
+        read_reply(OutboundReply(200, body), Mine, "house.example")
     payout = {"id": "p", "amount": "1.00", "status": "paid", "attempt": 1, "reason": None}
     for wrong in ({"created": "yesterday"}, {"created": "2026-11-23T10:00:00"}, {"amount": "x", "created": at(1)}):
         with pytest.raises(Overloaded, match="makes no sense"):
-            read_reply(Reply(200, json.dumps(payout | wrong).encode()), PayoutLine, "house.example")
+            read_reply(OutboundReply(200, json.dumps(payout | wrong).encode()), PayoutLine, "house.example")
 
 
 async def test_a_key_that_is_none_is_said_to_be_none(served: Served) -> None:
@@ -360,7 +360,7 @@ async def test_what_a_house_elsewhere_owes_is_shown_and_paid_out(
         async with hall.of("ann") as ann:
             await shop.buy(ann, "25.00")
         await traded(hall)
-        await asyncio.to_thread(Upkeep(hall.house, 1.0).look)
+        await asyncio.to_thread(PeriodicTasks(hall.house, 1.0).look)
         text = (
             f'[selling]\nhouse_url = "{url}"\nhouse_key = "{hall.served.key_of("sam")}"\nallows_loopback = true\n'
         )

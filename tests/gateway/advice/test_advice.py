@@ -14,15 +14,15 @@ from cluster.plans.plan import plan_stages
 from gateway.advice.advice import advise
 from gateway.advice.break_even import break_even, own_nano_per_mtok
 from gateway.advice.facts import advice_facts
-from gateway.advice.question import CloudPrice, OwnCost, PoolCopy, Question, is_same_model
+from gateway.advice.question import AdviceQuestion, CloudPrice, OwnCost, PoolCopy, is_same_model
 from tests.cluster.test_plan import QUICK, card, member, paced
 
 ELECTRICITY = OwnCost(CostTerms(NANO_PER_USD // 2, 0, 4.0), 100.0)
 
 
-def question(*gib: float, layers: int = 32, **more: object) -> Question:
+def question(*gib: float, layers: int = 32, **more: object) -> AdviceQuestion:
     members = tuple(member(number, size, pace=paced(QUICK)) for number, size in enumerate(gib))
-    asked = Question("acme/model", card(layers), members, ELECTRICITY)
+    asked = AdviceQuestion("acme/model", card(layers), members, ELECTRICITY)
     return replace(asked, **more)  # type: ignore[arg-type]
 
 

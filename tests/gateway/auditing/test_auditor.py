@@ -13,12 +13,12 @@ import msgspec
 import pytest
 import uvicorn
 
-from gateway.auditing.asking import BuyerAsking, Unanswered
+from gateway.auditing.audit_client import BuyerAuditClient, Unanswered
+from gateway.auditing.audit_target import AuditTarget
 from gateway.auditing.auditor import Auditor
-from gateway.auditing.freezing import frozen
+from gateway.auditing.canary_factory import freeze_canaries
+from gateway.auditing.probe_store import ProbeStore
 from gateway.auditing.probes import Probe, sold_as
-from gateway.auditing.shelf import Shelf
-from gateway.auditing.wares import Ware
 from gateway.cloud_worker.exchange import Message, Receive, Send
 from market.auditing.canaries import freeze
 from market.auditing.logprobs import Told
@@ -59,13 +59,13 @@ class Buyer:
 
 
 @asynccontextmanager
-async def buyer_at(path: Path) -> AsyncGenerator[BuyerAsking]:
+async def buyer_at(path: Path) -> AsyncGenerator[BuyerAuditClient]:
     server = uvicorn.Server(uvicorn.Config(Buyer(), uds=str(path), log_level="error", lifespan="off"))
     task = asyncio.create_task(server.serve())
     async with asyncio.timeout(60):
         while not server.started:
             await asyncio.sleep(0.01)
-    asking = BuyerAsking(httpx.AsyncHTTPTransport(uds=str(path)))
+    asking = BuyerAuditClient(httpx.AsyncHTTPTransport(uds=str(path)))
     try:
         yield asking
     finally:
@@ -75,36 +75,43 @@ async def buyer_at(path: Path) -> AsyncGenerator[BuyerAsking]:
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
-    shelf = Shelf(tmp_path / "audits.db")
+def probe_store(tmp_path: Path) -> ProbeStore:
+    probe_store = ProbeStore(tmp_path / "audits.db")
     for number, (prompt, answer) in enumerate(ANSWERS.items()):
         run = [Told(f"{word} ", -0.1, margin=2.0) for word in answer.split()]
         canary = freeze(f"c{number}", prompt, 5, [run, run])
         assert canary is not None
-        shelf.add_probe(Probe(canary.id, SOLD_AS, canary=canary))
+        probe_store.add_probe(Probe(canary.id, SOLD_AS, canary=canary))
     needle = hide((f"Sentence {n} says nothing." for n in range(99)), "locker", "48213", 900)
-    shelf.add_probe(Probe("n1", SOLD_AS, needle=needle))
-    return shelf
+    probe_store.add_probe(Probe("n1", SOLD_AS, needle=needle))
+    return probe_store
 
 
-def ware(listing: str, quantization: str = "bf16") -> Ware:
-    return Ware(listing, listing, listing, "mill", WEIGHTS, quantization, is_probation=True)
+def target(listing: str, quantization: str = "bf16") -> AuditTarget:
+    return AuditTarget(listing, listing, listing, "mill", WEIGHTS, quantization, is_probation=True)
 
 
-async def audited(shelf: Shelf, path: Path, wares: Mapping[str, Ware], requests: int) -> dict[str, Decision]:
+async def audited(
+    probe_store: ProbeStore, path: Path, targets: Mapping[str, AuditTarget], requests: int
+) -> dict[str, Decision]:
     """The last decision about each listing, after so many ordinary requests to each."""
     decisions: dict[str, Decision] = {}
 
-    def tell(about: Ware, audit: Audit, decision: Decision) -> None:
+    def tell(about: AuditTarget, audit: Audit, decision: Decision) -> None:
         decisions[about.listing] = decision
 
     async with buyer_at(path) as asking:
         auditor = Auditor(
-            asking, shelf, tell, chance=random.Random(4).random, now_ms=lambda: 1_790_000_000_000, pause_s_max=0.0
+            asking,
+            probe_store,
+            tell,
+            chance=random.Random(4).random,
+            now_ms=lambda: 1_790_000_000_000,
+            pause_s_max=0.0,
         )
         task = asyncio.create_task(auditor.run())
         for _ in range(requests):
-            for each in wares.values():
+            for each in targets.values():
                 await auditor.served(each)
             async with asyncio.timeout(60):
                 await auditor.idle()
@@ -113,37 +120,39 @@ async def audited(shelf: Shelf, path: Path, wares: Mapping[str, Ware], requests:
     return decisions
 
 
-def test_another_model_is_suspended_and_the_honest_one_is_not(shelf: Shelf, tmp_path: Path) -> None:
-    wares = {"honest": ware(HONEST), "cheat": ware(CHEAT)}
-    decisions = asyncio.run(audited(shelf, tmp_path / "s", wares, 30))
+def test_another_model_is_suspended_and_the_honest_one_is_not(probe_store: ProbeStore, tmp_path: Path) -> None:
+    targets = {"honest": target(HONEST), "cheat": target(CHEAT)}
+    decisions = asyncio.run(audited(probe_store, tmp_path / "s", targets, 30))
     assert decisions[HONEST].action == "none"
     assert decisions[CHEAT].action == "suspend"
     # What is known outlives the process, and belongs to what the seller said that it sells.
-    again = Shelf(tmp_path / "audits.db")
-    case = again.case(ware(CHEAT).id)
+    again = ProbeStore(tmp_path / "audits.db")
+    case = again.case(target(CHEAT).id)
     assert case is not None
     assert case.stakes.is_proof
-    assert len(again.audits(ware(CHEAT).id)) == case.stakes.audits
-    assert again.case(ware(CHEAT, "int4").id) is None
+    assert len(again.audits(target(CHEAT).id)) == case.stakes.audits
+    assert again.case(target(CHEAT, "int4").id) is None
 
 
-def test_of_three_owners_the_one_who_is_alone_has_failed(shelf: Shelf, tmp_path: Path) -> None:
+def test_of_three_owners_the_one_who_is_alone_has_failed(probe_store: ProbeStore, tmp_path: Path) -> None:
     told: list[tuple[str, str, bool]] = []
 
     async def compared() -> list[Probe]:
         async with buyer_at(tmp_path / "s") as asking:
             auditor = Auditor(
                 asking,
-                shelf,
+                probe_store,
                 lambda about, audit, _: told.append((about.owner, audit.kind, audit.has_failed)),
                 chance=lambda: 0.5,
                 now_ms=lambda: 1,
             )
-            wares = [replace(ware(HONEST), owner=owner) for owner in ("a", "b")]
-            await auditor.compare([*wares, ware(CHEAT)], "What is number 3?")
-            await auditor.compare([wares[0], ware(CHEAT)], "What is number 3?")
+            targets = [replace(target(HONEST), owner=owner) for owner in ("a", "b")]
+            await auditor.compare([*targets, target(CHEAT)], "What is number 3?")
+            await auditor.compare([targets[0], target(CHEAT)], "What is number 3?")
             # And what the honest ones say is a canary from now on.
-            return await frozen(SOLD_AS, "mill", [*ANSWERS], [partial(asking.ask, HONEST, ceiling_nano=1)] * 2)
+            return await freeze_canaries(
+                SOLD_AS, "mill", [*ANSWERS], [partial(asking.ask, HONEST, ceiling_nano=1)] * 2
+            )
 
     probes = asyncio.run(compared())
     assert sorted(told) == [
@@ -159,19 +168,19 @@ def test_of_three_owners_the_one_who_is_alone_has_failed(shelf: Shelf, tmp_path:
 def test_where_nothing_is_known_owners_are_compared(tmp_path: Path) -> None:
     """No canary was ever frozen for these weights; three owners sell them, and one of them by two names."""
     told: list[tuple[str, bool]] = []
-    wares = [replace(ware(HONEST), owner=owner) for owner in ("a", "b")]
-    cheat = ware(CHEAT)
+    targets = [replace(target(HONEST), owner=owner) for owner in ("a", "b")]
+    cheat = target(CHEAT)
 
     async def served() -> None:
         async with buyer_at(tmp_path / "s") as asking:
             auditor = Auditor(
                 asking,
-                Shelf(tmp_path / "empty.db"),
+                ProbeStore(tmp_path / "empty.db"),
                 lambda about, audit, _: told.append((about.owner, audit.has_failed)),
                 chance=lambda: 0.0,
                 now_ms=lambda: 1,
                 left_nano=lambda: 10**9,
-                peers=lambda _: [cheat, cheat, *wares],
+                peers=lambda _: [cheat, cheat, *targets],
                 prompt=lambda: "What is number 3?",
             )
             task = asyncio.create_task(auditor.run())
@@ -185,8 +194,8 @@ def test_where_nothing_is_known_owners_are_compared(tmp_path: Path) -> None:
     assert sorted(told) == [(CHEAT, True), ("a", False), ("b", False)]
 
 
-def test_a_seller_that_does_not_answer_has_not_failed(shelf: Shelf, tmp_path: Path) -> None:
-    away = ware("3" * 64)
+def test_a_seller_that_does_not_answer_has_not_failed(probe_store: ProbeStore, tmp_path: Path) -> None:
+    away = target("3" * 64)
 
     async def asked() -> None:
         async with buyer_at(tmp_path / "s") as asking:
@@ -194,17 +203,17 @@ def test_a_seller_that_does_not_answer_has_not_failed(shelf: Shelf, tmp_path: Pa
                 await asking.ask(away.listing, {"temperature": 0, "messages": [{"content": "?"}]}, 1)
 
     asyncio.run(asked())
-    assert asyncio.run(audited(shelf, tmp_path / "t", {"away": away}, 5)) == {}
-    assert shelf.audits(away.id) == []
+    assert asyncio.run(audited(probe_store, tmp_path / "t", {"away": away}, 5)) == {}
+    assert probe_store.audits(away.id) == []
 
 
-def test_a_probe_that_many_owners_fail_is_wrong_itself(shelf: Shelf) -> None:
-    before = len(shelf.probes(SOLD_AS))
+def test_a_probe_that_many_owners_fail_is_wrong_itself(probe_store: ProbeStore) -> None:
+    before = len(probe_store.probes(SOLD_AS))
     for owner in ("a", "b", "b", "c"):
-        shelf.note_use("c1", owner, has_failed=True)
+        probe_store.note_use("c1", owner, has_failed=True)
     for _ in range(20):
-        shelf.note_use("c2", "a", has_failed=False)
-    left = [probe.id for probe in shelf.probes(SOLD_AS)]
+        probe_store.note_use("c2", "a", has_failed=False)
+    left = [probe.id for probe in probe_store.probes(SOLD_AS)]
     assert len(left) == before - 2
     assert not {"c1", "c2"} & {*left}
-    assert shelf.probes(sold_as(WEIGHTS, "int8")) == []
+    assert probe_store.probes(sold_as(WEIGHTS, "int8")) == []

@@ -12,15 +12,15 @@ import pytest
 from accounting.errors import IdempotencyConflict
 from accounting.ledger.balances import balance
 from accounting.ledger.postings import Posted, Posting
-from gateway.auditing.asking import Heard
-from gateway.auditing.booking import AuditBooking
-from gateway.auditing.confirming import confirmed
+from gateway.auditing.audit_client import AuditAnswer
+from gateway.auditing.audit_target import AuditTarget
+from gateway.auditing.confirmation import confirm_failures
+from gateway.auditing.cost_reporter import AuditCostReporter
+from gateway.auditing.findings_publisher import FindingsPublisher
+from gateway.auditing.probe_store import ProbeStore
 from gateway.auditing.probes import Probe, sold_as
-from gateway.auditing.shelf import Shelf
-from gateway.auditing.telling import Telling
-from gateway.auditing.wares import Ware
 from gateway.buying.audits import Audits
-from gateway.buying.orders import Bounds
+from gateway.buying.orders import BuyerLimits
 from gateway.lanes.market import MarketLane
 from gateway.lanes.market_draw import drawn, excluded
 from gateway.market.identity import OwnIdentity
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.anyio
 
 SOLD_AS = sold_as("a" * 64, "bf16")
 ELSE = ("Wind ", "and ", "water ", "are ", "for ", "nothing.")
-BOUNDS = Bounds(first_byte_s=2, silence_s=0.5, audit_pause_s=0.001)
+BOUNDS = BuyerLimits(first_byte_s=2, silence_s=0.5, audit_pause_s=0.001)
 DAY_NANO = 10**9
 REQUESTS_MAX = 300
 
@@ -53,10 +53,10 @@ def canary(number: int) -> Canary:
 def fill(folder: Path, quantization: str = "bf16") -> None:
     """The honest seller's answer to anything is one sentence: that is what its model says."""
     folder.mkdir(parents=True, exist_ok=True)
-    shelf = Shelf(folder / "audits.db")
+    probe_store = ProbeStore(folder / "audits.db")
     for number in range(30):
-        shelf.add_probe(Probe(f"c{number}", sold_as("a" * 64, quantization), canary=canary(number)))
-    shelf.close()
+        probe_store.add_probe(Probe(f"c{number}", sold_as("a" * 64, quantization), canary=canary(number)))
+    probe_store.close()
 
 
 async def offers_of(market: Stalls) -> Offers:
@@ -109,23 +109,23 @@ async def test_who_sells_another_model_gets_nothing_more(tmp_path: Path) -> None
     async with stalls(tmp_path, {}, {"texts": ELSE}, **given) as market:
         honest, cheat = market.sellers
         assert [row.seller for row in (await offers_of(market)).offers if row.suspended_why] == [cheat.id]
-        await check_confirmed(Shelf(tmp_path / "market" / "audits.db"), cheat.id)
-        assert Shelf(tmp_path / "market" / "audits.db").lift(cheat.id)
+        await check_confirmed(ProbeStore(tmp_path / "market" / "audits.db"), cheat.id)
+        assert ProbeStore(tmp_path / "market" / "audits.db").lift(cheat.id)
         await audits_of(market).load()
         assert not any(row.suspended_why for row in (await offers_of(market)).offers)
 
 
-async def check_confirmed(shelf: Shelf, cheat: str) -> None:
+async def check_confirmed(probe_store: ProbeStore, cheat: str) -> None:
     """Money is lost only where an honest engine passes today what the seller failed."""
 
-    async def honest(request: Mapping[str, Any]) -> Heard:
-        return Heard(ANSWER, (), 0.1)
+    async def honest(request: Mapping[str, Any]) -> AuditAnswer:
+        return AuditAnswer(ANSWER, (), 0.1)
 
-    async def other(request: Mapping[str, Any]) -> Heard:
-        return Heard("".join(ELSE), (), 0.1)
+    async def other(request: Mapping[str, Any]) -> AuditAnswer:
+        return AuditAnswer("".join(ELSE), (), 0.1)
 
     for engine, action in ((other, "suspend"), (honest, "forfeit")):
-        ((_, decision),) = await confirmed(shelf, cheat, "mill-1b", engine)
+        ((_, decision),) = await confirm_failures(probe_store, cheat, "mill-1b", engine)
         assert decision.action == action
 
 
@@ -157,21 +157,21 @@ async def test_what_an_auditor_signs_counts_and_what_a_seller_says_of_itself_doe
         claimed = (Evidence("redundancy", auditor.id, now_ms, "d" * 64),)
         learn(market.app, [each.listed(evidence=claimed) for each in market.sellers])
         assert [row.tier for row in (await offers_of(market)).offers] == ["declared", "declared"]
-        shelf = Shelf(tmp_path / "audits.db")
+        probe_store = ProbeStore(tmp_path / "audits.db")
         for seller, has_failed in ((good, False), (bad, True)):
-            ware = Ware(seller.id, seller.id, seller.id, "mill-1b", "a" * 64, "bf16", is_probation=True)
+            offering = AuditTarget(seller.id, seller.id, seller.id, "mill-1b", "a" * 64, "bf16", is_probation=True)
             case = new_case(is_probation=True)
             for number in range(PASSED_MIN):
                 failings = ("another answer",) if has_failed else ()
                 audit = Audit("logprob", f"c{number}", now_ms, "e" * 64, failings)
                 case = after_audit(after_request(case), audit)
-                shelf.put(ware, case, audit)
+                probe_store.put(offering, case, audit)
         told: list[Record] = []
 
         async def publish(records: Sequence[Record]) -> None:
             told.extend(records)
 
-        telling = Telling(auditor, shelf, publish, lambda: now_ms)
+        telling = FindingsPublisher(auditor, probe_store, publish, lambda: now_ms)
         await telling.tell()
         count = len(told)
         await telling.tell()
@@ -216,7 +216,7 @@ async def test_what_audits_cost_is_booked_once(tmp_path: Path) -> None:
             booked.append(posting)
             return await books.book(posting)
 
-        booking = AuditBooking(lane.ask_buyer, book)
+        booking = AuditCostReporter(lane.ask_buyer, book)
         for _ in range(REQUESTS_MAX):
             assert (await market.ask()).status == 200
             if await booking.book_new():

@@ -11,10 +11,10 @@ from typing import Any
 from accounting.metering.delivered import Delivered
 from accounting.metering.tokenizers import Pinned, load_counter
 from gateway.buying.app import BuyingApp
-from gateway.buying.orders import Bounds, Orders
+from gateway.buying.orders import BuyerLimits, Orders
 from gateway.buying.server import opened
 from gateway.cloud_worker.exchange import Message
-from gateway.market.bookkeeper import BookKeeper
+from gateway.market.record_keeper import RecordKeeper
 from market.counting.counting import Counting
 from market.listings.prices import Prices, cost_nano
 from market.records.amounts import Amount
@@ -124,8 +124,8 @@ class Stalls:
 
     def nothing_is_open(self) -> bool:
         """No lane is in use, no credit reserved for what has ended."""
-        ties = [tie for ties in self.app.buyer._credit._ties.values() for tie in ties]
-        return not any(tie.open_ceilings for tie in ties) and self.app.in_flight == 0
+        states = [state for states in self.app.buyer._credit._states.values() for state in states]
+        return not any(state.open_ceilings for state in states) and self.app.in_flight == 0
 
     async def until_told(self, seller: MarketSeller, nano: int) -> None:
         """Receipts travel behind the answer's back."""
@@ -134,14 +134,14 @@ class Stalls:
                 await asyncio.sleep(0.01)
 
     def listing_of(self, seller: MarketSeller) -> str:
-        wares, _ = self.app.shop.wares()
-        return next(ware.record.digest for ware in wares if ware.seller == seller.id)
+        offerings, _ = self.app.shop.offerings()
+        return next(offering.record.digest for offering in offerings if offering.seller == seller.id)
 
 
 def learn(app: BuyingApp, records: list[Record]) -> None:
     """As gossip would tell it a little later."""
     keeper = app.shop._keeper
-    assert isinstance(keeper, BookKeeper)
+    assert isinstance(keeper, RecordKeeper)
     keeper.add([each.raw for each in records], "house")
     # Listings are read to the second.
     keeper._view.offers_s = -1
@@ -189,7 +189,7 @@ async def stalls(folder: Path, *manners: dict[str, Any], **orders: Any) -> Async
             "house_url": house.url,
             "house_key": KEY,
             "allows_loopback": True,
-            "bounds": Bounds(first_byte_s=10, silence_s=3),
+            "bounds": BuyerLimits(first_byte_s=10, silence_s=3),
         }
         app = await stack.enter_async_context(opened(Orders("", str(folder / "market"), **(given | orders))))
         learn(app, house.records)

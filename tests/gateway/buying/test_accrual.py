@@ -14,9 +14,9 @@ import httpx
 import msgspec
 import pytest
 
-from gateway.buying.booking import LOST_AFTER_S, OwedBooking
 from gateway.buying.owed import OwedPage
-from gateway.buying.unbroken import unbroken
+from gateway.buying.owed_reconciler import LOST_AFTER_S, OwedReconciler
+from gateway.buying.shielded import shielded
 from gateway.lanes.market import MarketLane
 from market.offers import Offers
 from tests.fakes.market_seller import Manners
@@ -52,7 +52,7 @@ class Accounts:
     async def book(self, lost_after_s: float = LOST_AFTER_S) -> int:
         services = self.market.running.services
         books, bookkeeper = services.books, services.bookkeeper
-        booking = OwedBooking(
+        booking = OwedReconciler(
             self.ask, books.book, books.look, lambda: bookkeeper.is_behind, lost_after_s=lost_after_s
         )
         return await booking.book_all()
@@ -165,7 +165,7 @@ async def test_what_has_begun_ends_though_its_caller_leaves_again_and_again() ->
         await may_end.wait()
         ended.append("signed")
 
-    signing = asyncio.create_task(unbroken(sign()))
+    signing = asyncio.create_task(shielded(sign()))
     for _ in range(2):
         await asyncio.sleep(0)
         signing.cancel()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.buying.orders import Bounds, Orders
+from gateway.buying.orders import BuyerLimits, Orders
 from gateway.buying.server import opened
 from market.channels.channel import settle
 from tests.fakes.market_house import KEY
@@ -67,9 +67,9 @@ async def test_credit_is_renewed_before_it_runs_out(tmp_path: Path) -> None:
         (seller,) = market.sellers
         for _ in range(12):
             assert (await market.ask(seller)).text == ANSWER
-        ties = market.app.buyer._credit._ties[seller.id]
-        assert len(ties) >= 2
-        assert sum(tie.room_nano for tie in ties) >= 10_000
+        states = market.app.buyer._credit._states[seller.id]
+        assert len(states) >= 2
+        assert sum(state.room_nano for state in states) >= 10_000
         assert all(asked["limit"] == "0.00002" for asked in market.house.asked)
         buyers = {asked["buyer"] for asked in market.house.asked}
         assert len(buyers) == 1
@@ -99,7 +99,7 @@ async def test_a_number_is_used_once_whatever_happens(tmp_path: Path) -> None:
     async with stalls(tmp_path, {}) as market:
         (seller,) = market.sellers
         await market.ask(seller)
-        channel = market.app.buyer._credit._ties[seller.id][0].terms.channel
+        channel = market.app.buyer._credit._states[seller.id][0].terms.channel
         store = market.app.buyer._means.store
         dying = asyncio.create_task(market.ask(seller, listing=market.listing_of(seller), max_tokens=900))
         seller.manners = Manners(chunk_s=0.05, texts=("grind " * 250, *["more "] * 50))
@@ -118,20 +118,20 @@ async def test_a_number_is_used_once_whatever_happens(tmp_path: Path) -> None:
 async def check_next_life(folder: Path, market: Stalls, channel: str) -> None:
     (seller,) = market.sellers
     given: dict[str, Any] = {"house_url": market.house.url, "house_key": KEY, "allows_loopback": True}
-    orders = Orders("", str(folder / "market"), ("public",), **given, bounds=Bounds(first_byte_s=2))
+    orders = Orders("", str(folder / "market"), ("public",), **given, bounds=BuyerLimits(first_byte_s=2))
     async with opened(orders) as app:
         learn(app, market.house.records)
-        (tie,) = app.buyer._credit._ties[seller.id]
-        assert tie.terms.channel == channel
-        assert tie.last_seqs == {0: 2}
-        assert tie.open_ceilings == {}
+        (state,) = app.buyer._credit._states[seller.id]
+        assert state.terms.channel == channel
+        assert state.last_seqs == {0: 2}
+        assert state.open_ceilings == {}
         _, job = app.buyer._means.store.jobs(channel)
         assert (job.amount_nano, job.flags) == (due_nano(seller, "grind " * 250), "died")
         # What the seller says of it later is answered: no claim is left that would settle.
         seller.manners = Manners()
         again = Stalls(app, market.house, market.sellers, asked=100)
         assert (await again.ask(seller)).text == ANSWER
-        assert tie.last_seqs == {0: 3}
+        assert state.last_seqs == {0: 3}
         assert seller.refused == []
         await again.until_told(seller, due_nano(seller, ANSWER) * 2 + job.amount_nano)
         due = settle(seller.channels[channel])
@@ -145,5 +145,5 @@ async def test_another_house_under_the_same_address_is_not_believed(tmp_path: Pa
         market.house.name = "other house"
         house = market.app.buyer._credit._house
         assert house
-        with pytest.raises(Exception, match="another house"):
+        with pytest.raises(Exception, match="another identity than before"):
             await house.meet()

@@ -15,8 +15,8 @@ import pytest
 
 from accounting.metering.delivered import Delivered
 from accounting.metering.tokenizers import load_counter
+from gateway.buying.chunk_splitter import PART_CHARS, parts_of
 from gateway.buying.owed import Owed, OwedPage
-from gateway.buying.parting import PART_CHARS, parts_of
 from gateway.errors import ApiError
 from gateway.journey.heard import Followed
 from gateway.lanes.base import Call, Meter

@@ -18,7 +18,7 @@ from accounting.metering.recharge import mischarges
 from accounting.tables import usage_table
 from gateway.identity.key_rows import KeyTerms
 from gateway.limits.hang_ups import UNPAID_MAX
-from gateway.market.bookkeeper import BookKeeper, Keeping
+from gateway.market.record_keeper import KeeperPolicy, RecordKeeper
 from gateway.records.request_log import RequestEntry
 from gateway.settings import CacheSettings, LaneName, MarketSettings
 from gateway.settings.base import Privacy
@@ -141,8 +141,8 @@ async def fair(
 def know(folder: Path, records: list[Record]) -> None:
     """Before the buyer starts, as if it had heard of them when it ran last."""
     folder.mkdir(parents=True)
-    keeping = Keeping(allows_loopback=True)
-    keeper = BookKeeper(folder / "known.db", lambda: time.time_ns() // 10**6, keeping)
+    keeping = KeeperPolicy(allows_loopback=True)
+    keeper = RecordKeeper(folder / "known.db", lambda: time.time_ns() // 10**6, keeping)
     keeper.add([each.raw for each in records], "house")
     keeper.close()
 

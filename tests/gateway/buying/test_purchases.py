@@ -134,8 +134,8 @@ async def test_padding_is_flagged_and_counted_as_text(tmp_path: Path, texts: lis
     async with stalls(tmp_path, {"texts": texts}) as market:
         bill = await market.ask(market.sellers[0], max_tokens=4000)
         assert bill.cost_nano == due_nano(market.sellers[0], "".join(texts))
-        tie = market.app.buyer._credit._ties[market.sellers[0].id][0]
-        jobs = market.app.buyer._means.store.jobs(tie.terms.channel)
+        state = market.app.buyer._credit._states[market.sellers[0].id][0]
+        jobs = market.app.buyer._means.store.jobs(state.terms.channel)
         assert flag in jobs[0].flags
 
 
@@ -197,14 +197,14 @@ async def test_a_channel_near_its_end_is_left_when_its_seller_says_so(tmp_path: 
         (seller,) = market.sellers
         for _ in range(6):
             await market.ask(seller)
-        (tie,) = market.app.buyer._credit._ties[seller.id]
+        (state,) = market.app.buyer._credit._states[seller.id]
         if code == "ended":
-            tie.expires_ms = time.time_ns() // 10**6 + ENDS_WITHIN_MS - 1000
+            state.expires_ms = time.time_ns() // 10**6 + ENDS_WITHIN_MS - 1000
         else:
-            tie.limit_nano = (tie.limit_nano - tie.room_nano) * 5 // 4
+            state.limit_nano = (state.limit_nano - state.room_nano) * 5 // 4
         seller.manners = Manners(refuses=402, code=code)
         assert (await market.ask(seller, max_tokens=1)).status == 502
-        assert tie.is_retired
+        assert state.is_retired
         seller.manners = Manners()
         assert (await market.ask(seller)).text == ANSWER
 

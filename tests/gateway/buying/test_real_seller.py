@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.buying.orders import Bounds, Orders
+from gateway.buying.orders import BuyerLimits, Orders
 from gateway.buying.server import opened
 from market.channels.channel import settle
 from tests.fakes.market_house import KEY, clearing
@@ -27,7 +27,7 @@ async def test_they_agree_to_the_nano(tmp_path: Path) -> None:
             ("public",),
             **given,
             friends=(record.issuer,),
-            bounds=Bounds(first_byte_s=5),
+            bounds=BuyerLimits(first_byte_s=5),
         )
         async with opened(orders) as app:
             learn(app, [record])
@@ -42,11 +42,11 @@ async def test_they_agree_to_the_nano(tmp_path: Path) -> None:
                 assert bill.cost_nano == market.owed_nano
                 owed_nano += bill.cost_nano
                 await shop.is_empty()
-            (tie,) = app.buyer._credit._ties[record.issuer]
+            (state,) = app.buyer._credit._states[record.issuer]
             async with asyncio.timeout(60):
-                while settle(await shop.known(tie.terms)).confirmed_nano != owed_nano:
+                while settle(await shop.known(state.terms)).confirmed_nano != owed_nano:
                     await asyncio.sleep(0.02)
-            due = settle(await shop.known(tie.terms))
+            due = settle(await shop.known(state.terms))
             assert (due.amount_nano, due.disputed_nano) == (owed_nano, 0)
             assert app.buyer._sellers.of(record.issuer).anomalies == 0
             assert market.nothing_is_open()

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.buying.sellers import KNOWN_AFTER, KNOWN_AFTER_S, KNOWN_TOKENS, Sellers
-from gateway.buying.store import Store
+from gateway.buying.sellers import KNOWN_AFTER, KNOWN_AFTER_S, KNOWN_TOKENS, SellerTracker
+from gateway.buying.store import BuyingStore
 from tests.fakes.market_seller import Manners
 from tests.gateway.buying.stalls import ANSWER, stalls
 
@@ -29,8 +29,8 @@ async def test_empty_answers_earn_nothing(tmp_path: Path) -> None:
 
 def test_a_newcomer_becomes_known_by_requests_tokens_and_days(tmp_path: Path) -> None:
     now_s = 1e9
-    store = Store(tmp_path / "buying.db")
-    sellers = Sellers(store, clock_s=lambda: now_s)
+    store = BuyingStore(tmp_path / "buying.db")
+    sellers = SellerTracker(store, clock_s=lambda: now_s)
     for _ in range(2 * int(KNOWN_AFTER)):
         sellers.answered("ann", "mill", 4, 0.1, 1)
         sellers.answered("bob", "mill", 4, 0.1, int(KNOWN_TOKENS))
@@ -38,7 +38,7 @@ def test_a_newcomer_becomes_known_by_requests_tokens_and_days(tmp_path: Path) ->
     assert not sellers.is_known("bob")
     sellers.keep()
     now_s += KNOWN_AFTER_S
-    for each in (sellers, Sellers(store, clock_s=lambda: now_s)):
+    for each in (sellers, SellerTracker(store, clock_s=lambda: now_s)):
         assert [name for name in ("ann", "bob", "cid") if each.is_known(name)] == ["bob"]
     store.close()
 

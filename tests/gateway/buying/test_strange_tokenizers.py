@@ -39,8 +39,8 @@ async def test_a_tokenizer_that_fails_in_the_middle_costs_its_seller_the_next_re
         async with asyncio.timeout(60):
             while not seller.wanted:
                 await asyncio.sleep(0.01)
-        refused = market.app.buyer._tokenizers.aside._refused
-        refused[seller.tokenizer.sha256.lower()] = ("", "is not counted with any more: it takes too long")
+        refused = market.app.buyer._tokenizers.sandbox._refused
+        refused[seller.tokenizer.sha256.lower()] = ("", "is rejected from now on: it takes too long")
         bill = await asking
         assert (bill.text, bill.usage["completion_tokens"]) == (ANSWER, estimate_tokens(ANSWER))
         again = await market.ask(seller)

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
-from gateway.batch_jobs.line_request import ask as ask_as_batch
-from gateway.cache.answers import Answers, Found
-from gateway.cache.remote import RemoteShelf
+from gateway.batch_jobs.dispatch import send_request as ask_as_batch
+from gateway.cache.answers import AnswerCache, Found
+from gateway.cache.remote import RemoteAnswerStore
 from gateway.dialects.routes import ROUTES
 from gateway.identity.caller import Caller
 from gateway.lanes.base import Answer, Call, Meter, Out
@@ -68,7 +68,9 @@ class Heard(Out):
     async def drain(self) -> None: ...
 
 
-async def ask(answers: Answers, caller: Caller, privacy: Privacy, asked: Call, answer: bytes) -> tuple[str, bytes]:
+async def ask(
+    answers: AnswerCache, caller: Caller, privacy: Privacy, asked: Call, answer: bytes
+) -> tuple[str, bytes]:
     """Where the answer came from, and the answer; `answer` is what a lane would say."""
     found = await answers.find(asked, caller, privacy)
     heard = Heard()
@@ -88,7 +90,7 @@ def test_nobody_is_ever_given_what_another_scope_was_answered(
     steps: list[tuple[Caller, Privacy, str, int]],
 ) -> None:
     async def run() -> None:
-        answers = Answers(KEEP_ALL, embed=embed)
+        answers = AnswerCache(KEEP_ALL, embed=embed)
         for caller, privacy, text, temperature in steps:
             scope = repr((caller, privacy)).encode()
             _, said = await ask(answers, caller, privacy, call(text, temperature=temperature), scope)
@@ -99,7 +101,7 @@ def test_nobody_is_ever_given_what_another_scope_was_answered(
 
 @pytest.mark.anyio
 async def test_a_question_of_the_same_meaning_is_marked_as_similar() -> None:
-    answers = Answers(KEEP_ALL, embed=embed)
+    answers = AnswerCache(KEEP_ALL, embed=embed)
     assert await ask(answers, ANN, "public", call("What turns all night?"), b"wheel") == ("", b"wheel")
     assert await ask(answers, ANN, "public", call("What turns all night?"), b"x") == ("hit", b"wheel")
     assert await ask(answers, ANN, "public", call("What turns all day?"), b"x") == ("similar", b"wheel")
@@ -114,7 +116,7 @@ async def test_a_question_of_the_same_meaning_is_marked_as_similar() -> None:
 @pytest.mark.anyio
 async def test_an_answer_under_an_alias_is_gone_when_it_stands_for_other_models() -> None:
     aliases = {"m": ("small",)}
-    answers = Answers(CacheSettings(answers="all"), aliases=lambda: aliases)
+    answers = AnswerCache(CacheSettings(answers="all"), aliases=lambda: aliases)
     assert await ask(answers, ANN, "public", call("Who?"), b"small") == ("", b"small")
     assert await ask(answers, ANN, "public", call("Who?"), b"x") == ("hit", b"small")
     aliases["m"] = ("large",)
@@ -123,7 +125,7 @@ async def test_an_answer_under_an_alias_is_gone_when_it_stands_for_other_models(
 
 @pytest.mark.anyio
 async def test_a_broken_answer_is_not_kept() -> None:
-    answers = Answers(CacheSettings(answers="all"))
+    answers = AnswerCache(CacheSettings(answers="all"))
     for status, is_complete in ((200, False), (400, True)):
         found = await answers.find(call("Who?"), ANN, "public")
         assert not isinstance(found, Found)
@@ -145,7 +147,9 @@ def redis_server() -> Iterator[RedisServer]:
 async def test_gateways_share_what_is_kept_and_live_without_redis(redis_server: RedisServer) -> None:
     settings = CacheSettings(answers="all")
     async with Redis.from_url(redis_server.url) as one, Redis.from_url(redis_server.url) as two:
-        first, second, third = (Answers(settings, RemoteShelf(client, "t", 60)) for client in (one, two, two))
+        first, second, third = (
+            AnswerCache(settings, RemoteAnswerStore(client, "t", 60)) for client in (one, two, two)
+        )
         assert (await ask(first, ANN, "public", call("Who?"), b"miller"))[0] == ""
         assert await ask(second, ANN, "public", call("Who?"), b"x") == ("hit", b"miller")
         assert (await ask(second, replace(ANN, user_id="bob"), "public", call("Who?"), b"y"))[0] == ""

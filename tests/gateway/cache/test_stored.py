@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.cache.stored import Shelf, StoredAnswer
+from gateway.cache.stored import AnswerStore, StoredAnswer
 
 ENTRIES_MAX, BYTES_MAX, LASTS_S = 4, 100, 10.0
 
@@ -17,26 +17,26 @@ def stored(size_bytes: int) -> StoredAnswer:
 @given(puts)
 def test_the_shelf_keeps_its_bounds_and_what_was_put_there_last(steps: list[tuple[int, int, float]]) -> None:
     now_s = 0.0
-    shelf = Shelf(ENTRIES_MAX, BYTES_MAX, LASTS_S, clock=lambda: now_s)
+    store = AnswerStore(ENTRIES_MAX, BYTES_MAX, LASTS_S, clock=lambda: now_s)
     for number, size_bytes, pause_s in steps:
         now_s += pause_s
         key = b"%d" % number
-        shelf.put(key, stored(size_bytes))
-        assert len(shelf._kept) <= ENTRIES_MAX
-        assert shelf.size_bytes <= BYTES_MAX
+        store.put(key, stored(size_bytes))
+        assert len(store._kept) <= ENTRIES_MAX
+        assert store.size_bytes <= BYTES_MAX
         if size_bytes <= BYTES_MAX:
-            assert shelf.get(key) == stored(size_bytes)
+            assert store.get(key) == stored(size_bytes)
     now_s += LASTS_S
-    assert all(shelf.get(b"%d" % number) is None for number in range(10))
-    assert shelf.size_bytes == 0
+    assert all(store.get(b"%d" % number) is None for number in range(10))
+    assert store.size_bytes == 0
 
 
 def test_what_is_used_stays() -> None:
-    shelf = Shelf(2, BYTES_MAX, LASTS_S)
-    shelf.put(b"one", stored(1))
-    shelf.put(b"two", stored(2))
-    shelf.get(b"one")
-    shelf.put(b"three", stored(3))
+    store = AnswerStore(2, BYTES_MAX, LASTS_S)
+    store.put(b"one", stored(1))
+    store.put(b"two", stored(2))
+    store.get(b"one")
+    store.put(b"three", stored(3))
 
-    assert shelf.get(b"one")
-    assert shelf.get(b"two") is None
+    assert store.get(b"one")
+    assert store.get(b"two") is None

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from cluster.errors import ModelInvalid, ModelNotFound, WeightsMismatch
 from cluster.models.store import find_model
-from gateway.advice.reading import read_shape
+from gateway.advice.model_shape import read_shape
 from gateway.cli import output, pulling
 from gateway.cli.answering import Answered
 from gateway.cli.bench import step_of

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from accounting.money import format_usd, parse_usd
 from gateway.cli.main import app as millrace
-from gateway.friends.desk import FriendsDesk
+from gateway.friends.credit_line_service import CreditLineService
 from gateway.friends.friendship import Friendship
 from market.channels.channel import settle
 from market.channels.credit_line import CreditLine
@@ -115,8 +115,8 @@ async def test_a_seller_holds_to_the_line_whatever_is_promised(tmp_path: Path) -
         first, second = sorted((id_of("buyer"), own.id))
         line = CreditLine(first, second, Amount(order_nano), Amount(order_nano), buyer.made_ms)
         theirs = say("buyer", "credit_line", line, made_ms=buyer.made_ms, lasts_ms=86_400_000)
-        desk = FriendsDesk(tmp_path / "market", own)
-        friendship, _ = desk.accept(Friendship(line, own.id, theirs=theirs), buyer.made_ms)
+        desk = CreditLineService(tmp_path / "market", own)
+        friendship, _ = desk.accept(Friendship(line, own.id, friend_signature=theirs), buyer.made_ms)
         buyer.rest_on(list(friendship.records), friendship.sold)
         bought = await buyer.buy(buyer.order())
         assert bought.status == 200

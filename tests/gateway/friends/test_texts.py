@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gateway.friends.desk import FriendsDesk, Offer
+from gateway.friends.credit_line_service import CreditLineService, LineOffer
+from gateway.friends.export import PREFIX, CreditLineExport, read, written
 from gateway.friends.friendship import Friendship
-from gateway.friends.telling import PREFIX, Telling, read, written
 from gateway.market.identity import OwnIdentity
 from market.channels.credit_line import CreditLine, Payment
 from market.errors import MarketError, StatementInvalid
@@ -26,9 +26,9 @@ class Pair:
     def __init__(self, folder: Path) -> None:
         self.owns = [OwnIdentity.open(folder / name) for name in ("ann", "bob")]
         self.ann, self.bob = (
-            FriendsDesk(folder / name, own) for name, own in zip(("ann", "bob"), self.owns, strict=True)
+            CreditLineService(folder / name, own) for name, own in zip(("ann", "bob"), self.owns, strict=True)
         )
-        offer = Offer(self.owns[1].id, 10**9, 2 * 10**9, DAY_MS)
+        offer = LineOffer(self.owns[1].id, 10**9, 2 * 10**9, DAY_MS)
         self.invitation = self.ann.text(self.ann.invite(offer, NOW_MS), "http://127.0.0.1:1")
 
     def befriended(self) -> tuple[Friendship, Friendship]:
@@ -96,7 +96,7 @@ def of_a_revoked_key(pair: Pair) -> str:
 
 def changed(pair: Pair) -> str:
     telling = read(pair.invitation)
-    return written(Telling((telling.records[0].replace("2000000000", "9000000000"),)))
+    return written(CreditLineExport((telling.records[0].replace("2000000000", "9000000000"),)))
 
 
 def with_more_behind(text: str) -> str:
@@ -138,12 +138,12 @@ def test_texts_that_are_not_believed(tmp_path: Path, text_of: Callable[[Pair], s
 def test_there_is_one_line_with_a_friend(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     at_ann, at_bob = pair.befriended()
-    more = Offer(pair.owns[1].id, 10**10, 10**10, DAY_MS)
-    with pytest.raises(StatementInvalid, match="end it"):
+    more = LineOffer(pair.owns[1].id, 10**10, 10**10, DAY_MS)
+    with pytest.raises(StatementInvalid, match="End it"):
         pair.ann.invite(more, NOW_MS + 1)
     pair.ann.end(at_ann)
     another = pair.ann.text(pair.ann.invite(more, NOW_MS + 1))
-    with pytest.raises(StatementInvalid, match="end it"):
+    with pytest.raises(StatementInvalid, match="End it"):
         pair.bob.accept(pair.bob.heard(another), NOW_MS + 1)
     pair.bob.end(at_bob)
     assert pair.bob.accept(pair.bob.heard(another), NOW_MS + 1)[0].is_open

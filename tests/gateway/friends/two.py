@@ -10,11 +10,11 @@ from typing import Any
 from typer.testing import CliRunner, Result
 
 from gateway.buying.app import BuyingApp
-from gateway.buying.orders import Bounds, Orders
+from gateway.buying.orders import BuyerLimits, Orders
 from gateway.buying.server import opened
 from gateway.cli.main import app as millrace
-from gateway.friends.desk import FriendsDesk
-from gateway.friends.position import Position
+from gateway.friends.balance import Balance
+from gateway.friends.credit_line_service import CreditLineService
 from market.channels.channel import settle
 from tests.fakes.market_house import MarketHouse
 from tests.gateway.buying.stalls import Bill, Stalls
@@ -50,11 +50,11 @@ class Side:
         return self.shop.agent.own.id
 
     @property
-    def desk(self) -> FriendsDesk:
-        return FriendsDesk(self.folder / "market", self.shop.agent.own)
+    def desk(self) -> CreditLineService:
+        return CreditLineService(self.folder / "market", self.shop.agent.own)
 
     @property
-    def position(self) -> Position:
+    def position(self) -> Balance:
         (found,) = self.desk.positions()
         return found
 
@@ -66,7 +66,7 @@ class Side:
             str(self.folder / "market"),
             ("public",),
             allows_loopback=True,
-            bounds=Bounds(first_byte_s=5),
+            bounds=BuyerLimits(first_byte_s=5),
         )
         async with opened(orders) as app:
             yield Buying(self, app, Stalls(app, MarketHouse()))
@@ -82,8 +82,8 @@ class Buying:
         """As gossip with the friend's own gateway has told it."""
 
         def look() -> str | None:
-            wares, _ = self.app.shop.wares()
-            return next((each.record.digest for each in wares if each.seller == seller.id), None)
+            offerings, _ = self.app.shop.offerings()
+            return next((each.record.digest for each in offerings if each.seller == seller.id), None)
 
         return await until(look)
 
@@ -93,12 +93,12 @@ class Buying:
         bill = await self.stalls.ask_for(listing, model="test/demo", max_tokens=TOKENS, **fields)
         await seller.shop.is_empty()
         if bill.status == 200:
-            (tie,) = self.app.buyer._credit._lines.of(seller.id)  # type: ignore[union-attr]
-            await until(lambda: not tie.untold)
+            (state,) = self.app.buyer._credit._lines.of(seller.id)  # type: ignore[union-attr]
+            await until(lambda: not state.untold)
             mine, theirs = self.side.position, seller.position
             assert (mine.bought_nano, mine.sold_nano) == (theirs.sold_nano, theirs.bought_nano)
             assert mine.owed_nano == -theirs.owed_nano
-            assert mine.bought_nano == settle(tie.channel).amount_nano
+            assert mine.bought_nano == settle(state.channel).amount_nano
         return bill
 
 

@@ -13,13 +13,13 @@ from accounting.errors import LedgerError
 from gateway.api.marketplace.relay import Relay, relay_router
 from gateway.api.plain import error_response
 from gateway.errors import GatewayError
-from gateway.house.relay_desk import Bounds
+from gateway.house.relay_queue import RelayBounds
 from market.identity.lineage import Identities
 from tests.market.parties import id_of
 
 PATIENCE_S = 60.0
 HOUSE = id_of("house")
-BOUNDS = Bounds(poll_s=5.0, first_part_s=2.0, gap_s=2.0, slow_reader_s=2.0)
+BOUNDS = RelayBounds(poll_s=5.0, first_part_s=2.0, gap_s=2.0, slow_reader_s=2.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class RelayingHouse:
 
 
 @asynccontextmanager
-async def relaying(seller: str, bounds: Bounds = BOUNDS) -> AsyncIterator[RelayingHouse]:
+async def relaying(seller: str, bounds: RelayBounds = BOUNDS) -> AsyncIterator[RelayingHouse]:
     relay = Relay(
         HOUSE,
         Identities().standing,

@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.api.marketplace.forms import SEALED_CHARS_MAX
-from gateway.selling.disputing import Disputing
-from gateway.selling.house import House, LanesTold
+from gateway.selling.denied_prompts import DeniedPrompts
+from gateway.selling.house import LanesTold, SellerHouseClient
 from gateway.selling.proofs import Proofs
 from market.channels.terms import read_allocation
 from market.listings.prices import cost_nano
@@ -41,7 +41,7 @@ class Market:
     allocation: Record
 
     @property
-    def disputing(self) -> Disputing:
+    def disputing(self) -> DeniedPrompts:
         return self.shop.agent.disputing
 
     @property
@@ -103,16 +103,16 @@ async def market(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Mark
 async def test_who_denies_its_prompt_pays_it_by_the_canonical_count(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hall, disputing, lanes = market.hall, market.disputing, House.lanes
+    hall, disputing, lanes = market.hall, market.disputing, SellerHouseClient.lanes
     purchase, before = await market.served(0), await hall.standing()
 
-    async def lying(house: House, allocation: str) -> LanesTold:
+    async def lying(house: SellerHouseClient, allocation: str) -> LanesTold:
         told = await lanes(house, allocation)
         return replace(told, lanes=[replace(each, standing="disputed") for each in told.lanes])
 
     # A house that would like to read a prompt needs the buyer's own signature under a denial.
     with monkeypatch.context() as patched:
-        patched.setattr(House, "lanes", lying)
+        patched.setattr(SellerHouseClient, "lanes", lying)
         await disputing.look()
     assert ((await market.lane(0))["standing"], (await market.lane(0))["dispute"]) == ("claimed", None)
 

@@ -11,7 +11,7 @@ import pytest
 from accounting.metering.delivered import Delivered
 from accounting.money import format_usd
 from accounting.spending.lots import Lot
-from gateway.house.upkeep import Upkeep
+from gateway.house.periodic import PeriodicTasks
 from gateway.quota import Quota
 from market.channels.terms import Terms, read_allocation
 from market.counting.answer import transcript_of
@@ -200,7 +200,7 @@ async def test_earnings_are_shown_and_become_payable(tmp_path: Path, dsn: str) -
         dealing = Dealing(Terms(id_of("buyer"), id_of("seller"), allocation.digest))
         dealing.serve()
         await hall.settle(allocation, dealing.records)
-        await asyncio.to_thread(Upkeep(hall.house, 1.0).look)
+        await asyncio.to_thread(PeriodicTasks(hall.house, 1.0).look)
         async with hall.of("sam") as sam:
             mine = (await sam.get("/market/v1/sellers/me")).json()
         net_nano = dealing.due_nano - dealing.due_nano * 500 // 10_000
@@ -251,7 +251,7 @@ async def test_a_dispute_is_counted_by_the_tokenizer_that_the_listing_names(hall
         decided = (await sam.post("/market/v1/disputes", json=body)).json()
         wrong = await sam.post("/market/v1/disputes", json=body | {"texts": {"0": {"text": words}}})
     assert (decided["reason"], decided["loser"]) == ("recounted", "seller")
-    assert hall.house.counters.tokenizers.aside.pid, "it was counted in another process"
+    assert hall.house.counters.tokenizers.sandbox.pid, "it was counted in another process"
     assert (await hall.settle(allocation, [])).json()["settled"] == decided["amount"]
     assert wrong.json()["error"]["param"] == "texts.0.text"
     await hall.check()

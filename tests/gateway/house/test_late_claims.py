@@ -12,11 +12,11 @@ import pytest
 from accounting.metering.delivered import Delivered
 from accounting.metering.tokenizers import load_counter
 from gateway.buying.channels import pack_records
-from gateway.buying.disputing import Disputing
-from gateway.buying.house import House
-from gateway.buying.store import Begun, Ended, Store
-from gateway.market.bookkeeper import BookKeeper
+from gateway.buying.dispute_responder import DisputeResponder
+from gateway.buying.house import BuyerHouseClient
+from gateway.buying.store import BegunJob, BuyingStore, EndedJob
 from gateway.market.outbound import Outbound
+from gateway.market.record_keeper import RecordKeeper
 from market.channels.statements import Receipt
 from market.channels.terms import Terms, read_allocation
 from market.counting.answer import transcript_of
@@ -36,7 +36,7 @@ CAME = "the mill grinds what the river brings. " * 20
 MADE_UP = "the mill grinds what the race brings " * 400
 
 
-def keep(store: Store, terms: Terms, allocation: Record, jobs: list[list[Record]]) -> None:
+def keep(store: BuyingStore, terms: Terms, allocation: Record, jobs: list[list[Record]]) -> None:
     """What the buyer's process has on disk of its requests on lane 0."""
     ends_ms = time.time_ns() // 10**6 - 2 * 24 * 3_600_000
     store.add_channel(
@@ -49,9 +49,9 @@ def keep(store: Store, terms: Terms, allocation: Record, jobs: list[list[Record]
         expires_ms=ends_ms,
     )
     for seq, (promise, claim, own) in enumerate(jobs, 1):
-        begun = Begun(terms.channel, 0, seq, f"r{seq}", "m", 0, promise.raw)
+        begun = BegunJob(terms.channel, 0, seq, f"r{seq}", "m", 0, promise.raw)
         store.begin(begun)
-        store.end(begun, Ended(own.raw, claim.raw, 0, ""))
+        store.end(begun, EndedJob(own.raw, claim.raw, 0, ""))
 
 
 async def test_a_made_up_text_about_an_earlier_request_gains_nothing(hall: Hall, tmp_path: Path) -> None:
@@ -71,14 +71,14 @@ async def test_a_made_up_text_about_an_earlier_request_gains_nothing(hall: Hall,
     named = terms.channel, 0, 1, 1, promise.digest
     transcript = transcript_of(DIGEST, {0: Delivered(MADE_UP)})
     lie = said("seller", "receipt", Receipt(*named, 0, 0, made_up, transcript, is_final=True), "0", 1)
-    store, opened = Store(tmp_path / "buying.db"), {"allocation": allocation.raw.decode(), "lane": 0}
+    store, opened = BuyingStore(tmp_path / "buying.db"), {"allocation": allocation.raw.decode(), "lane": 0}
     opened |= {"listing": listing.raw.decode(), "texts": {"0": {"content": MADE_UP}}}
     keep(store, terms, allocation, jobs)
 
-    async with served(hall.served.app) as url, Outbound(allows_loopback=True, ours=[url]) as outbound:
-        keeper = BookKeeper(tmp_path / "known.db", lambda: 0)
-        house = House(url, hall.served.key_of("ann"), "", outbound, store, keeper)
-        disputing = Disputing(house, store, lambda: time.time_ns() // 10**6)
+    async with served(hall.served.app) as url, Outbound(allows_loopback=True, named=[url]) as outbound:
+        keeper = RecordKeeper(tmp_path / "known.db", lambda: 0)
+        house = BuyerHouseClient(url, hall.served.key_of("ann"), "", outbound, store, keeper)
+        disputing = DisputeResponder(house, store, lambda: time.time_ns() // 10**6)
         for records in ([promise, own], [next_promise, next_own], [promise, lie]):
             assert (await hall.settle(allocation, records)).status_code == 200
         await disputing.look()

@@ -14,10 +14,10 @@ from starlette.responses import StreamingResponse
 
 from gateway.api.marketplace.relay import Relay
 from gateway.errors import GatewayError, Overloaded, QueueFull
-from gateway.house.relay_desk import Bounds, Carried, Desk
+from gateway.house.relay_queue import Carried, RelayBounds, RelayQueue
 from gateway.house.relay_sessions import SESSIONS_PER_SELLER_MAX
-from gateway.market.errand import Part
-from gateway.market.outbound import Outbound, Reply, Unreachable
+from gateway.market.outbound import Outbound, OutboundReply, Unreachable
+from gateway.market.relayed_request import AnswerPart
 from gateway.selling.pull import Pull, PullPace
 from market.channels.job import Job, pack_job
 from market.channels.statements import Voucher
@@ -72,7 +72,7 @@ class Place:
 
 
 @asynccontextmanager
-async def place(agent: Agent, bounds: Bounds = BOUNDS) -> AsyncIterator[Place]:
+async def place(agent: Agent, bounds: RelayBounds = BOUNDS) -> AsyncIterator[Place]:
     behind = FastAPI()
     asked: list[str] = []
 
@@ -105,7 +105,7 @@ async def here(at: Place) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while True:
             with suppress(GatewayError):
-                at.relay.desk.check_room(SELLER)
+                at.relay.queue.check_room(SELLER)
                 return
             await asyncio.sleep(0.01)
 
@@ -139,7 +139,7 @@ async def test_a_stream_comes_through_piece_by_piece() -> None:
             released.set()
             rest = b"".join([piece async for piece in answer.events])
         assert rest == b"".join(b"data: %d\n\n" % number for number in range(100)) + b"x" * 500_000
-        assert at.relay.desk.in_flight == 0
+        assert at.relay.queue.in_flight == 0
 
 
 async def test_refusals_of_the_seller_arrive_as_they_are() -> None:
@@ -238,10 +238,10 @@ async def test_work_is_given_to_nobody_but_the_seller() -> None:
         assert (await _say(at, f"{jobs}/session", {**proof, "signature": "0" * 128})).status == 401
         # A failed attempt uses nothing up: anybody could make those.
         with pytest.raises(Overloaded):
-            at.relay.desk.check_room(SELLER)
+            at.relay.queue.check_room(SELLER)
         assert (await _say(at, f"{jobs}/session", proof)).status == 200
         # It has said that buyers may come, and will ask in a moment.
-        at.relay.desk.check_room(SELLER)
+        at.relay.queue.check_room(SELLER)
         assert (await _say(at, f"{jobs}/session", proof)).status == 401
         stranger = await _say(at, f"{jobs}/nonce", {"identity": id_of("stranger")})
         assert stranger.status == 404
@@ -249,7 +249,7 @@ async def test_work_is_given_to_nobody_but_the_seller() -> None:
         await asyncio.wait({thief})
 
 
-async def _say(at: Place, url: str, fields: dict[str, str]) -> Reply:
+async def _say(at: Place, url: str, fields: dict[str, str]) -> OutboundReply:
     return await at.outbound.ask(url, msgspec.json.encode(fields), headers={"content-type": "application/json"})
 
 
@@ -300,20 +300,20 @@ async def test_a_seller_that_goes_away_in_the_middle_ends_the_answer() -> None:
 
 async def test_a_part_that_was_sent_twice_arrives_once() -> None:
     async with place(echo) as at:
-        poll = asyncio.create_task(at.relay.desk.poll(SELLER))
+        poll = asyncio.create_task(at.relay.queue.poll(SELLER))
         await here(at)
-        carried = at.relay.desk.put(SELLER, "payer", "GET", "/market/v1/challenge/" + "0" * 64, b"")
+        carried = at.relay.queue.put(SELLER, "payer", "GET", "/market/v1/challenge/" + "0" * 64, b"")
         errand = await poll
         assert errand is not None
         for number, data in ((0, b"a"), (0, b"a"), (1, b"b"), (0, b"a"), (1, b"b")):
-            await at.relay.desk.answer(SELLER, errand.id, Part(number, data))
-        with pytest.raises(GatewayError, match="Part 2 is next"):
-            await at.relay.desk.answer(SELLER, errand.id, Part(3, b"d"))
-        await at.relay.desk.answer(SELLER, errand.id, Part(2, b"", is_last=True))
+            await at.relay.queue.answer(SELLER, errand.id, AnswerPart(number, data))
+        with pytest.raises(GatewayError, match="Part 2 is expected next"):
+            await at.relay.queue.answer(SELLER, errand.id, AnswerPart(3, b"d"))
+        await at.relay.queue.answer(SELLER, errand.id, AnswerPart(2, b"", is_last=True))
         assert [data async for data in carried.rest(await carried.first())] == [b"a", b"b"]
-        at.relay.desk.drop(carried)
-        with pytest.raises(GatewayError, match="Nobody waits"):
-            await at.relay.desk.answer(SELLER, errand.id, Part(3))
+        at.relay.queue.drop(carried)
+        with pytest.raises(GatewayError, match="no longer waiting"):
+            await at.relay.queue.answer(SELLER, errand.id, AnswerPart(3))
 
 
 class _Line(Outbound):
@@ -326,14 +326,14 @@ class _Line(Outbound):
         super().__init__(True)
         self.asked: list[str] = []
 
-    async def ask(self, url: str, body: bytes | None = None, **given: Any) -> Reply:
+    async def ask(self, url: str, body: bytes | None = None, **given: Any) -> OutboundReply:
         self.asked.append(url.rpartition("/")[2])
         if url.endswith("/poll"):
             if self.lost:
                 self.lost -= 1
                 raise Unreachable("lost")
             if self.idle:
-                return Reply(204, b"")
+                return OutboundReply(204, b"")
         return await super().ask(url, body, **given)
 
 
@@ -417,13 +417,15 @@ async def test_only_the_house_that_is_known_gets_a_signature() -> None:
 
 async def test_strangers_take_nothing_from_those_who_pay() -> None:
     """Threat 26: what no credits stand behind has few places, all of its own, and not for long."""
-    desk = Desk(replace(BOUNDS, unbacked=3, unbacked_per_seller=2, unbacked_per_network=2, errands=2, per_payer=1))
+    queue = RelayQueue(
+        replace(BOUNDS, unbacked=3, unbacked_per_seller=2, unbacked_per_network=2, requests=2, per_payer=1)
+    )
     sellers = [id_of(name) for name in ("seller", "other")]
-    polls = [asyncio.create_task(desk.poll(seller)) for seller in sellers for _ in range(8)]
+    polls = [asyncio.create_task(queue.poll(seller)) for seller in sellers for _ in range(8)]
     await asyncio.sleep(0)
 
     def stranger(seller: str, network: str) -> Carried:
-        return desk.put(seller, network, "GET", "/market/v1/tokenizers/" + "a" * 64, b"", is_backed=False)
+        return queue.put(seller, network, "GET", "/market/v1/tokenizers/" + "a" * 64, b"", is_backed=False)
 
     taken = [stranger(sellers[0], "one"), stranger(sellers[0], "two"), stranger(sellers[1], "one")]
     assert taken[0].lasts_s < BOUNDS.job_s
@@ -431,9 +433,9 @@ async def test_strangers_take_nothing_from_those_who_pay() -> None:
         with pytest.raises(QueueFull):
             stranger(seller, network)
     for payer in ("a", "b"):
-        desk.put(sellers[0], payer, "POST", "/market/v1/jobs", b"x")
+        queue.put(sellers[0], payer, "POST", "/market/v1/jobs", b"x")
     for each in taken:
-        desk.drop(each)
+        queue.drop(each)
     stranger(sellers[1], "one")
     for poll in polls:
         poll.cancel()
@@ -441,20 +443,20 @@ async def test_strangers_take_nothing_from_those_who_pay() -> None:
 
 
 async def test_one_account_with_many_channels_leaves_room_for_others() -> None:
-    desk = Desk(replace(BOUNDS, errands=10, per_payer=2, per_account=3))
+    queue = RelayQueue(replace(BOUNDS, requests=10, per_payer=2, per_account=3))
     sellers = [id_of(name) for name in ("seller", "other")]
-    polls = [asyncio.create_task(desk.poll(seller)) for seller in sellers]
+    polls = [asyncio.create_task(queue.poll(seller)) for seller in sellers]
     await asyncio.sleep(0)
 
     def job(number: int, buyer: str, seller: str) -> Carried:
         accounts = (f"buyer:{buyer}", f"seller:{seller}")
-        return desk.put(sellers[number % 2], f"channel {number}", "POST", "/", b"x", accounts=accounts)
+        return queue.put(sellers[number % 2], f"channel {number}", "POST", "/", b"x", accounts=accounts)
 
     taken = [job(number, "ann", f"seller {number}") for number in range(3)]
     with pytest.raises(QueueFull):
         job(3, "ann", "sam")
     job(3, "bob", "sam")
-    desk.drop(taken[0])
+    queue.drop(taken[0])
     job(4, "ann", "sam")
     for poll in polls:
         poll.cancel()
@@ -462,25 +464,25 @@ async def test_one_account_with_many_channels_leaves_room_for_others() -> None:
 
 
 async def test_bytes_count_from_the_first_that_came_until_the_seller_has_them() -> None:
-    desk = Desk(replace(BOUNDS, waiting_bytes=100, reading_bytes_per_network=60))
-    poll = asyncio.create_task(desk.poll(SELLER))
+    queue = RelayQueue(replace(BOUNDS, waiting_bytes=100, reading_bytes_per_network=60))
+    poll = asyncio.create_task(queue.poll(SELLER))
     await asyncio.sleep(0)
-    with desk.reading("one") as came:
+    with queue.reading("one") as came:
         came(60)
         with pytest.raises(QueueFull):
             came(1)
-    with desk.reading("one") as came, desk.reading("two") as others:
+    with queue.reading("one") as came, queue.reading("two") as others:
         came(60)
         with pytest.raises(QueueFull):
             others(41)
-    carried = desk.put(SELLER, "payer", "POST", "/market/v1/jobs", b"x" * 100)
+    carried = queue.put(SELLER, "payer", "POST", "/market/v1/jobs", b"x" * 100)
     errand = await poll
     assert errand
     assert len(errand.body) == 100
-    assert carried.errand.body == b""
-    with desk.reading("one") as came, pytest.raises(QueueFull):
+    assert carried.relayed.body == b""
+    with queue.reading("one") as came, pytest.raises(QueueFull):
         came(1)
-    await desk.answer(SELLER, errand.id, Part(0, b"a"))
-    with desk.reading("one") as came:
+    await queue.answer(SELLER, errand.id, AnswerPart(0, b"a"))
+    with queue.reading("one") as came:
         came(60)
-    desk.drop(carried)
+    queue.drop(carried)

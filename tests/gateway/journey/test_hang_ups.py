@@ -17,7 +17,7 @@ from accounting.ledger.balances import balance
 from accounting.metering.recharge import mischarges
 from accounting.money import Price
 from accounting.tables import usage_table
-from gateway.batch_jobs import life
+from gateway.batch_jobs import lifecycle as life
 from gateway.limits.hang_ups import UNPAID_MAX
 from gateway.metering.opening import write_prices
 from gateway.quota import Quota

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from accounting.money import Price
-from gateway.batch_jobs.line_request import ask
-from gateway.batches.reply import Reply
+from gateway.batch_jobs.dispatch import send_request
+from gateway.batches.reply import BatchReply
 from gateway.dialects.routes import ROUTES
 from gateway.identity.caller import Caller
 from gateway.quota import Measure, Quota
@@ -40,9 +40,9 @@ async def answer(body: bytes, writer: Writer) -> None:
     writer.write(whole(ANSWER))
 
 
-async def asked(services: Services, caller: Caller, **fields: Any) -> Reply:
+async def asked(services: Services, caller: Caller, **fields: Any) -> BatchReply:
     body = {"model": "m", "messages": [{"role": "user", "content": "Who?"}], "max_tokens": 10} | fields
-    return await ask(services, caller, CHAT, CHAT.read(json.dumps(body).encode()), new_request_id())
+    return await send_request(services, caller, CHAT, CHAT.read(json.dumps(body).encode()), new_request_id())
 
 
 @pytest.mark.usefixtures("dear")

@@ -12,12 +12,12 @@ import uvicorn
 from fastapi import FastAPI
 
 from gateway.database import open_engine
-from gateway.market.bookkeeper import BookKeeper, Keeping
 from gateway.market.gossip import Gossip
 from gateway.market.gossip_routes import RECORDS_PER_MINUTE, router
 from gateway.market.gossip_wire import BODY_BYTES_MAX
 from gateway.market.outbound import Outbound, Unreachable
-from gateway.market.room import OWN, Bounds, Sources
+from gateway.market.record_keeper import KeeperPolicy, RecordKeeper
+from gateway.market.room import OWN, RecordBounds, Sources
 from market.records.exchange import BUCKETS, summary
 from tests.gateway.market.internet import Site, served
 from tests.gateway.market.test_known import ANN, BOB, FOUNDED, drop, offer, turn
@@ -54,7 +54,7 @@ async def until(holds: Callable[[], bool]) -> None:
 async def test_three_gateways_agree_beside_one_that_lies_and_one_that_hangs(
     tmp_path: Path,
 ) -> None:
-    app, keepers = FastAPI(), {name: BookKeeper(tmp_path / f"{name}.db", now_ms) for name in "abc"}
+    app, keepers = FastAPI(), {name: RecordKeeper(tmp_path / f"{name}.db", now_ms) for name in "abc"}
     for name, keeper in keepers.items():
         app.include_router(router(keeper), prefix=f"/{name}")
 
@@ -91,29 +91,29 @@ async def test_three_gateways_agree_beside_one_that_lies_and_one_that_hangs(
         assert keepers["a"].standing(ANN, key_of("ann2").public_key.hex()) == "current"
     for keeper in keepers.values():
         keeper.close()
-    again = BookKeeper(tmp_path / "a.db", now_ms)
+    again = RecordKeeper(tmp_path / "a.db", now_ms)
     assert again.summary() == keepers["c"].summary()
     assert len(again.statements_of(ANN)) == 2
     again.close()
 
 
 async def test_a_fresh_gateway_learns_more_than_one_answer_holds(tmp_path: Path) -> None:
-    full, app = BookKeeper(tmp_path / "full", now_ms), FastAPI()
+    full, app = RecordKeeper(tmp_path / "full", now_ms), FastAPI()
     assert full.add([offer(f"seller{n // 20}", f"m{n % 20}").raw for n in range(520)], OWN) == 520
     app.include_router(router(full))
     async with answering(app) as url, Outbound(True) as outbound:
-        fresh = BookKeeper(tmp_path / "fresh", now_ms, Keeping(Sources(peers=[url])))
+        fresh = RecordKeeper(tmp_path / "fresh", now_ms, KeeperPolicy(Sources(peers=[url])))
         assert await Gossip(fresh, outbound, []).exchange(url) == 520
         assert fresh.summary() == full.summary()
         # From somebody whom nobody has named so much is not taken.
-        wary = BookKeeper(tmp_path / "wary", now_ms)
-        assert await Gossip(wary, outbound, []).exchange(url) <= Bounds().stranger
+        wary = RecordKeeper(tmp_path / "wary", now_ms)
+        assert await Gossip(wary, outbound, []).exchange(url) <= RecordBounds().stranger
     for each in (full, fresh, wary):
         each.close()
 
 
 async def test_what_strangers_post_is_bounded(tmp_path: Path) -> None:
-    keeper = BookKeeper(tmp_path / "k.db", now_ms, Keeping(bounds=Bounds(stranger=3)))
+    keeper = RecordKeeper(tmp_path / "k.db", now_ms, KeeperPolicy(bounds=RecordBounds(stranger=3)))
     app = FastAPI()
     app.include_router(router(keeper))
     async with answering(app) as url, Outbound(True) as outbound:
@@ -156,7 +156,7 @@ def summary_of_nothing() -> tuple[str, ...]:
 
 def test_gateways_of_one_database_see_what_each_was_told(dsn: str) -> None:
     engine = open_engine(dsn)
-    one, other = BookKeeper(engine, now_ms), BookKeeper(engine, now_ms)
+    one, other = RecordKeeper(engine, now_ms), RecordKeeper(engine, now_ms)
     assert one.add([offer("bob").raw, FOUNDED.raw], "house") == 2
     assert other.add([FOUNDED.raw, b"nonsense", b"{}"], "house") == 1
     other.refresh()
@@ -164,6 +164,6 @@ def test_gateways_of_one_database_see_what_each_was_told(dsn: str) -> None:
     one.add([drop(BOB, "bob", "bob").raw], "house")
     other.refresh()
     assert other.listings(NOW_MS) == one.listings(NOW_MS) == []
-    late = BookKeeper(engine, lambda: NOW_MS + 10**10)
+    late = RecordKeeper(engine, lambda: NOW_MS + 10**10)
     assert [each.kind for each in late.differing(summary_of_nothing())] == ["revocation", "founding"]
     engine.dispose()

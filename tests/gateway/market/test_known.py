@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.market.known import KnownRecords, check_told
-from gateway.market.room import OWN, Bounds, Sources
+from gateway.market.room import OWN, RecordBounds, Sources
 from market.errors import MarketError
 from market.identity.keys import identity_of
 from market.identity.statements import found, revoke, rotate
@@ -68,7 +68,7 @@ events = st.one_of(
 
 
 def keeper(**bounds: int) -> KnownRecords:
-    return KnownRecords(Sources(["house"], ["one", "other"]), replace(Bounds(), **bounds))
+    return KnownRecords(Sources(["house"], ["one", "other"]), replace(RecordBounds(), **bounds))
 
 
 def tell(known: KnownRecords, records: Sequence[Record], now_ms: int = NOW_MS, source: str = "one") -> set[str]:
@@ -199,4 +199,4 @@ def test_who_holds_a_key_fills_no_book_with_it_and_cannot_push_out_the_recovery(
     assert known.standing(ANN, key_of("ann").public_key.hex()) == "revoked"
     many = [offer("bob", f"n{n:03}") for n in range(60)]
     tell(known, many)
-    assert len(offers(known, NOW_MS)) == Bounds().listings_per_issuer
+    assert len(offers(known, NOW_MS)) == RecordBounds().listings_per_issuer

@@ -184,7 +184,7 @@ async def test_only_what_the_owner_named_may_be_private() -> None:
         port = await stack.enter_async_context(served(mine))
         other_port = await stack.enter_async_context(served(other))
         named = await stack.enter_async_context(
-            Outbound(False, ours=[f"http://house.lan:{port}/market"], resolve=internet.resolve, network=internet)
+            Outbound(False, named=[f"http://house.lan:{port}/market"], resolve=internet.resolve, network=internet)
         )
         assert (await named.ask(f"http://house.lan:{port}/x")).status == 200
         for url in (f"http://house.lan:{other_port}", f"https://house.lan:{port}", f"http://127.0.0.1:{port}"):

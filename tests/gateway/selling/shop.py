@@ -13,7 +13,7 @@ from gateway.market.identity import OwnIdentity
 from gateway.selling.agent import Agent, open_agent
 from gateway.selling.delivery import now_ms
 from gateway.selling.own_gateway import OwnGateway
-from gateway.selling.serving import listening, serving
+from gateway.selling.process import listening, serving
 from gateway.settings import SellingSettings
 from market.channels.channel import Channel
 from market.channels.evidence import read_evidence
@@ -48,7 +48,7 @@ class Shop:
     async def is_empty(self) -> None:
         """Returns when no job runs any more."""
         async with asyncio.timeout(60):
-            await self.agent.desk.place.is_empty.wait()
+            await self.agent.job_handler.admission.is_empty.wait()
 
     @property
     def listings(self) -> list[Record]:
@@ -59,8 +59,8 @@ class Shop:
 
     async def listed(self) -> Record:
         """A listing of this start, as the seller tells others."""
-        shelf = self.agent.desk.shelf
-        return await until(lambda: next((each for each in self.listings if shelf.find(each.digest)), None))
+        live_listings = self.agent.job_handler.live_listings
+        return await until(lambda: next((each for each in self.listings if live_listings.find(each.digest)), None))
 
     async def buyer(self, name: str = "buyer", **given: Any) -> Buyer:
         made_ms = time.time_ns() // 10**6

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from gateway.limits.hang_ups import UNPAID_MAX
 from gateway.selling.own_gateway import GatewayAway
 from gateway.selling.upstream import Upstream
-from gateway.selling.wanted import Order
+from gateway.selling.wanted import GatewayRequest
 from market.channels.admission import Asked
 from market.channels.channel import settle
 from market.channels.statements import Receipt
@@ -79,7 +79,7 @@ async def test_a_buyer_who_leaves_before_the_first_word_again_and_again_is_refus
         assert len(shop.stage.asked) == UNPAID_MAX
         refused = await buyer.buy(buyer.order())
         assert (refused.status, refused.error["code"]) == (429, "full")
-        assert "first word" in refused.error["message"]
+        assert "first token" in refused.error["message"]
         assert len(shop.stage.asked) == UNPAID_MAX
         shop.stage.steps = None
         assert (await other.buy(other.order())).text == " word0"
@@ -114,7 +114,7 @@ async def test_nothing_delivered_costs_nothing(tmp_path: Path) -> None:
 
 async def test_silence_is_bridged_by_events(tmp_path: Path) -> None:
     async with open_shop(tmp_path) as shop:
-        object.__setattr__(shop.agent.desk, "wait_s", 0.05)
+        object.__setattr__(shop.agent.job_handler, "wait_s", 0.05)
         shop.stage.script = [*words(1), STALL]
         buyer = await shop.buyer()
         purchase = buyer.order()
@@ -211,7 +211,7 @@ async def test_owners_rules_end_what_is_being_answered(tmp_path: Path) -> None:
 async def test_request_that_the_gateway_cannot_be_asked_ends_at_once(tmp_path: Path) -> None:
     """Threat 26: it does not hold its slot until somebody loses patience."""
     async with open_shop(tmp_path) as shop:
-        order = Order("chat", {"messages": object()}, 1, Asked("0" * 64, 1))
+        order = GatewayRequest("chat", {"messages": object()}, 1, Asked("0" * 64, 1))
         async with Upstream.asking(shop.agent.watch.gateway, order) as upstream, asyncio.timeout(60):
             with pytest.raises(GatewayAway):
                 await upstream.next(patience_s=300)

@@ -9,7 +9,7 @@ import pytest
 
 from accounting.proofs.signing import is_signed
 from gateway.market.challenge import is_behind
-from gateway.selling import serving as selling_serving
+from gateway.selling import process as selling_serving
 from gateway.selling.http_carrier import AgentProtocol
 from market.channels.channel import settle
 from market.channels.job import JOB_BYTES_MAX, pack_job
@@ -153,4 +153,4 @@ async def test_buyer_that_does_not_read_is_cut_off(tmp_path: Path, monkeypatch: 
         assert claim.receipt.is_final
         assert 0 < claim.receipt.completion_tokens < 3000
         assert settle(await shop.known(buyer.terms)).claimed_nano > 0
-        await until(lambda: shop.agent.desk.place.is_empty.is_set())
+        await until(lambda: shop.agent.job_handler.admission.is_empty.is_set())

@@ -108,7 +108,7 @@ async def test_revisions_grow_over_restarts_and_clocks_that_are_set_back(tmp_pat
         async with shop_beside(stage, tmp_path) as shop:
             first = await shop.listed()
         async with shop_beside(stage, tmp_path, clock_ms=lambda: now_ms() - 30_000) as shop:
-            again = await until(lambda: next(iter(shop.agent.desk.shelf.prices()), None))
+            again = await until(lambda: next(iter(shop.agent.job_handler.live_listings.prices()), None))
             record = await until(lambda: next((each for each in shop.listings if each.digest == again), None))
             assert record.made_ms < first.made_ms < first.revision + 1
             assert record.revision > first.revision
@@ -130,7 +130,7 @@ async def test_seller_whose_key_is_revoked_sells_nothing(tmp_path: Path) -> None
                 read_receipt(receipt, bought.promise, buyer.terms, Identities([statement]).standing)
             assert not shop.listings
             shop.stage.version += 1
-            await until(lambda: shop.agent.desk.place.closed)
+            await until(lambda: shop.agent.job_handler.admission.closed)
             assert (await buyer.buy(buyer.order())).status == 503
         with pytest.raises(IdentityInvalid, match="revoked"):
             async with shop_beside(stage, tmp_path):
@@ -156,7 +156,7 @@ async def test_gateway_that_is_away_ends_the_sale_and_begins_it_anew(
         await shop.listed()
         shop.stage.is_away = True
         await until(lambda: not shop.listings)
-        assert shop.agent.desk.place.closed
+        assert shop.agent.job_handler.admission.closed
         shop.stage.is_away = False
         await shop.listed()
-        await until(lambda: not shop.agent.desk.place.closed)
+        await until(lambda: not shop.agent.job_handler.admission.closed)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.selling.channel_submitter import ChannelSubmitter
 from gateway.selling.house import HouseRefused
 from gateway.selling.store import Backing, SellingStore
-from gateway.selling.submitting import Submitting
 from gateway.selling.tables import SINCE_1
 from market.channels.channel import settle
 from market.channels.evidence import read_evidence
@@ -149,7 +149,7 @@ async def test_receipts_of_a_revoked_key_are_refused(tmp_path: Path) -> None:
         assert (await buyer.hand_in()).status_code == 400
         owed_nano = cost_nano(buyer.listing.pricing, 1, 0, 1)
         assert owed_nano > 0
-        assert isinstance(shop.agent.submitting, Submitting)
+        assert isinstance(shop.agent.submitting, ChannelSubmitter)
         assert json.loads(statement.raw)["kind"] == "revocation"
 
 

@@ -14,14 +14,14 @@ import psutil
 import pytest
 
 from gateway.selling.reach import Reach
-from gateway.selling.tunnel import Pace, Probe, Tunnel
+from gateway.selling.tunnel import Probe, Tunnel, TunnelPace
 from gateway.selling.tunnel_process import TunnelOptions
 from tests.fakes.cloudflared import GOOD_TOKEN, VERSION, Behaviour, Installed
 
 pytestmark = pytest.mark.anyio
 
 PATIENCE_S = 60.0
-QUICK = Pace(
+QUICK = TunnelPace(
     ready_s=20.0,
     first_probe_after_s=0.0,
     look_every_s=0.02,
@@ -65,7 +65,7 @@ async def running(
     folder: Path,
     behaviour: Behaviour | None = None,
     options: TunnelOptions | None = None,
-    pace: Pace = QUICK,
+    pace: TunnelPace = QUICK,
     probe: Probe | None = None,
 ) -> AsyncIterator[Running]:
     installed = Installed(folder / "bin", behaviour)
@@ -137,7 +137,7 @@ async def test_an_address_is_withdrawn_while_cloudflare_is_lost_and_then_the_sam
     async with running(tmp_path) as it:
         address = await it.open()
         it.installed.behave(Behaviour(is_ready=False))
-        await it.closed("tries again")
+        await it.closed("is reconnecting")
         it.installed.behave(Behaviour())
         assert await it.open() == address
         assert len(it.installed.starts()) == 1
@@ -148,7 +148,7 @@ async def test_one_that_never_gets_cloudflare_back_or_hangs_is_started_anew(tmp_
     async with running(tmp_path, pace=pace) as it:
         await it.open()
         it.installed.behave(Behaviour(is_ready=False))
-        await it.closed("does not get it back")
+        await it.closed("did not reconnect")
         it.installed.behave(Behaviour())
         await it.open()
     pace = replace(QUICK, answer_s=0.5)
@@ -169,7 +169,7 @@ async def test_a_named_tunnels_token_is_a_file_and_nowhere_else(
     token.chmod(0o644)
     options = TunnelOptions("http://127.0.0.1:9", token, "https://mill.example.com")
     async with running(tmp_path, options=options) as it:
-        await it.closed("open to other users: chmod 600")
+        await it.closed("can be read by other users. Run: chmod 600")
         token.chmod(0o600)
         await it.closed("its token is not valid")
         token.write_text(GOOD_TOKEN + "\n")
@@ -192,7 +192,7 @@ async def test_an_address_where_somebody_else_answers_is_not_offered(tmp_path: P
         await it.open()
         is_ours = False
         await it.closed("does not lead here any more")
-        await it.closed("is it the tunnel's own name")
+        await it.closed("Check that it is the tunnel's own name")
         is_ours = True
         await it.open()
 
@@ -220,10 +220,10 @@ async def test_nothing_is_left_when_the_seller_is_killed(tmp_path: Path) -> None
     installed = Installed(tmp_path, Behaviour(ignores_sigterm=True))
     program = (
         "import asyncio, sys\n"
-        "from gateway.selling.tunnel import Pace, Tunnel\n"
+        "from gateway.selling.tunnel import Tunnel, TunnelPace\n"
         "from gateway.selling.tunnel_process import TunnelOptions\n"
         "options = TunnelOptions('http://127.0.0.1:9', cloudflared=sys.argv[1], allows_loopback=True)\n"
-        "asyncio.run(Tunnel(options, Pace(look_every_s=0.02, grace_s=0.2)).run())\n"
+        "asyncio.run(Tunnel(options, TunnelPace(look_every_s=0.02, grace_s=0.2)).run())\n"
     )
     seller = await asyncio.create_subprocess_exec(sys.executable, "-c", program, str(installed.path))
     async with asyncio.timeout(PATIENCE_S):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.house.relay_desk import Bounds
+from gateway.house.relay_queue import RelayBounds
 from gateway.selling.pull import Pull
 from gateway.selling.reach import WayIn, keep_way_in
 from gateway.selling.way_in import way_in_of
@@ -20,7 +20,7 @@ from tests.gateway.selling.stage import END, STALL, words
 pytestmark = pytest.mark.anyio
 
 # A busy machine's parts come late, and are no less welcome.
-PATIENT = Bounds(poll_s=5.0, first_part_s=PATIENCE_S, gap_s=PATIENCE_S, slow_reader_s=PATIENCE_S)
+PATIENT = RelayBounds(poll_s=5.0, first_part_s=PATIENCE_S, gap_s=PATIENCE_S, slow_reader_s=PATIENCE_S)
 
 
 @asynccontextmanager

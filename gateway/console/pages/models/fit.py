@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 from cluster.errors import ModelError
 from cluster.models.layer_cost import PRECISIONS, Precision
 from gateway.advice.advice import Advice
-from gateway.advice.asking import Wishes, ask_advice
+from gateway.advice.service import Wishes, ask_advice
 from gateway.console.access import Operator
 from gateway.console.forms import Form, check
 from gateway.console.pages.models.overview import PATH

@@ -22,7 +22,7 @@ from gateway.errors import FeatureUnsupported, NotFound, Overloaded, PaymentRefu
 from gateway.market.errors import Unreachable
 
 if TYPE_CHECKING:
-    from gateway.market.outbound import Reply
+    from gateway.market.outbound import OutboundReply
 
 _ASK_S = 8.0
 
@@ -111,7 +111,7 @@ class RemoteAccount:
             headers |= {"idempotency-key": once, "content-type": "application/json"}
         packed = None if body is None else msgspec.json.encode(body)
         try:
-            async with asyncio.timeout(_ASK_S), Outbound(self.allows_loopback, ours=[self.url]) as outbound:
+            async with asyncio.timeout(_ASK_S), Outbound(self.allows_loopback, named=[self.url]) as outbound:
                 reply = await outbound.ask(self.url + path, packed, headers=headers, timeout_s=_ASK_S)
         except (Unreachable, TimeoutError) as error:
             why = str(error) or "it took too long"
@@ -119,7 +119,7 @@ class RemoteAccount:
         return read_reply(reply, shape, self.house)
 
 
-def read_reply(reply: "Reply", shape: type[S], house: str) -> S:
+def read_reply(reply: "OutboundReply", shape: type[S], house: str) -> S:
     """What a house has said, or its refusal as an error of ours; a stranger may answer whatever it likes."""
     try:
         if reply.status == 200:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from accounting.money import Price
-from gateway.advice.asking import cloud_prices
+from gateway.advice.service import cloud_prices
 from gateway.console.access import Visitor
 from gateway.console.figures.cloud_prices import CloudEquals
 from gateway.console.pages.selling.asking import idle_now
@@ -115,12 +115,12 @@ async def preview(visitor: Visitor, settings: SellingSettings, model: str) -> Pr
     """By the functions that list it: the agent's for what it says, everybody's for what they would take of it."""
     # What sells is imported where somebody lists something: most gateways never do.
     from gateway.selling.own_gateway import Idle as AsAgentHearsIt
-    from gateway.selling.wares import Wares, listing_name, listing_of
+    from gateway.selling.sellable_models import SellableModels, listing_name, listing_of
     from market.identity.keys import identity_of, signer_of
 
     idle = await idle_now(visitor)
-    wares = Wares(tuple(one for one in settings.models if one.model == model))
-    spares = await wares.spare(msgspec.convert(asdict(idle), AsAgentHearsIt))
+    sellable_models = SellableModels(tuple(one for one in settings.models if one.model == model))
+    spares = await sellable_models.spare(msgspec.convert(asdict(idle), AsAgentHearsIt))
     if not spares:
         here = next((one for one in await models_here(visitor) if one.name == model), None)
         return Preview(
@@ -129,7 +129,7 @@ async def preview(visitor: Visitor, settings: SellingSettings, model: str) -> Pr
     signer = signer_of(b"\0" * 32)  # Of nobody: it is read here and forgotten.
     listing = listing_of(settings, spares[0], signer.public_key, None, is_ready=True)
     made_ms = time.time_ns() // 10**6
-    name = listing_name(spares[0].ware.sold.market_id)
+    name = listing_name(spares[0].sellable.sold.market_id)
     saying = Saying(
         "listing", identity_of(signer.public_key), name, made_ms, made_ms, listing, made_ms + _LISTED_MS
     )

@@ -14,7 +14,7 @@ from typing import Any, cast
 from fastapi import APIRouter, Request, Response
 
 from accounting.money import format_usd
-from gateway.advice.asking import own_cost
+from gateway.advice.service import own_cost
 from gateway.console.access import Operator, Visitor
 from gateway.console.forms import Form, check, read_form
 from gateway.console.pages.selling.accounts import account_of

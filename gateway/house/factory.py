@@ -1,0 +1,107 @@
+"""Assemble the house from the settings, over the gateway's own ledger."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+
+from sqlalchemy import Engine
+
+from accounting.payments.ledger import Ledger
+from accounting.proofs.signing import SigningKeyUnusable
+from gateway.data_folder import DataFolder
+from gateway.database import read_sessions, write_sessions
+from gateway.errors import NotFound
+from gateway.house.always import Always
+from gateway.house.counters import Counters
+from gateway.house.house import House, Links
+from gateway.house.periodic import PeriodicTasks
+from gateway.identity.caller import HOME
+from gateway.identity.people import People
+from gateway.market.gossip import Gossip
+from gateway.market.identity import OwnIdentity
+from gateway.market.outbound import Outbound
+from gateway.market.record_keeper import KeeperPolicy, RecordKeeper
+from gateway.market.room import OWN
+from gateway.records.books import Books
+from gateway.settings import HouseSettings, SettingsInvalid
+from market.errors import IdentityInvalid
+from market.house.office import MS_NS, Office
+from market.house.sellers import Sellers
+from market.house.terms import Terms
+
+
+def open_house(settings: HouseSettings, folder: DataFolder, books: Books, engine: Engine) -> House:
+    """Return the house over the gateway's own ledger and database.
+
+    Raises:
+        SettingsInvalid: its key cannot be used.
+    """
+    try:
+        identity = OwnIdentity.open(folder.path / "market")
+        statements = identity.statements
+    except (SigningKeyUnusable, IdentityInvalid, OSError) as error:
+        raise SettingsInvalid(f"house: this gateway's identity cannot be used: {error}") from None
+    always = Always({identity.id})
+    keeping = KeeperPolicy(always=always, allows_loopback=settings.allows_loopback)
+    keeper = RecordKeeper(engine, lambda: time.time_ns() // MS_NS, keeping)
+    keeper.add([record.raw for record in statements], OWN)
+    ledger = Ledger(books.writer, read_sessions(engine))
+    office = Office(
+        speaker=identity,
+        ledger=ledger,
+        write=write_sessions(engine),
+        terms=terms_of(settings),
+        clock_ns=time.time_ns,
+        epoch=lambda: books.epoch,
+        told=keeper.statements_of,
+        organization_of=_organizations(engine),
+    )
+    outbound = Outbound(settings.allows_loopback)
+    links = Links(keeper, outbound, Counters.of(folder.path / "market" / "tokenizers", outbound))
+    always.sellers = Sellers(office).identities
+    return House.of(office, lambda user_id: books.frozen_why(user_id) is not None, links)
+
+
+def _organizations(engine: Engine) -> Callable[[str], str]:
+    people = People(read_sessions(engine), write_sessions(engine))
+
+    def organization_of(user_id: str) -> str:
+        try:
+            return people.ever(user_id).organization_id
+        except NotFound:
+            return HOME  # A user that only keys name.
+
+    return organization_of
+
+
+@asynccontextmanager
+async def watched(house: House, settings: HouseSettings) -> AsyncGenerator[None]:
+    """Run the house's background tasks within the block."""
+    gossip = Gossip(house.keeper, house.outbound, ())
+    tasks = [
+        asyncio.create_task(PeriodicTasks(house, settings.tick_s).run(), name="house upkeep"),
+        asyncio.create_task(gossip.run(), name="house gossip"),
+    ]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.to_thread(house.counters.close)
+        await house.outbound.aclose()
+
+
+def terms_of(settings: HouseSettings) -> Terms:
+    """Return the house's terms from its settings."""
+    return Terms(
+        fee_bps=settings.fee_bps,
+        allocation_hours_max=settings.allocation_hours_max,
+        probation_days=settings.probation_days,
+        probation_jobs=settings.probation_jobs,
+        probation_buyers=settings.probation_buyers,
+        maturity_days_new=settings.maturity_days_new,
+        maturity_days=settings.maturity_days,
+        reserve_bps=settings.reserve_bps,
+    )
