@@ -1,4 +1,4 @@
-"""The way to the leader's door: a group of events goes there, its answers come back, then the next."""
+"""Connect to the leader's server: send a group of events, read its answers, then send the next group."""
 
 import contextlib
 import socket
@@ -15,11 +15,11 @@ from accounting.ledger.postings import Posting
 
 CONNECT_S = 3.0
 ANSWER_S = 15.0
-"""Longest wait for the leader's answers: more than its own for the database. That it is gone shows sooner."""
+"""Longest wait for the leader's answers: longer than its own for the database. A lost connection shows sooner."""
 
 
 class Link:
-    """A connection to one leader, used by one thread; any thread may `cut` it, which ends a wait at once."""
+    """A connection to one leader, used by one thread. Any thread may `cut` it, which ends a wait at once."""
 
     def __init__(self, leader: Leader, connection: ssl.SSLSocket) -> None:
         self.leader = leader
@@ -39,13 +39,11 @@ class Link:
             connection = papers.client_context(certificate).wrap_socket(bare)
         except OSError as error:
             bare.close()
-            raise LeaderAway(
-                f"{leader.address} is not the leader of the books that it should be: {error}"
-            ) from None
+            raise LeaderAway(f"{leader.address} is not the expected leader of the books: {error}") from None
         link = cls(leader, connection)
         if peer_fingerprint(connection) != leader.fingerprint:
             link.close()
-            raise LeaderAway(f"{leader.address} is not the leader of the books that it should be")
+            raise LeaderAway(f"{leader.address} is not the expected leader of the books")
         try:
             refuse_other_protocols(connection)
         except LeaderAway:
@@ -56,7 +54,7 @@ class Link:
         return link
 
     def ask(self, postings: Sequence[Posting]) -> list[Reply]:
-        """The leader's answer to each event, in order.
+        """Return the leader's answer to each event, in order.
 
         Raises:
             LeaderAway: no answer came. Each event may have been booked; the same keys may be sent again.
@@ -67,16 +65,16 @@ class Link:
                 self._connection.sendall(frame)
                 content = read_frame(self._connection)
                 if not content:
-                    raise LeaderAway(f"{self.leader.address} has closed its door")
+                    raise LeaderAway(f"{self.leader.address} has closed the link")
                 answers += unpack_answers(content)
         except OSError as error:
             raise LeaderAway(f"the link to {self.leader.address} is lost: {error}") from None
         if len(answers) != len(postings):
-            raise FrameInvalid(f"{len(answers)} answers to {len(postings)} events")
+            raise FrameInvalid(f"{len(answers)} answers for {len(postings)} events")
         return answers
 
     def cut(self) -> None:
-        """End whatever waits on the link. From any thread."""
+        """End any wait on the link. Callable from any thread."""
         cut(self._connection)
 
     def close(self) -> None:
@@ -84,13 +82,13 @@ class Link:
 
 
 class Way:
-    """The way to whoever leads: one link, dialled when it is first needed and whenever the leader is another one.
+    """Keep one link to the current leader, dialled when it is first needed and after a change of leader.
 
-    Belongs to the poster's thread but for `cut_old`.
+    Belongs to the poster's thread, except for `cut_old`.
 
     Args:
-        papers: who we are.
-        certificates: gives every gateway's certificate (PEM) by its fingerprint.
+        papers: this process's key and certificate.
+        certificates: returns every gateway's certificate (PEM) by its fingerprint.
     """
 
     def __init__(self, papers: Papers, certificates: Callable[[], dict[str, str]]) -> None:
@@ -99,7 +97,10 @@ class Way:
         self._link: Link | None = None
 
     def ask(self, leader: Leader, postings: Sequence[Posting]) -> list[Reply]:
-        """The leader's answer to each event, in order. Raises LeaderAway, after which the next call dials anew."""
+        """Return the leader's answer to each event, in order.
+
+        Raises LeaderAway; the next call then dials again.
+        """
         try:
             return self._linked(leader).ask(postings)
         except LeaderAway:
@@ -107,7 +108,7 @@ class Way:
             raise
 
     def cut_old(self, epoch: int) -> None:
-        """Whoever waits for the leader of another epoch waits in vain: it may be frozen and never answer."""
+        """End a wait for the leader of an older epoch, which may be frozen and never answer."""
         link = self._link
         if link and link.leader.epoch != epoch:
             link.cut()
@@ -132,6 +133,9 @@ class Way:
 
 
 def cut(connection: socket.socket) -> None:
-    """Shut a connection beneath its TLS, so that a thread that waits on it goes on. It still is to be closed."""
+    """Shut a connection beneath its TLS, which wakes a thread that waits on it.
+
+    The caller still has to close it.
+    """
     with contextlib.suppress(OSError):
         socket.socket.shutdown(connection, socket.SHUT_RDWR)

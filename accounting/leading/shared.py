@@ -1,8 +1,8 @@
-"""The books of several gateways: one writes, the others send it their events, and any of them can take over.
+"""Share the books among several gateways: one writes, the others send it their events, and any can take over.
 
-A process holds the seat for a few seconds at a time. Its epoch is checked inside of every transaction that books
-(`seat.fence`), so that whoever was frozen, cut off or simply late cannot commit what another one does not know of.
-What was not answered is sent again under the same keys, to the same leader or the next.
+A process holds the seat for a few seconds at a time. Every transaction that books checks its epoch (`seat.fence`),
+so a process that was frozen, cut off or late cannot commit behind its successor's back. A gateway sends unanswered
+events again under the same keys, to the same leader or the next.
 """
 
 import logging
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 RENEW_S = 1.0
 PATIENCE_S = 12.0
-"""Longest wait of a group for a leader that answers, in seconds: time for a lease to end and another to begin."""
+"""Longest wait of a group for a leader's answer, in seconds: time for a lease to end and another to begin."""
 _LOOK_S = 0.25
 _STOP_S = 5.0
 _REFRESH_S = REGISTERED_S / 4
@@ -41,17 +41,17 @@ def _no_failpoint(_: Failpoint) -> None:
 
 
 class SharedLedger:
-    """Books groups for a `Poster`: in this process while it leads, at the leader's while another one does.
+    """Book groups for a `Poster`: in this process while it leads, at the leader while another process does.
 
-    Owns a thread that keeps, claims or watches the seat, and the door through which others' events come.
+    Owns the server for others' events, and a thread that renews, claims or watches the seat.
 
     Args:
-        open_session: gives sessions that may write.
-        host: where the door listens; `port` 0 takes a free one.
-        reached_at: host or host:port where others reach it, where that is not where it listens.
-        lease_s: how long a leader that says nothing keeps the seat, in seconds.
+        open_session: returns sessions that may write.
+        host: where the server listens; `port` 0 takes a free one.
+        reached_at: host or host:port where others reach it, if that differs from where it listens.
+        lease_s: how long a silent leader keeps the seat, in seconds.
         patience_s: longest wait of a group for a leader, in seconds.
-        clock_ns, failpoint: as `Journal` has them.
+        clock_ns, failpoint: as in `Journal`.
     """
 
     def __init__(
@@ -84,10 +84,10 @@ class SharedLedger:
         self._thread = threading.Thread(target=self._keep, name="books leader", daemon=True)
 
     def start(self, submit: "Callable[[Posting], Future[Posted]]") -> None:
-        """Open for events of others, which `submit` takes, and lead if nobody does.
+        """Accept others' events, hand them to `submit`, and lead if no other gateway does.
 
         Raises:
-            OSError: the port is taken, or the host is none of this machine's.
+            OSError: the port is taken, or the host is not an address of this machine.
         """
         self._door = Door(self._papers, self._seat.certificates, submit)
         port = self._door.listen(self._host, self._port)
@@ -96,7 +96,7 @@ class SharedLedger:
         self._thread.start()
 
     def stop(self) -> None:
-        """Hand the seat over at once. Nothing is to be booked any more."""
+        """Hand the seat over at once. Book nothing after this call."""
         self._stopping = True
         self._hurry.set()
         if self._thread.ident is not None:
@@ -112,7 +112,7 @@ class SharedLedger:
 
     @property
     def fingerprint(self) -> str:
-        """Which of the gateways this is, as the database's tables name it."""
+        """This gateway's fingerprint, as the database's tables name it."""
         return self._papers.fingerprint
 
     @property
@@ -122,15 +122,15 @@ class SharedLedger:
 
     @property
     def epoch(self) -> int:
-        """The seat's epoch as this process has seen it last; it grows with every change of hands."""
+        """The last epoch of the seat that this process saw. It grows with every change of leader."""
         return self._epoch or (self._leader.epoch if self._leader else 0)
 
     def book(self, postings: Sequence[Posting]) -> list[Reply]:
-        """The answer to each event, in order, from whoever leads. Belongs to the poster's thread.
+        """Return the answer to each event, in order, from the current leader. Belongs to the poster's thread.
 
         Raises:
             LeaderAway: no leader answered in time; some of the events may have been booked.
-            sqlalchemy.exc.DBAPIError: as `Journal.book` does.
+            sqlalchemy.exc.DBAPIError: as in `Journal.book`.
         """
         until_s = time.monotonic() + self._patience_s
         answers: list[Reply | None] = [None] * len(postings)
@@ -139,7 +139,7 @@ class SharedLedger:
             try:
                 for at, answer in zip(left, self._book_once([postings[at] for at in left]), strict=True):
                     answers[at] = answer
-                # A leader that ends answers what it has; the rest is its successor's.
+                # A leader that is ending answers what it has booked. Its successor takes the rest.
                 left = [at for at in left if _is_open(answers[at])]
                 reason = LeaderAway("the leader of the books is ending")
             except LeaderAway as error:
@@ -155,20 +155,20 @@ class SharedLedger:
             return self._journal.book(postings)
         leader = self._leader
         if leader is None or not leader.is_live or not leader.address:
-            raise LeaderAway("nobody leads the books at the moment")
+            raise LeaderAway("no gateway leads the books at the moment")
         return self._way.ask(leader, postings)
 
     def _await_change(self) -> None:
-        """Have the seat looked at now, and wait a moment for what comes of it."""
+        """Have the thread check the seat now, and wait up to `_LOOK_S` for the outcome."""
         self._hurry.set()
         with self._changed:
             self._changed.wait(_LOOK_S)
 
     def _check(self, connection: Connection) -> None:
-        """The fence of each transaction. Raises Deposed."""
+        """Check the epoch in each transaction. Raises Deposed."""
         epoch = self._epoch
         if epoch is None:
-            raise Deposed("this process leads the books no more")
+            raise Deposed("this process no longer leads the books")
         try:
             fence(connection, epoch)
         except Deposed:
@@ -183,16 +183,16 @@ class SharedLedger:
                 self._step()
 
     def _step(self) -> None:
-        """Keep the seat, take it, or see who has it."""
+        """Renew the seat, claim it, or look up its holder."""
         try:
             if time.monotonic() - self._registered_s > _REFRESH_S:
                 self._seat.register()
                 self._registered_s = time.monotonic()
             self._hold_or_claim()
         except SQLAlchemyError as error:
-            _log.warning("the leader's seat of the books cannot be looked at: %s", _short(error))
+            _log.warning("the leader's seat of the books cannot be checked: %s", _short(error))
         except Exception:  # noqa: BLE001  the thread's edge: it goes on
-            _log.exception("the leader's seat of the books is not kept")
+            _log.exception("the leader's seat of the books could not be renewed")
         with self._changed:
             self._changed.notify_all()
 
@@ -231,7 +231,7 @@ class SharedLedger:
 
 
 def with_port(address: str, port: int) -> str:
-    """host:port, of an address that may have its port already."""
+    """Return host:port for an address that may already have a port."""
     host, colon, own_port = address.rpartition(":")
     if colon and own_port.isdecimal() and (":" not in host or host.startswith("[")):
         return address
@@ -240,7 +240,7 @@ def with_port(address: str, port: int) -> str:
 
 
 def _is_open(answer: Reply | None) -> bool:
-    """Whether nobody has decided on the event, because a leader ended or lost the seat meanwhile."""
+    """Return whether the event is undecided because a leader ended or lost the seat meanwhile."""
     return isinstance(answer, BooksUnavailable) and not isinstance(answer, LedgerBusy | DatabaseFailing)
 
 

@@ -1,4 +1,4 @@
-"""The house's own payouts: what leaves Stripe for the house's bank, on Stripe's schedule or the owner's wish."""
+"""Book the house's own payouts from Stripe to its bank, made on Stripe's schedule or at the owner's request."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ class Bank:
     desk: Desk
 
     def changed(self, payout_id: str) -> None:
-        """Look at a payout of the platform's again, and book how far its money is."""
+        """Retrieve a payout of the platform again, and book where its money is."""
         made = self.desk.stripe.retrieve("payouts", payout_id)
         check_mode(made, is_live=self.desk.stripe.is_live)
         check_currency(made)

@@ -1,7 +1,7 @@
-"""Disputes: a bank takes a payment back, the user is frozen, and the end of it is booked either way.
+"""Handle disputes: a bank takes a payment back, the user is frozen, and the outcome is booked.
 
-The row of a dispute is what freezes (`frozen`): from the transaction on that notes it, until it is over or won, or
-an operator lets a lost one be.
+The dispute's row freezes the user (`frozen`): from the transaction that stores it until the dispute is over or
+won, or an operator accepts a lost one.
 """
 
 import logging
@@ -28,13 +28,13 @@ class Disputes:
     topups: Topups
 
     def changed(self, dispute_id: str) -> None:
-        """Look at a dispute again, and book what Stripe has done about the money so far, in its order."""
+        """Retrieve a dispute again, and book in order what Stripe has done with the money so far."""
         made = self.desk.stripe.retrieve("disputes", dispute_id)
         check_mode(made, is_live=self.desk.stripe.is_live)
         check_currency(made)
         topup = self.topups.of_intent(made["payment_intent"])
         if topup is None:
-            return  # Of a payment that was not ours; the reconciliation sees its money.
+            return  # It was not one of our payments; the reconciliation sees its money.
         self._note(made, topup)
         moved = made["balance_transactions"]
         taken = next((txn for txn in moved if txn["amount"] < 0), None)
@@ -50,7 +50,7 @@ class Disputes:
             self._move(dispute_id, _ENDS[made["status"]])
 
     def _note(self, made: Object, topup: Topup) -> None:
-        """Write the dispute down, and with that freeze the user; an inquiry may become a dispute later."""
+        """Store the dispute, which freezes the user. An inquiry may become a dispute later."""
         now_ns, status = self.desk.clock_ns(), "inquiry" if made["status"] in _INQUIRIES else "open"
         with self.desk.write() as session, session.begin():
             known = session.get(Dispute, made["id"], with_for_update=True)
@@ -80,7 +80,7 @@ class Disputes:
         )
 
     def _reinstate(self, dispute_id: str, user_id: str, given: Object) -> None:
-        """Mirror the withdrawal: what the user still owes of it is settled, the rest are credits again."""
+        """Reverse the withdrawal: settle what the user still owes of it, and return the rest as credits."""
         if self.desk.ledger.is_booked(f"dp:{dispute_id}:reinstated"):
             return
         owed_nano = min(self._owed(dispute_id, user_id), from_cents(given["amount"]))
@@ -94,5 +94,5 @@ class Disputes:
             advance(dispute, DISPUTE, status, self.desk.clock_ns())
 
     def _owed(self, dispute_id: str, user_id: str) -> int:
-        """Return what of this dispute's withdrawal the user owed, and still owes."""
+        """Return what the user owed for this dispute's withdrawal, and still owes."""
         return self.desk.ledger.still_owed(f"dp:{dispute_id}:withdrawn", chart.user_receivable(user_id))

@@ -1,4 +1,4 @@
-"""Users towards Stripe: who they are there, how they pay without being asked, and who is frozen."""
+"""Manage users as payers: their customer at Stripe, their automatic top-ups, and whether they are frozen."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ class Payers:
     desk: Desk
 
     def customer(self, user_id: str) -> str:
-        """Return the user's id at Stripe, where there is one from now on."""
+        """Return the user's id at Stripe. Create it if it does not exist."""
         with self.desk.write() as session, session.begin():
             payer = locked(session, user_id)
             if payer.customer_id:
@@ -50,19 +50,21 @@ class Payers:
         day_max: int = AUTO_DAY_MAX,
         month_nano: int = AUTO_MONTH_NANO,
     ) -> None:
-        """Buy `credit_nano` by the saved method whenever less than `below_nano` is left, `day_max` times a day.
+        """Buy `credit_nano` with the saved method whenever less than `below_nano` is left, `day_max` times a day.
 
-        All that is paid so in a UTC month, fees included, is `month_nano` at the most.
+        The purchases of a UTC month, fees included, are at most `month_nano`.
 
-        Raises PaymentInvalid for an amount that is not on offer, PaymentNotFound without a saved method.
+        Raises:
+            PaymentInvalid: an amount is not on offer.
+            PaymentNotFound: the user has no saved method.
         """
         one_nano = quote(self.desk.terms, credit_nano).total_nano
         if not 0 < below_nano <= credit_nano:
-            raise PaymentInvalid("below", "the threshold is above zero and at most the amount that is bought")
+            raise PaymentInvalid("below", "the threshold must be above zero and at most the amount of one top-up")
         if month_nano < one_nano:
             least = format_usd(one_nano)
             raise PaymentInvalid(
-                "per_month", f"one top-up costs {least} USD with its fee: allow a month at least that"
+                "per_month", f"one top-up costs {least} USD with its fee; the monthly limit must be at least that"
             )
         with self.desk.write() as session, session.begin():
             payer = locked(session, user_id)
@@ -77,9 +79,9 @@ class Payers:
             switch_auto_off(session, user_id)
 
     def freeze(self, user_id: str, why: str | None) -> None:
-        """Let a user spend and pay nothing until somebody looked into it.
+        """Stop a user's spending and payments until an admin has examined them.
 
-        None takes that back and lets lost disputes be; while another one is open, the user stays frozen.
+        None ends that and accepts lost disputes. While another dispute is open, the user stays frozen.
         """
         with self.desk.write() as session, session.begin():
             locked(session, user_id).frozen_why = why
@@ -89,18 +91,18 @@ class Payers:
                     advance(dispute, DISPUTE, "forgiven", self.desk.clock_ns())
 
     def frozen_why(self, user_id: str) -> str | None:
-        """Return why a user is frozen, whoever did it; None for one who is not."""
+        """Return why a user is frozen, by an operator or a dispute; None if the user is not."""
         with self.desk.read() as session:
             return frozen_why(session, user_id)
 
 
 def switch_auto_off(session: Session, user_id: str) -> None:
-    """Buy nothing for this user unasked until the threshold is set anew."""
+    """Switch automatic top-ups off for this user until the threshold is set again."""
     payer = locked(session, user_id)
     payer.auto_below_nano = payer.auto_credit_nano = None
 
 
 def locked(session: Session, user_id: str) -> Payer:
-    """Return the user's row, made if need be, for this transaction alone."""
+    """Return the user's row, created if necessary and locked for this transaction."""
     put_if_new(session, Payer(user_id=user_id))
     return session.get_one(Payer, user_id, with_for_update=True)

@@ -1,4 +1,4 @@
-"""All of payments put together: what the gateway holds, and what it lets run now and then."""
+"""Assemble all of payments: what the gateway holds, and what it runs periodically."""
 
 import logging
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class Payments:
     reconciliation: Reconciliation
 
     def look_for_disputes(self) -> None:
-        """Look at each dispute that is open at Stripe or here: its message may have been lost or given up."""
+        """Check each dispute that is open at Stripe or here, because its message may have been lost."""
         desk = self.worker.desk
         since = desk.clock_ns() // 10**9 - LOOKBACK_S
         listed = self.stripe.list("disputes", {"created": {"gte": max(since, 0)}})
@@ -54,10 +54,10 @@ class Payments:
         return self.worker.desk.stripe
 
     def tick(self) -> bool:
-        """Work the inbox off and go on with what stands still; every few seconds, from one thread.
+        """Handle the inbox and resume stalled rows. Called every few seconds, from one thread.
 
-        Whatever one kind of undertaking meets is told, and the others go on. Return whether the inbox may have
-        more that is due.
+        An error in one kind of work is logged, and the others continue. Return whether more of the inbox may be
+        due.
         """
         worked: list[int] = []
         for step in (
@@ -69,8 +69,8 @@ class Payments:
         ):
             try:
                 step()
-            except Exception:  # noqa: BLE001  the task's edge: one kind that stands still does not stop the others
-                _log.exception("%s stands still", step.__qualname__)
+            except Exception:  # noqa: BLE001  the task's edge: one failing kind does not stop the others
+                _log.exception("%s failed", step.__qualname__)
         return worked == [_EVENTS_MAX]
 
 

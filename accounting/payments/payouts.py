@@ -1,7 +1,7 @@
-"""Payouts of sellers in two steps: a transfer to the account at Stripe, and from there a payout to the bank.
+"""Pay sellers in two steps: a transfer to their account at Stripe, then a payout from there to the bank.
 
-A transfer that nobody knows the end of stays pending and is asked for again with the same key. A payout that fails
-leaves the money on the seller's account at Stripe, and the next attempt has a key of its own.
+A transfer with an unknown outcome stays pending and is requested again with the same key. A failed payout leaves
+the money on the seller's account at Stripe. The next attempt has its own key.
 """
 
 import logging
@@ -30,7 +30,9 @@ _payout = payout_table.c
 _account = account_at_stripe_table.c
 
 _PAUSES_S = (0, 3_600, 4 * 3_600, 16 * 3_600, 24 * 3_600)
-"""How long each attempt waits after the one before it: banks take days, and funds some time, to be there."""
+"""Seconds that each attempt waits after the one before it: banks take days, and funds take time to be
+available.
+"""
 ATTEMPTS_MAX = len(_PAUSES_S)
 _DAY_NS = 24 * 3600 * 10**9
 _GONE = ("refused", "cancelled")
@@ -44,16 +46,18 @@ class Payouts:
     sellers: Sellers
 
     def open(self, payout_id: str, seller_id: str, amount_nano: int) -> Payout:
-        """Pay a seller part of what is payable. The same id again is the same payout.
+        """Pay a seller part of the payable earnings. The same id again is the same payout.
 
-        What the seller owes is taken out of what is payable first.
+        The seller's debt is first settled from the payable earnings.
 
         Raises:
-            BooksBroken: nothing is paid out until the books are mended.
-            PaymentInvalid: below the minimum, above what a day allows, or the account cannot be paid now.
+            BooksBroken: nothing is paid out until the books are repaired.
+            PaymentInvalid: the amount is below the minimum or above the daily limit, or the account cannot be
+                paid.
             PaymentNotFound: the seller has no account.
-            InsufficientCredit: less than that is payable. IdempotencyConflict: the id is another payout's.
-            StripeRefused, StripeUnavailable: as of `Calls.make`; `resume` goes on with what is unavailable.
+            InsufficientCredit: less is payable.
+            IdempotencyConflict: the id belongs to another payout.
+            StripeRefused, StripeUnavailable: as in `Calls.make`; `resume` continues after the latter.
         """
         to_cents(amount_nano)
         self.desk.check()
@@ -76,10 +80,10 @@ class Payouts:
     def _check(self, session: Session, account: SellerAccount, amount_nano: int, today_nano: int) -> None:
         terms = self.desk.terms
         if amount_nano < terms.payout_min_nano:
-            raise PaymentInvalid("amount", f"a payout is of at least {format_usd(terms.payout_min_nano)} USD")
+            raise PaymentInvalid("amount", f"a payout must be at least {format_usd(terms.payout_min_nano)} USD")
         if today_nano + amount_nano > terms.payout_day_max_nano:
             most = format_usd(terms.payout_day_max_nano)
-            raise PaymentInvalid("amount", f"a day's payouts are at most {most} USD")
+            raise PaymentInvalid("amount", f"payouts are limited to {most} USD a day")
         if why := self._refusal(session, account, account.account_id or ""):
             raise PaymentInvalid("seller", why)
 
@@ -100,7 +104,7 @@ class Payouts:
         )
 
     def newest(self, user_id: str | None, before: str | None, limit: int) -> list[Payout]:
-        """Return those of a user, or all, newest first; `before` is the last one that is known."""
+        """Return a user's payouts, or all, newest first. `before` is the last known id."""
         return newest(self.desk.read, Payout, col(Payout.seller_id), user_id, before, limit)
 
     def find(self, payout_id: str) -> Payout:
@@ -111,9 +115,10 @@ class Payouts:
         return payout
 
     def drive(self, payout_id: str) -> Payout:
-        """Do what a payout needs next, as far as it goes; again and again it comes to the same.
+        """Take a payout's next steps as far as possible. Repeating this is safe.
 
-        Raises BooksBroken: whatever is not at Stripe yet waits until the books are mended.
+        Raises:
+            BooksBroken: a payout that is not yet at Stripe waits until the books are repaired.
         """
         self.desk.check()
         payout = self.find(payout_id)
@@ -137,19 +142,19 @@ class Payouts:
                 )
             self.desk.ledger.book(rules.payout_hold(_TAG + payout.id, payout.seller_id, payout.amount_nano))
         except InsufficientCredit:
-            self._move(payout.id, "refused", only={"status": "new"}, reason="less than that is payable")
+            self._move(payout.id, "refused", only={"status": "new"}, reason="the payable earnings are too low")
             if self.find(payout.id).status == "refused":
                 raise
-            return  # Somebody else went on with it at the same moment, and found enough.
+            return  # Another process continued it at the same moment, and found enough.
         self._move(payout.id, "held")
         if self.find(payout.id).status == "refused":
-            self._void(payout)  # Somebody else found too little at the same moment, and said so.
+            self._void(payout)  # Another process found too little at the same moment, and refused it.
 
     def _transfer(self, payout: Payout) -> None:
         subject = _TAG + payout.id
         with self.desk.read() as session:
             why = self._refusal(session, self.sellers.find(payout.seller_id), payout.account_id)
-        # What may have reached Stripe is never taken back here: its answer decides.
+        # A transfer that may have reached Stripe is never cancelled here: Stripe's answer decides.
         if why and self.desk.calls.forbid(subject, why):
             self._void(payout)
             self._move(payout.id, "cancelled", reason=why)
@@ -172,7 +177,10 @@ class Payouts:
         self._move(payout.id, "transferred", transfer_id=made["id"])
 
     def _pay_out(self, payout: Payout) -> None:
-        """From the account to the bank. The money is the seller's already: a refusal waits for the next time."""
+        """Pay from the account to the bank.
+
+        The money already belongs to the seller, so a refusal is tried again later.
+        """
         params = {"amount": to_cents(payout.amount_nano), "currency": "usd"}
         key = f"{_TAG}{payout.id}-bank-{payout.attempt}"
         with self.desk.read() as session:
@@ -185,20 +193,20 @@ class Payouts:
         except StripeRefused as refused:
             self._try_again(payout, str(refused))
             return
-        # Its failure may have been told before: then another attempt is due.
+        # Its failure may have been reported before; then another attempt is due.
         self._move(payout.id, "paying", only={"attempt": payout.attempt}, payout_id=made["id"])
 
     def payout_changed(self, account_id: str, stripe_id: str) -> None:
-        """Look at a payout of a seller's account again: it arrived, or its bank sent it back."""
+        """Retrieve a payout of a seller's account again: it arrived, or its bank returned it."""
         made = self.desk.stripe.retrieve("payouts", stripe_id, account=account_id)
         check_mode(made, is_live=self.desk.stripe.is_live)
         tag = own_id(made, _TAG)
         if tag is None or "-bank-" not in tag:
-            return  # One that the seller, or Stripe, made.
+            return  # The seller or Stripe made this payout.
         payout_id, _, attempt = tag.rpartition("-bank-")
         payout = self.find(payout_id)
         if payout.account_id != account_id or str(payout.attempt) != attempt:
-            return  # Of an attempt before this one, whose failure is known.
+            return  # This is an earlier attempt, whose failure is known.
         if made["status"] == "paid":
             self._move(payout_id, "paid", only={"attempt": payout.attempt}, payout_id=stripe_id)
         elif made["status"] in ("failed", "canceled"):
@@ -209,7 +217,7 @@ class Payouts:
             session.get_one(Payout, payout.id, with_for_update=True).reason = reason
 
     def _try_again(self, payout: Payout, reason: str) -> None:
-        """Note a failure; `resume` makes the next attempt."""
+        """Store a failure. `resume` makes the next attempt."""
         with self.desk.write() as session, session.begin():
             row = session.get_one(Payout, payout.id, with_for_update=True)
             if row.attempt != payout.attempt or row.status not in ("transferred", "paying", "paid"):
@@ -219,7 +227,7 @@ class Payouts:
         _log.warning("payout %s did not arrive: %s", payout.id, reason)
 
     def transfer_changed(self, transfer_id: str) -> None:
-        """Look at a transfer again: what was taken back of it is payable again."""
+        """Retrieve a transfer again: reversed amounts are payable again."""
         made = self.desk.stripe.retrieve("transfers", transfer_id, expand=["reversals"])
         check_mode(made, is_live=self.desk.stripe.is_live)
         check_currency(made)
@@ -234,9 +242,9 @@ class Payouts:
             self._move(payout_id, "reversed", transfer_id=transfer_id)
 
     def run_schedule(self, day: str) -> int:
-        """Pay every seller what is payable, in whole cents, and return how many were asked for.
+        """Pay every seller the payable earnings, in whole cents. Return the number of payouts.
 
-        A day's run again pays nobody twice. Raises BooksBroken, with nobody paid.
+        Repeating a day's run pays no seller twice. Raises BooksBroken before any payout.
         """
         self.desk.check()
         with self.desk.read() as session:
@@ -257,7 +265,7 @@ class Payouts:
         return paid
 
     def resume(self) -> int:
-        """Go on with payouts that stand still, after `ATTEMPTS_MAX` attempts only where somebody asks for it."""
+        """Resume stalled payouts. After `ATTEMPTS_MAX` attempts a payout continues only on request."""
         stale_ns = self.desk.stale_before_ns
         has_waited = or_(
             *(
@@ -293,7 +301,7 @@ class Payouts:
     def _move(
         self, payout_id: str, status: str, /, *, only: Mapping[str, str | int] | None = None, **fields: str
     ) -> None:
-        """Move it on; where `only` says how it has to be now, no other."""
+        """Advance the payout's status, but only if its fields equal `only`."""
         with self.desk.write() as session, session.begin():
             payout = session.get_one(Payout, payout_id, with_for_update=True)
             if any(getattr(payout, name) != value for name, value in (only or {}).items()):

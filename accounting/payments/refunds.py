@@ -1,4 +1,4 @@
-"""Refunds of top-ups: the credits are put aside first, then Stripe is asked, and its answer takes or frees."""
+"""Refund top-ups: reserve the credits, then ask Stripe. Its answer takes or releases them."""
 
 import logging
 from collections.abc import Collection
@@ -38,18 +38,20 @@ class Refunds:
     topups: Topups
 
     def open(self, refund_id: str, topup_id: str, amount_nano: int) -> TopupRefund:
-        """Give credits of a paid top-up back as money, at most what it bought. The same id is the same refund.
+        """Refund credits of a paid top-up as money, at most what it bought. The same id is the same refund.
 
-        Automatic top-ups of the user end with it: what goes back is not to be bought again the moment after.
+        This switches the user's automatic top-ups off, which would otherwise buy the credits again at once.
 
         Raises:
-            BooksBroken: nothing is paid back until the books are mended.
-            PaymentNotFound: no such top-up. PaymentInvalid: it was not paid, or less than that is left of it.
-            InsufficientCredit: the user has spent the credits. IdempotencyConflict: the id is another refund's.
-            StripeRefused, StripeUnavailable: as of `Calls.make`; `resume` goes on with what is unavailable.
+            BooksBroken: nothing is refunded until the books are repaired.
+            PaymentNotFound: there is no such top-up.
+            PaymentInvalid: it was not paid, or less is left of it.
+            InsufficientCredit: the user has spent the credits.
+            IdempotencyConflict: the id belongs to another refund.
+            StripeRefused, StripeUnavailable: as in `Calls.make`; `resume` continues after the latter.
         """
         if to_cents(amount_nano) < 1:
-            raise PaymentInvalid("amount", "a refund is of at least one cent")
+            raise PaymentInvalid("amount", "a refund must be at least one cent")
         self.desk.check()
         now_ns = self.desk.clock_ns()
         with self.desk.write() as session, session.begin():
@@ -65,7 +67,7 @@ class Refunds:
                 )
                 left_nano = topup.credit_nano - int(session.scalar(others) or 0)
                 if topup.status != "paid" or amount_nano > left_nano:
-                    raise PaymentInvalid("amount", f"{format_usd(max(left_nano, 0))} USD of it can be refunded")
+                    raise PaymentInvalid("amount", f"at most {format_usd(max(left_nano, 0))} USD can be refunded")
                 switch_auto_off(session, topup.user_id)
                 session.add(
                     TopupRefund(
@@ -81,11 +83,11 @@ class Refunds:
         return self.drive(refund_id)
 
     def newest(self, user_id: str | None, before: str | None, limit: int) -> list[TopupRefund]:
-        """Return those of a user, or all, newest first; `before` is the last one that is known."""
+        """Return a user's refunds, or all, newest first. `before` is the last known id."""
         return newest(self.desk.read, TopupRefund, col(TopupRefund.user_id), user_id, before, limit)
 
     def of_topups(self, topup_ids: Collection[str]) -> list[TopupRefund]:
-        """Return those of some top-ups, newest first; at most `_SHOWN_MAX`."""
+        """Return the refunds of some top-ups, newest first; at most `_SHOWN_MAX`."""
         query = select(TopupRefund).where(_refund.topup_id.in_(topup_ids)).order_by(_refund.created_ns.desc())
         with self.desk.read() as session:
             return list(session.scalars(query.limit(_SHOWN_MAX)))
@@ -98,7 +100,7 @@ class Refunds:
         return refund
 
     def drive(self, refund_id: str) -> TopupRefund:
-        """Do what a refund needs next; again and again it comes to the same. Raises BooksBroken."""
+        """Take a refund's next steps. Repeating this is safe. Raises BooksBroken."""
         self.desk.check()
         refund = self.find(refund_id)
         if refund.status == "new":
@@ -111,13 +113,13 @@ class Refunds:
         try:
             self.desk.ledger.book(rules.refund_hold(_TAG + refund.id, refund.user_id, refund.amount_nano))
         except InsufficientCredit:
-            self._refuse_new(refund.id, "the credits are spent")
+            self._refuse_new(refund.id, "the credits have been spent")
             if self.find(refund.id).status == "refused":
                 raise
-            return  # Somebody else went on with it at the same moment, and found enough.
+            return  # Another process continued it at the same moment, and found enough.
         self._move(refund.id, "held")
         if self.find(refund.id).status == "refused":
-            self._void(refund)  # Somebody else found too little at the same moment, and said so.
+            self._void(refund)  # Another process found too little at the same moment, and refused it.
 
     def _ask(self, refund: TopupRefund) -> None:
         with self.desk.read() as session:
@@ -132,7 +134,7 @@ class Refunds:
         self._move(refund.id, "sent", refund_id=made["id"])
 
     def changed(self, stripe_id: str) -> None:
-        """Look at a refund again: Stripe's answer, or the customer's bank's, may come weeks later."""
+        """Retrieve a refund again: the answer of Stripe, or of the customer's bank, may come weeks later."""
         made = self.desk.stripe.retrieve("refunds", stripe_id)
         check_mode(made, is_live=self.desk.stripe.is_live)
         check_currency(made)
@@ -168,7 +170,7 @@ class Refunds:
             self.desk.ledger.book(rules.refund_void(subject, refund.user_id, seq))
 
     def _elsewhere(self, made: Object) -> None:
-        """A refund from Stripe's own pages: the money is gone, the user has what remains or owes it."""
+        """Book a refund made on Stripe's own pages: take the user's credits, and book the rest as a debt."""
         is_booked = self.desk.ledger.is_booked(f"rf:{made['id']}")
         topup = self.topups.of_intent(made["payment_intent"])
         if topup is None:
@@ -183,7 +185,7 @@ class Refunds:
             self._give_back(made["id"], user_id, amount_nano)
 
     def _give_back(self, stripe_id: str, user_id: str, amount_nano: int) -> None:
-        """Mirror a refund from Stripe's own pages that had succeeded, and came back from the bank."""
+        """Reverse a refund from Stripe's own pages that had succeeded and then came back from the bank."""
         if self.desk.ledger.is_booked(f"rf:{stripe_id}:back"):
             return
         owed_nano = self.desk.ledger.still_owed(f"rf:{stripe_id}", chart.user_receivable(user_id))
@@ -192,7 +194,7 @@ class Refunds:
         )
 
     def resume(self) -> int:
-        """Go on with refunds that stand still."""
+        """Resume stalled refunds."""
         standing = select(_refund.id, _refund.refund_id).where(
             _refund.status.in_(("new", "held", "sent")),
             _refund.updated_ns <= self.desk.stale_before_ns,
@@ -210,7 +212,7 @@ class Refunds:
             self.drive(refund_id)
 
     def _refuse_new(self, refund_id: str, reason: str) -> None:
-        """Unless its credits are put aside by now."""
+        """Refuse the refund unless its credits are reserved by now."""
         with self.desk.write() as session, session.begin():
             refund = session.get_one(TopupRefund, refund_id, with_for_update=True)
             if refund.status == "new" and advance(refund, REFUND, "refused", self.desk.clock_ns()):

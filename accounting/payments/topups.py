@@ -1,7 +1,7 @@
-"""Top-ups: credits for money, by a page of Stripe's or a saved method, booked when Stripe says that it was paid.
+"""Sell credits by a page of Stripe's or a saved method, and book them when Stripe says that they are paid.
 
-Nothing is ever booked because a browser came back from the page, nor from what a message says: the payment is
-fetched, and must be the one that our row asked for.
+Neither a browser's return from the page nor a message's content books anything. The payment is retrieved, and must
+match our row.
 """
 
 import logging
@@ -49,13 +49,13 @@ class Topups:
     payers: Payers
 
     def open(self, topup_id: str, user_id: str, credit_nano: int, *, saves_method: bool = False) -> Topup:
-        """Begin a top-up and return it with the page where it is paid. The same id again is the same top-up.
+        """Start a top-up and return it with its payment page. The same id again is the same top-up.
 
         Raises:
-            PaymentInvalid: an amount that is not on offer.
+            PaymentInvalid: the amount is not on offer.
             PayerFrozen: the user may buy nothing now.
-            IdempotencyConflict: the id is another top-up's.
-            StripeRefused, StripeUnavailable: as of `Calls.make`; `resume` goes on with what is unavailable.
+            IdempotencyConflict: the id belongs to another top-up.
+            StripeRefused, StripeUnavailable: as in `Calls.make`; `resume` continues after the latter.
         """
         paid = quote(self.desk.terms, credit_nano)
         with self.desk.write() as session, session.begin():
@@ -70,21 +70,22 @@ class Topups:
         return self.drive(topup_id)
 
     def open_auto(self, user_id: str, topup_id: str) -> Topup | None:
-        """Buy credits by the saved method if the user wants that and is below the threshold; one at a time.
+        """Buy credits with the saved method if the user wants that and is below the threshold; one purchase at a
+        time.
 
-        Raises BooksBroken: nobody is charged for what the books may have lost.
+        Raises BooksBroken, so that no user is charged for what the books may have lost.
         """
         self.desk.check()
         with self.desk.write() as session, session.begin():
             payer = locked(session, user_id)
-            now_ns, theirs = self.desk.clock_ns(), (_topup.user_id == user_id, _topup.is_auto)
+            now_ns, is_own = self.desk.clock_ns(), (_topup.user_id == user_id, _topup.is_auto)
             today = select(func.count()).where(
-                *theirs, _topup.created_ns > now_ns - auto.DAY_NS, _topup.status != "failed"
+                *is_own, _topup.created_ns > now_ns - auto.DAY_NS, _topup.status != "failed"
             )
-            running = select(_topup.id).where(*theirs, _topup.status.in_(_IN_FLIGHT))
+            running = select(_topup.id).where(*is_own, _topup.status.in_(_IN_FLIGHT))
             if frozen_why(session, user_id) or session.scalar(running.limit(1)) is not None:
                 return None
-            # Behind the look at what runs: what has ended by then is among the credits.
+            # Read the balance after the check for running purchases, so that it includes those that have ended.
             available_nano = balance(session, chart.user_paid(user_id)).available_nano
             if not auto.is_due(payer, available_nano, session.scalar(today) or 0, now_ns):
                 return None
@@ -96,14 +97,14 @@ class Topups:
         return self.drive(topup_id)
 
     def run_auto(self) -> None:
-        """Top up for everybody who wants it and is below the threshold."""
+        """Top up every user with automatic top-ups whose credits are below the threshold."""
         wanting = below_threshold(self.desk.read)
         go_on(
             "the automatic top-up of", wanting, lambda user_id: self.open_auto(user_id, f"auto-{uuid.uuid4().hex}")
         )
 
     def spent_unasked(self, user_id: str) -> int:
-        """What automatic top-ups of this UTC month come to, fees included, in nano-USD."""
+        """Return the sum of this UTC month's automatic top-ups, fees included, in nano-USD."""
         with self.desk.read() as session:
             return _spent_unasked(session, user_id, self.desk.clock_ns())
 
@@ -123,7 +124,7 @@ class Topups:
         )
 
     def newest(self, user_id: str | None, before: str | None, limit: int) -> list[Topup]:
-        """Return those of a user, or all, newest first; `before` is the last one that is known."""
+        """Return a user's top-ups, or all, newest first. `before` is the last known id."""
         return newest(self.desk.read, Topup, col(Topup.user_id), user_id, before, limit)
 
     def find(self, topup_id: str) -> Topup:
@@ -134,9 +135,9 @@ class Topups:
         return topup
 
     def drive(self, topup_id: str) -> Topup:
-        """Do what a top-up needs next; again and again it comes to the same.
+        """Take a top-up's next steps. Repeating this is safe.
 
-        Raises BooksBroken for one that nobody is there to pay.
+        Raises BooksBroken for an automatic one.
         """
         topup = self.find(topup_id)
         if topup.status != "new":
@@ -146,7 +147,7 @@ class Topups:
             if topup.is_auto:
                 self.desk.check()
                 if self._is_unwanted(topup, key):
-                    self._move(topup_id, "failed", reason="nothing is to be bought unasked any more")
+                    self._move(topup_id, "failed", reason="automatic top-ups were switched off")
                     return self.find(topup_id)
                 made = self.desk.calls.make(key, "payment_intents", self._charge(topup))
                 self.intent_changed(made["id"])
@@ -160,10 +161,10 @@ class Topups:
         return self.find(topup_id)
 
     def _is_unwanted(self, topup: Topup, key: str) -> bool:
-        """True where the user was frozen, or took back the wish, before Stripe was asked."""
+        """Return whether automatic top-ups were switched off, or the user frozen, before Stripe was asked."""
         payer = self.payers.find(topup.user_id)
         is_over = payer.auto_below_nano is None or self.payers.frozen_why(topup.user_id) is not None
-        return is_over and self.desk.calls.forbid(key, "nothing is to be bought unasked any more")
+        return is_over and self.desk.calls.forbid(key, "automatic top-ups were switched off")
 
     def _page(self, topup: Topup) -> Mapping[str, Any]:
         tag: dict[str, Any] = {"metadata": {TAG: f"{_TAG}{topup.id}"}}
@@ -193,23 +194,25 @@ class Topups:
         }
 
     def session_changed(self, session_id: str) -> None:
-        """Look at a page again: paid, expired, or neither yet."""
+        """Retrieve a payment page again: paid, expired, or still open."""
         page = self.desk.stripe.retrieve("checkout.sessions", session_id)
         topup_id = own_id(page, _TAG)
         if topup_id is None:
             return
         topup = self.find(topup_id)
         if topup.session_id not in (None, session_id):
-            _log.warning("top-up %s has another page than %s: asked twice after an error", topup_id, session_id)
+            _log.warning(
+                "top-up %s has a page other than %s: it was created twice after an error", topup_id, session_id
+            )
         if page["payment_intent"] and page["payment_status"] == "paid":
             self.intent_changed(page["payment_intent"])
         elif page["status"] == "expired":
             self._move(topup_id, "expired")
 
     def intent_changed(self, intent_id: str) -> None:
-        """Look at a payment again, and book it where it has succeeded; one that nobody can complete has failed.
+        """Retrieve a payment again. Book it if it succeeded, or fail an automatic one that no one can complete.
 
-        Raises PaymentMismatch for a payment that is not what its top-up asked for.
+        Raises PaymentMismatch if the payment differs from its top-up.
         """
         expand = ["latest_charge.balance_transaction"]
         intent = self.desk.stripe.retrieve("payment_intents", intent_id, expand=expand)
@@ -237,9 +240,9 @@ class Topups:
             self.payers.save_method(topup.user_id, intent["payment_method"])
 
     def of_intent(self, intent_id: str) -> Topup | None:
-        """Return the top-up that a payment paid, booked by then; None for a payment that was not for one.
+        """Return the top-up of a payment, booked by then; None if the payment was for none.
 
-        What is taken back of a payment may be told before the payment is.
+        A message about a withdrawn payment may arrive before the payment's own.
         """
         paid = select(Topup).where(_topup.intent_id == intent_id)
         with self.desk.read() as session:
@@ -256,10 +259,10 @@ class Topups:
         if topup.intent_id not in (None, intent["id"]):
             raise PaymentMismatch(f"top-up {topup.id} was paid by {topup.intent_id}, and again by {intent['id']}")
         if from_cents(intent["amount_received"]) != paid.total_nano:
-            raise PaymentMismatch(f"{intent['id']} is of another amount than top-up {topup.id} asked for")
+            raise PaymentMismatch(f"{intent['id']} has another amount than top-up {topup.id}")
 
     def resume(self) -> int:
-        """Go on with what stands still: calls that nobody knows the end of, pages whose messages got lost."""
+        """Resume stalled top-ups: calls with an unknown outcome, and pages whose messages were lost."""
         waiting = select(_topup.id, _topup.session_id).where(
             _topup.status.in_(_IN_FLIGHT), _topup.updated_ns <= self.desk.stale_before_ns
         )
@@ -279,7 +282,7 @@ class Topups:
         now_ns = self.desk.clock_ns()
         with self.desk.write() as session, session.begin():
             row = session.get_one(Topup, topup.id, with_for_update=True)
-            # Told of it by a message and by the call's answer, it failed once.
+            # Both a message and the call's answer may report one failure.
             if advance(row, TOPUP, "failed", now_ns):
                 row.reason = reason
                 if row.is_auto:
@@ -300,7 +303,7 @@ class Topups:
 
 
 def _spent_unasked(session: Session, user_id: str, now_ns: int) -> int:
-    """What is under way counts, too; what failed does not."""
+    """Return the month's automatic purchases. Running ones count; failed ones do not."""
     total = func.coalesce(func.sum(_topup.credit_nano + _topup.fee_nano), 0)
     query = select(total).where(
         _topup.user_id == user_id,

@@ -1,4 +1,4 @@
-"""Works the inbox off: one event at a time, each handed to whom it concerns, again later where that fails."""
+"""Handle the inbox: one event at a time, each by its handler, with retries."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -22,32 +22,35 @@ _PAUSE_MAX_S = 3_600.0
 _CLAIMED_S = 300.0
 
 Handler: TypeAlias = Callable[[str, str], None]
-"""Takes the account that an event belongs to ("" for our own) and the id of the object that it is about."""
+"""Takes the account of an event ("" for our own) and the id of its object."""
 
 
 def retry(write: OpenSession, event_id: str, now_ns: int) -> None:
-    """Let a message that was given up be worked off again, with all its tries.
+    """Let a message that was given up be handled again, with all its attempts.
 
-    Raises PaymentNotFound, PaymentInvalid for one that was not given up.
+    Raises PaymentNotFound, or PaymentInvalid if the message was not given up.
     """
     with write() as session, session.begin():
         row = session.get(StripeEvent, event_id, with_for_update=True)
         if row is None:
             raise PaymentNotFound(f"there is no message {event_id}")
         if row.status != "failed":
-            raise PaymentInvalid("id", f"message {event_id} is {row.status}: only failed ones are tried again")
+            raise PaymentInvalid("id", f"message {event_id} is {row.status}: only failed messages can be retried")
         row.status, row.tries, row.due_ns = "waiting", 0, now_ns
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """`handlers` are found by the longest beginning of the event's kind; other kinds concern nobody."""
+    """Handle events.
+
+    The handler with the longest matching prefix of the kind gets each one; others are ignored.
+    """
 
     desk: Desk
     handlers: Mapping[str, Handler]
 
     def run(self, limit: int = 100) -> int:
-        """Work off what is due and return how many events that were."""
+        """Handle due events and return their number."""
         for number in range(limit):
             event = self._claim()
             if event is None:
@@ -64,7 +67,7 @@ class Worker:
             return session.scalar(query) or 0
 
     def _claim(self) -> StripeEvent | None:
-        """Take the event that is due longest, for so long that nobody else does it at the same time."""
+        """Claim the event that is due longest, so that no other process handles it meanwhile."""
         now_ns = self.desk.clock_ns()
         due = (
             select(StripeEvent)
@@ -90,11 +93,11 @@ class Worker:
         try:
             handler(event.account, event.object_id)
         except (PaymentMismatch, PaymentNotFound, StripeRefused) as error:
-            _log.error("event %s (%s) cannot be booked: %s", event.id, event.kind, error)
+            _log.error("event %s (%s) could not be booked: %s", event.id, event.kind, error)
             self._end(event, "failed", str(error))
         except LedgerError as error:
             self._later(event, str(error))
-        except Exception as error:  # noqa: BLE001  the worker's edge: one event that nobody foresaw does not stop the others
+        except Exception as error:  # noqa: BLE001  the worker's edge: one failure does not stop other events
             _log.exception("event %s (%s) broke its handler", event.id, event.kind)
             self._later(event, type(error).__name__)
         else:

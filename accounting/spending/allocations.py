@@ -1,4 +1,4 @@
-"""How far an allocation of the market is drawn, read from the books alone."""
+"""Read how far an allocation of the market is drawn, from the books alone."""
 
 from dataclasses import dataclass
 
@@ -15,16 +15,16 @@ _MOVES = ("single", "post")
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """An allocation's account of itself. `is_reaped` is whether its rest was given back."""
+    """The state of an allocation. `is_reaped` tells whether its rest was released."""
 
     drawn: Drawn
     is_reaped: bool
 
 
 def account_of(reader: Reader, allocation_id: str, known: Drawn = Drawn()) -> Account | None:  # noqa: B008  frozen
-    """Return how far an allocation is drawn, None where nothing was ever put aside for it.
+    """Return how far an allocation is drawn; None if nothing was ever reserved for it.
 
-    `known` is how far it was drawn at least, as far as the caller remembers: reading begins there.
+    `known` is an earlier result, from which reading continues.
     """
     turns, amount_nano = known.turns, known.amount_nano
     seq = _event_seq(reader, f"settle:{allocation_id}:{turns}" if turns else f"hold:{allocation_id}")
@@ -42,7 +42,7 @@ def _event_seq(reader: Reader, idem_key: str) -> int | None:
 
 
 def _brought_in(reader: Reader, event_seq: int) -> int:
-    """What an event moved into the clearing account."""
+    """Return what an event moved into the clearing account."""
     query = (
         select(transfer_table.c.amount)
         .join(account_table, account_table.c.id == transfer_table.c.credit)
@@ -53,7 +53,7 @@ def _brought_in(reader: Reader, event_seq: int) -> int:
 
 
 def _open_parts(reader: Reader, event_seq: int) -> tuple[Part, ...]:
-    """What an event has put aside and nothing has resolved."""
+    """Return what an event has reserved and nothing has resolved."""
     resolution = transfer_table.alias("resolution")
     query = (
         select(account_table.c.code, transfer_table.c.amount, transfer_table.c.seq)

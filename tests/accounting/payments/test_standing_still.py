@@ -33,7 +33,7 @@ def test_a_message_that_was_given_up_is_worked_off_when_somebody_asks(house: Hou
         worker.retry(event_id)
     worker.run()
     assert (house.payments.topups.find("t1").status, worker.count("failed")) == ("paid", 0)
-    with pytest.raises(PaymentInvalid, match="only failed ones"):
+    with pytest.raises(PaymentInvalid, match="only failed messages"):
         worker.retry(ids[0])
     with pytest.raises(PaymentNotFound):
         worker.retry("evt_nowhere")

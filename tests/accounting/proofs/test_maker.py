@@ -112,7 +112,7 @@ def test_a_key_that_others_can_read_signs_nothing(tmp_path: Path) -> None:
         KeyFile(key).signer()
     key.chmod(0o600)
     key.write_text("no key")
-    with pytest.raises(SigningKeyUnusable, match="no private key"):
+    with pytest.raises(SigningKeyUnusable, match="not a private key"):
         KeyFile(key).signer()
 
 
