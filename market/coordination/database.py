@@ -1,6 +1,6 @@
-"""The coordinator of gateways that share a database: SQLite for those on one machine, PostgreSQL for all others.
+"""Coordinate gateways that share a database: SQLite on one machine, PostgreSQL otherwise.
 
-Times are the database's own on PostgreSQL; on SQLite all processes have the machine's clock.
+PostgreSQL uses its own clock. On SQLite all processes use the machine's clock.
 """
 
 import asyncio
@@ -47,11 +47,11 @@ _seat, _entry, _clock = seat_table.c, entry_table.c, clock_table.c
 
 
 class DatabaseCoordinator:
-    """See `market.coordination.coordinator.Coordinator`. Statements run in threads.
+    """Implement `market.coordination.coordinator.Coordinator`. Statements run in threads.
 
     Args:
-        read, write: give sessions.
-        poll_s: how often a watch looks, in seconds.
+        read, write: return sessions.
+        poll_s: how often a watch reads the entries, in seconds.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class DatabaseCoordinator:
             await asyncio.sleep(self._poll_s)
 
     async def aclose(self) -> None:
-        """Nothing is open between two calls."""
+        """Do nothing: no connection stays open between two calls."""
 
     async def _found(self, which: ColumnElement[bool]) -> list[Entry]:
         def read(session: Session) -> list[Entry]:
@@ -166,7 +166,9 @@ class DatabaseCoordinator:
         try:
             return await asyncio.to_thread(work)
         except SQLAlchemyError as error:
-            raise CoordinatorUnavailable(f"the database of seats fails: {type(error).__name__}") from error
+            raise CoordinatorUnavailable(
+                f"the database of the coordinator failed: {type(error).__name__}"
+            ) from error
 
 
 def _held(seat: Seat) -> tuple[ColumnElement[bool], ...]:
@@ -174,7 +176,7 @@ def _held(seat: Seat) -> tuple[ColumnElement[bool], ...]:
 
 
 def _next_revision(session: Session) -> int:
-    """One more, until the transaction ends this process's alone; what has expired goes on the way."""
+    """Return the next revision, locked until the transaction ends, and delete expired entries."""
     found = update(clock_table).values(revision=_clock.revision + 1).returning(_clock.revision)
     revision: int = session.scalars(found).one()
     session.execute(delete(entry_table).where(_entry.expires_ns < _now_ns(session)))

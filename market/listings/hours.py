@@ -1,4 +1,4 @@
-"""When a seller sells: weekly windows in its own time, which is an offset from UTC and needs no table of zones."""
+"""Decide when a seller sells: weekly windows in its own time, an offset from UTC that needs no time zone table."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -17,10 +17,10 @@ _EPOCH_WEEKDAY = 3
 
 
 class Window(Struct, frozen=True):
-    """From one time of day until another on these days (0 is Monday), at this offset from UTC.
+    """From one time of day to another on these days (0 is Monday), at this offset from UTC.
 
-    Where it ends at or before its beginning, it ends on the day after: 22:00 to 07:00 is a night, and 00:00 to
-    00:00 a day. The days are those on which it begins.
+    If it ends at or before its beginning, it ends on the next day: 22:00 to 07:00 is a night, and 00:00 to 00:00 a
+    day. The days are those on which it begins.
     """
 
     days: tuple[Weekday, ...]
@@ -30,7 +30,7 @@ class Window(Struct, frozen=True):
 
 
 def is_open(windows: Sequence[Window], now_ms: int) -> bool:
-    """Whether it is in one of them; without any, it always is."""
+    """Return whether the time is in one of the windows; always True without any."""
     return not windows or any(_is_in(window, now_ms) for window in windows)
 
 

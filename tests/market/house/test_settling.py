@@ -226,13 +226,13 @@ def test_an_allocation_whose_credits_could_not_be_put_aside_is_not_another_one_l
         away.setattr(house.books.poster, "submit", busy)
         with pytest.raises(LedgerBusy):
             house.allocate(limit_nano=90 * USD, allocation_id="a-same")
-    with pytest.raises(HouseRefuses, match="something else before"):
+    with pytest.raises(HouseRefuses, match="used for another allocation"):
         house.allocate(limit_nano=USD, allocation_id="a-same")
     house.allocate(limit_nano=90 * USD, allocation_id="a-same")
     assert house.held() == 90 * USD
 
 
 def test_an_allocation_is_worth_its_record(house: House) -> None:
-    with pytest.raises(HouseRefuses, match=r"0\.001 USD or more"):
+    with pytest.raises(HouseRefuses, match=r"at least 0\.001 USD"):
         house.allocate(limit_nano=LIMIT_NANO_MIN - 1)
     house.allocate(limit_nano=LIMIT_NANO_MIN)
