@@ -17,7 +17,7 @@ Currency = Literal["usd-9", "cu-9"]
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class AccountTerms:
     """The fixed properties of an account.
 
     `normal` is the side on which it grows. A `guarded` account never goes below zero, open holds included. `usd-9`
@@ -37,24 +37,24 @@ class Terms:
 _GUARDED = True
 _OPEN = False
 
-_CHART: tuple[tuple[str, Terms], ...] = (
-    ("asset:(stripe|bank|stripe_in_transit|market_recv)", Terms("asset", _OPEN)),
-    ("asset:(user_recv|seller_recv):<id>", Terms("asset", _GUARDED)),
-    ("user:<id>:paid", Terms("liability", _GUARDED)),
-    ("user:<id>:promo:<id>", Terms("liability", _GUARDED)),
-    ("pool:<id>:paid", Terms("liability", _GUARDED)),
-    ("seller:<id>:(maturing|payable|reserve)", Terms("liability", _GUARDED)),
-    ("clearing:(burst|market)", Terms("liability", _GUARDED)),
-    ("provider:<id>:accrued", Terms("liability", _OPEN)),
-    ("tax:payable", Terms("liability", _OPEN)),
-    ("suspense", Terms("liability", _OPEN)),
-    ("income:(market_fee|market_sales|burst_margin|topup_fee|breakage)", Terms("income", _OPEN)),
+_CHART: tuple[tuple[str, AccountTerms], ...] = (
+    ("asset:(stripe|bank|stripe_in_transit|market_recv)", AccountTerms("asset", _OPEN)),
+    ("asset:(user_recv|seller_recv):<id>", AccountTerms("asset", _GUARDED)),
+    ("user:<id>:paid", AccountTerms("liability", _GUARDED)),
+    ("user:<id>:promo:<id>", AccountTerms("liability", _GUARDED)),
+    ("pool:<id>:paid", AccountTerms("liability", _GUARDED)),
+    ("seller:<id>:(maturing|payable|reserve)", AccountTerms("liability", _GUARDED)),
+    ("clearing:(burst|market)", AccountTerms("liability", _GUARDED)),
+    ("provider:<id>:accrued", AccountTerms("liability", _OPEN)),
+    ("tax:payable", AccountTerms("liability", _OPEN)),
+    ("suspense", AccountTerms("liability", _OPEN)),
+    ("income:(market_fee|market_sales|burst_margin|topup_fee|breakage)", AccountTerms("income", _OPEN)),
     (
         "expense:(stripe_fee|promo|dispute_fee|bad_debt|goodwill|audit|burst_variance|own_use)",
-        Terms("expense", _OPEN),
+        AccountTerms("expense", _OPEN),
     ),
-    ("cu:dept:<id>", Terms("expense", _OPEN, "cu-9")),
-    ("cu:supply:<id>", Terms("income", _OPEN, "cu-9")),
+    ("cu:dept:<id>", AccountTerms("expense", _OPEN, "cu-9")),
+    ("cu:supply:<id>", AccountTerms("income", _OPEN, "cu-9")),
 )
 
 _ID_MAX = 80
@@ -88,7 +88,7 @@ SUSPENSE = "suspense"
 
 
 @lru_cache(maxsize=1024)
-def terms_of(code: str) -> Terms:
+def terms_of(code: str) -> AccountTerms:
     """Return the properties of an account with this code.
 
     Raises:

@@ -23,7 +23,7 @@ from accounting.leading.shared import SharedLedger
 from accounting.ledger.health import findings
 from accounting.ledger.poster import Poster
 from accounting.rules import grants, market
-from accounting.rules.parts import Part, Share
+from accounting.rules.parts import HeldPart, Share
 from bench.row_locking import RowLocking
 from gateway.database import read_sessions, write_sessions
 
@@ -94,8 +94,8 @@ def our_purchases(engine: Engine) -> Iterator[Purchase]:
             hold = market.hold(request, [Share(PAYER, CHARGE_NANO)], 2**62)
             (pending_seq,) = poster.submit(hold).result(ANSWER_S).transfer_seqs
             timed((held_s := time.perf_counter()) - began_s)
-            order = market.Order(request, "hot", (Part(PAYER, CHARGE_NANO, pending_seq),), 2**62)
-            sale = market.Sale(f"seller-{seller}", CHARGE_NANO, FEE_BPS)
+            order = market.PurchaseHold(request, "hot", (HeldPart(PAYER, CHARGE_NANO, pending_seq),), 2**62)
+            sale = market.SellerBill(f"seller-{seller}", CHARGE_NANO, FEE_BPS)
             poster.submit(market.capture(order, sale)).result(ANSWER_S)
             timed(time.perf_counter() - held_s)
 

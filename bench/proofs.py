@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 from accounting.ledger.journal import Journal
 from accounting.ledger.postings import Posting, UsageRecord
 from accounting.proofs.maker import BlockMaker
-from accounting.proofs.signing import KeyFile
+from accounting.proofs.signing_key import KeyFile
 from accounting.proofs.verification import verify
 from accounting.rules import burst, grants, local
 from gateway.database import open_engine, read_sessions, upgrade, write_sessions

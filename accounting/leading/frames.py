@@ -26,7 +26,7 @@ _LENGTH_BYTES = 4
 Reply: TypeAlias = Posted | LedgerError
 
 
-class Refused(msgspec.Struct, frozen=True, tag="refused"):
+class EncodedError(msgspec.Struct, frozen=True, tag="refused"):
     """An error: its class name, message and fields. A list stands for a set of names."""
 
     error: str
@@ -34,7 +34,7 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     fields: dict[str, str | int | list[str] | None]
 
 
-class Booked(msgspec.Struct, frozen=True, tag="booked"):
+class EncodedPosted(msgspec.Struct, frozen=True, tag="booked"):
     """`Posted` in its encoded form."""
 
     event_seq: int
@@ -48,7 +48,7 @@ _ERRORS = {
 _encode = msgspec.msgpack.Encoder().encode
 _events = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _event = msgspec.msgpack.Decoder(Posting)
-_answers = msgspec.msgpack.Decoder(list[Booked | Refused])
+_answers = msgspec.msgpack.Decoder(list[EncodedPosted | EncodedError])
 
 
 def pack_events(postings: Sequence[Posting]) -> list[bytes]:
@@ -131,13 +131,13 @@ def _frame(content: Any) -> bytes:
     return len(packed).to_bytes(_LENGTH_BYTES, "big") + packed
 
 
-def _packed(answer: Reply) -> Booked | Refused:
+def _packed(answer: Reply) -> EncodedPosted | EncodedError:
     if isinstance(answer, Posted):
-        return Booked(answer.event_seq, answer.transfer_seqs, answer.replayed)
+        return EncodedPosted(answer.event_seq, answer.transfer_seqs, answer.replayed)
     fields = {
         name: sorted(value) if isinstance(value, frozenset) else value for name, value in vars(answer).items()
     }
-    return Refused(_known_name(type(answer)), str(answer), fields)
+    return EncodedError(_known_name(type(answer)), str(answer), fields)
 
 
 def _known_name(kind: type[LedgerError]) -> str:
@@ -145,8 +145,8 @@ def _known_name(kind: type[LedgerError]) -> str:
     return next(each.__name__ for each in kind.__mro__ if _ERRORS.get(each.__name__) is each)
 
 
-def _unpacked(answer: Booked | Refused) -> Reply:
-    if isinstance(answer, Booked):
+def _unpacked(answer: EncodedPosted | EncodedError) -> Reply:
+    if isinstance(answer, EncodedPosted):
         return Posted(answer.event_seq, answer.transfer_seqs, answer.replayed)
     kind = _ERRORS.get(answer.error, DatabaseFailing)
     # Constructors would build the message from the fields; here both arrive complete.

@@ -1,8 +1,8 @@
 """Share the books among several gateways: one writes, the others send it their events, and any can take over.
 
-A process holds the seat for a few seconds at a time. Every transaction that books checks its epoch (`seat.fence`),
-so a process that was frozen, cut off or late cannot commit behind its successor's back. A gateway sends unanswered
-events again under the same keys, to the same leader or the next.
+A process holds the seat for a few seconds at a time. Every transaction that books checks its epoch
+(`leader_lease.fence`), so a process that was frozen, cut off or late cannot commit behind its successor's back.
+A gateway sends unanswered events again under the same keys, to the same leader or the next.
 """
 
 import logging
@@ -17,12 +17,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from accounting.errors import BooksUnavailable, DatabaseFailing, LedgerBusy
-from accounting.leading.door import Door
+from accounting.leading.client import LeaderClient
+from accounting.leading.credentials import make_credentials
 from accounting.leading.errors import Deposed, LeaderAway
 from accounting.leading.frames import Reply
-from accounting.leading.link import Way
-from accounting.leading.papers import make_papers
-from accounting.leading.seat import LEASE_S, REGISTERED_S, Leader, Seat, fence
+from accounting.leading.leader_lease import LEASE_S, REGISTERED_S, Leader, LeaderLease, fence
+from accounting.leading.server import LeaderServer
 from accounting.ledger.journal import Failpoint, Journal, OnFailpoint
 from accounting.ledger.postings import Posted, Posting
 
@@ -66,15 +66,19 @@ class SharedLedger:
         clock_ns: Callable[[], int] = time.time_ns,
         failpoint: OnFailpoint = _no_failpoint,
     ) -> None:
-        self._papers = make_papers(socket.gethostname())
-        self._seat = Seat(
-            open_session, socket.gethostname(), self._papers.fingerprint, self._papers.certificate, lease_s
+        self._credentials = make_credentials(socket.gethostname())
+        self._lease = LeaderLease(
+            open_session,
+            socket.gethostname(),
+            self._credentials.fingerprint,
+            self._credentials.certificate,
+            lease_s,
         )
         self._journal = Journal(open_session, clock_ns, failpoint, fence=self._check)
         self._host, self._port, self._address = host, port, reached_at or host
         self._lease_s, self._patience_s = lease_s, patience_s
-        self._door: Door | None = None
-        self._way = Way(self._papers, self._seat.certificates)
+        self._server: LeaderServer | None = None
+        self._client = LeaderClient(self._credentials, self._lease.certificates)
         self._epoch: int | None = None
         self._leader: Leader | None = None
         self._renewed_s = self._registered_s = float("-inf")
@@ -89,8 +93,8 @@ class SharedLedger:
         Raises:
             OSError: the port is taken, or the host is not an address of this machine.
         """
-        self._door = Door(self._papers, self._seat.certificates, submit)
-        port = self._door.listen(self._host, self._port)
+        self._server = LeaderServer(self._credentials, self._lease.certificates, submit)
+        port = self._server.listen(self._host, self._port)
         self._address = with_port(self._address, port)
         self._step()
         self._thread.start()
@@ -101,19 +105,19 @@ class SharedLedger:
         self._hurry.set()
         if self._thread.ident is not None:
             self._thread.join(_STOP_S)
-        if self._door:
-            self._door.close()
-        self._way.close()
+        if self._server:
+            self._server.close()
+        self._client.close()
         epoch, self._epoch = self._epoch, None
         try:
-            self._seat.leave(epoch)
+            self._lease.leave(epoch)
         except SQLAlchemyError as error:
             _log.warning("the books could not be handed over: %s", _short(error))
 
     @property
     def fingerprint(self) -> str:
         """This gateway's fingerprint, as the database's tables name it."""
-        return self._papers.fingerprint
+        return self._credentials.fingerprint
 
     @property
     def leads(self) -> bool:
@@ -156,7 +160,7 @@ class SharedLedger:
         leader = self._leader
         if leader is None or not leader.is_live or not leader.address:
             raise LeaderAway("no gateway leads the books at the moment")
-        return self._way.ask(leader, postings)
+        return self._client.ask(leader, postings)
 
     def _await_change(self) -> None:
         """Have the thread check the seat now, and wait up to `_LOOK_S` for the outcome."""
@@ -186,7 +190,7 @@ class SharedLedger:
         """Renew the seat, claim it, or look up its holder."""
         try:
             if time.monotonic() - self._registered_s > _REFRESH_S:
-                self._seat.register()
+                self._lease.register()
                 self._registered_s = time.monotonic()
             self._hold_or_claim()
         except SQLAlchemyError as error:
@@ -200,25 +204,25 @@ class SharedLedger:
         began_s = time.monotonic()
         epoch = self._epoch
         if epoch is not None:
-            if self._seat.renew(epoch):
+            if self._lease.renew(epoch):
                 self._renewed_s = began_s
                 return
             self._yield_seat(epoch)
-        claimed = self._seat.claim(self._address)
+        claimed = self._lease.claim(self._address)
         if claimed is None:
-            self._follow(self._seat.leader())
+            self._follow(self._lease.leader())
             return
-        self._way.cut_old(claimed)
-        assert self._door
+        self._client.cut_old(claimed)
+        assert self._server
         self._renewed_s, self._epoch, self._leader = began_s, claimed, None
-        self._door.open()
+        self._server.open()
         _log.info("this gateway leads the books, epoch %d", claimed)
 
     def _follow(self, leader: Leader) -> None:
         before, self._leader = self._leader, leader
         if before is None or before.epoch != leader.epoch:
             _log.info("the books are led by %s at %s, epoch %d", leader.holder, leader.address, leader.epoch)
-        self._way.cut_old(leader.epoch)
+        self._client.cut_old(leader.epoch)
 
     def _yield_seat(self, epoch: int) -> None:
         with self._changed:
@@ -226,8 +230,8 @@ class SharedLedger:
                 return
             self._epoch = None
         _log.warning("another gateway has taken over the books: epoch %d has ended", epoch)
-        if self._door:
-            self._door.shut()
+        if self._server:
+            self._server.shut()
 
 
 def with_port(address: str, port: int) -> str:

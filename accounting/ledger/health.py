@@ -33,7 +33,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class BrokenRule:
     """One broken rule by its name in `RULES`, with the first few places where it is broken.
 
     `is_accepted` tells that an admin has accepted all of them, so that spending continues.
@@ -55,7 +55,7 @@ class Finding:
 
 def findings(
     reader: Reader, now_ns: int, *, deep: bool = True, since_seq: int = 0, witness: Witness = _NO_WITNESS
-) -> list[Finding]:
+) -> list[BrokenRule]:
     """Return every broken rule. An empty list means that the books add up.
 
     The shallow check reads only the accounts and takes milliseconds. The deep check adds up every transfer ever
@@ -65,7 +65,7 @@ def findings(
     (`gateway.database.read_sessions`).
     """
     scope = Scope(now_ns, since_seq, witness)
-    found = list[Finding]()
+    found = list[BrokenRule]()
     for name, rule in RULES.items():
         if deep or rule.is_shallow:
             found += _broken(reader, name, rule.query(scope))
@@ -77,7 +77,7 @@ def breaches(reader: Reader, rule: str, now_ns: int, witness: Witness = _NO_WITN
     return [str(row[0]) for row in reader.execute(RULES[rule].query(Scope(now_ns, 0, witness))).all()]
 
 
-def _broken(reader: Reader, name: str, query: Query) -> list[Finding]:
+def _broken(reader: Reader, name: str, query: Query) -> list[BrokenRule]:
     """Return at most two findings: the open breaches, then the accepted ones."""
     rows = reader.execute(query.limit(_SHOWN_MAX)).all()
     if not rows:
@@ -87,7 +87,7 @@ def _broken(reader: Reader, name: str, query: Query) -> list[Finding]:
         rows = reader.execute(query.limit(_SHOWN_MAX + len(known))).all()
     is_known = [str(row[0]) in known for row in rows]
     return [
-        Finding(name, tuple(shown[:_SHOWN_MAX]), is_accepted)
+        BrokenRule(name, tuple(shown[:_SHOWN_MAX]), is_accepted)
         for is_accepted in (False, True)
         if (
             shown := [

@@ -13,8 +13,8 @@ from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.orm import Session
 
 from accounting.chart import terms_of
+from accounting.ledger.bulk_insert import Row, insert_rows
 from accounting.ledger.denials import explain, foreseen, suspects
-from accounting.ledger.inserting import Row, insert_rows
 from accounting.ledger.postings import Answer, Leg, Posted, Posting, meta_text, request_hash
 from accounting.tables import account_table, event_table, transfer_table, usage_table
 

@@ -22,7 +22,7 @@ class RatePeriod:
 
 
 @dataclass(frozen=True, slots=True)
-class _Version:
+class _RateVersion:
     lane: str
     name: str
     from_ns: int
@@ -38,7 +38,7 @@ def rate_periods(reader: Reader, since_ns: int, until_ns: int) -> list[RatePerio
     return [RatePeriod(each.rate_nano, _applies(each, named)) for each in valid[-PERIODS_MAX:]]
 
 
-def _versions(reader: Reader, until_ns: int) -> list[_Version]:
+def _versions(reader: Reader, until_ns: int) -> list[_RateVersion]:
     """Return the versions, oldest first. Each ends where the next of its lane and name begins."""
     version = version_table.c
     joined = version_table.join(price_table, price_table.c.id == version.price_id)
@@ -51,12 +51,12 @@ def _versions(reader: Reader, until_ns: int) -> list[_Version]:
     ends: dict[tuple[str, str], int] = {}
     found = []
     for lane, name, from_ns, rate_nano in reader.execute(query):
-        found.append(_Version(lane, name, from_ns, ends.get((lane, name), until_ns), rate_nano))
+        found.append(_RateVersion(lane, name, from_ns, ends.get((lane, name), until_ns), rate_nano))
         ends[lane, name] = from_ns
     return found[::-1]
 
 
-def _applies(version: _Version, named: set[tuple[str, str]]) -> ColumnElement[bool]:
+def _applies(version: _RateVersion, named: set[tuple[str, str]]) -> ColumnElement[bool]:
     """Return the condition for a version's rows. A machine's own rate precedes its lane's."""
     row = usage_table.c
     conditions = [row.lane == version.lane, row.started_ns >= version.from_ns, row.started_ns < version.until_ns]

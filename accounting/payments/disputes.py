@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from accounting import chart
 from accounting.payments import rules
 from accounting.payments.client import Object
-from accounting.payments.desk import Desk, check_currency, check_mode
+from accounting.payments.context import PaymentsContext, check_currency, check_mode
 from accounting.payments.progress import DISPUTE, advance
 from accounting.payments.tables import Dispute, Topup
 from accounting.payments.terms import from_cents
@@ -24,13 +24,13 @@ _ENDS = {"warning_closed": "over", "prevented": "won", "won": "won", "lost": "lo
 
 @dataclass(frozen=True, slots=True)
 class Disputes:
-    desk: Desk
+    context: PaymentsContext
     topups: Topups
 
     def changed(self, dispute_id: str) -> None:
         """Retrieve a dispute again, and book in order what Stripe has done with the money so far."""
-        made = self.desk.stripe.retrieve("disputes", dispute_id)
-        check_mode(made, is_live=self.desk.stripe.is_live)
+        made = self.context.stripe.retrieve("disputes", dispute_id)
+        check_mode(made, is_live=self.context.stripe.is_live)
         check_currency(made)
         topup = self.topups.of_intent(made["payment_intent"])
         if topup is None:
@@ -43,16 +43,16 @@ class Disputes:
             self._withdraw(dispute_id, topup.user_id, taken)
         if given is not None and taken is not None:
             self._reinstate(dispute_id, topup.user_id, given)
-        if made["status"] == "lost" and not self.desk.ledger.is_booked(f"dp:{dispute_id}:lost"):
+        if made["status"] == "lost" and not self.context.ledger.is_booked(f"dp:{dispute_id}:lost"):
             owed_nano = self._owed(dispute_id, topup.user_id)
-            self.desk.ledger.book(rules.dispute_lost(dispute_id, topup.user_id, owed_nano))
+            self.context.ledger.book(rules.dispute_lost(dispute_id, topup.user_id, owed_nano))
         if made["status"] in _ENDS:
             self._move(dispute_id, _ENDS[made["status"]])
 
     def _note(self, made: Object, topup: Topup) -> None:
         """Store the dispute, which freezes the user. An inquiry may become a dispute later."""
-        now_ns, status = self.desk.clock_ns(), "inquiry" if made["status"] in _INQUIRIES else "open"
-        with self.desk.write() as session, session.begin():
+        now_ns, status = self.context.clock_ns(), "inquiry" if made["status"] in _INQUIRIES else "open"
+        with self.context.write() as session, session.begin():
             known = session.get(Dispute, made["id"], with_for_update=True)
             if known is not None:
                 if made["status"] not in _ENDS:
@@ -73,7 +73,7 @@ class Disputes:
 
     def _withdraw(self, dispute_id: str, user_id: str, taken: Object) -> None:
         fee_nano = from_cents(taken["fee"])
-        self.desk.ledger.take_back(
+        self.context.ledger.take_back(
             user_id,
             from_cents(-taken["amount"]),
             lambda paid, owed: rules.dispute_withdrawn(dispute_id, user_id, paid, owed, fee_nano),
@@ -81,18 +81,18 @@ class Disputes:
 
     def _reinstate(self, dispute_id: str, user_id: str, given: Object) -> None:
         """Reverse the withdrawal: settle what the user still owes of it, and return the rest as credits."""
-        if self.desk.ledger.is_booked(f"dp:{dispute_id}:reinstated"):
+        if self.context.ledger.is_booked(f"dp:{dispute_id}:reinstated"):
             return
         owed_nano = min(self._owed(dispute_id, user_id), from_cents(given["amount"]))
         paid_nano = from_cents(given["amount"]) - owed_nano
         fee_nano = from_cents(max(-given["fee"], 0))
-        self.desk.ledger.book(rules.dispute_reinstated(dispute_id, user_id, paid_nano, owed_nano, fee_nano))
+        self.context.ledger.book(rules.dispute_reinstated(dispute_id, user_id, paid_nano, owed_nano, fee_nano))
 
     def _move(self, dispute_id: str, status: str) -> None:
-        with self.desk.write() as session, session.begin():
+        with self.context.write() as session, session.begin():
             dispute = session.get_one(Dispute, dispute_id, with_for_update=True)
-            advance(dispute, DISPUTE, status, self.desk.clock_ns())
+            advance(dispute, DISPUTE, status, self.context.clock_ns())
 
     def _owed(self, dispute_id: str, user_id: str) -> int:
         """Return what the user owed for this dispute's withdrawal, and still owes."""
-        return self.desk.ledger.still_owed(f"dp:{dispute_id}:withdrawn", chart.user_receivable(user_id))
+        return self.context.ledger.still_owed(f"dp:{dispute_id}:withdrawn", chart.user_receivable(user_id))

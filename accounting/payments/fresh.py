@@ -10,7 +10,7 @@ from accounting import chart
 from accounting.errors import LedgerBusy
 from accounting.ledger.balances import balance
 from accounting.money import format_usd
-from accounting.payments.desk import Desk
+from accounting.payments.context import PaymentsContext
 from accounting.payments.errors import PayerFrozen, PaymentInvalid
 from accounting.payments.frozen import frozen_why
 from accounting.payments.payers import locked
@@ -38,8 +38,8 @@ class Move:
     still be booked, so its time has to run out.
     """
 
-    def __init__(self, desk: Desk, user_id: str, amount_nano: int) -> None:
-        self._desk = desk
+    def __init__(self, context: PaymentsContext, user_id: str, amount_nano: int) -> None:
+        self._context = context
         self._user_id = user_id
         self._amount_nano = amount_nano
         self._until_ns = 0
@@ -52,8 +52,8 @@ class Move:
             PaymentInvalid: the user has too few old credits.
             LedgerBusy: another move is in progress.
         """
-        now_ns, rest_s = self._desk.clock_ns(), self._desk.terms.pool_rest_s
-        with self._desk.write() as session, session.begin():
+        now_ns, rest_s = self._context.clock_ns(), self._context.terms.pool_rest_s
+        with self._context.write() as session, session.begin():
             payer = locked(session, self._user_id)
             if payer.moving_until_ns > now_ns:
                 raise LedgerBusy(f"credits of {self._user_id} are being moved; try again")
@@ -67,7 +67,7 @@ class Move:
             payer.moving_until_ns = self._until_ns = now_ns + _TURN_NS
 
     def end(self) -> None:
-        with self._desk.write() as session, session.begin():
+        with self._context.write() as session, session.begin():
             payer = locked(session, self._user_id)
             if payer.moving_until_ns == self._until_ns:
                 payer.moving_until_ns = 0

@@ -44,7 +44,7 @@ def frozen_why(reader: Reader, user_id: str) -> str | None:
     return reasons(reader, user_id).get(user_id)
 
 
-class Frozen:
+class FrozenUsers:
     """Answer from memory, on any thread. `look` reads the database again."""
 
     def __init__(self, read: Callable[[], Session]) -> None:

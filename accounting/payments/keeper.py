@@ -15,12 +15,12 @@ from typing import Any, Literal, TypeAlias
 from accounting.money import format_usd
 from accounting.payments.chores import Chores, Done
 from accounting.payments.errors import PaymentError, StripeUnavailable, WrongAccount
-from accounting.payments.frozen import Frozen
+from accounting.payments.frozen import FrozenUsers
 from accounting.payments.mode import keep_account
 from accounting.payments.payments import Payments
 from accounting.payments.purge import DAYS_KEPT_MIN, purge
 from accounting.payments.reconciliation import Report, Unmatched
-from accounting.payments.standing import RECONCILIATION
+from accounting.payments.status_report import RECONCILIATION
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class State:
 class Keeper:
     """Own the thread. Other threads may read `state`."""
 
-    def __init__(self, payments: Payments, chores: Chores, frozen: Frozen, schedule: Schedule) -> None:
+    def __init__(self, payments: Payments, chores: Chores, frozen: FrozenUsers, schedule: Schedule) -> None:
         self._payments = payments
         self._chores = chores
         self._frozen = frozen

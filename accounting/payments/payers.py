@@ -6,7 +6,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from accounting.money import format_usd
-from accounting.payments.desk import Desk
+from accounting.payments.context import PaymentsContext
 from accounting.payments.errors import PaymentInvalid, PaymentNotFound
 from accounting.payments.frozen import frozen_why
 from accounting.payments.progress import DISPUTE, advance
@@ -19,26 +19,26 @@ _dispute = dispute_table.c
 
 @dataclass(frozen=True, slots=True)
 class Payers:
-    desk: Desk
+    context: PaymentsContext
 
     def customer(self, user_id: str) -> str:
         """Return the user's id at Stripe. Create it if it does not exist."""
-        with self.desk.write() as session, session.begin():
+        with self.context.write() as session, session.begin():
             payer = locked(session, user_id)
             if payer.customer_id:
                 return payer.customer_id
-        made = self.desk.calls.make(f"customer-{user_id}", "customers", {})
-        with self.desk.write() as session, session.begin():
+        made = self.context.calls.make(f"customer-{user_id}", "customers", {})
+        with self.context.write() as session, session.begin():
             payer = locked(session, user_id)
             payer.customer_id = payer.customer_id or made["id"]
             return payer.customer_id
 
     def find(self, user_id: str) -> Payer:
-        with self.desk.read() as session:
+        with self.context.read() as session:
             return session.get(Payer, user_id) or Payer(user_id=user_id)
 
     def save_method(self, user_id: str, method_id: str) -> None:
-        with self.desk.write() as session, session.begin():
+        with self.context.write() as session, session.begin():
             payer = locked(session, user_id)
             payer.method_id, payer.auto_failures, payer.auto_paused_until_ns = method_id, 0, 0
 
@@ -58,7 +58,7 @@ class Payers:
             PaymentInvalid: an amount is not on offer.
             PaymentNotFound: the user has no saved method.
         """
-        one_nano = quote(self.desk.terms, credit_nano).total_nano
+        one_nano = quote(self.context.terms, credit_nano).total_nano
         if not 0 < below_nano <= credit_nano:
             raise PaymentInvalid("below", "the threshold must be above zero and at most the amount of one top-up")
         if month_nano < one_nano:
@@ -66,7 +66,7 @@ class Payers:
             raise PaymentInvalid(
                 "per_month", f"one top-up costs {least} USD with its fee; the monthly limit must be at least that"
             )
-        with self.desk.write() as session, session.begin():
+        with self.context.write() as session, session.begin():
             payer = locked(session, user_id)
             if payer.method_id is None:
                 raise PaymentNotFound("no payment method is saved: save one with a top-up first")
@@ -75,7 +75,7 @@ class Payers:
             payer.auto_failures = payer.auto_paused_until_ns = 0
 
     def top_up_no_more(self, user_id: str) -> None:
-        with self.desk.write() as session, session.begin():
+        with self.context.write() as session, session.begin():
             switch_auto_off(session, user_id)
 
     def freeze(self, user_id: str, why: str | None) -> None:
@@ -83,16 +83,16 @@ class Payers:
 
         None ends that and accepts lost disputes. While another dispute is open, the user stays frozen.
         """
-        with self.desk.write() as session, session.begin():
+        with self.context.write() as session, session.begin():
             locked(session, user_id).frozen_why = why
             if why is None:
                 lost = select(Dispute).where(_dispute.user_id == user_id, _dispute.status == "lost")
                 for dispute in session.scalars(lost.with_for_update()):
-                    advance(dispute, DISPUTE, "forgiven", self.desk.clock_ns())
+                    advance(dispute, DISPUTE, "forgiven", self.context.clock_ns())
 
     def frozen_why(self, user_id: str) -> str | None:
         """Return why a user is frozen, by an operator or a dispute; None if the user is not."""
-        with self.desk.read() as session:
+        with self.context.read() as session:
             return frozen_why(session, user_id)
 
 

@@ -7,15 +7,15 @@ from sqlalchemy import select
 
 from accounting.payments.bank import Bank
 from accounting.payments.client import Stripe
-from accounting.payments.desk import Desk
+from accounting.payments.context import PaymentsContext
 from accounting.payments.disputes import Disputes
 from accounting.payments.inbox import Inbox
 from accounting.payments.payers import Payers
 from accounting.payments.payouts import Payouts
 from accounting.payments.reconciliation import LOOKBACK_S, Reconciliation
 from accounting.payments.refunds import Refunds
-from accounting.payments.resuming import go_on
-from accounting.payments.sellers import Sellers
+from accounting.payments.resumption import go_on
+from accounting.payments.sellers import SellerAccounts
 from accounting.payments.tables import dispute_table
 from accounting.payments.topups import Topups
 from accounting.payments.worker import Handler, Worker
@@ -34,24 +34,24 @@ class Payments:
     topups: Topups
     refunds: Refunds
     disputes: Disputes
-    sellers: Sellers
+    sellers: SellerAccounts
     payouts: Payouts
     bank: Bank
     reconciliation: Reconciliation
 
     def look_for_disputes(self) -> None:
         """Check each dispute that is open at Stripe or here, because its message may have been lost."""
-        desk = self.worker.desk
-        since = desk.clock_ns() // 10**9 - LOOKBACK_S
+        context = self.worker.context
+        since = context.clock_ns() // 10**9 - LOOKBACK_S
         listed = self.stripe.list("disputes", {"created": {"gte": max(since, 0)}})
-        with desk.read() as session:
+        with context.read() as session:
             here = session.scalars(select(_dispute.id).where(_dispute.status.in_(("open", "inquiry")))).all()
         there = [made["id"] for made in listed if made["status"] not in _OVER]
         go_on("dispute", dict.fromkeys([*there, *here]), self.disputes.changed)
 
     @property
     def stripe(self) -> Stripe:
-        return self.worker.desk.stripe
+        return self.worker.context.stripe
 
     def tick(self) -> bool:
         """Handle the inbox and resume stalled rows. Called every few seconds, from one thread.
@@ -74,10 +74,10 @@ class Payments:
         return worked == [_EVENTS_MAX]
 
 
-def open_payments(desk: Desk, inbox: Inbox, *, grace_s: float | None = None) -> Payments:
-    payers, sellers, bank = Payers(desk), Sellers(desk), Bank(desk)
-    topups, payouts = Topups(desk, payers), Payouts(desk, sellers)
-    refunds, disputes = Refunds(desk, topups), Disputes(desk, topups)
+def open_payments(context: PaymentsContext, inbox: Inbox, *, grace_s: float | None = None) -> Payments:
+    payers, sellers, bank = Payers(context), SellerAccounts(context), Bank(context)
+    topups, payouts = Topups(context, payers), Payouts(context, sellers)
+    refunds, disputes = Refunds(context, topups), Disputes(context, topups)
 
     def payout_changed(account: str, object_id: str) -> None:
         if account:
@@ -94,10 +94,10 @@ def open_payments(desk: Desk, inbox: Inbox, *, grace_s: float | None = None) -> 
         "payout.": payout_changed,
         "account.updated": lambda _, object_id: sellers.changed(object_id),
     }
-    reconciliation = Reconciliation(desk) if grace_s is None else Reconciliation(desk, grace_s)
+    reconciliation = Reconciliation(context) if grace_s is None else Reconciliation(context, grace_s)
     return Payments(
         inbox=inbox,
-        worker=Worker(desk, handlers),
+        worker=Worker(context, handlers),
         payers=payers,
         topups=topups,
         refunds=refunds,

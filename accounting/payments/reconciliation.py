@@ -17,7 +17,7 @@ from accounting import chart
 from accounting.ledger.balances import balance
 from accounting.payments import rules
 from accounting.payments.client import Object
-from accounting.payments.desk import Desk, own_id
+from accounting.payments.context import PaymentsContext, own_id
 from accounting.payments.tables import StripeTxn, stripe_txn_table
 from accounting.payments.terms import from_cents
 from accounting.tables import account_table, event_table, transfer_table
@@ -85,12 +85,12 @@ class Sides:
 
 @dataclass(frozen=True, slots=True)
 class Reconciliation:
-    desk: Desk
+    context: PaymentsContext
     grace_s: float = GRACE_S
 
     def run(self) -> Report:
         """Compare, move unmatched differences to suspense and matched ones back, and return what was found."""
-        now_ns = self.desk.clock_ns()
+        now_ns = self.context.clock_ns()
         since_ns = max(now_ns - LOOKBACK_S * _SECOND_NS, 0)
         foreign = self._fetch(since_ns)
         sides = self._sides(since_ns)
@@ -119,7 +119,7 @@ class Reconciliation:
             suspended_nano, events = sides.suspended.get(subject, (0, 0))
             gained_nano = wanted.get(subject, 0) - suspended_nano
             if gained_nano:
-                self.desk.ledger.book(rules.suspense(subject, events + 1, gained_nano))
+                self.context.ledger.book(rules.suspense(subject, events + 1, gained_nano))
 
     def _fetch(self, since_ns: int) -> list[str]:
         """Store new balance transactions, and book those Stripe fees that no message reported.
@@ -127,32 +127,34 @@ class Reconciliation:
         Return transactions in other currencies. They are not stored, so each run reports them while Stripe lists
         them.
         """
-        with self.desk.read() as session:
+        with self.context.read() as session:
             newest_ns = session.scalar(select(func.max(_txn.created_ns))) or 0
             # Older ones were listed when they were new. A busy house's four months would be too much for every
             # day.
             since_ns = max(since_ns, newest_ns - _LISTED_AGAIN_S * _SECOND_NS)
             known = set(session.scalars(select(_txn.id).where(_txn.created_ns >= since_ns)))
         params = {"created": {"gte": since_ns // _SECOND_NS}, "expand": ["data.source"]}
-        listed = [txn for txn in self.desk.stripe.list("balance_transactions", params) if txn["id"] not in known]
+        listed = [
+            txn for txn in self.context.stripe.list("balance_transactions", params) if txn["id"] not in known
+        ]
         new = [txn for txn in listed if txn["currency"] == _USD]
         # Book before storing: after a crash in between, the next run repeats it, and each fee has its key.
         for txn in new:
             self._book_fee(txn)
-        with self.desk.write() as session, session.begin():
+        with self.context.write() as session, session.begin():
             session.add_all(_row(txn) for txn in new)
         return [f"{txn['id']} ({txn['currency']})" for txn in listed if txn["currency"] != _USD]
 
     def _book_fee(self, txn: Object) -> None:
         subject = subject_of(txn)
         if txn["type"] == "stripe_fee" and txn["net"] < 0:
-            self.desk.ledger.book(rules.stripe_fee(txn["id"], subject, from_cents(-txn["net"])))
-        elif txn["type"] in ("charge", "payment") and self.desk.ledger.is_booked(f"stripe:{subject}"):
-            self.desk.ledger.book(rules.stripe_fee(txn["id"], subject, from_cents(txn["fee"])))
+            self.context.ledger.book(rules.stripe_fee(txn["id"], subject, from_cents(-txn["net"])))
+        elif txn["type"] in ("charge", "payment") and self.context.ledger.is_booked(f"stripe:{subject}"):
+            self.context.ledger.book(rules.stripe_fee(txn["id"], subject, from_cents(txn["fee"])))
 
     def _sides(self, since_ns: int) -> Sides:
         """Sum both sides of every subject with a movement since that time."""
-        with self.desk.read() as session:
+        with self.context.read() as session:
             booked = session.execute(_booked(since_ns)).all()
             at_stripe = session.execute(_at_stripe(since_ns)).all()
             pending = {subject: int(moved_nano) for subject, moved_nano in session.execute(_pending())}
@@ -170,11 +172,11 @@ class Reconciliation:
 
     def _difference(self, waiting: list[Unmatched]) -> tuple[int, list[str]]:
         """Return the difference, and the balances in other currencies."""
-        funds = self.desk.stripe.retrieve_balance()
+        funds = self.context.stripe.retrieve_balance()
         lying = funds["available"] + funds["pending"]
         at_stripe = sum(money["amount"] for money in lying if money["currency"] == _USD)
         foreign = {money["currency"] for money in lying if money["currency"] != _USD and money["amount"]}
-        with self.desk.read() as session:
+        with self.context.read() as session:
             booked_nano = balance(session, chart.ASSET_STRIPE).posted_nano
         explained_nano = sum(pair.stripe_nano - pair.books_nano for pair in waiting)
         return from_cents(at_stripe) - booked_nano - explained_nano, [

@@ -6,7 +6,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from accounting.payments.client import Object
-from accounting.payments.desk import Desk, check_mode, own_id
+from accounting.payments.context import PaymentsContext, check_mode, own_id
 from accounting.payments.errors import PaymentNotFound, StripeUnavailable
 from accounting.payments.frozen import frozen_why
 from accounting.payments.rows import put_if_new
@@ -17,15 +17,15 @@ _account = account_at_stripe_table.c
 
 
 @dataclass(frozen=True, slots=True)
-class Sellers:
-    desk: Desk
+class SellerAccounts:
+    context: PaymentsContext
 
     def onboard(self, seller_id: str, link_id: str) -> str:
         """Return the address of a page at Stripe where the seller enters identity and bank details.
 
         Links last minutes, and each `link_id` makes a new one. Stripe reports later whether the seller is done.
         """
-        url = self.desk.terms.onboarding_url
+        url = self.context.terms.onboarding_url
         params = {
             "account": self._account(seller_id),
             "type": "account_onboarding",
@@ -33,11 +33,11 @@ class Sellers:
             "return_url": url,
         }
         # Do not store this call: a link is used at once or never, and Stripe takes no metadata on it.
-        link = self.desk.stripe.create("account_links", params, key=f"link-{seller_id}-{link_id}")
+        link = self.context.stripe.create("account_links", params, key=f"link-{seller_id}-{link_id}")
         return str(link["url"])
 
     def _account(self, seller_id: str) -> str:
-        with self.desk.read() as session:
+        with self.context.read() as session:
             row = session.get(SellerAccount, seller_id)
         if row is not None and row.account_id:
             return row.account_id
@@ -47,14 +47,14 @@ class Sellers:
             # We start each payout ourselves, so that a failed one has a row.
             "settings": {"payouts": {"schedule": {"interval": "manual"}}},
         }
-        made = self.desk.calls.make(_TAG + seller_id, "accounts", params)
+        made = self.context.calls.make(_TAG + seller_id, "accounts", params)
         self.attach(seller_id, made["id"])
         return str(made["id"])
 
     def attach(self, seller_id: str, account_id: str) -> None:
         """Make this the seller's account from now on. After a change, payouts to it wait for a while."""
-        now_ns = self.desk.clock_ns()
-        with self.desk.write() as session, session.begin():
+        now_ns = self.context.clock_ns()
+        with self.context.write() as session, session.begin():
             put_if_new(session, SellerAccount(seller_id=seller_id, account_id=account_id, changed_ns=0))
             row = session.get_one(SellerAccount, seller_id, with_for_update=True)
             if row.account_id != account_id:
@@ -64,9 +64,9 @@ class Sellers:
 
     def changed(self, account_id: str) -> None:
         """Retrieve an account again: Stripe's requirements of the seller, and whether payouts are enabled."""
-        made = self.desk.stripe.retrieve("accounts", account_id)
-        check_mode({"livemode": self.desk.stripe.is_live, **made}, is_live=self.desk.stripe.is_live)
-        with self.desk.write() as session, session.begin():
+        made = self.context.stripe.retrieve("accounts", account_id)
+        check_mode({"livemode": self.context.stripe.is_live, **made}, is_live=self.context.stripe.is_live)
+        with self.context.write() as session, session.begin():
             row = session.scalar(select(SellerAccount).where(_account.account_id == account_id))
             if row is None:
                 self._refuse_foreign(session, made)
@@ -87,7 +87,7 @@ class Sellers:
 
         None ends that.
         """
-        with self.desk.write() as session, session.begin():
+        with self.context.write() as session, session.begin():
             row = session.get(SellerAccount, seller_id, with_for_update=True)
             if row is None:
                 row = SellerAccount(seller_id=seller_id, changed_ns=0)
@@ -95,7 +95,7 @@ class Sellers:
             row.frozen_why = why
 
     def find(self, seller_id: str) -> SellerAccount:
-        with self.desk.read() as session:
+        with self.context.read() as session:
             row = session.get(SellerAccount, seller_id)
         if row is None:
             raise PaymentNotFound(f"{seller_id} has no account for payouts; complete onboarding first")

@@ -14,7 +14,7 @@ _BPS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class PaymentTerms:
     """The house's conditions. Amounts are in nano-USD, `fee_bps` in hundredths of a percent of the credits."""
 
     topup_amounts_nano: tuple[int, ...] = tuple(usd * NANO_PER_USD for usd in (5, 10, 25, 50, 100))
@@ -43,7 +43,7 @@ class Quote:
         return self.credit_nano + self.fee_nano
 
 
-def quote(terms: Terms, credit_nano: int) -> Quote:
+def quote(terms: PaymentTerms, credit_nano: int) -> Quote:
     """Return the price of a top-up. The fee is rounded up to a cent.
 
     Raises:

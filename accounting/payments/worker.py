@@ -8,7 +8,7 @@ from typing import TypeAlias
 from sqlalchemy import func, select
 
 from accounting.errors import LedgerError
-from accounting.payments.desk import Desk
+from accounting.payments.context import PaymentsContext
 from accounting.payments.errors import PaymentInvalid, PaymentMismatch, PaymentNotFound, StripeRefused
 from accounting.payments.ledger import OpenSession
 from accounting.payments.tables import StripeEvent, stripe_event_table
@@ -46,7 +46,7 @@ class Worker:
     The handler with the longest matching prefix of the kind gets each one; others are ignored.
     """
 
-    desk: Desk
+    context: PaymentsContext
     handlers: Mapping[str, Handler]
 
     def run(self, limit: int = 100) -> int:
@@ -59,16 +59,16 @@ class Worker:
         return limit
 
     def retry(self, event_id: str) -> None:
-        retry(self.desk.write, event_id, self.desk.clock_ns())
+        retry(self.context.write, event_id, self.context.clock_ns())
 
     def count(self, status: str) -> int:
-        with self.desk.read() as session:
+        with self.context.read() as session:
             query = select(func.count()).select_from(stripe_event_table).where(_event.status == status)
             return session.scalar(query) or 0
 
     def _claim(self) -> StripeEvent | None:
         """Claim the event that is due longest, so that no other process handles it meanwhile."""
-        now_ns = self.desk.clock_ns()
+        now_ns = self.context.clock_ns()
         due = (
             select(StripeEvent)
             .where(_event.status == "waiting", _event.due_ns <= now_ns)
@@ -76,7 +76,7 @@ class Worker:
             .limit(1)
             .with_for_update(skip_locked=True)
         )
-        with self.desk.write() as session, session.begin():
+        with self.context.write() as session, session.begin():
             event = session.scalar(due)
             if event is not None:
                 event.due_ns = now_ns + int(_CLAIMED_S * 1e9)
@@ -101,7 +101,7 @@ class Worker:
             _log.exception("event %s (%s) broke its handler", event.id, event.kind)
             self._later(event, type(error).__name__)
         else:
-            self.desk.calls.failpoint("event_handled")
+            self.context.calls.failpoint("event_handled")
             self._end(event, "done", "")
 
     def _handler(self, kind: str) -> Handler | None:
@@ -114,11 +114,11 @@ class Worker:
             self._end(event, "failed", reason)
             return
         pause_s = min(_FIRST_PAUSE_S * 2 ** (event.tries - 1), _PAUSE_MAX_S)
-        with self.desk.write() as session, session.begin():
+        with self.context.write() as session, session.begin():
             row = session.get_one(StripeEvent, event.id)
-            row.due_ns, row.reason = self.desk.clock_ns() + int(pause_s * 1e9), reason[:300]
+            row.due_ns, row.reason = self.context.clock_ns() + int(pause_s * 1e9), reason[:300]
 
     def _end(self, event: StripeEvent, status: str, reason: str) -> None:
-        with self.desk.write() as session, session.begin():
+        with self.context.write() as session, session.begin():
             row = session.get_one(StripeEvent, event.id)
             row.status, row.reason = status, reason[:300]

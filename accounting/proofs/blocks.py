@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Row, insert, select
 
 from accounting.ledger.balances import Reader
 from accounting.proofs.canonical import DOMAIN, NO_BLOCK
-from accounting.proofs.signing import Signer
+from accounting.proofs.signing_key import Signer
 from accounting.proofs.tables import block_key_table, block_table
 
 PAGE_MAX = 1_000

@@ -8,7 +8,7 @@ database is ahead of the note, which is allowed. A database behind its note, or 
 from pathlib import Path
 
 from accounting.proofs.blocks import Head
-from accounting.proofs.signing import replace_file
+from accounting.proofs.signing_key import replace_file
 
 _SUFFIX = ".head"
 _BYTES_MAX = 200

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from accounting.proofs.blocks import SignedBlock, what_is_signed
-from accounting.proofs.signing import is_signed
+from accounting.proofs.signing_key import is_signed
 from accounting.proofs.tables import BLOCK_EVENTS_MAX
 
 

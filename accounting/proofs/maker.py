@@ -26,9 +26,9 @@ from accounting.ledger.scope import Witness
 from accounting.proofs import blocks
 from accounting.proofs.blocks import NOTHING_YET, Head, SignedBlock
 from accounting.proofs.canonical import digest, event_line, header_line
+from accounting.proofs.entries import AccountCodes, Entries
 from accounting.proofs.kept import KeptHead
-from accounting.proofs.reading import AccountCodes, Entries
-from accounting.proofs.signing import KeyFile, Signer
+from accounting.proofs.signing_key import KeyFile, Signer
 from accounting.proofs.suspects import is_as_asked
 from accounting.proofs.tables import BLOCK_EVENTS_MAX
 from accounting.tables import event_table

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from accounting.ledger.postings import HASHED_USAGE, content_hash
 from accounting.proofs.blocks import newest
 from accounting.proofs.canonical import USAGE_COLUMNS
-from accounting.proofs.reading import AccountCodes, Entries, Entry
+from accounting.proofs.entries import AccountCodes, Entries, Entry
 from accounting.proofs.tables import BLOCK_EVENTS_MAX
 
 _DIGEST_BYTES = 32

@@ -6,7 +6,7 @@ blocks were removed.
 
 from collections.abc import Iterator
 
-from accounting.proofs.reading import Entry
+from accounting.proofs.entries import Entry
 from accounting.proofs.verdict import Flaw
 
 UNPROVEN_MAX_S = 3600.0

@@ -25,10 +25,10 @@ from accounting.proofs.blocks import (
     public_keys,
 )
 from accounting.proofs.canonical import digest, event_line, header_line
+from accounting.proofs.entries import LAST_NUMBER, AccountCodes, Entries, Entry, RowsUnreadable
 from accounting.proofs.fold import Fold
 from accounting.proofs.links import flaws_of, is_sane, runs
-from accounting.proofs.reading import LAST_NUMBER, AccountCodes, Entries, Entry, RowsUnreadable
-from accounting.proofs.signing import fingerprint_of
+from accounting.proofs.signing_key import fingerprint_of
 from accounting.proofs.storage import before_first, storage_problems
 from accounting.proofs.suspects import is_as_asked
 from accounting.proofs.tables import BLOCK_EVENTS_MAX

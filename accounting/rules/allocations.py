@@ -15,7 +15,7 @@ from accounting.ledger.postings import EventKind, Leg, Posting
 from accounting.money import checked_nano
 from accounting.rules.market import BPS
 from accounting.rules.moves import moved
-from accounting.rules.parts import Part, Share, between, pay_unheld, put_aside, take
+from accounting.rules.parts import HeldPart, Share, between, pay_unheld, put_aside, take
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Drawn:
 
     turns: int = 0
     amount_nano: int = 0
-    parts: tuple[Part, ...] = ()
+    parts: tuple[HeldPart, ...] = ()
 
 
 def draw(allocated: Allocated, drawn: Drawn, due_nano: int) -> Posting | None:

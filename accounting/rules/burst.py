@@ -15,7 +15,7 @@ from accounting.money import checked_nano
 from accounting.rules.held import CloudBill, Hold
 from accounting.rules.local import worked
 from accounting.rules.moves import moved
-from accounting.rules.parts import Part, Share, pay_unheld, put_aside, take
+from accounting.rules.parts import HeldPart, Share, pay_unheld, put_aside, take
 
 
 def hold(request_id: str, user_id: str, amount_nano: int, expires_ns: int) -> Posting:
@@ -71,7 +71,7 @@ def _unheld(held: Hold, charge_nano: int, covered: Sequence[Share]) -> tuple[Leg
 
 def lease(
     name: str,
-    parts: Sequence[Part],
+    parts: Sequence[HeldPart],
     ended: Sequence[tuple[CloudBill | None, UsageRecord]],
     shares: Sequence[Share] = (),
     *,
@@ -154,7 +154,7 @@ def release(held: Hold, usage: UsageRecord | None = None) -> Posting:
     return Posting(f"void:{held.request_id}", "release", held.request_id, legs, usages=_only(usage))
 
 
-def reap(ref: str, parts: Sequence[Part], clearing: str = chart.CLEARING_BURST) -> Posting:
+def reap(ref: str, parts: Sequence[HeldPart], clearing: str = chart.CLEARING_BURST) -> Posting:
     """Release all that an event reserved for a request or a lease that died."""
     return Posting(f"reap:{ref}", "reap", ref, take(parts, clearing, 0))
 

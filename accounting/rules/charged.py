@@ -15,8 +15,7 @@ _MOVES = ("single", "post")
 
 @dataclass(frozen=True, slots=True)
 class Charged:
-    """The charge of a request: `paid -> clearing -> partner
-    income`, amounts in nano-USD.
+    """The charge of a request: `paid -> clearing -> partner | income`, amounts in nano-USD.
 
     `paid` are the accounts that paid, in their order, each with its share of this charge. `partner` is the seller
     or provider that delivered, or "" if that is no longer known. `beyond_nano` is what a provider got on top, at
@@ -37,7 +36,7 @@ class Charged:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RequestCharge:
     """One of the requests that an event ended, from its usage row.
 
     `before_nano` is the sum of the charges of the event's requests with smaller ids. The payers of an event are
@@ -70,7 +69,7 @@ def charged(request_id: str, legs: Sequence[Leg]) -> Charged | None:
     )
 
 
-def charged_together(request_id: str, legs: Sequence[Leg], ended: Ended) -> Charged | None:
+def charged_together(request_id: str, legs: Sequence[Leg], ended: RequestCharge) -> Charged | None:
     """Read one request of a lease's event that ended several requests; None if nothing was charged."""
     if not ended.charge_nano:
         return None

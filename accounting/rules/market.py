@@ -15,13 +15,13 @@ from accounting.errors import PostingInvalid
 from accounting.ledger.postings import EventKind, Leg, Posting, UsageRecord
 from accounting.money import checked_nano
 from accounting.rules.moves import moved
-from accounting.rules.parts import Part, Share, pay_unheld, put_aside, take
+from accounting.rules.parts import HeldPart, Share, pay_unheld, put_aside, take
 
 BPS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class PurchaseHold:
     """What a buyer has reserved for one request, in the order in which the accounts pay.
 
     `buyer_id` owes what is delivered without cover, even if a pool's credits were reserved.
@@ -29,7 +29,7 @@ class Order:
 
     request_id: str
     buyer_id: str
-    parts: tuple[Part, ...]
+    parts: tuple[HeldPart, ...]
     expires_ns: int
 
     @property
@@ -38,7 +38,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Sale:
+class SellerBill:
     """The price of what a seller delivered, in nano-USD. Our fee is `fee_bps` hundredths of a percent of it.
 
     The fee is rounded down and the seller gets the rest, so both add up to the charge exactly.
@@ -62,9 +62,9 @@ class Sale:
     def net_nano(self) -> int:
         return self.charge_nano - self.fee_nano
 
-    def within(self, most_nano: int) -> "Sale":
+    def within(self, most_nano: int) -> "SellerBill":
         """Return the same sale, charged at most `most_nano`."""
-        return Sale(self.seller_id, min(self.charge_nano, most_nano), self.fee_bps, self.price_version)
+        return SellerBill(self.seller_id, min(self.charge_nano, most_nano), self.fee_bps, self.price_version)
 
 
 def hold(request_id: str, shares: Sequence[Share], expires_ns: int) -> Posting:
@@ -79,7 +79,7 @@ def hold(request_id: str, shares: Sequence[Share], expires_ns: int) -> Posting:
     return Posting(f"hold:{request_id}", "hold", request_id, put_aside(shares, chart.CLEARING_MARKET, expires_ns))
 
 
-def capture(order: Order, sale: Sale, usage: UsageRecord | None = None) -> Posting:
+def capture(order: PurchaseHold, sale: SellerBill, usage: UsageRecord | None = None) -> Posting:
     """Charge what was delivered from the hold, at most all of it: `clearing:market -> seller:maturing` and our
     fee.
 
@@ -91,7 +91,7 @@ def capture(order: Order, sale: Sale, usage: UsageRecord | None = None) -> Posti
 
 
 def late_capture(
-    order: Order, sale: Sale, usage: UsageRecord | None = None, *, covered: Sequence[Share] = ()
+    order: PurchaseHold, sale: SellerBill, usage: UsageRecord | None = None, *, covered: Sequence[Share] = ()
 ) -> Posting:
     """Book what was delivered after the reaper had released the hold: at most the hold's amount.
 
@@ -104,22 +104,24 @@ def late_capture(
     return _sold("late", order, paid, sale, usage)
 
 
-def release(order: Order, usage: UsageRecord | None = None) -> Posting:
+def release(order: PurchaseHold, usage: UsageRecord | None = None) -> Posting:
     """Release a whole hold: no seller delivered anything, and nothing is charged."""
     usages = () if usage is None else (usage,)
     return Posting(f"void:{order.request_id}", "release", order.request_id, _given_back(order), usages=usages)
 
 
-def reap(order: Order) -> Posting:
+def reap(order: PurchaseHold) -> Posting:
     """Release the whole hold of a request that died."""
     return Posting(f"reap:{order.request_id}", "reap", order.request_id, _given_back(order))
 
 
-def _given_back(order: Order) -> tuple[Leg, ...]:
+def _given_back(order: PurchaseHold) -> tuple[Leg, ...]:
     return take(order.parts, chart.CLEARING_MARKET, 0)
 
 
-def _sold(kind: EventKind, order: Order, paid: tuple[Leg, ...], sale: Sale, usage: UsageRecord | None) -> Posting:
+def _sold(
+    kind: EventKind, order: PurchaseHold, paid: tuple[Leg, ...], sale: SellerBill, usage: UsageRecord | None
+) -> Posting:
     legs = (
         *paid,
         *moved(chart.CLEARING_MARKET, chart.seller_maturing(sale.seller_id), sale.net_nano),

@@ -10,7 +10,7 @@ from accounting.rules.moves import moved
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class HeldPart:
     """What one pending transfer has reserved. `pending_seq` is that transfer's number."""
 
     account: str
@@ -72,7 +72,7 @@ def pay_unheld(charge_nano: int, covered: Sequence[Share], receivable: str, clea
     return (*legs, *moved(receivable, clearing, left_nano))
 
 
-def take(parts: Sequence[Part], clearing: str, charge_nano: int) -> tuple[Leg, ...]:
+def take(parts: Sequence[HeldPart], clearing: str, charge_nano: int) -> tuple[Leg, ...]:
     """Resolve every part: post the charge in their order, and release what it leaves.
 
     The charge must be within the sum of the parts; no account would pay the rest.

@@ -12,7 +12,7 @@ from accounting.rules.parts import Share
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RefundParties:
     """The current state of the parties to a refund, in nano-USD.
 
     `seller_has` is what may be taken back from the seller, in this order: maturing, payable, reserve. `owed_nano`
@@ -25,10 +25,9 @@ class Standing:
 
 
 def refund(
-    charge: Charged, amount_nano: int, reason: str, standing: Standing, *, provider_credits: bool = False
+    charge: Charged, amount_nano: int, reason: str, standing: RefundParties, *, provider_credits: bool = False
 ) -> Posting:
-    """Refund `amount_nano` of a charge: `income
-    seller -> clearing -> payers`, once per request.
+    """Refund `amount_nano` of a charge: `income | seller -> clearing -> payers`, once per request.
 
     Every recipient of the charge gives back in proportion, our part rounded down. A seller without enough earnings
     owes the rest, `asset:seller_recv`. A provider bills us all the same, so its part is our expense,
@@ -60,7 +59,7 @@ def _income(charge: Charged) -> str:
 
 
 def _from_partner(
-    charge: Charged, amount_nano: int, standing: Standing, *, provider_credits: bool
+    charge: Charged, amount_nano: int, standing: RefundParties, *, provider_credits: bool
 ) -> tuple[Leg, ...]:
     if charge.clearing == chart.CLEARING_MARKET:
         return _from_seller(charge, amount_nano, standing.seller_has)
@@ -89,7 +88,7 @@ def _beyond(charge: Charged, amount_nano: int, *, provider_credits: bool) -> tup
     return moved(charge.partner, chart.EXPENSE_BURST_VARIANCE, beyond_nano)
 
 
-def _to_payers(charge: Charged, amount_nano: int, standing: Standing) -> tuple[Leg, ...]:
+def _to_payers(charge: Charged, amount_nano: int, standing: RefundParties) -> tuple[Leg, ...]:
     left_nano, legs = amount_nano, list[Leg]()
     for share in reversed(charge.paid):
         given_nano = min(left_nano, share.amount_nano)

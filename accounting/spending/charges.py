@@ -7,9 +7,9 @@ from sqlalchemy import Row, Select, literal, select
 from accounting import chart
 from accounting.ledger.balances import Reader, available
 from accounting.ledger.postings import Leg
-from accounting.rules.charged import Charged, Ended, charged, charged_together
+from accounting.rules.charged import Charged, RequestCharge, charged, charged_together
 from accounting.rules.parts import Share
-from accounting.rules.usage_refunds import Standing
+from accounting.rules.usage_refunds import RefundParties
 from accounting.tables import account_table, event_table, lot_table, transfer_table, usage_table
 
 LOT_LAST_NS = 60 * 10**9
@@ -33,11 +33,11 @@ def find_charge(reader: Reader, request_id: str) -> Charged | None:
     if usage is None:
         return None
     before_nano = _charged_before(reader, request_id, usage.event_seq)
-    ended = Ended(usage.charge_nano, usage.cost_nano, usage.provider, before_nano)
+    ended = RequestCharge(usage.charge_nano, usage.cost_nano, usage.provider, before_nano)
     return charged_together(request_id, event_legs(reader, usage.idem_key), ended)
 
 
-def find_standing(reader: Reader, charge: Charged, now_ns: int) -> Standing:
+def find_refund_parties(reader: Reader, charge: Charged, now_ns: int) -> RefundParties:
     """Return what a refund of this charge could be taken from now, and which of its lots have ended."""
     debtor = next((share.account for share in charge.paid if chart.debtor_of(share.account)), None)
     seller: list[str] = []
@@ -46,7 +46,7 @@ def find_standing(reader: Reader, charge: Charged, now_ns: int) -> Standing:
         seller = [chart.seller_maturing(name), chart.seller_payable(name), chart.seller_reserve(name)]
     has = available(reader, [*seller, *([debtor] if debtor else [])])
     owed_nano = has[debtor] if debtor else 0
-    return Standing(
+    return RefundParties(
         tuple(Share(code, has[code]) for code in seller), owed_nano, _ended_lots(reader, charge, now_ns)
     )
 

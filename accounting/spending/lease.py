@@ -16,9 +16,9 @@ from accounting.ledger.postings import MAX_USAGES, Posted
 from accounting.money import MAX_EVENT_NANO
 from accounting.rules.burst import lease
 from accounting.rules.held import Hold, Payer
-from accounting.rules.parts import Part, Share, split
-from accounting.spending.purse import Purse, Source, at_hand, first_end_ns, left_of
-from accounting.spending.roll import Capture, Draw, Roll, fail_draws, refuse, tell_ended
+from accounting.rules.parts import HeldPart, Share, split
+from accounting.spending.lease_renewal import Capture, Draw, LeaseRenewal, fail_draws, refuse, tell_ended
+from accounting.spending.purse import FundingSource, Purse, at_hand, first_end_ns, left_of
 
 LEASE_NS = 180 * 10**9
 """How long a lease lasts, in nanoseconds. Then the reaper releases the lease of a process that died."""
@@ -38,10 +38,10 @@ _SLICE_PART = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Aside:
+class Reservation:
     """What a lease's last event reserved. From `until_ns` on, no request may reserve from it."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[HeldPart, ...]
     amount_nano: int
     expires_ns: int
     until_ns: int
@@ -59,7 +59,7 @@ class Lease:
     payer: Payer
     purse: Purse = ()
     identity: str = field(default_factory=lambda: secrets.token_hex(8))
-    aside: Aside | None = None
+    reservation: Reservation | None = None
     reserved: dict[str, int] = field(default_factory=dict)
     spent: dict[str, int] = field(default_factory=dict)
     reserved_nano: int = 0
@@ -69,22 +69,22 @@ class Lease:
     slice_count: int = 0
     draws: list[Draw] = field(default_factory=list)
     captures: list[Capture] = field(default_factory=list)
-    unanswered: Roll | None = None
+    unanswered: LeaseRenewal | None = None
 
     def __post_init__(self) -> None:
-        self.purse = self.purse or (Source(user_paid(self.payer.user_id)),)
+        self.purse = self.purse or (FundingSource(user_paid(self.payer.user_id)),)
 
     @property
     def amount_nano(self) -> int:
-        return self.aside.amount_nano if self.aside else 0
+        return self.reservation.amount_nano if self.reservation else 0
 
     @property
     def free_nano(self) -> int:
         return self.amount_nano - self.reserved_nano - self.spent_nano
 
     @property
-    def parts(self) -> tuple[Part, ...]:
-        return self.aside.parts if self.aside else ()
+    def parts(self) -> tuple[HeldPart, ...]:
+        return self.reservation.parts if self.reservation else ()
 
     @property
     def accounts(self) -> set[str]:
@@ -103,12 +103,12 @@ class Lease:
         If the request already has a part, it gets this size, or keeps its own if that is larger: of two requests
         for more, the smaller may be answered last.
         """
-        aside = self.aside
-        if aside is None or now_ns >= aside.until_ns:
+        reservation = self.reservation
+        if reservation is None or now_ns >= reservation.until_ns:
             return None
         amount_nano = max(amount_nano, self.reserved.get(request_id, 0))
         more_nano = amount_nano - self.reserved.get(request_id, 0)
-        if more_nano > aside.amount_nano - self.reserved_nano - self.spent_nano:
+        if more_nano > reservation.amount_nano - self.reserved_nano - self.spent_nano:
             return None
         if self.spare_nano is not None and more_nano > 0:
             if more_nano > self.spare_nano:
@@ -118,7 +118,7 @@ class Lease:
         self.reserved[request_id] = amount_nano
         self.used_ns = now_ns
         user_id, pool_id, takes_lots, is_own_use = self.payer
-        seq, lease, expires_ns = aside.parts[0].pending_seq, self.identity, aside.expires_ns
+        seq, lease, expires_ns = reservation.parts[0].pending_seq, self.identity, reservation.expires_ns
         return Hold(request_id, user_id, amount_nano, seq, expires_ns, lease, pool_id, takes_lots, is_own_use)
 
     def end(self, request_id: str, charge_nano: int) -> None:
@@ -131,7 +131,7 @@ class Lease:
             self.spent[request_id] = charge_nano
             self.spent_nano += charge_nano
 
-    def roll(
+    def renew(
         self,
         now_ns: int,
         available: Mapping[str, int] | None = None,
@@ -139,7 +139,7 @@ class Lease:
         captures_max: int = MAX_USAGES,
         is_final: bool = False,
         is_closing: bool = False,
-    ) -> Roll | None:
+    ) -> LeaseRenewal | None:
         """Make the next event; None if there is nothing to do. Move what it contains out of the lease's lists.
 
         `available` is what the funding accounts may spend beside the lease. Draws beyond it wait, in the order of
@@ -170,37 +170,38 @@ class Lease:
         amount_nano = max(kept_nano, min(amount_nano, MAX_EVENT_NANO))
         if takes_draws:
             self.draws = draws + short
-        is_old = self.aside is not None and self.aside.expires_ns - now_ns < _RENEWED_NS
+        is_old = self.reservation is not None and self.reservation.expires_ns - now_ns < _RENEWED_NS
         if not captures and not draws and amount_nano == self.amount_nano and not (is_old and amount_nano):
             return None
         shares = split(amount_nano, purse or [Share(self.purse[0].account, amount_nano)])
-        roll = self._made(captures, draws, shares, now_ns + LEASE_NS)
+        renewal = self._made(captures, draws, shares, now_ns + LEASE_NS)
         self.spare_nano = amount_nano - kept_nano - sum(map(self._more_nano, draws))
         self.captures = self.captures[len(captures) :]
         if takes_draws:
             self.draws = short
-        return roll
+        return renewal
 
     def _made(
         self, captures: list[Capture], draws: list[Draw], shares: tuple[Share, ...], expires_ns: int
-    ) -> Roll:
+    ) -> LeaseRenewal:
         ended = [(capture.bill, capture.usage) for capture in captures]
         posting = lease(f"lease-{secrets.token_hex(12)}", self.parts, ended, shares, expires_ns=expires_ns)
-        return Roll(posting, captures, draws, shares, expires_ns)
+        return LeaseRenewal(posting, captures, draws, shares, expires_ns)
 
-    def rolled(self, roll: Roll, posted: Posted, now_ns: int) -> None:
+    def renewed(self, renewal: LeaseRenewal, posted: Posted, now_ns: int) -> None:
         """Adopt what a booked event reserved, and remove what it charged from `spent`."""
-        self.aside = self.spare_nano = None
-        if roll.shares:
-            seqs = posted.transfer_seqs[-len(roll.shares) :]
+        self.reservation = self.spare_nano = None
+        if renewal.shares:
+            seqs = posted.transfer_seqs[-len(renewal.shares) :]
             parts = tuple(
-                Part(share.account, share.amount_nano, seq) for share, seq in zip(roll.shares, seqs, strict=True)
+                HeldPart(share.account, share.amount_nano, seq)
+                for share, seq in zip(renewal.shares, seqs, strict=True)
             )
-            until_ns = roll.expires_ns - _LAST_NS
+            until_ns = renewal.expires_ns - _LAST_NS
             ends_ns = first_end_ns(self.purse, parts, now_ns)
             until_ns = until_ns if ends_ns is None else min(until_ns, ends_ns)
-            self.aside = Aside(parts, _total(roll.shares), roll.expires_ns, until_ns)
-        for capture in roll.captures:
+            self.reservation = Reservation(parts, _total(renewal.shares), renewal.expires_ns, until_ns)
+        for capture in renewal.captures:
             self.forget(capture.usage.request_id)
 
     def grant(self, draw: Draw, now_ns: int) -> Hold | None:
@@ -220,7 +221,7 @@ class Lease:
     def lose(self) -> None:
         """Drop everything, because another process resolved the lease: nothing is reserved any more."""
         self.identity = secrets.token_hex(8)
-        self.aside = None
+        self.reservation = None
         self.reserved.clear()
         self.spent.clear()
         self.reserved_nano = self.spent_nano = 0
@@ -237,7 +238,9 @@ class Lease:
 
     @property
     def is_empty(self) -> bool:
-        return not (self.aside or self.draws or self.captures or self.unanswered or self.reserved or self.spent)
+        return not (
+            self.reservation or self.draws or self.captures or self.unanswered or self.reserved or self.spent
+        )
 
     def _draws_of_running(self) -> list[Draw]:
         """Return the draws of running requests, and answer those that want more for an ended request."""

@@ -18,9 +18,9 @@ from accounting.ledger.writer import Writer
 from accounting.money import checked_nano
 from accounting.rules.held import CloudBill, Hold, Payer
 from accounting.spending.lease import Lease
+from accounting.spending.lease_renewal import Capture, Draw
+from accounting.spending.lease_renewer import LeaseRenewer
 from accounting.spending.purses import Purses
-from accounting.spending.roll import Capture, Draw
-from accounting.spending.roller import Roller
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class Leases:
         self._open = True
         self._draws = 0
         self.purses = Purses(open_session, clock_ns=clock_ns)
-        self._roller = Roller(poster, self.purses, self._lock, clock_ns)
+        self._renewer = LeaseRenewer(poster, self.purses, self._lock, clock_ns)
         self._thread = threading.Thread(target=self._run, name="leases", daemon=True)
 
     def start(self) -> None:
@@ -177,7 +177,7 @@ class Leases:
         with self._lock:
             self._work = False
             leases = list(self._leases.values())
-        is_well = self._roller.roll(leases, is_closing=is_closing)
+        is_well = self._renewer.renew(leases, is_closing=is_closing)
         with self._lock:
             for payer in [payer for payer, lease in self._leases.items() if lease.is_empty]:
                 del self._leases[payer]

@@ -4,23 +4,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from accounting.rules.parts import Part, Share
+from accounting.rules.parts import HeldPart, Share
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class FundingSource:
     """An account that pays. From `ends_ns` on nothing may be reserved from it: its promo lot has ended."""
 
     account: str
     ends_ns: int | None = None
 
 
-Purse: TypeAlias = tuple[Source, ...]
+Purse: TypeAlias = tuple[FundingSource, ...]
 """The funding sources in their charge order: the user's promo lots, those that end first before the others; the
 pool's credits; the user's own; the expense of an operator's own use."""
 
 
-def left_of(parts: Sequence[Part], charge_nano: int) -> dict[str, int]:
+def left_of(parts: Sequence[HeldPart], charge_nano: int) -> dict[str, int]:
     """Return what each part still has after a charge was taken from them in their order."""
     left: dict[str, int] = {}
     for part in parts:
@@ -53,7 +53,7 @@ def at_hand(
     return shares
 
 
-def first_end_ns(purse: Purse, parts: Sequence[Part], now_ns: int) -> int | None:
+def first_end_ns(purse: Purse, parts: Sequence[HeldPart], now_ns: int) -> int | None:
     """Return when the first of the parts that have not ended yet ends; None if none of them ends."""
     accounts = {part.account for part in parts}
     ends = [source.ends_ns for source in purse if source.ends_ns is not None and source.account in accounts]

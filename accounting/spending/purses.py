@@ -13,7 +13,7 @@ from accounting.ledger.balances import Reader, available
 from accounting.money import MAX_EVENT_NANO
 from accounting.rules.held import Payer
 from accounting.rules.parts import Share
-from accounting.spending.purse import Purse, Source
+from accounting.spending.purse import FundingSource, Purse
 from accounting.tables import account_table, lot_table
 
 LOTS_MAX = 16
@@ -33,21 +33,25 @@ def purse_of(reader: Reader, payer: Payer, now_ns: int) -> Purse:
     rows = reader.execute(_lots(lots_of, now_ns).union_all(_pool(payer.pool_id))).all()
     lots = sorted((row for row in rows if row.expires_ns is not None), key=lambda row: (row.expires_ns, row.id))
     pools = [row for row in rows if row.expires_ns is None]
-    return (*(Source(row.code, row.expires_ns) for row in (*lots, *pools)), *_last(payer))
+    return (*(FundingSource(row.code, row.expires_ns) for row in (*lots, *pools)), *_last(payer))
 
 
 def purses_of(reader: Reader, payers: Collection[Payer], now_ns: int) -> dict[Payer, Purse]:
     """Return the purses of many callers at once, each as in `purse_of`."""
-    lots, users = dict[str, list[Source]](), {payer.user_id for payer in payers if payer.takes_lots}
+    lots, users = dict[str, list[FundingSource]](), {payer.user_id for payer in payers if payer.takes_lots}
     for user_id, code, ends_ns in reader.execute(_lots_of_many(users, now_ns)):
-        lots.setdefault(user_id, []).append(Source(code, ends_ns))
+        lots.setdefault(user_id, []).append(FundingSource(code, ends_ns))
     codes = {pool_paid(payer.pool_id) for payer in payers if payer.pool_id}
     has_credits = _account.credits_posted > _account.debits_posted
     pools = set(reader.scalars(select(_account.code).where(_account.code.in_(codes), has_credits)))
     return {
         payer: (
             *(lots.get(payer.user_id, ())[:LOTS_MAX] if payer.takes_lots else ()),
-            *((Source(pool_paid(payer.pool_id)),) if payer.pool_id and pool_paid(payer.pool_id) in pools else ()),
+            *(
+                (FundingSource(pool_paid(payer.pool_id)),)
+                if payer.pool_id and pool_paid(payer.pool_id) in pools
+                else ()
+            ),
             *_last(payer),
         )
         for payer in payers
@@ -133,8 +137,8 @@ def _spendable(reader: Reader, codes: Collection[str]) -> dict[str, int]:
 
 
 def _last(payer: Payer) -> Purse:
-    own = Source(user_paid(payer.user_id))
-    return (own, Source(EXPENSE_OWN_USE)) if payer.is_own_use else (own,)
+    own = FundingSource(user_paid(payer.user_id))
+    return (own, FundingSource(EXPENSE_OWN_USE)) if payer.is_own_use else (own,)
 
 
 def _lots_of_many(user_ids: Collection[str], now_ns: int) -> Select[str, str, int]:

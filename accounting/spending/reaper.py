@@ -16,7 +16,7 @@ from accounting.ledger.balances import Reader
 from accounting.ledger.postings import MAX_LEGS, Posted, Posting
 from accounting.ledger.writer import Writer
 from accounting.rules import burst
-from accounting.rules.parts import Part
+from accounting.rules.parts import HeldPart
 from accounting.spending.lots import expiries
 from accounting.tables import account_table, event_table, transfer_table
 
@@ -36,7 +36,7 @@ class OpenHold:
 
     ref: str
     clearing: str
-    parts: tuple[Part, ...]
+    parts: tuple[HeldPart, ...]
     expires_ns: int
 
 
@@ -67,14 +67,14 @@ def open_holds(
         query = query.where(pending.c.expires_ns < expires_before_ns)
     rows = reader.execute(query).all()
     found = [
-        OpenHold(ref, clearing, tuple(Part(*row[3:]) for row in parts), expires_ns)
+        OpenHold(ref, clearing, tuple(HeldPart(*row[3:]) for row in parts), expires_ns)
         for (ref, clearing, expires_ns), parts in groupby(rows, key=lambda row: row[:3])
     ]
     # More parts of the last hold may follow, and a hold is released whole or not at all.
     return found[:-1] if len(rows) == _SWEEP_MAX else found
 
 
-def lease_tip(reader: Reader, pending_seq: int) -> tuple[Part, ...]:
+def lease_tip(reader: Reader, pending_seq: int) -> tuple[HeldPart, ...]:
     """Follow a lease's events from this transfer on, and return what the last of them reserved."""
     pending, resolution = transfer_table.alias("pending"), transfer_table.alias("resolution")
     first = select(transfer_table.c.event_seq).where(transfer_table.c.seq == pending_seq)
@@ -97,7 +97,7 @@ def lease_tip(reader: Reader, pending_seq: int) -> tuple[Part, ...]:
         .where(transfer_table.c.event_seq == tip, transfer_table.c.phase == "pending")
         .order_by(transfer_table.c.leg)
     )
-    return tuple(Part(*row) for row in reader.execute(query))
+    return tuple(HeldPart(*row) for row in reader.execute(query))
 
 
 class Reaper:

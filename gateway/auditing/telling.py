@@ -12,7 +12,7 @@ from gateway.auditing.shelf import Shelf
 from gateway.auditing.wares import Ware
 from gateway.market.identity import OwnIdentity
 from market.auditing.evidence import digest_of, evidence_of
-from market.auditing.findings import FINDINGS_MAX, LASTS_MS, Finding, Findings, page_of
+from market.auditing.findings import FINDINGS_MAX, LASTS_MS, AuditFinding, Findings, page_of
 from market.auditing.verdicts import Case, decide
 from market.errors import MarketError
 from market.records.envelope import Record
@@ -65,7 +65,7 @@ class Telling:
 
 def pages_of(shelf: Shelf, auditor: str, now_ms: int) -> dict[str, Findings]:
     """All that there is to say, by the record that it is said in: who was found out first, then the newest."""
-    pages: dict[str, list[Finding]] = {}
+    pages: dict[str, list[AuditFinding]] = {}
     for ware, case in shelf.wares():
         if finding := _finding(shelf, ware, case, auditor, now_ms):
             pages.setdefault(page_of(ware.seller), []).append(finding)
@@ -74,7 +74,7 @@ def pages_of(shelf: Shelf, auditor: str, now_ms: int) -> dict[str, Findings]:
     return {name: Findings(tuple(found[:FINDINGS_MAX])) for name, found in sorted(pages.items())}
 
 
-def _finding(shelf: Shelf, ware: Ware, case: Case, auditor: str, now_ms: int) -> Finding | None:
+def _finding(shelf: Shelf, ware: Ware, case: Case, auditor: str, now_ms: int) -> AuditFinding | None:
     """None where nothing was found that anybody should go by."""
     audits = shelf.audits(ware.id)
     is_suspended = decide(case).action in ("suspend", "forfeit")
@@ -92,4 +92,4 @@ def _finding(shelf: Shelf, ware: Ware, case: Case, auditor: str, now_ms: int) ->
         "made_ms": audits[-1].made_ms,
         "digest": digest_of(audits),
     }
-    return msgspec.convert(facts, Finding)
+    return msgspec.convert(facts, AuditFinding)

@@ -20,11 +20,11 @@ from gateway.buying.store import Store
 from gateway.buying.unbroken import unbroken
 from gateway.cloud_worker.logbook import note
 from market.channels.channel import Channel
-from market.channels.terms import Terms
+from market.channels.terms import ChannelTerms
 from market.errors import MarketError
 from market.identity.keys import identity_of
 from market.identity.pseudonyms import pseudonym_for
-from market.records.standing import StandingOf
+from market.records.key_status import StandingOf
 
 RENEWED_BELOW = 2
 """A channel is renewed when less than one in so many parts of its credit is left..."""
@@ -67,7 +67,7 @@ class Credit:
         # What has ended is still settled for a day: nothing of it may stay without our receipt.
         for row in store.channels(now_ms() - SETTLED_FOR_MS):
             try:
-                terms = Terms(row.buyer, row.seller, row.backing)
+                terms = ChannelTerms(row.buyer, row.seller, row.backing)
                 sign_left_open(store, terms, self.pseudonym(row.seller), standing)
                 tie = restored(row, store.last_jobs(row.id), standing)
             except MarketError as error:

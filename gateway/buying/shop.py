@@ -15,7 +15,7 @@ from market.auditing.findings import Believed, Findings, Thing, believed
 from market.listings.listing import Listing, is_on_offer
 from market.listings.prices import Prices
 from market.records.envelope import Record
-from market.records.standing import StandingOf
+from market.records.key_status import StandingOf
 
 QUOTED_MS = 60_000
 """So long a listing that a newer one has superseded is remembered by its digest."""

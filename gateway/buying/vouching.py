@@ -8,11 +8,11 @@ from gateway.buying.errors import SellerRefuses
 from gateway.buying.store import Begun
 from gateway.buying.wanted import Asked
 from gateway.buying.ware import Ware
-from market.channels.job import RECEIPTS_MAX, Job, pack_job
-from market.channels.promising import Order
+from market.channels.job import RECEIPTS_MAX, MarketJob, pack_job
+from market.channels.next_voucher import VoucherOrder
 from market.channels.statements import Promise, read_voucher
 from market.records.envelope import Saying, sign
-from market.records.standing import StandingOf
+from market.records.key_status import StandingOf
 from market.sealing.agreement import Context
 from market.sealing.request import SealedRequest, seal_request
 
@@ -43,7 +43,7 @@ def vouch(
     body = asked.packed(ware.listing.id)
     context = Context(tie.terms.channel, lane, seq, ware.seller)
     sealed = seal_request(body, bytes.fromhex(ware.listing.sealing_key), context)
-    voucher = tie.voucher(lane, Order(sealed.digest, ware.record.digest, ware.listing.pricing, most_nano))
+    voucher = tie.voucher(lane, VoucherOrder(sealed.digest, ware.record.digest, ware.listing.pricing, most_nano))
     if voucher is None:
         raise SellerRefuses("the channel's credit does not reach", "no_credit")
     name = f"{tie.terms.channel[:32]}.{lane}"
@@ -52,7 +52,9 @@ def vouch(
     promise = read_voucher(record, tie.terms, standing)
     told, receipts = _receipts(tie, lane)
     begun = Begun(tie.terms.channel, lane, seq, request_id, ware.listing.id, int(voucher.ceiling_nano), record.raw)
-    packed = pack_job(Job(record.raw, list(tie.backing), sealed.sealed, list(pseudonym.statements), receipts))
+    packed = pack_job(
+        MarketJob(record.raw, list(tie.backing), sealed.sealed, list(pseudonym.statements), receipts)
+    )
     tie.begin(promise)
     return Vouched(begun, promise, sealed, packed, told)
 

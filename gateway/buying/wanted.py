@@ -8,7 +8,7 @@ import msgspec
 
 from accounting.money import TOKENS_PER_PRICE
 from gateway.cloud_worker.errors import Refusal
-from market.channels.job import Wanted, pack_wanted
+from market.channels.job import JobBody, pack_job_body
 from market.listings.prices import Prices, cost_nano
 
 Json = dict[str, Any]
@@ -125,7 +125,7 @@ class Asked:
 
     def packed(self, model: str) -> bytes:
         """As it is sealed, under the model's name in the listing."""
-        return pack_wanted(Wanted(self.kind, {"model": model, "stream": True, **self.fields}))
+        return pack_job_body(JobBody(self.kind, {"model": model, "stream": True, **self.fields}))
 
 
 def read_asked(body: bytes, kind: Kind) -> Asked:

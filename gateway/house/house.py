@@ -26,7 +26,7 @@ from market.house.disputes import Disputes
 from market.house.earnings import Earnings
 from market.house.forfeiture import Forfeiture
 from market.house.office import Office
-from market.house.sellers import Sellers
+from market.house.sellers import SellerRegistry
 from market.house.settlements import Settlements
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ class House:
     """One of a gateway that is a house: its desks, and its links with others."""
 
     office: Office
-    sellers: Sellers
+    sellers: SellerRegistry
     allocations: Allocations
     settlements: Settlements
     earnings: Earnings
@@ -67,7 +67,7 @@ class House:
     @classmethod
     def of(cls, office: Office, is_disputed: Callable[[str], bool], links: Links) -> "House":
         """`is_disputed` says of a user whether payments of theirs may be taken back."""
-        desks = Sellers(office), Allocations(office), Settlements(office)
+        desks = SellerRegistry(office), Allocations(office), Settlements(office)
         earnings, forfeiture = Earnings(office, is_disputed), Forfeiture(office)
         disputes = Disputes(office, links.counters.find)
         return cls(office, *desks, earnings, forfeiture, disputes, links.keeper, links.outbound, links.counters)

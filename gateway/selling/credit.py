@@ -13,17 +13,17 @@ from gateway.friends.position import Positions
 from gateway.market.identity import OwnIdentity
 from gateway.selling.carrier import Refused
 from gateway.selling.store import Backing
-from market.channels.admission import Credit
+from market.channels.admission import ChannelCredit
 from market.channels.credit_line import CreditLine, agree
 from market.channels.job import STATEMENTS_MAX
-from market.channels.terms import Terms, read_allocation
+from market.channels.terms import ChannelTerms, read_allocation
 from market.errors import RecordInvalid, StatementInvalid
 from market.identity.connected import connected
 from market.identity.lineage import Identities
 from market.identity.statements import check_statement
 from market.records.amounts import read_amount
 from market.records.envelope import Record, open_record
-from market.records.standing import Standing, StandingOf
+from market.records.key_status import Standing, StandingOf
 
 ALLOCATED_NANO_MIN = 10**6
 """Channels with less behind them are not opened: each is kept for months."""
@@ -33,8 +33,8 @@ ALLOCATED_NANO_MIN = 10**6
 class Backed:
     """A channel that is for us, on the word of somebody we know; the keys of a line's signers wait for a check."""
 
-    terms: Terms
-    credit: Credit
+    terms: ChannelTerms
+    credit: ChannelCredit
     records: tuple[Record, ...]
 
 
@@ -42,8 +42,8 @@ class Backed:
 class Credited:
     """A channel's terms and credit. `standing` also knows what the buyer's own statements say about its keys."""
 
-    terms: Terms
-    credit: Credit
+    terms: ChannelTerms
+    credit: ChannelCredit
     standing: StandingOf
     backing: Backing
     said: tuple[Record, ...] = ()
@@ -130,7 +130,7 @@ class Creditor:
         self._check_ours(terms)
         if allocation.limit_nano < ALLOCATED_NANO_MIN:
             raise Refused("refused", f"An allocation must be of {ALLOCATED_NANO_MIN} nano-USD at least.")
-        return Backed(terms, Credit(int(allocation.limit_nano), record.expires_ms), (record,))
+        return Backed(terms, ChannelCredit(int(allocation.limit_nano), record.expires_ms), (record,))
 
     def _lent(self, raws: Sequence[bytes], heads: Sequence[_Head]) -> Backed:
         if self.seller not in (head.issuer for head in heads):
@@ -144,11 +144,11 @@ class Creditor:
         self._check_ours(terms)
         return Backed(terms, credit, records)
 
-    def _check_ours(self, terms: Terms) -> None:
+    def _check_ours(self, terms: ChannelTerms) -> None:
         if terms.seller != self.seller or terms.buyer == self.seller:
             raise StatementInvalid("what this job rests on is for another seller")
 
-    def _credit(self, line: CreditLine, ends_ms: int | None) -> Credit:
+    def _credit(self, line: CreditLine, ends_ms: int | None) -> ChannelCredit:
         """With what has been paid, and what we ourselves have bought and signed for."""
         friendship = self._friendship(line)
         try:
@@ -156,7 +156,7 @@ class Creditor:
         except sqlite3.Error as error:
             raise Refused("full", "This seller cannot read its books just now.") from error
         # Receipts of what was delivered before the end still count.
-        return Credit(limit_nano, 0 if friendship.is_ended else ends_ms)
+        return ChannelCredit(limit_nano, 0 if friendship.is_ended else ends_ms)
 
     def _friendship(self, line: CreditLine) -> Friendship:
         friendship = self.friends.find(line.id)

@@ -26,8 +26,8 @@ from gateway.selling.store import Backing
 from gateway.selling.upstream import Upstream
 from gateway.selling.wanted import Blocked, Order, order_of
 from market.auditing.prompts import Shown
-from market.channels.admission import Asked, refusal
-from market.channels.job import Code, Job, read_job, read_wanted
+from market.channels.admission import PricedRequest, refusal
+from market.channels.job import Code, MarketJob, read_job, read_job_body
 from market.channels.statements import Promise, read_voucher
 from market.errors import MarketError, SealBroken, StatementInvalid
 from market.listings.prices import cost_nano
@@ -145,7 +145,7 @@ class Desk:
                 await self._learned(account, job.receipts)
             await self._admitted(job, account, promise, offer, carrier)
 
-    def _promised(self, backed: Backed, known: Backing | None, job: Job) -> tuple[Credited, Promise]:
+    def _promised(self, backed: Backed, known: Backing | None, job: MarketJob) -> tuple[Credited, Promise]:
         voucher = open_record(job.voucher)
         if voucher.issuer != backed.terms.buyer:
             raise StatementInvalid("the voucher is not by whom the credit is for")
@@ -163,13 +163,13 @@ class Desk:
             return await asyncio.to_thread(look, *args, **kwargs)
 
     async def _admitted(
-        self, job: Job, account: Account, promise: Promise, offer: Offer, carrier: Carrier
+        self, job: MarketJob, account: Account, promise: Promise, offer: Offer, carrier: Carrier
     ) -> None:
         """Admit the voucher to its lane and the job to a slot, for as long as it is served."""
         # From here to `admitted` nothing is awaited: two jobs must not be let in on one promise.
         self.place.check_open()
         self._check_length(job, offer)
-        self._check_voucher(account, promise, Asked(digest_of(job.sealed), _least_nano(offer)))
+        self._check_voucher(account, promise, PricedRequest(digest_of(job.sealed), _least_nano(offer)))
         if account.rests:
             raise Refused("full", "Too many requests of this channel were refused. Try again shortly.")
         if self.hang_ups.wait_s(account.channel.terms.buyer):
@@ -196,7 +196,7 @@ class Desk:
             log.error("an answer has no final receipt", why=str(error))
 
     async def _taken(
-        self, job: Job, account: Account, promise: Promise, offer: Offer
+        self, job: MarketJob, account: Account, promise: Promise, offer: Offer
     ) -> tuple[OpenedRequest, Order]:
         try:
             async with self._opening:
@@ -208,11 +208,11 @@ class Desk:
         account.misses = 0
         return opened, order
 
-    def _check_length(self, job: Job, offer: Offer) -> None:
+    def _check_length(self, job: MarketJob, offer: Offer) -> None:
         if len(job.sealed) > SEALED_BYTES_TOKEN * offer.listing.context_length + SEALED_BYTES_MORE:
             raise Refused("too_long", f"The request is longer than {offer.listing.context_length} tokens can be.")
 
-    def _check_voucher(self, account: Account, promise: Promise, asked: Asked) -> None:
+    def _check_voucher(self, account: Account, promise: Promise, asked: PricedRequest) -> None:
         refused = refusal(
             account.channel,
             promise,
@@ -232,14 +232,14 @@ class Desk:
         if voucher.ceiling_nano < voucher.base_nano + order.asked.most_nano:
             raise Refused("low", f"The voucher's ceiling must be {order.asked.most_nano} nano-USD above its base.")
 
-    async def _opened(self, job: Job, promise: Promise, offer: Offer) -> tuple[OpenedRequest, Order]:
+    async def _opened(self, job: MarketJob, promise: Promise, offer: Offer) -> tuple[OpenedRequest, Order]:
         """Open what is sealed, once, and look at all of it: in a thread, for it may be megabytes."""
         voucher = promise.voucher
         context = Context(voucher.channel, voucher.lane, voucher.seq, self.seller)
 
         def open_and_look() -> tuple[OpenedRequest, Order]:
             opened = open_request(job.sealed, offer.seal.key, context, offer.seal.seen)
-            wanted = read_wanted(opened.body)
+            wanted = read_job_body(opened.body)
             self.blocked.check(wanted.request)
             return opened, order_of(wanted, offer, voucher)
 

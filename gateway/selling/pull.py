@@ -15,7 +15,7 @@ import msgspec
 import structlog
 from msgspec import Meta
 
-from accounting.proofs.signing import Signer
+from accounting.proofs.signing_key import Signer
 from gateway.market.errand import DOMAIN, ERRAND_PACKED_BYTES_MAX, POLL_S, Errand, Part, read_errand
 from gateway.market.outbound import Outbound, Reply, Unreachable
 from gateway.selling.carrying import carry

@@ -8,10 +8,10 @@ from typing import Any
 
 from gateway.selling.carrier import Refused
 from gateway.selling.shelf import Offer
-from market.channels.admission import Asked
-from market.channels.job import Kind, Wanted
+from market.channels.admission import PricedRequest
+from market.channels.job import JobBody, Kind
 from market.channels.statements import Voucher
-from market.counting.counting import Counting
+from market.counting.token_count import Counting
 from market.errors import RequestNotCounted
 from market.listings.listing import ContentFlag
 from market.listings.prices import cost_nano
@@ -44,10 +44,10 @@ class Order:
     kind: Kind
     body: dict[str, Any]
     prompt_tokens: int
-    asked: Asked
+    asked: PricedRequest
 
 
-def order_of(wanted: Wanted, offer: Offer, voucher: Voucher) -> Order:
+def order_of(wanted: JobBody, offer: Offer, voucher: Voucher) -> Order:
     """The request as the own gateway gets it: without what is not known here, no longer than what is paid for.
 
     Takes as long as counting does.
@@ -65,7 +65,7 @@ def order_of(wanted: Wanted, offer: Offer, voucher: Voucher) -> Order:
     body = request | {"model": offer.ware.sold.model, "stream": True, "max_tokens": most_tokens}
     least_tokens = max(1, offer.listing.capacity.min_completion_tokens)
     least_nano = cost_nano(offer.listing.pricing, prompt_tokens, 0, least_tokens)
-    return Order(wanted.kind, body, prompt_tokens, Asked(voucher.request, least_nano))
+    return Order(wanted.kind, body, prompt_tokens, PricedRequest(voucher.request, least_nano))
 
 
 def _choices(request: Mapping[str, Any]) -> int:

@@ -20,7 +20,7 @@ from accounting.errors import AmountInvalid
 from accounting.metering.delivered import Delivered
 from market.channels.statements import TOLERANCE_PARTS, TOLERANCE_TOKENS, Delivery
 from market.counting.answer import transcript_of
-from market.counting.counting import Counting
+from market.counting.token_count import Counting
 from market.errors import StatementInvalid
 from market.listings.prices import cost_nano
 

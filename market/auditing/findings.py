@@ -19,7 +19,7 @@ LASTS_MS = 2 * 86_400_000
 """How long findings are valid unless they are repeated, in milliseconds."""
 
 
-class Finding(Struct, frozen=True):
+class AuditFinding(Struct, frozen=True):
     """The result for one thing that a seller lists. `tier` was passed, in `audits` audits.
 
     `digest` is the hash of the findings (`market.auditing.evidence.digest_of`).
@@ -37,7 +37,7 @@ class Finding(Struct, frozen=True):
 
 
 class Findings(Struct, frozen=True):
-    entries: Annotated[tuple[Finding, ...], Meta(max_length=FINDINGS_MAX)]
+    entries: Annotated[tuple[AuditFinding, ...], Meta(max_length=FINDINGS_MAX)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ prepared a second text, with great care when it sealed them; no seller can.
 
 from dataclasses import dataclass
 
-from market.channels.job import read_wanted
-from market.counting.counting import Counting
+from market.channels.job import read_job_body
+from market.counting.token_count import Counting
 from market.errors import JobInvalid, RequestNotCounted, SealBroken, StatementInvalid
 from market.sealing.agreement import Keys
 from market.sealing.request import SEALED_BYTES_MAX, digest_of, open_with
@@ -37,6 +37,6 @@ def proved_prompt_tokens(request: str, shown: Shown, counting: Counting) -> int:
         raise StatementInvalid(f"this key does not open the request: {error}", "prompt.key") from None
     try:
         # Read it as sellers do: two ways of reading one text could give two prompts.
-        return counting.prompt_tokens(read_wanted(body).request)
+        return counting.prompt_tokens(read_job_body(body).request)
     except (JobInvalid, RequestNotCounted) as error:
         raise StatementInvalid(f"the request cannot be counted: {error}", "prompt.sealed") from None

@@ -24,7 +24,7 @@ _WORDS: dict[Reason, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Credit:
+class ChannelCredit:
     """The credit of a channel, and its end by the house's clock; None for a credit without an end."""
 
     limit_nano: int
@@ -32,7 +32,7 @@ class Credit:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PricedRequest:
     """A request as the seller sees it: its digest, and its maximum cost by the voucher's prices."""
 
     request: str
@@ -53,9 +53,9 @@ class Refusal:
 def refusal(
     channel: Channel,
     promise: Promise,
-    asked: Asked,
+    asked: PricedRequest,
     offered: Mapping[str, Prices],
-    credit: Credit,
+    credit: ChannelCredit,
     *,
     open_ceilings: Mapping[int, int],
     now_ms: int,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from market.channels.statements import Delivery, Promise
-from market.channels.terms import Terms
+from market.channels.terms import ChannelTerms
 from market.errors import StatementInvalid
 
 
@@ -44,7 +44,7 @@ class Due:
 class Channel:
     """All relevant facts of a channel. It is never changed, only replaced."""
 
-    terms: Terms
+    terms: ChannelTerms
     lanes: Mapping[int, Lane] = field(default_factory=dict)
 
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from msgspec import Struct
 
-from market.channels.terms import Terms
+from market.channels.terms import ChannelTerms
 from market.errors import StatementInvalid
 from market.records.amounts import Amount
 from market.records.canonical import canonical
 from market.records.envelope import Count, Hex32, Record
-from market.records.standing import StandingOf, check_speaker
+from market.records.key_status import StandingOf, check_speaker
 
 
 class CreditLine(Struct, frozen=True):
@@ -37,9 +37,9 @@ class CreditLine(Struct, frozen=True):
         }
         return hashlib.sha256(canonical(members)).hexdigest()
 
-    def bought_by(self, buyer: str) -> Terms:
+    def bought_by(self, buyer: str) -> ChannelTerms:
         """Return the channel on which one of the two buys from the other."""
-        return Terms(buyer, self.second if buyer == self.first else self.first, self.id)
+        return ChannelTerms(buyer, self.second if buyer == self.first else self.first, self.id)
 
     def owes_max_nano(self, buyer: str) -> int:
         return int(self.first_owes_max_nano if buyer == self.first else self.second_owes_max_nano)

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 from market.channels.channel import Channel, Lane, delivered, promised
 from market.channels.statements import Delivery, Promise, Receipt, read_receipt, read_voucher
-from market.channels.terms import LANES_MAX, Terms
+from market.channels.terms import LANES_MAX, ChannelTerms
 from market.errors import StatementInvalid
 from market.records.envelope import Record
-from market.records.standing import StandingOf
+from market.records.key_status import StandingOf
 
 EVIDENCE_MAX = 4 * LANES_MAX
 """For every lane a claim and an assent, each with its voucher."""
@@ -21,7 +21,7 @@ def evidence(channel: Channel) -> list[Record]:
     return list(records.values())
 
 
-def read_evidence(records: Iterable[Record], terms: Terms, standing: StandingOf) -> Channel:
+def read_evidence(records: Iterable[Record], terms: ChannelTerms, standing: StandingOf) -> Channel:
     """Return the channel that follows from records, in any order.
 
     Raises:
@@ -42,7 +42,7 @@ def read_evidence(records: Iterable[Record], terms: Terms, standing: StandingOf)
     return channel
 
 
-def _delivery(record: Record, promises: dict[str, Promise], terms: Terms, standing: StandingOf) -> Delivery:
+def _delivery(record: Record, promises: dict[str, Promise], terms: ChannelTerms, standing: StandingOf) -> Delivery:
     promise = promises.get(record.read("receipt", Receipt).voucher)
     if promise is None:
         raise StatementInvalid("a receipt names a voucher that is missing from the records")

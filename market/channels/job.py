@@ -52,7 +52,7 @@ RawRecord = Annotated[bytes, Meta(min_length=2, max_length=RECORD_BYTES_MAX)]
 _Records = Annotated[list[RawRecord], Meta(max_length=RECEIPTS_MAX)]
 
 
-class Job(Struct, frozen=True, forbid_unknown_fields=True):
+class MarketJob(Struct, frozen=True, forbid_unknown_fields=True):
     """One request. The voucher is its signature: it names the sealed body, the listing, the prices, the ceiling.
 
     `backing` is the house's allocation, or the two records of a credit line. `statements` are those of the buyer's
@@ -67,7 +67,7 @@ class Job(Struct, frozen=True, forbid_unknown_fields=True):
     receipts: Annotated[list[RawRecord], Meta(max_length=RECEIPTS_MAX)] = []
 
 
-class Wanted(Struct, frozen=True, forbid_unknown_fields=True):
+class JobBody(Struct, frozen=True, forbid_unknown_fields=True):
     """The content of the sealed body: OpenAI's request body, without the caller's identity."""
 
     kind: Kind
@@ -89,7 +89,7 @@ class Piece:
     content: bytes
 
 
-def pack_job(job: Job) -> bytes:
+def pack_job(job: MarketJob) -> bytes:
     """Return the encoded job.
 
     Raises:
@@ -101,7 +101,7 @@ def pack_job(job: Job) -> bytes:
     return packed
 
 
-def read_job(packed: bytes) -> Job:
+def read_job(packed: bytes) -> MarketJob:
     """Read a job from an untrusted source. Its records are still to be verified.
 
     Raises:
@@ -110,23 +110,23 @@ def read_job(packed: bytes) -> Job:
     if len(packed) > JOB_BYTES_MAX:
         raise JobInvalid("", f"has {len(packed)} bytes, more than the maximum of {JOB_BYTES_MAX}")
     try:
-        return msgspec.msgpack.decode(packed, type=Job)
+        return msgspec.msgpack.decode(packed, type=MarketJob)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _invalid(error) from None
 
 
-def pack_wanted(wanted: Wanted) -> bytes:
+def pack_job_body(wanted: JobBody) -> bytes:
     return msgspec.json.encode(wanted)
 
 
-def read_wanted(body: bytes) -> Wanted:
+def read_job_body(body: bytes) -> JobBody:
     """Read the content of a sealed body.
 
     Raises:
         JobInvalid: it is not a request; the error names the field.
     """
     try:
-        wanted = msgspec.json.decode(body, type=Wanted)
+        wanted = msgspec.json.decode(body, type=JobBody)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _invalid(error) from None
     _check_depth(wanted.request)

@@ -12,12 +12,12 @@ from msgspec import Meta, Struct
 
 from accounting.errors import AmountInvalid
 from accounting.money import MAX_TOKENS
-from market.channels.terms import LANES_MAX, Terms
+from market.channels.terms import LANES_MAX, ChannelTerms
 from market.errors import StatementInvalid
 from market.listings.prices import Prices, cost_nano
 from market.records.amounts import Amount
 from market.records.envelope import Count, Hex32, Record
-from market.records.standing import StandingOf, check_speaker
+from market.records.key_status import StandingOf, check_speaker
 
 LaneNumber = Annotated[int, Meta(ge=0, lt=LANES_MAX)]
 Tokens = Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
@@ -121,7 +121,7 @@ class Delivery:
         return max(self.request_nano // TOLERANCE_PARTS, few_nano)
 
 
-def read_voucher(record: Record, terms: Terms, standing: StandingOf) -> Promise:
+def read_voucher(record: Record, terms: ChannelTerms, standing: StandingOf) -> Promise:
     """Check a voucher against its channel.
 
     Raises:
@@ -138,7 +138,7 @@ def read_voucher(record: Record, terms: Terms, standing: StandingOf) -> Promise:
     return Promise(voucher, record)
 
 
-def read_receipt(record: Record, promise: Promise, terms: Terms, standing: StandingOf) -> Delivery:
+def read_receipt(record: Record, promise: Promise, terms: ChannelTerms, standing: StandingOf) -> Delivery:
     """Check a receipt of either side against its voucher.
 
     Raises:

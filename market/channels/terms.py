@@ -8,7 +8,7 @@ from msgspec import Struct
 from market.records.amounts import Amount
 from market.records.canonical import canonical
 from market.records.envelope import Count, Hex32, Name, Record
-from market.records.standing import StandingOf, check_speaker
+from market.records.key_status import StandingOf, check_speaker
 
 LANES_MAX = 64
 """Most concurrent requests on one channel."""
@@ -35,7 +35,7 @@ class Allocation(Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ChannelTerms:
     """The terms of a channel. `backing` is the digest of the allocation's record, or a credit line's id."""
 
     buyer: str
@@ -49,7 +49,7 @@ class Terms:
         return hashlib.sha256(canonical(parties)).hexdigest()
 
 
-def read_allocation(record: Record, house: str, standing: StandingOf) -> tuple[Terms, Allocation]:
+def read_allocation(record: Record, house: str, standing: StandingOf) -> tuple[ChannelTerms, Allocation]:
     """Return the channel that an allocation of this house opens, and the allocation.
 
     Raises:
@@ -58,4 +58,4 @@ def read_allocation(record: Record, house: str, standing: StandingOf) -> tuple[T
     """
     allocation = record.read("allocation", Allocation)
     check_speaker(record, house, standing)
-    return Terms(allocation.buyer, allocation.seller, record.digest), allocation
+    return ChannelTerms(allocation.buyer, allocation.seller, record.digest), allocation

@@ -32,7 +32,7 @@ class EntryInvalid(MarketError):
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class HeldSeat:
     """A seat held by this process until `ttl_s` after its last renewal. `token` tells holders apart."""
 
     name: str
@@ -42,7 +42,7 @@ class Seat:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CoordinatorEntry:
     """A stored entry. `revision` grows with every change of any entry, so it identifies every state of a key."""
 
     key: str
@@ -51,7 +51,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class EntryChange:
     """The new state of an entry. `value` is None if it is gone."""
 
     key: str
@@ -64,15 +64,15 @@ class Coordinator(Protocol):
     Every method raises `CoordinatorUnavailable`; those with keys or values raise `EntryInvalid`.
     """
 
-    async def acquire(self, name: str, ttl_s: float, *, above: int = 0) -> Seat | None:
+    async def acquire(self, name: str, ttl_s: float, *, above: int = 0) -> HeldSeat | None:
         """Take a free seat, with an epoch higher than any before and than `above`. Return None if it is held."""
         ...
 
-    async def renew(self, seat: Seat) -> bool:
+    async def renew(self, seat: HeldSeat) -> bool:
         """Renew the seat for another `ttl_s`. Return False if it is lost and has to be acquired again."""
         ...
 
-    async def release(self, seat: Seat) -> None:
+    async def release(self, seat: HeldSeat) -> None:
         """Give the seat back at once. Do nothing if it is already lost."""
         ...
 
@@ -86,17 +86,17 @@ class Coordinator(Protocol):
         """
         ...
 
-    async def get(self, key: str) -> Entry | None: ...
+    async def get(self, key: str) -> CoordinatorEntry | None: ...
 
     async def delete(self, key: str, *, revision: int | None = None) -> bool:
         """Remove an entry, if given only at this revision. Return whether it was removed."""
         ...
 
-    async def entries(self, prefix: str) -> list[Entry]:
+    async def entries(self, prefix: str) -> list[CoordinatorEntry]:
         """Return all entries whose keys begin with the prefix, by their keys."""
         ...
 
-    def watch(self, prefix: str) -> AsyncGenerator[Change]:
+    def watch(self, prefix: str) -> AsyncGenerator[EntryChange]:
         """Yield the current entries, then every change, without end. Wait while the coordinator does not answer.
 
         Of quick successive changes, or those during an outage, only the last one is yielded.
@@ -129,11 +129,11 @@ def check_ttl(ttl_s: float) -> None:
         raise EntryInvalid(f"the lifetime must be at least {TTL_S_MIN:g} s")
 
 
-def differences(known: Mapping[str, Entry], found: Mapping[str, Entry]) -> list[Change]:
+def differences(known: Mapping[str, CoordinatorEntry], found: Mapping[str, CoordinatorEntry]) -> list[EntryChange]:
     """Return the changes for a watcher that knows one state and finds the other."""
-    gone = [Change(key, None) for key in known if key not in found]
+    gone = [EntryChange(key, None) for key in known if key not in found]
     changed = [
-        Change(entry.key, entry.value)
+        EntryChange(entry.key, entry.value)
         for entry in found.values()
         if entry.key not in known or known[entry.key].revision != entry.revision
     ]

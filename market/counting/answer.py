@@ -25,7 +25,7 @@ class AnswerSoFar:
 
     def __init__(self, request: str) -> None:
         self._request = request
-        self._choices: dict[int, _Choice] = {}
+        self._choices: dict[int, _ChoiceSoFar] = {}
         self.chars = 0
         """Characters of all texts so far: cheap to check before any counting."""
 
@@ -58,8 +58,8 @@ class AnswerSoFar:
         """Why choices ended, by their index, without those that have not ended."""
         return {index: each.finish for index, each in sorted(self._choices.items()) if each.finish}
 
-    def _choice(self, index: int) -> "_Choice":
-        return self._choices.setdefault(index, _Choice())
+    def _choice(self, index: int) -> "_ChoiceSoFar":
+        return self._choices.setdefault(index, _ChoiceSoFar())
 
 
 def transcript_of(request: str, choices: Mapping[int, Delivered]) -> str:
@@ -99,7 +99,7 @@ class _Text:
 
 
 @dataclass(slots=True)
-class _Choice:
+class _ChoiceSoFar:
     content: _Text = field(default_factory=_Text)
     reasoning: _Text = field(default_factory=_Text)
     calls: dict[int, tuple[_Text, _Text]] = field(default_factory=dict)

@@ -5,7 +5,7 @@ tokens at a quarter each: the counts are right, but the listing looks cheap.
 """
 
 from accounting.metering.counts import tokens_of_bytes
-from market.counting.counting import Counting
+from market.counting.token_count import Counting
 
 SAMPLE = (
     "The mill stands where the river bends. When the gate is raised, water falls on the wheel, the wheel turns "

@@ -31,7 +31,7 @@ _column = allocation_table.c
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class AllocationRequest:
     """A requested allocation of `limit_nano` of the payer's credits for `hours`.
 
     Identity `buyer` spends them at identity `seller`.
@@ -49,7 +49,7 @@ class Wanted:
 class Allocations:
     office: Office
 
-    def issue(self, wanted: Wanted) -> bytes:
+    def issue(self, wanted: AllocationRequest) -> bytes:
         """Reserve the credits and return the allocation's record. The same request again returns the same record.
 
         Raises:
@@ -81,7 +81,7 @@ class Allocations:
             found = session.get_one(AllocationRow, row.id)
         return found
 
-    def _row(self, session: Session, wanted: Wanted) -> AllocationRow:
+    def _row(self, session: Session, wanted: AllocationRequest) -> AllocationRow:
         seller = seller_behind(session, wanted.seller)
         self._check(session, wanted, seller)
         now_ms = self.office.now_ms
@@ -106,7 +106,7 @@ class Allocations:
             expires_ns=(expires_ms + SETTLE_GRACE_MS) * MS_NS,
         )
 
-    def _check(self, session: Session, wanted: Wanted, seller: Seller) -> None:
+    def _check(self, session: Session, wanted: AllocationRequest, seller: Seller) -> None:
         most = self.office.terms.allocation_hours_max
         if not 1 <= wanted.hours <= most:
             raise HouseRefuses("hours", f"an allocation must last from 1 to {most} hours")
@@ -122,7 +122,7 @@ class Allocations:
         if (session.scalar(query) or 0) >= OPEN_MAX:
             raise HouseRefuses("too_many", f"{OPEN_MAX} allocations are open: wait until some of them end")
 
-    def _put_aside(self, wanted: Wanted, seller_user: str, expires_ns: int) -> None:
+    def _put_aside(self, wanted: AllocationRequest, seller_user: str, expires_ns: int) -> None:
         for _ in range(_TRIES_MAX):
             if self.office.ledger.is_booked(f"hold:{wanted.allocation_id}"):
                 return
@@ -158,7 +158,7 @@ class Allocations:
             return True
 
 
-def _refuse_other(row: AllocationRow, wanted: Wanted) -> None:
+def _refuse_other(row: AllocationRow, wanted: AllocationRequest) -> None:
     """Refuse a changed request: the first one under a key counts, even if its credits are not reserved yet."""
     was = open_record(row.raw.encode()).read("allocation", Allocation)
     then = row.buyer_user, row.limit_nano, was.buyer, was.seller

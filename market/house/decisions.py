@@ -11,16 +11,16 @@ from accounting.metering.delivered import TokenCounter
 from market.auditing.conduct import presumption
 from market.auditing.disputes import Dispute, Side, Verdict, decide
 from market.channels.channel import Lane
-from market.counting.counting import Counting
+from market.counting.token_count import Counting
 from market.errors import HouseRefuses
-from market.house.conducts import SETTLED, conduct_of
+from market.house.buyer_receipts import agreed_end, remembered
+from market.house.dispute_history import SETTLED, conduct_of
+from market.house.dispute_state import admitted_word, buyers_word, claim_of, is_about, lane_of, signed_counts
 from market.house.fees import Fees
 from market.house.office import Office
-from market.house.quarrels import admitted_word, buyers_word, claim_of, is_about, lane_of, signed_counts
 from market.house.settlements import decided_on, found
 from market.house.tables import AllocationRow, DisputeRow, allocation_table
 from market.house.texts import read_texts
-from market.house.words import agreed_end, remembered
 
 _allocation = allocation_table.c
 

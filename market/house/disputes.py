@@ -19,11 +19,10 @@ from market.auditing.disputes import Side
 from market.auditing.prompts import Shown, proved_prompt_tokens
 from market.channels.channel import Lane, due
 from market.errors import HouseRefuses, NotRegistered, StatementInvalid
-from market.house.conducts import conduct_of
+from market.house.buyer_receipts import keep_word
 from market.house.decisions import Decisions
-from market.house.fees import Fees, user_of
-from market.house.office import Office
-from market.house.quarrels import (
+from market.house.dispute_history import conduct_of
+from market.house.dispute_state import (
     LaneStanding,
     claim_of,
     dispute_id,
@@ -32,12 +31,13 @@ from market.house.quarrels import (
     lane_of,
     standings,
 )
+from market.house.fees import Fees, user_of
+from market.house.office import Office
 from market.house.settlements import found, parties
 from market.house.statements import identities_known
 from market.house.tables import AllocationRow, DisputeRow, allocation_table, dispute_table
 from market.house.terms import DAY_NS
 from market.house.texts import Texts, pack_texts
-from market.house.words import keep_word
 from market.listings.listing import Listing
 from market.records.envelope import Record, open_record
 

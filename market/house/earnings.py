@@ -21,7 +21,7 @@ from accounting.rules.market import BPS
 from accounting.spending.earned import Earned, earned_after, given_back
 from accounting.tables import account_table
 from market.house.office import Office
-from market.house.probation import Probation, Record, matures_before_ns, probation
+from market.house.probation import Probation, SellerHistory, matures_before_ns, probation
 from market.house.tables import (
     Maturity,
     Seller,
@@ -217,7 +217,7 @@ class Earnings:
             .group_by(_allocation.buyer_user)
         )
         rows = reader.execute(query).all()
-        record = Record({row[0]: int(row[1]) for row in rows}, min((row[2] for row in rows), default=None))
+        record = SellerHistory({row[0]: int(row[1]) for row in rows}, min((row[2] for row in rows), default=None))
         return probation(record, self.office.terms, self.office.clock_ns())
 
 

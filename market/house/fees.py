@@ -7,7 +7,7 @@ from accounting import chart
 from accounting.errors import AlreadyResolved, HoldExpired, IdempotencyConflict, InsufficientCredit
 from accounting.rules import market
 from accounting.rules.market import BPS
-from accounting.rules.parts import Part, Share
+from accounting.rules.parts import HeldPart, Share
 from market.auditing.disputes import Side
 from market.house.office import Office
 from market.house.tables import DisputeRow
@@ -53,9 +53,9 @@ class Fees:
         seq = self.office.ledger.pending_seq(f"hold:{row.id}")
         if seq is None:
             return
-        part = Part(chart.user_paid(opener), row.fee_nano, seq)
-        order = market.Order(row.id, opener, (part,), row.answer_by_ns + _GRACE_NS)
-        sale = market.Sale(row.seller_user, row.fee_nano, BPS)
+        part = HeldPart(chart.user_paid(opener), row.fee_nano, seq)
+        order = market.PurchaseHold(row.id, opener, (part,), row.answer_by_ns + _GRACE_NS)
+        sale = market.SellerBill(row.seller_user, row.fee_nano, BPS)
         end = market.capture(order, sale) if row.loser == row.opener else market.release(order)
         # It may have been resolved before, or released by the reaper.
         with suppress(AlreadyResolved, HoldExpired):

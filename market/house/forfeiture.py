@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from accounting import chart
 from accounting.errors import IdempotencyConflict, InsufficientCredit, LedgerBusy
 from accounting.rules.usage_refunds import refund
-from accounting.spending.charges import event_legs, find_charge, find_standing
+from accounting.spending.charges import event_legs, find_charge, find_refund_parties
 from accounting.spending.earned import earned_after
 from market.errors import NotRegistered
 from market.house.office import Office
@@ -82,7 +82,7 @@ class Forfeiture:
             with self.office.read() as session:
                 charge = find_charge(session, charge_id)
                 assert charge is not None, "a seller's earnings were charged to a buyer"
-                standing = find_standing(session, charge, self.office.clock_ns())
+                standing = find_refund_parties(session, charge, self.office.clock_ns())
             try:
                 self.office.ledger.book(refund(charge, charge.charge_nano, why, standing))
             except (InsufficientCredit, IdempotencyConflict):

@@ -8,7 +8,7 @@ from msgspec import Struct
 from sqlalchemy.orm import Session
 
 from accounting.payments.ledger import Ledger
-from market.house.terms import Terms
+from market.house.terms import HouseTerms
 from market.records.envelope import Kind, Record
 
 MS_NS = 10**6
@@ -47,7 +47,7 @@ class Office:
     speaker: Speaker
     ledger: Ledger
     write: Callable[[], Session]
-    terms: Terms
+    terms: HouseTerms
     clock_ns: Callable[[], int]
     epoch: Callable[[], int]
     told: Callable[[str], Sequence[bytes]] = _nothing

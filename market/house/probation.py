@@ -6,11 +6,11 @@ Pure.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from market.house.terms import DAY_NS, Terms
+from market.house.terms import DAY_NS, HouseTerms
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class SellerHistory:
     """A seller's history here: paid jobs by the buyer's account, and the time of the first sale."""
 
     jobs: Mapping[str, int]
@@ -34,7 +34,7 @@ class Probation:
         return not (self.jobs or self.buyers or self.days)
 
 
-def probation(record: Record, terms: Terms, now_ns: int) -> Probation:
+def probation(record: SellerHistory, terms: HouseTerms, now_ns: int) -> Probation:
     """Return what a seller lacks. One buyer counts for at most half of the jobs: a friend is not enough."""
     most = max(1, terms.probation_jobs // 2)
     jobs = sum(min(count, most) for count in record.jobs.values())
@@ -46,7 +46,7 @@ def probation(record: Record, terms: Terms, now_ns: int) -> Probation:
     )
 
 
-def matures_before_ns(terms: Terms, now_ns: int, *, is_new: bool) -> int:
+def matures_before_ns(terms: HouseTerms, now_ns: int, *, is_new: bool) -> int:
     """Return the time before which sales are old enough: whole days (UTC) that ended the required days ago.
 
     If there is no waiting time, all sales up to now are old enough.

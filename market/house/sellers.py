@@ -7,7 +7,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from accounting.payments.rows import put_if_new
-from accounting.proofs.signing import is_signed
+from accounting.proofs.signing_key import is_signed
 from market.errors import HouseRefuses, NotRegistered, StatementInvalid
 from market.house.office import Office
 from market.house.statements import identities_known, keep_statements, open_statements
@@ -28,7 +28,7 @@ def proof_message(house: str, user_id: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Sellers:
+class SellerRegistry:
     office: Office
 
     def register(self, user_id: str, identity: str, key: str, proof: str, statements: Sequence[bytes]) -> None:

@@ -17,19 +17,19 @@ from accounting.errors import HoldExpired, HoldNotFound, IdempotencyConflict, In
 from accounting.ledger.postings import Posting
 from accounting.rules.allocations import Allocated, Drawn, draw, draw_late
 from accounting.rules.parts import Share
-from accounting.spending.allocations import Account, account_of
+from accounting.spending.allocations import AllocationState, allocation_state
 from market.channels.channel import Channel, merge
 from market.channels.evidence import evidence, read_evidence
-from market.channels.terms import Terms, read_allocation
+from market.channels.terms import ChannelTerms, read_allocation
 from market.errors import HouseRefuses, NotRegistered
+from market.house.amounts_due import Decided, Reckoning, Seen, reckon
 from market.house.forfeiture import Forfeiture
 from market.house.office import MS_NS, Office
-from market.house.reckoning import Decided, Reckoning, Seen, reckon
 from market.house.statements import identities_known, keep_statements, open_statements, standing_to_settle
 from market.house.tables import AllocationRow, Seller, allocation_table
 from market.house.terms import DAY_NS
 from market.records.envelope import Record, open_record
-from market.records.standing import Standing
+from market.records.key_status import Standing
 
 LATE_NS = 30 * DAY_NS
 """How long after the release of its credits draws on an allocation are still possible, in nanoseconds."""
@@ -96,7 +96,9 @@ class Settlements:
         with self.office.write() as session, session.begin():
             session.execute(update(allocation_table).where(_column.digest == digest).values(look_ns=None))
 
-    def _read(self, session: Session, raws: Sequence[bytes], terms: Terms, said: Sequence[Record]) -> Channel:
+    def _read(
+        self, session: Session, raws: Sequence[bytes], terms: ChannelTerms, said: Sequence[Record]
+    ) -> Channel:
         told = [open_record(raw) for issuer in (terms.buyer, terms.seller) for raw in self.office.told(issuer)]
         identities = identities_known(session, (terms.buyer, terms.seller), (*said, *told))
         standing = standing_to_settle(identities, terms.buyer)
@@ -148,14 +150,14 @@ class Settlements:
         if seller.forfeited_ns is not None:
             Forfeiture(self.office).forfeit(user_id, seller.barred_why or "forfeited")
 
-    def _account(self, allocation_id: str, before: Drawn) -> Account:
+    def _account(self, allocation_id: str, before: Drawn) -> AllocationState:
         with self.office.read() as session:
-            account = account_of(session, allocation_id, before)
+            account = allocation_state(session, allocation_id, before)
         if account is None:
             raise HoldNotFound(f"no credits were ever reserved for {allocation_id}")
         return account
 
-    def _next(self, allocated: Allocated, account: Account, due_nano: int) -> Posting | None:
+    def _next(self, allocated: Allocated, account: AllocationState, due_nano: int) -> Posting | None:
         if not account.is_reaped:
             return draw(allocated, account.drawn, due_nano)
         more_nano = min(due_nano, allocated.limit_nano) - account.drawn.amount_nano
@@ -203,13 +205,13 @@ def found(session: Session, digest: str) -> AllocationRow:
     return row
 
 
-def parties(office: Office, row: AllocationRow) -> Terms:
+def parties(office: Office, row: AllocationRow) -> ChannelTerms:
     """Return the two parties of an allocation's channel."""
     terms, _ = read_allocation(open_record(row.raw.encode()), office.speaker.id, _believed)
     return terms
 
 
-def known(row: AllocationRow, terms: Terms) -> Channel:
+def known(row: AllocationRow, terms: ChannelTerms) -> Channel:
     """Return the stored channel. It was verified on arrival, and counts whatever became of its keys since."""
     return read_evidence(_records(json.loads(row.evidence)), terms, _believed)
 

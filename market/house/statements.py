@@ -12,7 +12,7 @@ from market.identity.connected import connected, keys_reached
 from market.identity.lineage import Identities
 from market.identity.statements import check_statement
 from market.records.envelope import Record, open_record
-from market.records.standing import Standing, StandingOf
+from market.records.key_status import Standing, StandingOf
 
 STATEMENTS_MAX = 64
 """Most statements in one request."""

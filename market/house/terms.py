@@ -14,7 +14,7 @@ house.
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class HouseTerms:
     """The terms. `fee_bps` and `reserve_bps` are hundredths of a percent of what is sold.
 
     A seller is on probation for `probation_days` and `probation_jobs` paid jobs of at least `probation_buyers`

@@ -16,7 +16,7 @@ CHARS_MAX = 2**20
 _Text = Annotated[str, Meta(max_length=CHARS_MAX)]
 
 
-class Text(Struct, frozen=True, forbid_unknown_fields=True):
+class ChoiceText(Struct, frozen=True, forbid_unknown_fields=True):
     """One choice of an answer. A call is its function's name and arguments."""
 
     content: _Text = ""
@@ -24,7 +24,7 @@ class Text(Struct, frozen=True, forbid_unknown_fields=True):
     calls: Annotated[tuple[tuple[_Text, _Text], ...], Meta(max_length=CALLS_MAX)] = ()
 
 
-Texts = Mapping[int, Text]
+Texts = Mapping[int, ChoiceText]
 """By the number of the choice."""
 
 
@@ -38,7 +38,7 @@ def pack_texts(texts: Texts) -> str:
 
 def read_texts(packed: str) -> dict[int, Delivered]:
     """Return stored texts, for counting and hashing."""
-    texts = msgspec.json.decode(packed, type=dict[int, Text])
+    texts = msgspec.json.decode(packed, type=dict[int, ChoiceText])
     return {
         n: Delivered(text.content, text.reasoning, tuple(Called(*call) for call in text.calls))
         for n, text in texts.items()

@@ -6,7 +6,7 @@ parties would fill the space for an identity's own. The selection does not depen
 
 from collections.abc import Collection, Iterable, Iterator
 
-from accounting.proofs.signing import fingerprint_of
+from accounting.proofs.signing_key import fingerprint_of
 from market.identity.statements import Founding, Revocation, Rotation
 from market.records.envelope import Record
 

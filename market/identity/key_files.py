@@ -6,7 +6,7 @@
 
 from pathlib import Path
 
-from accounting.proofs.signing import KeyFile, Signer
+from accounting.proofs.signing_key import KeyFile, Signer
 
 
 def successor_path(path: Path) -> Path:

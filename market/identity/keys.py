@@ -7,7 +7,7 @@ it.
 
 import hashlib
 
-from accounting.proofs.signing import Signer, fingerprint_of
+from accounting.proofs.signing_key import Signer, fingerprint_of
 
 
 def identity_of(root_key: bytes, recovery_key: bytes = b"") -> str:

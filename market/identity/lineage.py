@@ -8,10 +8,10 @@ recovery key names the right successor.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from accounting.proofs.signing import fingerprint_of
+from accounting.proofs.signing_key import fingerprint_of
 from market.identity.statements import ROTATIONS_MAX, Founding, Revocation, Rotation
 from market.records.envelope import Record
-from market.records.standing import Standing
+from market.records.key_status import Standing
 
 
 @dataclass(frozen=True, slots=True)

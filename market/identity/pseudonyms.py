@@ -6,7 +6,7 @@ and vouchers depend on it. Only the house that certifies a pseudonym knows its o
 
 import hmac
 
-from accounting.proofs.signing import Signer
+from accounting.proofs.signing_key import Signer
 from market.errors import IdentityInvalid
 from market.identity.keys import signer_of
 

@@ -4,7 +4,7 @@ import base64
 import hashlib
 import secrets
 
-from accounting.proofs.signing import Signer
+from accounting.proofs.signing_key import Signer
 from market.errors import IdentityInvalid
 from market.identity.keys import signer_of
 

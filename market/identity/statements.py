@@ -5,7 +5,7 @@ Each is a permanent signed record. A book takes them only after `check_statement
 
 from msgspec import Struct
 
-from accounting.proofs.signing import Signer, is_key, is_signed
+from accounting.proofs.signing_key import Signer, is_key, is_signed
 from market.errors import IdentityInvalid
 from market.identity.keys import identity_of
 from market.records.canonical import canonical

@@ -19,7 +19,7 @@ class IdleRule(Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class MachineCondition:
     """The state of the machines. `queue_empty_s` is 0 while an own request runs. None means unknown.
 
     `gpu_percent` is the use of the accelerator by anything other than the market.
@@ -30,7 +30,7 @@ class Condition:
     is_on_battery: bool | None = None
 
 
-def hindrance(rule: IdleRule, condition: Condition) -> Hindrance | None:
+def hindrance(rule: IdleRule, condition: MachineCondition) -> Hindrance | None:
     """Return what keeps the machines from being sold now; None if nothing does.
 
     Unknown values block only if the rule needs them: a desktop without a battery does not report one.

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from market.errors import ListingInvalid
 from market.listings.endpoint import URL_MAX, check_endpoint
-from market.listings.hours import Window, is_open
+from market.listings.hours import WeeklyWindow, is_open
 from market.listings.idle import IdleRule
 from market.listings.prices import Prices
 from market.records.envelope import Count, Hex32, Record
@@ -99,7 +99,7 @@ class Listing(Struct, frozen=True):
     output_modalities: Annotated[tuple[Modality, ...], Meta(max_length=8)] = ("text",)
     supported_features: Annotated[tuple[Feature, ...], Meta(max_length=16)] = ()
     refuses: Annotated[tuple[ContentFlag, ...], Meta(max_length=16)] = ()
-    hours: Annotated[tuple[Window, ...], Meta(max_length=21)] = ()
+    hours: Annotated[tuple[WeeklyWindow, ...], Meta(max_length=21)] = ()
     idle: IdleRule = IdleRule()
     evidence: Annotated[tuple[Evidence, ...], Meta(max_length=16)] = ()
     is_ready: bool = True

@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import Literal
 
 from market.matching.candidate import Candidate, Need
-from market.matching.weighing import Weighed, weigh
+from market.matching.weights import Weighed, weigh
 
 EXPLORED = 0.01
 """The share of requests that go to a random owner, new sellers included."""
@@ -19,7 +19,7 @@ Reason = Literal["drawn", "prefix", "explored", "only_newcomers"]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class MatchChoice:
     """The chosen candidate and the reason, with everything that was weighed."""
 
     candidate: Candidate
@@ -27,7 +27,7 @@ class Choice:
     weighed: tuple[Weighed, ...]
 
 
-def choose(candidates: Sequence[Candidate], need: Need, chance: Chance) -> Choice | None:
+def choose(candidates: Sequence[Candidate], need: Need, chance: Chance) -> MatchChoice | None:
     """Choose a candidate, or return None if none may serve.
 
     After a failure, choose again without the candidates that failed.
@@ -37,14 +37,14 @@ def choose(candidates: Sequence[Candidate], need: Need, chance: Chance) -> Choic
     if not able:
         return None
     if chance() < EXPLORED:
-        return Choice(_anybody(able, chance), "explored", weighed)
+        return MatchChoice(_anybody(able, chance), "explored", weighed)
     if not any(each.share for each in weighed):
-        return Choice(_anybody(able, chance), "only_newcomers", weighed)
+        return MatchChoice(_anybody(able, chance), "only_newcomers", weighed)
     drawn = _less_busy(_draw(weighed, chance), _draw(weighed, chance))
     holder = _holder(weighed, need)
     if holder and _saves(holder, drawn, need):
-        return Choice(holder, "prefix", weighed)
-    return Choice(drawn, "drawn", weighed)
+        return MatchChoice(holder, "prefix", weighed)
+    return MatchChoice(drawn, "drawn", weighed)
 
 
 def _anybody(able: Sequence[Candidate], chance: Chance) -> Candidate:

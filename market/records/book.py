@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from market.records.envelope import LIFETIME_MAX_MS, Kind, Record
-from market.records.standing import StandingOf
+from market.records.key_status import StandingOf
 
 NAMES_MAX = 64
 """Most records of one kind by one key: those with the first names stay."""

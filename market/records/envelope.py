@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from accounting.proofs.signing import Signer, is_key, is_signed
+from accounting.proofs.signing_key import Signer, is_key, is_signed
 from market.errors import RecordInvalid
 from market.records.amounts import read_amount, write_amount
 from market.records.canonical import INTEGER_MAX, canonical

@@ -18,7 +18,7 @@ from gateway.counting import process as running
 from gateway.counting.aside import Aside
 from gateway.counting.frames import Limits
 from gateway.counting.process import CountingProcess
-from market.counting.counting import Counting
+from market.counting.token_count import Counting
 from market.errors import CountingUnavailable, TokenizerRefused
 from tests.accounting.tokenizer import make_tokenizer
 from tests.gateway.counting.strangers import aborting, kept, panicking, slow

@@ -14,13 +14,13 @@ from market.auditing.disputes import Side
 from market.auditing.prompts import Shown
 from market.channels.statements import Receipt, Voucher
 from market.counting.answer import transcript_of
-from market.counting.counting import Counting
+from market.counting.token_count import Counting
 from market.errors import HouseRefuses, NotRegistered, StatementInvalid
 from market.house import disputes
 from market.house.disputes import ANSWER_NS, Brought
 from market.house.fees import Fees
 from market.house.tables import DisputeRow
-from market.house.texts import Text
+from market.house.texts import ChoiceText
 from market.listings.listing import Listing
 from market.records.amounts import Amount
 from market.records.envelope import Record
@@ -64,7 +64,7 @@ class Quarrel:
         return records
 
     def brings(self, user_id: str, words: str = WORDS, allocation: str = "") -> str:
-        texts = {0: Text(words)}
+        texts = {0: ChoiceText(words)}
         brought = Brought(allocation or self.allocation.digest, 0, self.listing, texts)
         row = self.house.disputes.bring(user_id, brought)
         return f"{row.status} {row.reason} {row.loser}"
@@ -201,7 +201,7 @@ class LateClaim(Quarrel):
         return said("seller", "receipt", receipt, "0", 1)
 
     def answers(self, *receipts: Record, words: str = "", user_id: str = "ann") -> str:
-        texts = {0: Text(words)} if words else {}
+        texts = {0: ChoiceText(words)} if words else {}
         brought = Brought(self.allocation.digest, 0, None, texts, receipts=receipts)
         row = self.house.disputes.bring(user_id, brought)
         return f"{row.status} {row.reason} {row.loser}"

@@ -13,13 +13,12 @@ from accounting.rules import grants
 from gateway.database import write_sessions
 from market.channels.channel import Channel, due, merge, settle
 from market.channels.evidence import read_evidence
-from market.channels.terms import ANSWER_S_MAX, SETTLE_GRACE_MS
-from market.channels.terms import Terms as Parties
+from market.channels.terms import ANSWER_S_MAX, SETTLE_GRACE_MS, ChannelTerms
 from market.errors import HouseRefuses
 from market.house.allocations import LIMIT_NANO_MIN
+from market.house.amounts_due import Decided, Seen, reckon
 from market.house.earnings import Earnings
 from market.house.office import MS_NS
-from market.house.reckoning import Decided, Seen, reckon
 from market.house.settlements import Settlements
 from market.house.terms import ANSWER_MS
 from market.records.envelope import Record
@@ -92,7 +91,7 @@ def test_neither_time_nor_decisions_nor_later_records_ever_lower_what_is_due(
     waits_ms: int,
 ) -> None:
     """Of each lane: tokens, tokens more that the seller tells, whether the buyer signs, and what was awarded."""
-    terms = Parties(id_of("buyer"), id_of("seller"), DIGEST)
+    terms = ChannelTerms(id_of("buyer"), id_of("seller"), DIGEST)
     dealing, decided = Dealing(terms), dict[int, Decided]()
     channel, seen, before_nano, now_ms = Channel(terms), dict[int, Seen](), 0, 0
     for some in (known, later):

@@ -13,14 +13,14 @@ from sqlalchemy.orm import Session
 from market.auditing.disputes import Dispute
 from market.channels.channel import Channel, Lane, delivered
 from market.channels.statements import Delivery, read_receipt
-from market.channels.terms import Terms
+from market.channels.terms import ChannelTerms
 from market.errors import RecordInvalid, StatementInvalid
+from market.house.dispute_state import claim_of, signed_counts
 from market.house.office import Office
-from market.house.quarrels import claim_of, signed_counts
 from market.house.statements import identities_known, standing_to_settle
 from market.house.tables import DisputeRow
 from market.records.envelope import Record, open_record
-from market.records.standing import Standing, StandingOf
+from market.records.key_status import Standing, StandingOf
 
 RECEIPTS_MAX = 2
 """The buyer's receipt, and the seller's own earlier one."""
@@ -75,12 +75,12 @@ def agreed_end(row: DisputeRow, lane: Lane) -> Delivery | None:
     return own if is_same and Dispute(sellers, own, opened_by="buyer").is_small else None
 
 
-def _terms(row: DisputeRow, lane: Lane) -> Terms:
+def _terms(row: DisputeRow, lane: Lane) -> ChannelTerms:
     claim = claim_of(lane)
-    return Terms(claim.promise.record.issuer, claim.record.issuer, row.allocation)
+    return ChannelTerms(claim.promise.record.issuer, claim.record.issuer, row.allocation)
 
 
-def _standing(office: Office, session: Session, terms: Terms) -> StandingOf:
+def _standing(office: Office, session: Session, terms: ChannelTerms) -> StandingOf:
     """Return whose signatures count, as at settlement: neither party withdraws a statement by revoking a key."""
     told = [open_record(raw) for issuer in (terms.buyer, terms.seller) for raw in office.told(issuer)]
     identities = identities_known(session, (terms.buyer, terms.seller), told)

@@ -8,7 +8,7 @@ from accounting.payments.calls import TAG, Calls
 from accounting.payments.client import Object, Stripe
 from accounting.payments.errors import PaymentMismatch
 from accounting.payments.ledger import Ledger, OpenSession
-from accounting.payments.terms import Terms
+from accounting.payments.terms import PaymentTerms
 
 
 def _books_are_sound() -> None:
@@ -16,11 +16,11 @@ def _books_are_sound() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class PaymentsContext:
     ledger: Ledger
     calls: Calls
     write: OpenSession
-    terms: Terms = field(default_factory=Terms)
+    terms: PaymentTerms = field(default_factory=PaymentTerms)
     clock_ns: Callable[[], int] = time.time_ns
     stale_s: float = 60.0
     """How long a transaction may stand still before it is checked again unasked, in seconds."""

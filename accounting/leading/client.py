@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from accounting.leading.credentials import Credentials, peer_fingerprint, refuse_other_protocols
 from accounting.leading.errors import FrameInvalid, LeaderAway
 from accounting.leading.frames import Reply, pack_events, read_frame, unpack_answers
-from accounting.leading.papers import Papers, peer_fingerprint, refuse_other_protocols
-from accounting.leading.seat import Leader
+from accounting.leading.leader_lease import Leader
 from accounting.ledger.postings import Posting
 
 CONNECT_S = 3.0
@@ -18,7 +18,7 @@ ANSWER_S = 15.0
 """Longest wait for the leader's answers: longer than its own for the database. A lost connection shows sooner."""
 
 
-class Link:
+class LeaderConnection:
     """A connection to one leader, used by one thread. Any thread may `cut` it, which ends a wait at once."""
 
     def __init__(self, leader: Leader, connection: ssl.SSLSocket) -> None:
@@ -26,7 +26,7 @@ class Link:
         self._connection = connection
 
     @classmethod
-    def dial(cls, leader: Leader, papers: Papers, certificate: str) -> "Link":
+    def dial(cls, leader: Leader, credentials: Credentials, certificate: str) -> "LeaderConnection":
         """Connect to the leader, which must hold the key of `certificate`. Raises LeaderAway."""
         host, _, port = leader.address.rpartition(":")
         try:
@@ -36,7 +36,7 @@ class Link:
                 f"{leader.holder} leads the books, and {leader.address} cannot be reached: {error}"
             ) from None
         try:
-            connection = papers.client_context(certificate).wrap_socket(bare)
+            connection = credentials.client_context(certificate).wrap_socket(bare)
         except OSError as error:
             bare.close()
             raise LeaderAway(f"{leader.address} is not the expected leader of the books: {error}") from None
@@ -81,20 +81,20 @@ class Link:
         self._connection.close()
 
 
-class Way:
+class LeaderClient:
     """Keep one link to the current leader, dialled when it is first needed and after a change of leader.
 
     Belongs to the poster's thread, except for `cut_old`.
 
     Args:
-        papers: this process's key and certificate.
+        credentials: this process's key and certificate.
         certificates: returns every gateway's certificate (PEM) by its fingerprint.
     """
 
-    def __init__(self, papers: Papers, certificates: Callable[[], dict[str, str]]) -> None:
-        self._papers = papers
+    def __init__(self, credentials: Credentials, certificates: Callable[[], dict[str, str]]) -> None:
+        self._credentials = credentials
         self._certificates = certificates
-        self._link: Link | None = None
+        self._link: LeaderConnection | None = None
 
     def ask(self, leader: Leader, postings: Sequence[Posting]) -> list[Reply]:
         """Return the leader's answer to each event, in order.
@@ -118,7 +118,7 @@ class Way:
         if link:
             link.close()
 
-    def _linked(self, leader: Leader) -> Link:
+    def _linked(self, leader: Leader) -> LeaderConnection:
         if self._link is None or self._link.leader.epoch != leader.epoch:
             self.close()
             try:
@@ -128,7 +128,7 @@ class Way:
                 raise LeaderAway(reason) from None
             if certificate is None:
                 raise LeaderAway("the leader of the books has not registered its certificate")
-            self._link = Link.dial(leader, self._papers, certificate)
+            self._link = LeaderConnection.dial(leader, self._credentials, certificate)
         return self._link
 
 

@@ -17,11 +17,11 @@ from concurrent.futures import Future
 from sqlalchemy.exc import SQLAlchemyError
 
 from accounting.errors import DatabaseFailing, LedgerError
+from accounting.leading.client import cut
+from accounting.leading.credentials import Credentials, peer_fingerprint, refuse_other_protocols
 from accounting.leading.errors import LeaderAway
 from accounting.leading.frames import Reply, pack_answers, read_frame, unpack_events
-from accounting.leading.link import cut
-from accounting.leading.newcomers import UNDER_WAY_MAX, Newcomers
-from accounting.leading.papers import Papers, peer_fingerprint, refuse_other_protocols
+from accounting.leading.handshakes import UNDER_WAY_MAX, Handshakes
 from accounting.ledger.postings import Posted, Posting
 
 _log = logging.getLogger(__name__)
@@ -42,34 +42,34 @@ _THREADS_MAX = CONNECTIONS_MAX + 2 * UNDER_WAY_MAX
 _ENDED = (errno.EINVAL, errno.EBADF)
 
 
-class Door:
+class LeaderServer:
     """Own a listening port, its thread, and a thread for each connection.
 
     Args:
-        papers: this process's key and certificate.
+        credentials: this process's key and certificate.
         certificates: returns every gateway's certificate (PEM) by its fingerprint.
         submit: hands an event to the writer.
     """
 
     def __init__(
         self,
-        papers: Papers,
+        credentials: Credentials,
         certificates: Callable[[], dict[str, str]],
         submit: "Callable[[Posting], Future[Posted]]",
     ) -> None:
-        self._trust = _Trust(papers, certificates)
+        self._trust = _Trust(credentials, certificates)
         self._submit = submit
         self._listening: socket.socket | None = None
         self._is_open = False
         self._links: dict[threading.Thread, socket.socket] = {}
-        self._newcomers = Newcomers[threading.Thread]()
+        self._handshakes = Handshakes[threading.Thread]()
         self._changing = threading.Lock()
 
     def listen(self, host: str, port: int) -> int:
         """Take a port and return it. Raises OSError if it is already taken."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listening = listening = socket.create_server((host, port), family=family, backlog=64)
-        threading.Thread(target=self._accept, args=(listening,), name="books door", daemon=True).start()
+        threading.Thread(target=self._accept, args=(listening,), name="books server", daemon=True).start()
         return int(listening.getsockname()[1])
 
     def open(self) -> None:
@@ -115,7 +115,7 @@ class Door:
             is_welcome = self._is_open and len(self._links) < _THREADS_MAX
             if is_welcome:
                 self._links[thread] = connection
-                put_out = self._newcomers.enter(thread, where)
+                put_out = self._handshakes.enter(thread, where)
                 if put_out is not None:
                     cut(self._links[put_out])
                 # `close` joins all threads in the dictionary, and a thread that has not started cannot be joined.
@@ -129,14 +129,14 @@ class Door:
         except (OSError, LedgerError) as error:
             # Any client may connect as often as it likes, so do not log a line for each at a higher level.
             _log.debug("%s was not admitted to the books: %s", where, error)
-        except Exception:  # noqa: BLE001  the thread's edge: the door stays
+        except Exception:  # noqa: BLE001  the thread's edge: the server stays
             _log.exception("the books' server could not check a client")
         else:
             with link:
                 self._attend(link, where)
         finally:
             with self._changing:
-                self._newcomers.leave(threading.current_thread())
+                self._handshakes.leave(threading.current_thread())
                 left = self._links.pop(threading.current_thread())
             left.close()
             connection.close()
@@ -150,7 +150,7 @@ class Door:
             _log.debug("%s was silent", where)
         except (OSError, LedgerError) as error:
             _log.warning("a link of %s to the books ended: %s", where, error)
-        except Exception:  # noqa: BLE001  the thread's edge: the door stays
+        except Exception:  # noqa: BLE001  the thread's edge: the server stays
             _log.exception("a link to the books failed")
 
     def _admit(self, connection: socket.socket) -> ssl.SSLSocket:
@@ -168,15 +168,15 @@ class Door:
         refuse_other_protocols(link)
         with self._changing:
             self._refuse_unwelcome()
-            self._newcomers.leave(threading.current_thread())
+            self._handshakes.leave(threading.current_thread())
         link.settimeout(SILENCE_S)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return link
 
     def _refuse_unwelcome(self) -> None:
-        if not self._is_open or threading.current_thread() not in self._newcomers:
+        if not self._is_open or threading.current_thread() not in self._handshakes:
             raise LeaderAway("the server was shut, or other clients took the slots")
-        if len(self._links) - len(self._newcomers) >= CONNECTIONS_MAX:
+        if len(self._links) - len(self._handshakes) >= CONNECTIONS_MAX:
             raise LeaderAway(f"{CONNECTIONS_MAX} gateways are already connected")
 
     def _book(self, postings: list[Posting | LedgerError]) -> list[Reply]:
@@ -196,8 +196,8 @@ class Door:
 class _Trust:
     """The trusted certificates, read from the database again when they are half a second old."""
 
-    def __init__(self, papers: Papers, certificates: Callable[[], dict[str, str]]) -> None:
-        self._papers = papers
+    def __init__(self, credentials: Credentials, certificates: Callable[[], dict[str, str]]) -> None:
+        self._credentials = credentials
         self._certificates = certificates
         self._known: dict[str, str] = {}
         self._context: ssl.SSLContext | None = None
@@ -214,7 +214,7 @@ class _Trust:
                     reason = f"the gateways' certificates cannot be read: {type(error).__name__}"
                     raise LeaderAway(reason) from None
                 if self._context is None or known != self._known:
-                    self._context, self._known = self._papers.server_context(known.values()), known
+                    self._context, self._known = self._credentials.server_context(known.values()), known
                 self._looked_s = time.monotonic()
             return self._context
 

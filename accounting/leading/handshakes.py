@@ -14,7 +14,7 @@ OF_ONE_ADDRESS_MAX = 8
 Who = TypeVar("Who")
 
 
-class Newcomers(Generic[Who]):
+class Handshakes(Generic[Who]):
     """Handshakes in progress, the oldest first. Bounded. Not thread-safe: its owner holds a lock."""
 
     def __init__(self) -> None:

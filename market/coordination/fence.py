@@ -6,7 +6,7 @@ ones are refused once a successor has written, or, if the database stores the se
 
 from sqlalchemy import Connection, text
 
-from market.coordination.coordinator import Deposed, Seat
+from market.coordination.coordinator import Deposed, HeldSeat
 
 _PASS = text(
     "INSERT INTO coordination_seat (name, epoch, holder, expires_ns) VALUES (:name, :epoch, '', 0)"
@@ -15,7 +15,7 @@ _PASS = text(
 )
 
 
-def fence(connection: Connection, seat: Seat) -> None:
+def fence(connection: Connection, seat: HeldSeat) -> None:
     """Let the transaction go on only while no higher epoch is known, and make higher ones wait until it ends.
 
     Raises:

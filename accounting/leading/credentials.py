@@ -27,7 +27,7 @@ _CLOCK_SKEW = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Papers:
+class Credentials:
     """A private key and its certificate, both PEM. `fingerprint` is the certificate's SHA-256 in hex."""
 
     key: str
@@ -63,7 +63,7 @@ class Papers:
         return context
 
 
-def make_papers(holder: str) -> Papers:
+def make_credentials(holder: str) -> Credentials:
     """Make a key and a certificate. `holder` is a name for people."""
     key, now = Ed25519PrivateKey.generate(), datetime.now(UTC)
     name = x509.Name(
@@ -88,7 +88,7 @@ def make_papers(holder: str) -> Papers:
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     public = certificate.public_bytes(serialization.Encoding.PEM)
-    return Papers(private.decode(), public.decode(), certificate.fingerprint(hashes.SHA256()).hex())
+    return Credentials(private.decode(), public.decode(), certificate.fingerprint(hashes.SHA256()).hex())
 
 
 def peer_fingerprint(link: ssl.SSLSocket) -> str:

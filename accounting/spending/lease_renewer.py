@@ -21,9 +21,9 @@ from accounting.ledger.postings import MAX_USAGES, Posted
 from accounting.ledger.writer import Writer
 from accounting.rules.held import Payer
 from accounting.spending.lease import Lease
+from accounting.spending.lease_renewal import LeaseRenewal, fail_captures, fail_draws, tell_ended
 from accounting.spending.purse import Purse
 from accounting.spending.purses import Purses
-from accounting.spending.roll import Roll, fail_captures, fail_draws, tell_ended
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ _POOR_MAX = 16_384
 _SURVEYED_LEAST = 2
 
 
-class Roller:
+class LeaseRenewer:
     """Belongs to the leases' thread. It holds `lock` whenever it touches a lease, and never while it waits."""
 
     def __init__(self, poster: Writer, purses: Purses, lock: threading.Lock, clock_ns: Callable[[], int]) -> None:
@@ -54,30 +54,30 @@ class Roller:
         self._seen: dict[Payer, Purse] = {}
         self._seen_nano: dict[str, int] = {}
 
-    def roll(self, leases: Sequence[Lease], *, is_closing: bool = False) -> bool:
+    def renew(self, leases: Sequence[Lease], *, is_closing: bool = False) -> bool:
         """Book what is due of every lease. Return False if the books failed to answer for any."""
         self._until_s = time.monotonic() + ANSWER_TIMEOUT_S
         self._survey([lease for lease in leases if not lease.is_single or self._is_poor(lease)])
-        rolls = [(lease, roll) for lease in leases if (roll := self._next(lease, is_closing=is_closing))]
+        renewals = [(lease, renewal) for lease in leases if (renewal := self._next(lease, is_closing=is_closing))]
         short = [lease for lease in leases if lease.draws]
         # Submit all before waiting for the first: they share the writer's groups.
-        started = [(lease, roll, self._submit(roll)) for lease, roll in rolls]
+        started = [(lease, renewal, self._submit(renewal)) for lease, renewal in renewals]
         denied, is_well = [], True
-        for lease, roll, future in started:
+        for lease, renewal, future in started:
             answer = self._answer(future)
             if _is_denial(answer):
-                denied.append((lease, roll, answer))
+                denied.append((lease, renewal, answer))
             else:
-                is_well &= self._settle(lease, roll, answer)
+                is_well &= self._settle(lease, renewal, answer)
         # No event of these leases is in flight now, so other leases may be asked to give back what they lack.
         self._survey([lease for lease, _, answer in denied if isinstance(answer, InsufficientCredit)], denied=True)
-        for lease, roll, answer in denied:
+        for lease, renewal, answer in denied:
             if lease.unanswered:
                 # It was asked to give back what another one lacks, and the outcome is unknown yet.
-                self._put_off(lease, roll)
+                self._put_off(lease, renewal)
                 is_well = False
             else:
-                is_well &= self._finish(lease, roll, answer, leases)
+                is_well &= self._finish(lease, renewal, answer, leases)
         self._survey(short)
         for lease in short:
             if time.monotonic() >= self._until_s:
@@ -89,8 +89,8 @@ class Roller:
     def _serve_short(self, lease: Lease, others: Sequence[Lease]) -> bool:
         """Serve draws that lacked credits with what other leases give back, or refuse them."""
         self._recall(lease, others)
-        roll = self._next(lease, is_final=True)
-        return roll is None or self._finish(lease, roll, self._answer(self._submit(roll)))
+        renewal = self._next(lease, is_final=True)
+        return renewal is None or self._finish(lease, renewal, self._answer(self._submit(renewal)))
 
     def _next(
         self,
@@ -99,7 +99,7 @@ class Roller:
         captures_max: int = MAX_USAGES,
         is_final: bool = False,
         is_closing: bool = False,
-    ) -> Roll | None:
+    ) -> LeaseRenewal | None:
         """Return the lease's next event with as many captures as fit. A capture that fits no event fails alone.
 
         A final event uses the current balances: after a denial, or if an earlier read found too little.
@@ -111,7 +111,7 @@ class Roller:
         with self._lock:
             while True:
                 try:
-                    roll = lease.roll(
+                    renewal = lease.renew(
                         self._clock_ns(),
                         available,
                         captures_max=captures_max,
@@ -120,7 +120,7 @@ class Roller:
                     )
                     if any(draw.future.done() for draw in asked):
                         self._remember_poor(lease)
-                    return roll
+                    return renewal
                 except LedgerError as error:
                     captures_max = min(captures_max, len(lease.captures)) // 2
                     if not captures_max:
@@ -164,9 +164,9 @@ class Roller:
             self._poor.clear()
         self._poor[lease.payer] = self._clock_ns() + _POOR_NS
 
-    def _submit(self, roll: Roll) -> "Future[Posted] | LedgerError":
+    def _submit(self, renewal: LeaseRenewal) -> "Future[Posted] | LedgerError":
         try:
-            return self._poster.submit(roll.posting)
+            return self._poster.submit(renewal.posting)
         except LedgerError as error:
             return error
 
@@ -180,60 +180,62 @@ class Roller:
         except TimeoutError:
             return DatabaseFailing("the books did not answer in time")
 
-    def _settle(self, lease: Lease, roll: Roll, answer: Posted | LedgerError) -> bool:
+    def _settle(self, lease: Lease, renewal: LeaseRenewal, answer: Posted | LedgerError) -> bool:
         """Handle an answer that is no denial. Return whether the books answered."""
         if isinstance(answer, Posted):
-            self._grant(lease, roll, answer)
+            self._grant(lease, renewal, answer)
             return True
-        self._leave_unanswered(lease, roll, answer)
+        self._leave_unanswered(lease, renewal, answer)
         return False
 
     def _finish(
-        self, lease: Lease, roll: Roll, answer: Posted | LedgerError, others: Sequence[Lease] = ()
+        self, lease: Lease, renewal: LeaseRenewal, answer: Posted | LedgerError, others: Sequence[Lease] = ()
     ) -> bool:
         """Rebuild a denied event until the books take it. Return False if they stop answering."""
         for _ in range(_TRIES_MAX):
             if isinstance(answer, Posted) or not _is_denial(answer):
-                return self._settle(lease, roll, answer)
+                return self._settle(lease, renewal, answer)
             if isinstance(answer, InsufficientCredit):
                 self._recall(lease, others)
-            again = self._after_denial(lease, roll, answer)
+            again = self._after_denial(lease, renewal, answer)
             # Do not reuse what the denied event was built from: it may no longer be true.
             self._seen.pop(lease.payer, None)
             if again is None:
                 return True
-            roll, answer = again, self._answer(self._submit(again))
+            renewal, answer = again, self._answer(self._submit(again))
         if not _is_denial(answer):
-            return self._settle(lease, roll, answer)
+            return self._settle(lease, renewal, answer)
         # The caller that ended these requests submits them again.
         with self._lock:
             lease.denied()
         _log.error("a lease was not renewed: %s", answer)
-        roll.fail(DatabaseFailing("the books changed their mind too often"))
+        renewal.fail(DatabaseFailing("the books changed their mind too often"))
         return False
 
     def _recall(self, lease: Lease, others: Sequence[Lease]) -> None:
         """Let this process's other leases on the same accounts release what no request needs."""
         accounts = lease.accounts
-        rolls = []
+        renewals = []
         for other in others:
             is_beside = any(part.account in accounts for part in other.parts)
             if other is lease or other.unanswered or not is_beside or other.free_nano <= 0:
                 continue
-            if roll := self._next(other, is_closing=True):
-                rolls.append((other, roll, self._submit(roll)))
-        if rolls:
+            if renewal := self._next(other, is_closing=True):
+                renewals.append((other, renewal, self._submit(renewal)))
+        if renewals:
             # Any payer may take what they release, so earlier readings are void.
             self._seen.clear()
-        for other, roll, future in rolls:
-            self._finish(other, roll, self._answer(future))
+        for other, renewal, future in renewals:
+            self._finish(other, renewal, self._answer(future))
 
-    def _grant(self, lease: Lease, roll: Roll, posted: Posted) -> None:
+    def _grant(self, lease: Lease, renewal: LeaseRenewal, posted: Posted) -> None:
         now_ns = self._clock_ns()
         with self._lock:
             lease.unanswered = None
-            lease.rolled(roll, posted, now_ns)
-            granted = [(draw, lease.grant(draw, now_ns), draw.request_id in lease.reserved) for draw in roll.draws]
+            lease.renewed(renewal, posted, now_ns)
+            granted = [
+                (draw, lease.grant(draw, now_ns), draw.request_id in lease.reserved) for draw in renewal.draws
+            ]
         for draw, held, is_running in granted:
             if held is not None:
                 draw.future.set_result(held)
@@ -241,65 +243,67 @@ class Roller:
                 tell_ended(draw)
             else:
                 draw.future.set_exception(DatabaseFailing("the books were too slow for a lease"))
-        for capture in roll.captures:
+        for capture in renewal.captures:
             if not capture.future.done():
                 capture.future.set_result(posted)
 
-    def _leave_unanswered(self, lease: Lease, roll: Roll, error: LedgerError) -> None:
+    def _leave_unanswered(self, lease: Lease, renewal: LeaseRenewal, error: LedgerError) -> None:
         """Keep an event with an unknown outcome: send it again until it is answered, and nothing else before."""
         with self._lock:
-            lease.unanswered = Roll(roll.posting, roll.captures, [], roll.shares, roll.expires_ns)
+            lease.unanswered = LeaseRenewal(
+                renewal.posting, renewal.captures, [], renewal.shares, renewal.expires_ns
+            )
             # Draws that came meanwhile would wait for as long as the books are away.
-            draws, lease.draws = roll.draws + lease.draws, []
+            draws, lease.draws = renewal.draws + lease.draws, []
         fail_draws(draws, error)
-        fail_captures(roll.captures, error)
+        fail_captures(renewal.captures, error)
 
-    def _put_off(self, lease: Lease, roll: Roll) -> None:
+    def _put_off(self, lease: Lease, renewal: LeaseRenewal) -> None:
         """Queue the denied captures behind an unanswered event, and fail the draws, which would wait too long."""
         with self._lock:
-            lease.captures[:0] = roll.captures
-        fail_draws(roll.draws, DatabaseFailing("the books did not answer in time"))
+            lease.captures[:0] = renewal.captures
+        fail_draws(renewal.draws, DatabaseFailing("the books did not answer in time"))
 
-    def _after_denial(self, lease: Lease, roll: Roll, denial: LedgerError) -> Roll | None:
+    def _after_denial(self, lease: Lease, renewal: LeaseRenewal, denial: LedgerError) -> LeaseRenewal | None:
         """Build an event that the books may take from a denied one."""
         captures_max = MAX_USAGES
         is_final = isinstance(denial, InsufficientCredit)
         with self._lock:
             lease.denied()
             if isinstance(denial, UsageBooked):
-                self._drop_booked(lease, roll, denial.request_ids)
+                self._drop_booked(lease, renewal, denial.request_ids)
             elif isinstance(denial, HoldExpired | AlreadyResolved | HoldNotFound):
                 lease.lose()
-                fail_captures(roll.captures + lease.captures, HoldExpired("the lease was given back by others"))
+                fail_captures(renewal.captures + lease.captures, HoldExpired("the lease was given back by others"))
                 lease.captures.clear()
-                lease.draws[:0] = roll.draws
-            elif isinstance(denial, InsufficientCredit) and denial.account not in roll.accounts:
+                lease.draws[:0] = renewal.draws
+            elif isinstance(denial, InsufficientCredit) and denial.account not in renewal.accounts:
                 # More has ended than was reserved for it: charge what was delivered outside the lease.
-                for capture in roll.captures:
+                for capture in renewal.captures:
                     lease.forget(capture.usage.request_id)
-                fail_captures(roll.captures, HoldExpired("the lease has less than was delivered on it"))
-                lease.draws[:0] = roll.draws
+                fail_captures(renewal.captures, HoldExpired("the lease has less than was delivered on it"))
+                lease.draws[:0] = renewal.draws
             elif isinstance(denial, InsufficientCredit):
-                lease.captures[:0], lease.draws[:0] = roll.captures, roll.draws
-            elif len(roll.captures) > 1:
-                captures_max = len(roll.captures) // 2
-                lease.captures[:0], lease.draws[:0] = roll.captures, roll.draws
+                lease.captures[:0], lease.draws[:0] = renewal.captures, renewal.draws
+            elif len(renewal.captures) > 1:
+                captures_max = len(renewal.captures) // 2
+                lease.captures[:0], lease.draws[:0] = renewal.captures, renewal.draws
             else:
-                for capture in roll.captures:
+                for capture in renewal.captures:
                     lease.forget(capture.usage.request_id)
-                roll.fail(denial)
+                renewal.fail(denial)
         return self._next(lease, captures_max=captures_max, is_final=is_final)
 
-    def _drop_booked(self, lease: Lease, roll: Roll, request_ids: frozenset[str]) -> None:
+    def _drop_booked(self, lease: Lease, renewal: LeaseRenewal, request_ids: frozenset[str]) -> None:
         rest = []
-        for capture in roll.captures:
+        for capture in renewal.captures:
             if capture.usage.request_id in request_ids:
                 lease.forget(capture.usage.request_id)
                 if not capture.future.done():
                     capture.future.set_result(None)
             else:
                 rest.append(capture)
-        lease.captures[:0], lease.draws[:0] = rest, roll.draws
+        lease.captures[:0], lease.draws[:0] = rest, renewal.draws
 
 
 def _is_denial(answer: Posted | LedgerError) -> bool:

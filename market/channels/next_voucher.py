@@ -12,7 +12,7 @@ from market.records.amounts import Amount
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class VoucherOrder:
     """A planned purchase: a sealed request, by its digest, at a listing's prices, for at most `most_nano`."""
 
     request: str
@@ -30,7 +30,7 @@ def next_voucher(
     channel: Channel,
     lane: int,
     last_seq: int,
-    order: Order,
+    order: VoucherOrder,
     *,
     limit_nano: int,
     open_ceilings: Mapping[int, int],

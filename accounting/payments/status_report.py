@@ -16,7 +16,7 @@ _chore, _event, _payout = chore_table.c, stripe_event_table.c, payout_table.c
 _seller = account_at_stripe_table.c
 
 
-def standing(reader: Reader) -> dict[str, Any]:
+def status_report(reader: Reader) -> dict[str, Any]:
     """Return the state for people and programs, with long lists shortened."""
     counts = dict.fromkeys(("waiting", "failed"), 0)
     by_status = select(_event.status, func.count()).where(_event.status.in_(counts)).group_by(_event.status)

@@ -24,7 +24,7 @@ _INVISIBLE_KINDS = frozenset(("Cf", "Cc", "Cn", "Co", "Zl", "Zp"))
 _DRAWN_AS_NOTHING = frozenset("\u115f\u1160\u3164\uffa0\u2800\u034f\u17b4\u17b5")
 
 
-def padding(text: str) -> tuple[Flag, ...]:
+def padding_flags(text: str) -> tuple[Flag, ...]:
     """Return what is wrong with a text; nearly always nothing for honest ones. Takes a millisecond for 10 kB."""
     if len(text) < CHARS_MIN:
         return ()

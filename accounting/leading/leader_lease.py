@@ -49,7 +49,7 @@ def fence(connection: Connection, epoch: int) -> None:
         raise Deposed(f"epoch {epoch} of the books has ended: {seen} has begun")
 
 
-class Seat:
+class LeaderLease:
     """Register one process, and claim, renew and leave the seat.
 
     Every method raises sqlalchemy.exc.SQLAlchemyError if the database fails.

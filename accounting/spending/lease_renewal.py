@@ -37,7 +37,7 @@ class Capture:
 
 
 @dataclass(slots=True)
-class Roll:
+class LeaseRenewal:
     """One event of a lease, made and not answered yet: what it books, grants and reserves."""
 
     posting: Posting
