@@ -54,7 +54,7 @@ ANNOUNCEMENTS = (
     "So, ",
     "Well, ",
 )
-# First words that lose their capital after a prefix. Names keep theirs.
+# First words that lose their capital after a prefix. Names keep their capitals.
 COMMON_FIRST_WORDS = frozenset(LISTS["common first words"])
 
 
