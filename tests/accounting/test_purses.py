@@ -144,7 +144,7 @@ def test_a_lot_is_given_once_and_stays_what_it_is(books: Books, engine: Engine) 
 
 def test_a_market_lot_pays_for_no_cloud_request(books: Books, engine: Engine) -> None:
     lots = Lots(write_sessions(engine), clock_ns=lambda: books.now_ns)
-    with pytest.raises(PostingInvalid, match="nowhere"):
+    with pytest.raises(PostingInvalid, match="its scope must be 'cloud'"):
         lots.write_down(Lot("a", "ann", 100, books.now_ns + MINUTE_NS, "market"))
     with books.read() as session:
         assert purse_of(session, ANN, books.now_ns) == (FundingSource(OWN),)

@@ -64,7 +64,7 @@ def test_nobody_knows_whose_bill_it_is_on() -> None:
 
 
 def test_given_credits_buy_nothing_on_the_market() -> None:
-    with pytest.raises(PostingInvalid, match="given"):
+    with pytest.raises(PostingInvalid, match="promotional credits, which cannot pay sellers"):
         market.hold("r1", [Share("user:ann:paid", 5), Share("user:ann:promo:l1", 5)], 2**60)
 
 
