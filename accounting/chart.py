@@ -1,7 +1,7 @@
-"""The chart of accounts: which codes exist, and what an account of each kind is.
+"""Define the chart of accounts: which codes exist, and what an account of each kind is.
 
-Accounts are opened on first use from their code alone, so this table is the only place that says what
-`user:ann:paid` means. An unknown code is refused rather than opened.
+The ledger opens an account on first use from its code alone, so this table is the only definition of what
+`user:ann:paid` means. It refuses an unknown code.
 """
 
 import re
@@ -17,11 +17,12 @@ Currency = Literal["usd-9", "cu-9"]
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """What holds for an account as long as it exists.
+class AccountTerms:
+    """The fixed properties of an account.
 
-    `normal` is the side on which it grows. `guarded` accounts never go below zero, holds counted. `usd-9` is
-    nano-USD; `cu-9` is billionths of a compute unit, the house's own cost of local work, never mixed with money.
+    `normal` is the side on which it grows. A `guarded` account never goes below zero, open holds included. `usd-9`
+    is nano-USD. `cu-9` is billionths of a compute unit, the house's own cost of local work, and is never mixed
+    with money.
     """
 
     kind: Kind
@@ -36,24 +37,24 @@ class Terms:
 _GUARDED = True
 _OPEN = False
 
-_CHART: tuple[tuple[str, Terms], ...] = (
-    ("asset:(stripe|bank|stripe_in_transit|market_recv)", Terms("asset", _OPEN)),
-    ("asset:(user_recv|seller_recv):<id>", Terms("asset", _GUARDED)),
-    ("user:<id>:paid", Terms("liability", _GUARDED)),
-    ("user:<id>:promo:<id>", Terms("liability", _GUARDED)),
-    ("pool:<id>:paid", Terms("liability", _GUARDED)),
-    ("seller:<id>:(maturing|payable|reserve)", Terms("liability", _GUARDED)),
-    ("clearing:(burst|market)", Terms("liability", _GUARDED)),
-    ("provider:<id>:accrued", Terms("liability", _OPEN)),
-    ("tax:payable", Terms("liability", _OPEN)),
-    ("suspense", Terms("liability", _OPEN)),
-    ("income:(market_fee|market_sales|burst_margin|topup_fee|breakage)", Terms("income", _OPEN)),
+_CHART: tuple[tuple[str, AccountTerms], ...] = (
+    ("asset:(stripe|bank|stripe_in_transit|market_recv)", AccountTerms("asset", _OPEN)),
+    ("asset:(user_recv|seller_recv):<id>", AccountTerms("asset", _GUARDED)),
+    ("user:<id>:paid", AccountTerms("liability", _GUARDED)),
+    ("user:<id>:promo:<id>", AccountTerms("liability", _GUARDED)),
+    ("pool:<id>:paid", AccountTerms("liability", _GUARDED)),
+    ("seller:<id>:(maturing|payable|reserve)", AccountTerms("liability", _GUARDED)),
+    ("clearing:(burst|market)", AccountTerms("liability", _GUARDED)),
+    ("provider:<id>:accrued", AccountTerms("liability", _OPEN)),
+    ("tax:payable", AccountTerms("liability", _OPEN)),
+    ("suspense", AccountTerms("liability", _OPEN)),
+    ("income:(market_fee|market_sales|burst_margin|topup_fee|breakage)", AccountTerms("income", _OPEN)),
     (
         "expense:(stripe_fee|promo|dispute_fee|bad_debt|goodwill|audit|burst_variance|own_use)",
-        Terms("expense", _OPEN),
+        AccountTerms("expense", _OPEN),
     ),
-    ("cu:dept:<id>", Terms("expense", _OPEN, "cu-9")),
-    ("cu:supply:<id>", Terms("income", _OPEN, "cu-9")),
+    ("cu:dept:<id>", AccountTerms("expense", _OPEN, "cu-9")),
+    ("cu:supply:<id>", AccountTerms("income", _OPEN, "cu-9")),
 )
 
 _ID_MAX = 80
@@ -63,7 +64,7 @@ _PATTERNS = tuple((re.compile(code.replace("<id>", _ID)), terms) for code, terms
 
 ASSET_BANK = "asset:bank"
 ASSET_MARKET_RECV = "asset:market_recv"
-"""What our own machines sold on the market, and a house elsewhere owes us."""
+"""What an outside house owes us for the capacity that our machines sold on the market."""
 ASSET_STRIPE = "asset:stripe"
 ASSET_STRIPE_IN_TRANSIT = "asset:stripe_in_transit"
 CLEARING_BURST = "clearing:burst"
@@ -77,21 +78,21 @@ EXPENSE_AUDIT = "expense:audit"
 INCOME_BURST_MARGIN = "income:burst_margin"
 EXPENSE_BURST_VARIANCE = "expense:burst_variance"
 EXPENSE_OWN_USE = "expense:own_use"
-"""What requests of the operators themselves came to at providers that they pay with their own key."""
+"""The cost of the operators' own requests at providers that they pay with their own key."""
 INCOME_TOPUP_FEE = "income:topup_fee"
 EXPENSE_STRIPE_FEE = "expense:stripe_fee"
 EXPENSE_DISPUTE_FEE = "expense:dispute_fee"
 EXPENSE_BAD_DEBT = "expense:bad_debt"
 SUSPENSE = "suspense"
-"""Where money waits that Stripe and the books do not agree about, until somebody has found out why."""
+"""Holds money about which Stripe and the books disagree, until an admin has found the cause."""
 
 
 @lru_cache(maxsize=1024)
-def terms_of(code: str) -> Terms:
-    """Return what an account with this code is.
+def terms_of(code: str) -> AccountTerms:
+    """Return the properties of an account with this code.
 
     Raises:
-        AccountUnknown: the chart has no such code, or an id in it has other characters than letters, digits
+        AccountUnknown: the chart has no such code, or an id in it has characters other than letters, digits
             and `._@-`.
     """
     for pattern, terms in _PATTERNS:
@@ -101,33 +102,35 @@ def terms_of(code: str) -> Terms:
 
 
 def user_paid(user_id: str) -> str:
-    """The prepaid credits of a user."""
+    """Return the account of a user's prepaid credits."""
     return f"user:{user_id}:paid"
 
 
 def user_of(code: str) -> str:
-    """The user whose prepaid credits a code names; the way back from `user_paid`."""
+    """Return the user whose prepaid credits a code names: the inverse of `user_paid`."""
     return code.removeprefix("user:").removesuffix(":paid")
 
 
 def user_receivable(user_id: str) -> str:
-    """What a user owes us: text delivered after the hold that covered it was gone."""
+    """Return the account of what a user owes us: text delivered after the hold that covered it was gone."""
     return f"asset:user_recv:{user_id}"
 
 
 def debtor_of(code: str) -> str:
-    """The user who owes what a receivable's code names; the way back from `user_receivable`, empty for others."""
+    """Return the user who owes what a receivable's code names, or "" for other codes: the inverse of
+    `user_receivable`.
+    """
     prefix = user_receivable("")
     return code.removeprefix(prefix) if code.startswith(prefix) else ""
 
 
 def user_promo(user_id: str, lot_id: str) -> str:
-    """Credits that were given to a user and end one day; each lot by itself."""
+    """Return the account of one lot of promotional credits, which expire. Each lot has its own account."""
     return f"user:{user_id}:promo:{lot_id}"
 
 
 def is_clearing(code: str) -> bool:
-    """Whether a code names an account that holds put credits aside for, empty after every event."""
+    """Return whether holds reserve credits for this account. It is empty after every event."""
     return code.startswith("clearing:")
 
 
@@ -136,7 +139,7 @@ def is_income(code: str) -> bool:
 
 
 def is_receivable(code: str) -> bool:
-    """Whether a code names what somebody owes us."""
+    """Return whether a code names a debt to us."""
     return code.startswith(("asset:user_recv:", "asset:seller_recv:"))
 
 
@@ -145,66 +148,66 @@ def is_provider(code: str) -> bool:
 
 
 def is_promo(code: str) -> bool:
-    """Whether a code names credits that were given."""
+    """Return whether a code names promotional credits."""
     return code.startswith("user:") and ":promo:" in code
 
 
 def owner_of(code: str) -> str:
-    """The user whose own credits a code names; the way back from `user_paid`, empty for others."""
+    """Return the user whose own credits a code names, or "" for other codes: the inverse of `user_paid`."""
     is_own = code.startswith("user:") and code.endswith(":paid")
     return code.removeprefix("user:").removesuffix(":paid") if is_own else ""
 
 
 def own_beside(code: str) -> str:
-    """The own credits of the user who was given the lot that a code names."""
+    """Return the account of own credits of the user to whom the lot of this code was granted."""
     return f"{code.partition(':promo:')[0]}:paid"
 
 
 def pool_paid(pool_id: str) -> str:
-    """The credits that an organization's members draw from."""
+    """Return the account of the credits that an organization's members draw from."""
     return f"pool:{pool_id}:paid"
 
 
 def seller_maturing(seller_id: str) -> str:
-    """What a seller has earned and cannot have yet."""
+    """Return the account of earnings that a seller cannot be paid yet."""
     return f"seller:{seller_id}:maturing"
 
 
 def seller_reserve(seller_id: str) -> str:
-    """What is kept of a seller's earnings against what may come back."""
+    """Return the account of the earnings that are held back from a seller to cover later claims."""
     return f"seller:{seller_id}:reserve"
 
 
 def seller_of(code: str) -> str:
-    """The seller whom one of the seller's accounts names."""
+    """Return the seller to whom one of a seller's accounts belongs."""
     return code.removeprefix("seller:").rpartition(":")[0]
 
 
 def seller_receivable(seller_id: str) -> str:
-    """What a seller owes us: earnings that were paid out and had to be given back."""
+    """Return the account of what a seller owes us: earnings that were paid out and had to be given back."""
     return f"asset:seller_recv:{seller_id}"
 
 
 def seller_payable(seller_id: str) -> str:
-    """What a seller has earned and may have paid out."""
+    """Return the account of a seller's earnings that may be paid out."""
     return f"seller:{seller_id}:payable"
 
 
 def provider_accrued(provider: str) -> str:
-    """What we owe a cloud provider and have not paid yet."""
+    """Return the account of what we owe a cloud provider and have not paid yet."""
     return f"provider:{provider}:accrued"
 
 
 def provider_id(name: str) -> str:
-    """What a provider is called in the chart, made of whatever a price list or the owner calls it."""
+    """Return a provider's id in the chart, made from the name that a price list or an operator gives it."""
     return _NOT_IN_ID.sub("-", name.partition("/")[0])[:_ID_MAX] or "unnamed"
 
 
 def department(name: str) -> str:
-    """The compute units that a department used."""
+    """Return the account of the compute units that a department used."""
     return f"cu:dept:{name}"
 
 
 def supply(lane: str) -> str:
-    """The compute units that a lane of our own machines gave."""
+    """Return the account of the compute units that a lane of our own machines supplied."""
     return f"cu:supply:{lane}"

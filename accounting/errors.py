@@ -1,93 +1,93 @@
-"""What can go wrong with money, one class per meaning; none of them knows HTTP.
+"""Errors of the ledger, one class per meaning. None of them knows HTTP.
 
 LedgerError
-├── AmountInvalid            an amount, price or count that no event may carry
-├── AccountUnknown           a code that is not in the chart of accounts
+├── AmountInvalid            no event may carry this amount, price or count
+├── AccountUnknown           the chart of accounts does not have this code
 ├── PriceUnknown             no price for this model on this lane
-├── TokenizerMismatch        a tokenizer file whose SHA-256 is not the pinned one
-├── TextNotCounted           the tokenizer fails at this text: its characters are its count
-├── PostingInvalid           an event that contradicts itself or that no database can hold
-├── PostingDenied            the books said no, and nothing of the event was booked
-│   ├── InsufficientCredit   the account has less than the event needs, holds counted
-│   ├── HoldNotFound         there is no such hold, or it is another one than the caller believes
+├── TokenizerMismatch        a tokenizer file does not have the pinned SHA-256
+├── TextNotCounted           the tokenizer fails on this text: count its characters instead
+├── PostingInvalid           the event contradicts itself, or no database can store it
+├── PostingDenied            the books refused the event, and nothing of it was booked
+│   ├── InsufficientCredit   the account has less than the event needs, open holds included
+│   ├── HoldNotFound         there is no such hold, or it is not the one that the caller expects
 │   ├── HoldExpired          the reaper released the hold before the capture came
 │   ├── AlreadyResolved      the hold was captured or released before
-│   ├── IdempotencyConflict  the key was used before, for another request
-│   ├── UsageBooked          requests of the event have their usage row already
+│   ├── IdempotencyConflict  another request used the key before
+│   ├── UsageBooked          requests of the event already have a usage row
 │   └── PostingRefused       the database has another objection, which the message repeats
 └── BooksUnavailable         the event was not answered; the same key may be sent again
-    ├── LedgerBusy           more events wait than the queue may hold
-    ├── PosterStopped        the writer has stopped, or stops and takes nothing new
-    ├── BooksBroken          a rule of the books is broken, and nothing is spent until it is mended
+    ├── LedgerBusy           the queue of waiting events is full
+    ├── PosterStopped        the writer has stopped, or is stopping and takes no new events
+    ├── BooksBroken          a rule of the books is broken; spending stops until it is repaired
     └── DatabaseFailing      the database refused or vanished, and bounded retries did not help
 """
 
 
 class LedgerError(Exception):
-    """Root of everything this package raises on purpose."""
+    """Base class of every error that this package raises on purpose."""
 
 
 class AmountInvalid(LedgerError):
-    """An amount, price or count that no event may carry."""
+    """Raised for an amount, price or count that no event may carry."""
 
 
 class AccountUnknown(LedgerError):
-    """A code that is not in the chart of accounts."""
+    """Raised for a code that the chart of accounts does not have."""
 
     def __init__(self, code: str) -> None:
-        super().__init__(f"no account may be called {code!r}")
+        super().__init__(f"the chart of accounts has no code {code!r}")
         self.account = code
 
 
 class PriceUnknown(LedgerError):
-    """No price for this model on this lane."""
+    """Raised when this model has no price on this lane."""
 
     def __init__(self, lane: str, model: str) -> None:
-        super().__init__(f"no price is known for model {model!r} on the {lane} lane")
+        super().__init__(f"model {model!r} has no price on the {lane} lane")
         self.lane = lane
         self.model = model
 
 
 class TokenizerMismatch(LedgerError):
-    """A tokenizer file whose SHA-256 is not the pinned one."""
+    """Raised for a tokenizer file whose SHA-256 is not the pinned one."""
 
 
 class TextNotCounted(LedgerError):
-    """The tokenizer fails at this text: its characters are its count."""
+    """Raised when the tokenizer fails on a text. Callers count its characters instead."""
 
 
 class PostingInvalid(LedgerError):
-    """An event that contradicts itself or that no database can hold."""
+    """Raised for an event that contradicts itself or that no database can store."""
 
 
 class PostingDenied(LedgerError):
-    """The books said no, and nothing of the event was booked."""
+    """Raised when the books refuse an event. Nothing of the event was booked."""
 
 
 class InsufficientCredit(PostingDenied):
-    """The account has less than the event needs, holds counted; both amounts in the account's unit."""
+    """Raised when an account has less than the event needs, open holds included. Both amounts are in its unit."""
 
     def __init__(self, account: str, needed_nano: int, available_nano: int) -> None:
-        super().__init__(f"{account} has {available_nano} nano available, {needed_nano} nano are needed")
+        super().__init__(f"{account} has {available_nano} nano available, but {needed_nano} nano are needed")
         self.account = account
         self.needed_nano = needed_nano
         self.available_nano = available_nano
 
 
 class HoldNotFound(PostingDenied):
-    """There is no such hold, or it is another one than the caller believes."""
+    """Raised when there is no such hold, or it is not the one that the caller expects."""
 
 
 class HoldExpired(PostingDenied):
-    """The reaper released the hold before the capture came."""
+    """Raised when the reaper released the hold before the capture came."""
 
 
 class AlreadyResolved(PostingDenied):
-    """The hold was captured or released before."""
+    """Raised when the hold was captured or released before."""
 
 
 class IdempotencyConflict(PostingDenied):
-    """The key was used before, for another request."""
+    """Raised when another request used the key before."""
 
     def __init__(self, idem_key: str) -> None:
         super().__init__(f"key {idem_key!r} belongs to another request")
@@ -95,7 +95,10 @@ class IdempotencyConflict(PostingDenied):
 
 
 class UsageBooked(PostingDenied):
-    """Requests of the event have their usage row already: they are booked, the others of the event are not."""
+    """Raised when some requests of the event already have a usage row.
+
+    The event's other requests are not booked.
+    """
 
     def __init__(self, request_ids: frozenset[str]) -> None:
         super().__init__(f"{len(request_ids)} requests are booked already, {min(request_ids)!r} among them")
@@ -103,31 +106,34 @@ class UsageBooked(PostingDenied):
 
 
 class PostingRefused(PostingDenied):
-    """The database has another objection, which the message repeats."""
+    """Raised when the database has another objection, which the message repeats."""
 
 
 class BooksUnavailable(LedgerError):
-    """The event was not answered; the same key may be sent again."""
+    """Raised when the event was not answered. The caller may send the same key again."""
 
 
 class LedgerBusy(BooksUnavailable):
-    """More events wait than the queue may hold."""
+    """Raised when the queue of waiting events is full."""
 
 
 class PosterStopped(BooksUnavailable):
-    """The writer has stopped, or stops and takes nothing new."""
+    """Raised when the writer has stopped, or is stopping and takes no new events."""
 
 
 class BooksBroken(BooksUnavailable):
-    """A rule of the books is broken, and nothing is spent until it is mended; `rule` is its short name."""
+    """Raised while a rule of the books is broken: spending stops until it is repaired.
+
+    `rule` is its short name.
+    """
 
     def __init__(self, rule: str, meaning: str) -> None:
-        super().__init__(f"the books break the rule {rule} ({meaning}): nothing is spent until it is mended")
+        super().__init__(f"the books break the rule {rule} ({meaning}): spending stops until it is repaired")
         self.rule = rule
 
 
 class DatabaseFailing(BooksUnavailable):
-    """The database refused or vanished, and bounded retries did not help.
+    """Raised when the database refused or vanished and bounded retries did not help.
 
-    The event may have been booked all the same: asking again with the same key tells.
+    The event may have been booked all the same. Sending the same key again returns the answer.
     """

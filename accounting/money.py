@@ -1,7 +1,7 @@
-"""Money as integers: nano-USD, token prices, and the one rounding that a request gets.
+"""Represent money as integers: nano-USD, token prices, and one rounding per request.
 
-One unit is a billionth of a dollar, because a short answer of a small model costs a few hundred of them and
-micro-dollars would round it up by a fifth. No float touches an amount on its way in, through, or out.
+One unit is a billionth of a dollar. A short answer of a small model costs a few hundred of them, and micro-dollars
+would round that up by a fifth. No amount is ever a float.
 """
 
 import re
@@ -18,26 +18,26 @@ Nano = NewType("Nano", int)
 NANO_PER_USD = 10**9
 TOKENS_PER_PRICE = 10**6
 MAX_EVENT_NANO = 10**15
-"""The most that one leg of one event may move: a million dollars. Above it stands a mistake, not a payment."""
+"""The most that one leg of an event may move: a million dollars. A larger amount is a mistake, not a payment."""
 MAX_TOKENS = 10**9
-"""The most tokens that one request may count, far above any context there is."""
+"""The most tokens that one request may count: far above any existing context."""
 
 _USD = re.compile(r"(-?)(0|[1-9][0-9]{0,9})(?:\.([0-9]{1,9}))?")
 _USD_PER_TOKEN = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,25})?(?:[eE][-+]?[0-9]{1,2})?")
 
 
 def parse_usd(text: object, *, allow_negative: bool = False) -> Nano:
-    """Read dollars written as a plain decimal string ("5.00") into nano-USD.
+    """Parse dollars in a plain decimal string ("5.00") into nano-USD.
 
-    Only ASCII digits with at most nine after the point count as plain: no exponent, sign of plus, space,
-    underscore, NaN, and no number that JSON already turned into a float.
+    Plain means ASCII digits, at most nine of them after the point: no exponent, plus sign, space, underscore or
+    NaN. A number that JSON already turned into a float is refused.
 
     Raises:
-        AmountInvalid: for everything else, and beyond `MAX_EVENT_NANO`.
+        AmountInvalid: the text is anything else, or the amount exceeds `MAX_EVENT_NANO`.
     """
     match = _USD.fullmatch(text) if isinstance(text, str) else None
     if match is None:
-        raise AmountInvalid("an amount is a decimal string in USD with at most 9 digits after the point")
+        raise AmountInvalid("an amount must be a decimal string in USD with at most 9 digits after the point")
     sign, whole, fraction = match.groups()
     nano = int(whole) * NANO_PER_USD + int((fraction or "").ljust(9, "0"))
     if sign and not allow_negative:
@@ -46,7 +46,7 @@ def parse_usd(text: object, *, allow_negative: bool = False) -> Nano:
 
 
 def format_usd(amount_nano: int) -> str:
-    """Write nano-USD as a decimal string in USD, with at least cents and without trailing zeros after them."""
+    """Format nano-USD as a decimal string in USD: two decimals at least, and no trailing zeros after them."""
     whole, nano = divmod(abs(amount_nano), NANO_PER_USD)
     fraction = f"{nano:09d}"
     cents, rest = fraction[:2], fraction[2:].rstrip("0")
@@ -57,13 +57,13 @@ def checked_nano(amount_nano: int, *, allow_negative: bool = False) -> Nano:
     """Return the amount if an event may carry it.
 
     Raises:
-        AmountInvalid: for anything but an int (a bool is none), below zero where that is not allowed, or
-            beyond `MAX_EVENT_NANO` on either side.
+        AmountInvalid: the amount is no int (a bool is none), is negative where that is not allowed, or exceeds
+            `MAX_EVENT_NANO` on either side.
     """
     if type(amount_nano) is not int:
-        raise AmountInvalid(f"an amount is an integer, not {type(amount_nano).__name__}")
+        raise AmountInvalid(f"an amount must be an integer, not {type(amount_nano).__name__}")
     if not (-MAX_EVENT_NANO if allow_negative else 0) <= amount_nano <= MAX_EVENT_NANO:
-        raise AmountInvalid("the amount is outside of what one event may move")
+        raise AmountInvalid("the amount is more than one event may move")
     return Nano(amount_nano)
 
 
@@ -75,14 +75,14 @@ def _usd_field(value: object) -> Nano:
 
 
 UsdAmount = Annotated[Nano, BeforeValidator(_usd_field), PlainSerializer(format_usd, return_type=str)]
-"""An amount at the edge: a decimal string in USD in JSON, nano-USD inside. For pydantic models."""
+"""An amount at the API's edge: a decimal string in USD in JSON, nano-USD inside. For pydantic models."""
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What tokens cost, in nano-USD (or nano compute units) per million of them.
+    """The price of tokens, in nano-USD (or nano compute units) per million.
 
-    `reasoning_nano` is None where thoughts cost what all else of an answer does.
+    `reasoning_nano` is None if reasoning tokens cost the same as all other completion tokens.
     """
 
     prompt_nano: int
@@ -96,7 +96,7 @@ class Price:
 
     @property
     def dearest_completion_nano(self) -> int:
-        """Whatever an answer's tokens turn out to be."""
+        """The higher of the prices that a completion token may have."""
         return max(self.completion_nano, self.reasoning_nano or 0)
 
 
@@ -105,17 +105,17 @@ def charge(
 ) -> Nano:
     """Return what a request costs in nano-USD, rounded up once at the end.
 
-    As in OpenAI's usage object, `cached_tokens` are part of `prompt_tokens` and `reasoning_tokens` of
-    `completion_tokens`, not beside them.
+    As in OpenAI's usage object, `cached_tokens` are part of `prompt_tokens`, and `reasoning_tokens` are part of
+    `completion_tokens`.
 
     Raises:
-        AmountInvalid: for counts below zero or beyond `MAX_TOKENS`, more cached tokens than prompt or reasoning
-            than completion, or a result beyond `MAX_EVENT_NANO`.
+        AmountInvalid: a count is negative or exceeds `MAX_TOKENS`, a part exceeds its whole, or the result
+            exceeds `MAX_EVENT_NANO`.
     """
     is_prompt = 0 <= cached_tokens <= prompt_tokens <= MAX_TOKENS
     if not (is_prompt and 0 <= reasoning_tokens <= completion_tokens <= MAX_TOKENS):
         raise AmountInvalid(
-            f"no request has {prompt_tokens} ({cached_tokens} cached) + {completion_tokens} tokens"
+            f"a request cannot have {prompt_tokens} ({cached_tokens} cached) + {completion_tokens} tokens"
             f" ({reasoning_tokens} reasoning)"
         )
     reasoning_nano = price.completion_nano if price.reasoning_nano is None else price.reasoning_nano
@@ -131,13 +131,13 @@ def charge(
 def nano_per_million(usd_per_token: object) -> Nano:
     """Turn a provider's price in USD per token into nano-USD per million tokens, rounded up.
 
-    Exponents are fine here (price lists write 1.5e-07), binary floats are not: parse the list with
+    Exponents are allowed, because price lists write 1.5e-07. Binary floats are not: parse the list with
     `parse_float=Decimal`.
 
     Raises:
-        AmountInvalid: for what is no finite number from zero up, or beyond `MAX_EVENT_NANO`.
+        AmountInvalid: the price is not a finite number from zero up, or exceeds `MAX_EVENT_NANO`.
     """
     text = str(usd_per_token) if isinstance(usd_per_token, str | Decimal | int) else ""
     if not _USD_PER_TOKEN.fullmatch(text):
-        raise AmountInvalid(f"{usd_per_token!r} is no price in USD per token")
+        raise AmountInvalid(f"{usd_per_token!r} is not a price in USD per token")
     return checked_nano(int(Decimal(text).scaleb(15).to_integral_value(ROUND_CEILING)))

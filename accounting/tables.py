@@ -1,12 +1,12 @@
-"""The tables of the books: accounts with their running totals, events, transfers, usage, and promo lots.
+"""Define the tables of the books: accounts with their running totals, events, transfers, usage and promo lots.
 
-Events, transfers, usage rows and lots are only ever appended, and an account's totals change only by a transfer
-that touches it: triggers see to both on SQLite and on PostgreSQL (migrations/versions/0001_ledger.py), so
-that neither a mistake here nor a hand at the SQL prompt can rewrite the past. Numbers (`id`, `seq`) are given
-by the one writer without gaps, in the order of commits.
+Events, transfers, usage rows and lots are append-only. An account's totals change only by a transfer that touches
+it. Triggers enforce both on SQLite and on PostgreSQL (migrations/versions/0001_ledger.py), so neither a bug nor a
+manual SQL statement can rewrite the past. The one writer assigns the numbers (`id`, `seq`) without gaps, in the
+order of commits.
 
-What PostgreSQL alone is told, such as which rows an index is of, stands in the migrations, which make the tables:
-said here it would import that dialect, 2 MB, where the books are on SQLite.
+Options for PostgreSQL alone, such as the rows that a partial index covers, are in the migrations, which create the
+tables. Declaring them here would import that dialect (2 MB) even if the books are on SQLite.
 """
 
 from sqlalchemy import (
@@ -29,10 +29,10 @@ _GIVEN = {"autoincrement": False}
 
 
 class Account(SQLModel, table=True):
-    """What an account is (fixed when it is opened) and its totals in its currency's smallest unit.
+    """An account: its properties, fixed when it is opened, and its totals in its currency's smallest unit.
 
-    `debits_posted - credits_posted` is the balance of an account whose normal side is D; the pending totals
-    are what open holds would move.
+    The balance of an account whose normal side is D is `debits_posted - credits_posted`. The pending totals are
+    what open holds would move.
     """
 
     __table_args__ = (
@@ -64,11 +64,11 @@ class Account(SQLModel, table=True):
     debits_pending: int = Field(default=0, sa_type=BigInt)
     credits_pending: int = Field(default=0, sa_type=BigInt)
     applied_seq: int = Field(default=0, sa_type=BigInt)
-    """The last transfer that touched the account. It only grows, which is what makes a forged total show."""
+    """The last transfer that touched the account. It only grows, so a forged total is noticed."""
 
 
 class Event(SQLModel, table=True):
-    """One business event, found again by the key that its originator chose."""
+    """One business event. Its originator chose the key that finds it again."""
 
     __table_args__ = (
         UniqueConstraint("idem_key", name="event_idem_key"),
@@ -85,7 +85,7 @@ class Event(SQLModel, table=True):
 
 
 class Transfer(SQLModel, table=True):
-    """One debit and one credit of the same amount: it balances because it cannot do otherwise."""
+    """One debit and one credit of the same amount, so that a transfer always balances."""
 
     __table_args__ = (
         UniqueConstraint("event_seq", "leg", name="transfer_event_leg"),
@@ -127,19 +127,19 @@ class Transfer(SQLModel, table=True):
 class Usage(SQLModel, table=True):
     """What one request used and cost: `accounting.postings.UsageRecord` as a row, with the event that ended it.
 
-    One event may end many requests; its req_hash covers the counts and amounts of them all.
+    One event may end many requests. Its req_hash covers the counts and amounts of all of them.
     """
 
     __table_args__ = (
         Index("usage_started", "started_ns"),
-        # Limits begin with what a key, or a person's keys, used before the gateway's start. People have no index
-        # of their own: each costs as much as half the row where many of them are served.
+        # Limits begin with what a key, or all of a person's keys, used before the gateway started. People have no
+        # # index of their own: with many of them it would be half as large as the rows.
         Index("usage_key", "key_id", "started_ns"),
-        # Console sessions have no keys to be found by, and few requests.
+        # Console sessions have no key and make few requests.
         Index("usage_session", "user_id", "started_ns", sqlite_where=text("key_id = ''")),
-        # Proofs read what each event ended.
+        # Proofs read which requests each event ended.
         Index("usage_event", "event_seq"),
-        # Ids of later requests sort after earlier ones: what is written together goes to the same pages.
+        # Request ids grow with time, so rows written together go to the same pages.
         {"sqlite_strict": True, "sqlite_with_rowid": False},
     )
 
@@ -169,7 +169,7 @@ class Usage(SQLModel, table=True):
 
 
 class PromoLot(SQLModel, table=True):
-    """Credits that were given to a user once and end one day. Rows are only ever appended."""
+    """Promotional credits, granted to a user once, with an expiry. Rows are append-only."""
 
     __tablename__ = "promo_lot"
     __table_args__ = (

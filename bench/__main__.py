@@ -1,4 +1,4 @@
-"""`python -m bench NAME [...]`: run one benchmark, or without a name all that need nothing but this machine."""
+"""Run one benchmark: `python -m bench NAME [...]`. Without a name, run all that need nothing but this machine."""
 
 import argparse
 import signal
@@ -41,17 +41,17 @@ BENCHMARKS: dict[str, Callable[[list[str]], None]] = {
     "scaling": scaling.main,
     "speculation": speculation.main,
 }
-# The others want root, a folder for a model of a gigabyte, or other people's programs.
+# The others need root, a folder for a model of a gigabyte, or other programs.
 BY_DEFAULT = ("cluster", "ledger")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("name", nargs="?", choices=BENCHMARKS, help=f"{' and '.join(BY_DEFAULT)} by default")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the benchmark's own; see NAME --help")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="options of the benchmark; see NAME --help")
     given = parser.parse_args()
     configure_logs("json:error")
-    # Ended from outside it ends what it has started, too.
+    # A signal from outside must also end the processes that were started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     for name in [given.name] if given.name else BY_DEFAULT:
         BENCHMARKS[name](given.arguments)

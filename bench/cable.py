@@ -1,10 +1,9 @@
-"""An emulated cable between two network devices: `python -m bench.cable DEVICE DEVICE`, started by bench.network.
+"""Emulate a cable between two network devices: `python -m bench.cable DEVICE DEVICE`, started by bench.network.
 
-Every frame that leaves one device arrives at the other after the time that a link of the given rate takes to
-send it, plus the delay; what a full queue cannot hold is lost. It needs neither tc nor netem, which small
-kernels lack. The devices are TAPs with segmentation offload, so that a large write stays one frame and the
-cable itself takes little of the machine. Each line on stdin, "DELAY_MS MBIT", changes the link (0 Mbit is no
-limit); the cable ends when stdin closes.
+Every frame that leaves one device arrives at the other after its sending time at the given rate, plus the delay. A
+full queue drops frames. The cable needs neither tc nor netem, which small kernels lack. The devices are TAPs with
+segmentation offload, so a large write stays one frame and the cable uses little CPU. Each line on stdin, "DELAY_MS
+MBIT", changes the link (0 Mbit is no limit). The cable ends when stdin closes.
 """
 
 import fcntl
@@ -33,7 +32,7 @@ _ON_WIRE_BYTES = 24
 
 @dataclass(slots=True)
 class _Direction:
-    """Frames on their way from one device to the other, oldest first; times are time.monotonic()'s."""
+    """Frames on their way from one device to the other, oldest first. Times are time.monotonic()'s."""
 
     source: int
     target: int
@@ -42,7 +41,7 @@ class _Direction:
     frames: deque[tuple[float, int, bytes]] = field(default_factory=deque)
 
     def take(self, delay_s: float, bytes_per_s: float) -> None:
-        """Read what the source has sent and work out when each frame arrives."""
+        """Read what the source has sent, and compute when each frame arrives."""
         while True:
             try:
                 frame = os.read(self.source, FRAME_BYTES_MAX)
@@ -55,7 +54,7 @@ class _Direction:
             self.free_s = max(time.monotonic(), self.free_s) + sending_s
             due_s = self.free_s + delay_s
             if self.frames:
-                # A link whose delay was just made shorter still does not reorder.
+                # A link with a shortened delay still must not reorder frames.
                 due_s = max(due_s, self.frames[-1][0])
             self.frames.append((due_s, size_bytes, frame))
             self.waiting_bytes += size_bytes
@@ -68,11 +67,11 @@ class _Direction:
             try:
                 os.write(self.target, frame)
             except OSError:
-                continue  # The other side's queue is full or the device is down: lost, as on a wire.
+                continue  # The other side's queue is full or the device is down: the frame is lost, as on a wire.
 
 
 def wire_bytes(frame_bytes: int) -> int:
-    """What a frame, perhaps one of many segments, takes on an Ethernet wire."""
+    """Return the bytes of a frame on an Ethernet wire. One frame may stand for many segments."""
     segments = max(1, -(-(frame_bytes - _SEGMENT_HEADER_BYTES) // SEGMENT_BYTES))
     return frame_bytes + (segments - 1) * _SEGMENT_HEADER_BYTES + segments * _ON_WIRE_BYTES
 
@@ -80,7 +79,7 @@ def wire_bytes(frame_bytes: int) -> int:
 def main(names: list[str]) -> None:
     one, other = (_open_tap(name) for name in names)
     directions = (_Direction(one, other), _Direction(other, one))
-    # Ahead of what is measured: a cable that waits for a core would be a slower one.
+    # Run ahead of the measured programs: a cable that waits for a core would be slower.
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(20))
     except PermissionError:

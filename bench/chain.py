@@ -1,9 +1,9 @@
-"""A Llama of 0.49 B parameters whose every greedy answer is known: each word has one successor, for ever.
+"""Build a Llama of 0.49 B parameters with known greedy answers: each word always has the same successor.
 
-Its shapes and its work are those of any model of that size. The output head's row for a word's successor is
-the word's own embedding, which the random layers between disturb too little to change which one wins; so that
-every engine's text can be checked, and prompts can be made whose answers repeat them or do not. The words lie
-on one cycle, longer than any answer here.
+Its shapes and its work are those of any model of that size. The output head's row for a word's successor is the
+word's own embedding. The random layers between change it too little to change the winner. So every engine's text
+can be checked, and prompts can be made whose answers repeat them or not. The words lie on one cycle, longer than
+any answer here.
 """
 
 import json
@@ -28,36 +28,39 @@ _WORD = re.compile("Ġ[a-z]+")
 
 
 class Chain:
-    """The words in their order; the demo model's tokenizer has each as one token, with the space before it."""
+    """The words in their order. The demo model's tokenizer has each as one token, with the space before it."""
 
     def __init__(self) -> None:
         self._tokenizer = Tokenizer.from_file(str(DEMO_MODEL / "tokenizer.json"))
 
     @cached_property
     def cycle(self) -> list[int]:
-        """Token ids; the successor of each is the next one, of the last the first."""
+        """Token ids. The successor of each is the next one; the first follows the last."""
         vocabulary = self._tokenizer.get_vocab()
         words = sorted(token_id for token, token_id in vocabulary.items() if _WORD.fullmatch(token))
         random.Random(1).shuffle(words)
         return words
 
     def answer(self, at: int, tokens: int) -> list[int]:
-        """What follows the word at this place of the cycle."""
+        """Return the words after this place in the cycle."""
         return [self.cycle[(at + step) % len(self.cycle)] for step in range(1, tokens + 1)]
 
     def text(self, token_ids: list[int]) -> str:
         return str(self._tokenizer.decode(token_ids))
 
     def prompt(self, tokens: int, seed: str) -> tuple[list[int], int]:
-        """Random words, and the place in the cycle of the last: nothing of the answer stands in them in order."""
+        """Return random words, and the place of the last one in the cycle.
+
+        They contain no sequence of the answer.
+        """
         source = random.Random(seed)
         places = [source.randrange(len(self.cycle)) for _ in range(tokens)]
         return [self.cycle[place] for place in places], places[-1]
 
     def grounded_prompt(self, tokens: int, answer: int, phrase: int, seed: str) -> tuple[list[int], int]:
-        """A prompt whose words hold the answer in phrases of `phrase` words, in random order among others.
+        """Return a prompt that contains the answer in phrases of `phrase` words, in random order among others.
 
-        A draft looked up in it is right up to the phrase's end and wrong there, as when an answer quotes.
+        A draft from the prompt is right up to the phrase's end and wrong there, as when an answer quotes.
         """
         ids, at = self.prompt(tokens, seed)
         quoted = self.answer(at, answer)
@@ -72,7 +75,7 @@ class Chain:
 
 
 def make_chain(folder: Path) -> Path:
-    """Write the checkpoint in bf16 as folder/half-billion, unless it is there already."""
+    """Write the checkpoint in bf16 as folder/half-billion, unless it already exists."""
     made = folder / NAME
     if (made / "model.safetensors").exists():
         return made
@@ -104,7 +107,7 @@ def _weights(cycle: list[int]) -> dict[str, torch.Tensor]:
     def matrix(rows: int, columns: int, scale: float) -> torch.Tensor:
         return torch.randn(rows, columns, generator=generator).mul_(scale).bfloat16()
 
-    # Both branches of all layers together add about as much to a row as its embedding is.
+    # Both branches of all layers together add about the embedding's magnitude to a row.
     fan, deep = HIDDEN**-0.5, (2 * LAYERS) ** -0.5
     embedding = matrix(VOCABULARY, HIDDEN, 0.5)
     head = torch.zeros_like(embedding)
@@ -134,11 +137,11 @@ def _weights(cycle: list[int]) -> dict[str, torch.Tensor]:
 
 
 def make_gguf(checkpoint: Path) -> Path:
-    """The same weights in Q8_0 for llama.cpp, beside the checkpoint's folder, unless they are there already."""
+    """Write the same weights in Q8_0 for llama.cpp, beside the checkpoint's folder, unless they already exist."""
     made = checkpoint.with_name(f"{checkpoint.name}-q8_0.gguf")
     if made.exists():
         return made
-    # Only who measures llama.cpp needs the package.
+    # Only measurements of llama.cpp need the package.
     import gguf
 
     unfinished = made.with_suffix(".unfinished")
@@ -176,7 +179,7 @@ def _describe(writer: Any) -> None:
 
 
 def _add_tokenizer(writer: Any, tokenizer: dict[str, Any]) -> None:
-    """The demo model's tokens; the rest of the vocabulary has names that no text holds."""
+    """Add the demo model's tokens. The rest of the vocabulary has names that no text contains."""
     model, added = tokenizer["model"], tokenizer["added_tokens"]
     by_id = {token_id: token for token, token_id in model["vocab"].items()}
     by_id |= {entry["id"]: entry["content"] for entry in added}
@@ -216,7 +219,7 @@ def _gguf_name(name: str) -> str:
 
 
 def _pairwise(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Hugging Face rotates a head's halves against each other, GGUF's llama neighbouring rows."""
+    """Reorder rows: Hugging Face rotates a head's halves against each other, GGUF's llama neighbouring rows."""
     heads = HEADS if ".q_proj" in name else KV_HEADS if ".k_proj" in name else 0
     if not heads:
         return tensor

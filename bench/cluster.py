@@ -1,4 +1,6 @@
-"""Tokens per second of the cluster lane: demo model and a random 100 M Llama, 1 and 2 stages, 1 and 8 streams."""
+"""Measure the cluster lane's tokens per second: demo model and random 100 M Llama, 1 and 2 stages, 1 and 8
+streams.
+"""
 
 import argparse
 import asyncio
@@ -24,7 +26,7 @@ READY_TIMEOUT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """One measurement: all streams together, and the median time to a first token."""
+    """One measurement: the total throughput, and the median time to first token."""
 
     decode_tokens_per_s: float
     ttft_ms: float
@@ -73,7 +75,7 @@ async def _cluster(folder: Path, model: Path, nodes: int) -> AsyncIterator[Contr
 
 
 async def _run(controller: Controller, streams: int, tokens: int) -> Speed:
-    """All streams start together; decoding is counted from the moment when each has begun."""
+    """Start all streams together. Decoding counts from the moment when each has begun."""
     arrivals = await asyncio.gather(*(_stream(controller, tokens) for _ in range(streams)))
     begun_s = max(stream.first_s for stream in arrivals)
     ended_s = max(stream.last_s for stream in arrivals)
@@ -84,7 +86,7 @@ async def _run(controller: Controller, streams: int, tokens: int) -> Speed:
 
 @dataclass(frozen=True, slots=True)
 class _Arrivals:
-    """When a request was sent and when its text came. Several tokens can come as one event."""
+    """When a request was sent and when its text came. One event may have several tokens."""
 
     sent_s: float
     events_s: list[float]

@@ -1,7 +1,8 @@
-"""Many clients that buy at once from one payer's credits, with one fee account: events a second, and their times.
+"""Measure many clients that buy at once from one payer's credits, with one fee account: events per second, and
+times.
 
-A purchase is two events: a hold, and the capture that pays the seller and our fee. Each client waits for the one
-before it sends the next, as a request does.
+A purchase is two events: a hold, and the capture that pays the seller and our fee. Each client waits for the first
+before it sends the second, as a request does.
 """
 
 import functools
@@ -22,7 +23,7 @@ from accounting.leading.shared import SharedLedger
 from accounting.ledger.health import findings
 from accounting.ledger.poster import Poster
 from accounting.rules import grants, market
-from accounting.rules.parts import Part, Share
+from accounting.rules.parts import HeldPart, Share
 from bench.row_locking import RowLocking
 from gateway.database import read_sessions, write_sessions
 
@@ -35,12 +36,12 @@ CREDITS = 100
 TURNS = 3
 
 Purchase = Callable[[str, int, Callable[[float], None]], None]
-"""Buy under a name from the seller of a number, and tell how long each event took."""
+"""Buys under a name from the seller of a number, and reports how long each event took."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a run came to: how long each event took, and all of them together."""
+    """The result of a run: the time of each event, and of all together."""
 
     each_ms: Sequence[float]
     took_s: float
@@ -58,31 +59,31 @@ class Figures:
 
 
 def measure(name: str, engine: Engine, clients: int, seconds: float) -> None:
-    """Print our figures, on PostgreSQL beside those of plain row locking, which has its turns in between."""
+    """Print our figures. On PostgreSQL, plain row locking is measured in alternation and printed too."""
     each_s = seconds / TURNS
-    ours, theirs = list[Figures](), list[Figures]()
+    own, others = list[Figures](), list[Figures]()
     with ExitStack() as stack:
         purchase = stack.enter_context(our_purchases(engine))
         plain = (
             stack.enter_context(closing(RowLocking(engine, CHARGE_NANO, FEE_NANO))) if _is_shared(engine) else None
         )
         for turn in range(TURNS):
-            ours.append(run(purchase, clients, each_s, f"turn{turn}"))
+            own.append(run(purchase, clients, each_s, f"turn{turn}"))
             if plain:
-                theirs.append(run(plain.purchase, clients, each_s, f"turn{turn}"))
+                others.append(run(plain.purchase, clients, each_s, f"turn{turn}"))
         assert plain is None or plain.is_sound()
     check(engine)
-    _print(name, "Millrace", clients, ours)
-    if theirs:
-        _print(name, "row locking", clients, theirs)
-        ratios = [mine.events_per_s / other.events_per_s for mine, other in zip(ours, theirs, strict=True)]
+    _print(name, "Millrace", clients, own)
+    if others:
+        _print(name, "row locking", clients, others)
+        ratios = [mine.events_per_s / other.events_per_s for mine, other in zip(own, others, strict=True)]
         range_ = f"{min(ratios):.1f}-{max(ratios):.1f}"
         print(f"| {name} | over row locking | {clients} | {statistics.median(ratios):.1f}x ({range_}) | | | |")
 
 
 @contextmanager
 def our_purchases(engine: Engine) -> Iterator[Purchase]:
-    """Purchases through the one writer, of a payer whose credits last."""
+    """Yield a purchase through the one writer, for a payer with enough credits."""
     with _poster(engine) as poster:
         for number in range(CREDITS):
             credit = grants.manual_credit(f"hot-{number}", "hot", 10**15, "bench")
@@ -93,8 +94,8 @@ def our_purchases(engine: Engine) -> Iterator[Purchase]:
             hold = market.hold(request, [Share(PAYER, CHARGE_NANO)], 2**62)
             (pending_seq,) = poster.submit(hold).result(ANSWER_S).transfer_seqs
             timed((held_s := time.perf_counter()) - began_s)
-            order = market.Order(request, "hot", (Part(PAYER, CHARGE_NANO, pending_seq),), 2**62)
-            sale = market.Sale(f"seller-{seller}", CHARGE_NANO, FEE_BPS)
+            order = market.PurchaseHold(request, "hot", (HeldPart(PAYER, CHARGE_NANO, pending_seq),), 2**62)
+            sale = market.SellerBill(f"seller-{seller}", CHARGE_NANO, FEE_BPS)
             poster.submit(market.capture(order, sale)).result(ANSWER_S)
             timed(time.perf_counter() - held_s)
 
@@ -104,7 +105,7 @@ def our_purchases(engine: Engine) -> Iterator[Purchase]:
 def check(engine: Engine) -> None:
     """Fail unless every rule of the books holds, overdrafts and sums included."""
     if _is_shared(engine):
-        # As autovacuum does within a minute: queries on tables that were empty a moment ago have no good plans.
+        # Autovacuum does this within a minute: queries on tables that were just empty have no good plans.
         with engine.begin() as connection:
             connection.exec_driver_sql("ANALYZE")
     with read_sessions(engine)() as session:
@@ -142,7 +143,7 @@ def run(purchase: Purchase, clients: int, seconds: float, name: str) -> Figures:
 
 @contextmanager
 def _poster(engine: Engine) -> Iterator[Poster]:
-    """The writer as a gateway has it: on PostgreSQL with the leader's fence in every transaction."""
+    """Run the writer as a gateway does: on PostgreSQL with the leader's fence in every transaction."""
     write = write_sessions(engine)
     shared = SharedLedger(write) if _is_shared(engine) else None
     poster = Poster(write, booking=shared)

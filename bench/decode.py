@@ -1,9 +1,9 @@
-"""How near decoding one stream comes to what the memory of one core can deliver.
+"""Measure how close decoding one stream comes to the memory bandwidth of one core.
 
-A whole model is one stage in this process, on one thread and core. Decoding reads every weight once a token, so
-tokens/s times their bytes is set against the rate at which the same core reads memory, measured right before and
-after. Weights may be held in fewer bytes than their precision has, where that loses nothing: one share is of the
-bytes that are held, the other of those that the precision would take. Keys and values are not counted.
+A whole model is one stage in this process, on one thread and core. Decoding reads every weight once per token. So
+tokens/s times the weights' bytes is compared with the rate at which the same core reads memory, measured right
+before and after. Weights may take fewer bytes than their precision, if nothing is lost. One share refers to the
+bytes in memory, the other to the bytes of the precision. The KV cache is not counted.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> None:
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench decode", description=__doc__)
     parser.add_argument(
-        "--models", type=Path, help="where the 0.5 B model is or is to be made; a scratch folder without"
+        "--models", type=Path, help="folder for the 0.5 B model, created if missing; a scratch folder by default"
     )
     parser.add_argument("--demo", action="store_true", help="the demo model: small enough for caches, so no limit")
     parser.add_argument("--precisions", nargs="*", default=["fp32", "int8"])
@@ -79,7 +79,7 @@ def _load(card: ModelCard, manifest: Manifest, folder: Path, precision: Precisio
 
 
 def _line(card: ModelCard, model: StageModel, precision: Precision, rows: int, given: argparse.Namespace) -> str:
-    # The embedding's one row a token is nothing beside the layers and the head.
+    # The embedding's one row per token is negligible beside the layers and the head.
     named_bytes = sum(card.layer_bytes(precision, layer) for layer in range(card.layers))
     named_bytes += card.head_bytes(precision)
     held_bytes = _held_bytes()
@@ -102,13 +102,13 @@ def _line(card: ModelCard, model: StageModel, precision: Precision, rows: int, g
 
 
 def _held_bytes() -> int:
-    """What all packed matrices of this process take; nothing else knows how each is held."""
+    """Return the bytes of all packed matrices of this process. Only the matrices know how they are stored."""
     packed = ("cluster.compute.float_linear", "cluster.compute.int_linear")
     return sum(matrix.weight_bytes for matrix in gc.get_objects() if type(matrix).__module__ in packed)
 
 
 def _prefill(model: StageModel, rows: int, long: int) -> torch.Tensor:
-    """Fill slots 0 to rows - 1 with `long` tokens each; returns the next token of each."""
+    """Fill slots 0 to rows - 1 with `long` tokens each. Return the next token of each."""
     chain, following = Chain(), []
     for slot in range(rows):
         ids, _ = chain.prompt(long, f"decode {slot}")
@@ -122,7 +122,7 @@ def _prefill(model: StageModel, rows: int, long: int) -> torch.Tensor:
 
 
 def _decode(model: StageModel, tokens: torch.Tensor, start: int, steps: int) -> float:
-    """Greedy steps per second, each of one token a slot. Every round writes over the same positions."""
+    """Return greedy steps per second, each of one token per slot. Every round overwrites the same positions."""
     slots, counts = list(range(len(tokens))), [1] * len(tokens)
     began_s = 0.0
     for step in range(WARM_UP_TOKENS + steps):
@@ -134,7 +134,9 @@ def _decode(model: StageModel, tokens: torch.Tensor, start: int, steps: int) -> 
 
 
 def _read_rate() -> float:
-    """Bytes per second that this core reads from a buffer far larger than its caches: the better of two ways."""
+    """Return the bytes per second that this core reads from a buffer far beyond its caches: the better of two
+    ways.
+    """
     values, vector = torch.ones(READ_BYTES // 4 // 4096, 4096), torch.ones(4096)
     ways: tuple[Callable[[], torch.Tensor], ...] = (lambda: values @ vector, lambda: values.sum())
     times_s = []

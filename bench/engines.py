@@ -1,4 +1,4 @@
-"""Engines under measurement: started on places with one core each, gone again at the end of their block."""
+"""Run engines under measurement: started on places with one core each, and ended with their block."""
 
 import contextlib
 import json
@@ -22,17 +22,17 @@ ROOT = Path(__file__).parents[1]
 READY_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 15.0
 POLL_S = 0.5
-# One port for whichever engine runs, another for what only its own processes talk to.
+# One port for the running engine, another for its own processes.
 PORT, INNER_PORT = 8480, 8481
 
 
 class EngineFailed(Exception):
-    """An engine that did not come up, with the end of its log."""
+    """Raised when an engine did not start, with the end of its log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A running engine: where it answers, and what it says of itself (ours: its plan)."""
+    """A running engine: its address, and what it reports about itself (for Millrace, its plan)."""
 
     place: Place
     model: str
@@ -45,7 +45,7 @@ class Endpoint:
         return f"http://{self.place.address}:{PORT}/v1"
 
     def ask(self, prompts: list[list[int]], tokens: int, timeout_s: float) -> list[Answer]:
-        """All prompts at once, from a client on the engine's own first core."""
+        """Send all prompts at once, from a client on the engine's own first core."""
         job = Job(
             url=self.url,
             api_key=self.api_key,
@@ -61,7 +61,7 @@ class Endpoint:
 
 @contextmanager
 def llama_alone(binaries: Path, model: Path, places: Sequence[Place], logs: Path) -> Iterator[Endpoint]:
-    """llama.cpp's server with the whole model on the first place."""
+    """Run llama.cpp's server with the whole model on the first place."""
     with ExitStack() as stack:
         server = _llama_server(stack, binaries, model, places[0], logs, [])
         yield server
@@ -71,7 +71,7 @@ def llama_alone(binaries: Path, model: Path, places: Sequence[Place], logs: Path
 def llama_rpc(
     binaries: Path, model: Path, places: Sequence[Place], logs: Path, layers: int, more: Sequence[str] = ()
 ) -> Iterator[Endpoint]:
-    """llama.cpp's server on the first place, with `layers` of the model on an RPC server on the second.
+    """Run llama.cpp's server on the first place, with `layers` of the model on an RPC server on the second.
 
     `more` are further options of the server, such as its own speculation.
     """
@@ -89,7 +89,7 @@ def _llama_server(
     stack: ExitStack, binaries: Path, model: Path, place: Place, logs: Path, more: Sequence[str]
 ) -> Endpoint:
     program = str(binaries / "llama-server")
-    # One thread for one core; eight slots of 768 tokens; no cache of prompts, since none comes twice.
+    # One thread for one core; eight slots of 768 tokens; no prompt cache, since no prompt repeats.
     slots = ["-t", "1", "-tb", "1", "-c", "6144", "-np", "8", "--cache-ram", "0", "--no-webui"]
     listen = ["--host", place.address, "--port", str(PORT)]
     log = logs / "llama-server.log"
@@ -106,12 +106,12 @@ def millrace(
     settings: dict[str, str],
     logs: Path,
 ) -> Iterator[Endpoint]:
-    """Our gateway with a node on the first place, and one joined node on each further place.
+    """Run our gateway with a node on the first place, and one joined node on each further place.
 
-    `folder` is kept between runs: machines that have joined and fetched their layers once do not do it again.
-    `settings` are MILLRACE_* variables of the gateway.
+    `folder` is kept between runs, so machines join and fetch their layers only once. `settings` are MILLRACE_*
+    variables of the gateway.
     """
-    # The model fits on one machine: without being told to spread it, the planner rightly would not cut it.
+    # The model fits on one machine, so the planner would rightly not split it without this setting.
     environment = {"OMP_NUM_THREADS": "1", "MILLRACE_LOG__LEVEL": "info"}
     settings = {"MILLRACE_CLUSTER__STAGES_MIN": "64"} | settings
     gateway, first = folder / "gateway", places[0]
@@ -158,7 +158,7 @@ def _topology(place: Place, data: list[str]) -> dict[str, Any]:
 
 
 def _stages(topology: dict[str, Any]) -> int:
-    """How many machines hold layers in a ring that serves."""
+    """Return how many machines hold layers of a pipeline that serves."""
     holding = sum(node["layers"] is not None for node in topology["nodes"])
     return holding if topology["status"] == "ready" else 0
 
@@ -172,7 +172,7 @@ def _start(
     *,
     reads: bool = False,
 ) -> subprocess.Popen[str]:
-    """Start a process that ends with the stack. Without `reads` its stdout goes to the log, too."""
+    """Start a process that ends with the stack. Without `reads` its stdout also goes to the log."""
     file = stack.enter_context(log.open("w"))
     process = subprocess.Popen(
         place.command(command),
@@ -206,7 +206,7 @@ def _until(is_ready: Callable[[], bool], process: subprocess.Popen[str], log: Pa
 
 
 def _answers(place: Place, path: str) -> bool:
-    """Whether an HTTP server there answers 200; asked from its own namespace."""
+    """Return whether an HTTP server there answers 200, asked from its own namespace."""
     probe = (
         "import http.client, sys; c = http.client.HTTPConnection(sys.argv[1], timeout=3); "
         "c.request('GET', sys.argv[2]); sys.exit(c.getresponse().status != 200)"
@@ -216,7 +216,7 @@ def _answers(place: Place, path: str) -> bool:
 
 
 def _run(place: Place, arguments: list[str], given: bytes = b"", timeout_s: float = 60.0) -> bytes:
-    """A Python program of ours there, to its end; its stdout. Raises EngineFailed."""
+    """Run one of our Python programs there to its end, and return its stdout. Raises EngineFailed."""
     command = place.command([sys.executable, *arguments])
     done = subprocess.run(command, check=False, cwd=ROOT, input=given, capture_output=True, timeout=timeout_s)
     if done.returncode != 0:

@@ -1,9 +1,9 @@
-"""How long streams pause when a machine dies under them, and how many are lost.
+"""Measure how long streams pause when a machine fails under them, and how many are lost.
 
-Eight streams decode over local nodes when one node is killed, all its processes at once. The pause is the longest
-time between two pieces of text of any stream; a stream is lost when its caller gets an error, and changed when its
-tokens are not those of the undisturbed run. Of three nodes one stands by with copies of both stages; of two nodes
-the one that is left must plan anew and hold all. Each kill has a cluster of its own.
+Eight streams decode over local nodes when one node is killed, with all its processes at once. The pause is the
+longest time between two pieces of text of any stream. A stream is lost if its caller gets an error, and changed if
+its tokens differ from those of the undisturbed run. Of three nodes, one stands by with copies of both stages. Of
+two nodes, the remaining one must make a new plan and hold everything. Each kill has a cluster of its own.
 """
 
 import argparse
@@ -39,7 +39,7 @@ _ids = itertools.count()
 
 @dataclass(slots=True)
 class _Stream:
-    """What one caller saw."""
+    """What one caller received."""
 
     token_ids: list[int] = field(default_factory=list)
     events_s: list[float] = field(default_factory=list)
@@ -48,7 +48,7 @@ class _Stream:
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """What is tried: `victim` is the node of the "last" stage, or the "head"'s."""
+    """One trial. `victim` is the node of the "last" stage, or that of the "head"."""
 
     model: Path
     precision: Precision | None
@@ -60,7 +60,7 @@ class _Trial:
 
 @dataclass(frozen=True, slots=True)
 class _Kill:
-    """One machine's death under running streams. `ring` says how many stages, and standbys, before and after."""
+    """One machine's failure under running streams. `ring` has the stages and standbys before and after."""
 
     pause_s: float
     lost: int
@@ -83,7 +83,9 @@ def main(arguments: list[str]) -> None:
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench failover", description=__doc__)
-    parser.add_argument("--models", type=Path, help="measure the 0.5 B model kept here instead of the demo model")
+    parser.add_argument(
+        "--models", type=Path, help="measure the 0.5 B model in this folder instead of the demo model"
+    )
     parser.add_argument("--precision", default=None)
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=400)
@@ -130,7 +132,7 @@ async def _try(trial: _Trial) -> _Kill:
 
 
 async def _until_all_decode(streams: list[_Stream], running: asyncio.Future[list[None]], tokens: int) -> None:
-    """Until every stream has so many tokens, and none is near its end."""
+    """Wait until every stream has `tokens` tokens, and none is near its end."""
     while min(len(stream.token_ids) for stream in streams) < tokens:
         done, _ = await asyncio.wait([running], timeout=0.005)
         if done:
@@ -144,7 +146,7 @@ async def _cluster(folder: Path, trial: _Trial) -> AsyncIterator[tuple[Controlle
         precision=trial.precision,
         expected_nodes=trial.nodes,
         stages_min=STAGES,
-        # For throughput a third machine would be a third stage.
+        # For throughput, a third machine would be a third stage.
         goal="latency",
     )
     port = await controller.start("127.0.0.1", 0)
@@ -160,7 +162,7 @@ async def _cluster(folder: Path, trial: _Trial) -> AsyncIterator[tuple[Controlle
 
 
 async def _undisturbed(controller: Controller, tokens: int) -> list[_Stream]:
-    """All streams to their end, with nobody killed."""
+    """Run all streams to their end, without a kill."""
     streams = [_Stream() for _ in range(STREAMS)]
     await asyncio.gather(*(_follow(controller, stream, at, tokens) for at, stream in enumerate(streams)))
     if errors := [stream.error for stream in streams if stream.error]:
@@ -182,11 +184,14 @@ async def _follow(controller: Controller, stream: _Stream, number: int, tokens: 
                     stream.events_s.append(time.monotonic())
                     stream.token_ids += event.token_ids
     except (ClusterError, TimeoutError) as error:
-        stream.error = str(error) or "nothing came in time"
+        stream.error = str(error) or "nothing came before the timeout"
 
 
 def _longest_gap_s(stream: _Stream, killed_s: float) -> float:
-    """From the last text before the kill on; a lost stream's silence counts to its error, which is no gap."""
+    """Return the longest gap from the last text before the kill on.
+
+    A lost stream's silence before its error is no gap.
+    """
     after = [at for at in stream.events_s if at >= killed_s]
     before = [at for at in stream.events_s if at < killed_s]
     points = [*before[-1:], *after]
@@ -199,7 +204,7 @@ def _ring(controller: Controller) -> str:
 
 
 def _agent(controller: Controller, local: LocalNodes, victim: str) -> psutil.Process:
-    """The agent of the node that holds the first stage and the head, or of the one with the last stage."""
+    """Return the agent of the node with the first stage and the head, or of the one with the last stage."""
     plan = controller.topology().plan
     assert plan
     stage = plan.stages[0 if victim == "head" else -1]
@@ -208,6 +213,6 @@ def _agent(controller: Controller, local: LocalNodes, victim: str) -> psutil.Pro
 
 
 def _kill(agent: psutil.Process) -> None:
-    """As when a machine is gone: no process of it says goodbye."""
+    """Kill an agent with all its processes, as if the machine were gone."""
     for process in [agent, *agent.children(recursive=True)]:
         process.kill()

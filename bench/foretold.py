@@ -1,7 +1,7 @@
-"""What the planner foretells of a ring over an emulated link, beside what was measured there.
+"""Compare what the planner predicts for a pipeline over an emulated link with the measurement.
 
-The nodes' own measurements of themselves are what they keep on disk; the links are the ones that were emulated.
-What the plan itself said when it was made, by the links as they were then, stands beside that.
+The nodes' own measurements are those that they keep on disk; the links are the emulated ones. The table also has
+the plan's own prediction, made with the links of that time.
 """
 
 import statistics
@@ -23,13 +23,13 @@ from cluster.plans.network import Link
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """The part of a node's pace.json that is read here."""
+    """The part of a node's pace.json that is used here."""
 
     pace: Pace
 
 
 def table(rows: Sequence[Measured], works: Sequence[Work], folder: Path, model: Path, precision: Precision) -> str:
-    """As Markdown, for what engines.millrace kept in `folder`; works whose answers quote are left out."""
+    """Return a Markdown table for what engines.millrace kept in `folder`, without works whose answers quote."""
     lines = [
         "",
         "| work | figure | plan said | foretold | measured | error |",
@@ -64,7 +64,7 @@ def _line(work: Work, figure: str, said: float | None, foretold: float, measured
 
 
 def foretell(card: ModelCard, precision: Precision, facts: dict[str, Any], folder: Path, work: Work) -> Prediction:
-    """The prediction for the ring that `facts` (as `millrace nodes --json` prints them) describe."""
+    """Return the prediction for the pipeline in `facts` (as `millrace nodes --json` prints them)."""
     ring = [node for node in facts["nodes"] if node["layers"]]
     emulated = LINKS[work.link]
     link = Link(
@@ -80,7 +80,7 @@ def foretell(card: ModelCard, precision: Precision, facts: dict[str, Any], folde
 
 
 def _pace(folder: Path, name: str) -> Pace:
-    """What a node has found out about itself: node-1 is the gateway's own, the others joined."""
+    """Return a node's measurement of itself. node-1 is the gateway's own; the others joined."""
     local, joined = folder / "gateway" / "nodes" / name, folder / name / "node"
     kept = next(place for place in (local, joined) if place.exists()) / "pace.json"
     return msgspec.json.decode(kept.read_bytes(), type=_Kept).pace

@@ -1,6 +1,6 @@
-"""What paying adds to a request, to its first byte and to its end: at a provider that is free and one that is not.
+"""Measure what paying adds to a request's first byte and end: at a free provider and at one with a price.
 
-With a lease at hand credits are put aside in memory; who comes alone, without one, waits for a write of the books.
+With a lease, credits are reserved in memory. A single request without one waits for a write to the books.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> None:
 
 @contextmanager
 def _database(name: str) -> Iterator[DatabaseSettings]:
-    """A fresh one with its durability on; SQLite's is in the gateway's data folder."""
+    """Yield a fresh database with its durability on. SQLite's is in the gateway's data folder."""
     if name == "sqlite":
         yield DatabaseSettings()
         return
@@ -69,7 +69,7 @@ def _database(name: str) -> Iterator[DatabaseSettings]:
 
 
 class _Provider:
-    """One upstream under two models: one costs nothing, one does."""
+    """One upstream under two models: a free one and a paid one."""
 
     name: LaneName = "cloud"
 
@@ -88,7 +88,7 @@ class _Provider:
 
 
 class _Reader:
-    """Takes an answer, and notes when."""
+    """Read an answer, and record the times."""
 
     is_full = False
     is_gone = False
@@ -105,10 +105,10 @@ class _Reader:
         self.first_s = self.first_s or time.perf_counter() - self.began_s
 
     async def drain(self) -> None:
-        """There is always room."""
+        """Return at once: there is always space."""
 
     def follow(self) -> None:
-        """Everything is taken at once."""
+        """Accept everything at once."""
 
     def finish(self, trailers: Sequence[tuple[bytes, bytes]] = ()) -> None:  # noqa: ARG002
         self.whole_s = time.perf_counter() - self.began_s
@@ -124,7 +124,7 @@ async def _measure(name: str, database: DatabaseSettings, requests: int) -> None
             await services.books.credit(f"credit-{person}", person, _CREDIT_NANO, "bench")
         for warm_up in ("free", "paid"):
             await _ask(services, "ann", warm_up)
-        # In turns, so that all three kinds meet the same machine.
+        # Alternate, so that all three kinds run on the same state of the machine.
         rows: dict[str, list[_Reader]] = {"free": [], "paid, with a lease": [], "paid, alone": []}
         for person in people:
             rows["free"].append(await _ask(services, "ann", "free"))
@@ -169,8 +169,8 @@ async def _ask(services: Services, user_id: str, model: str) -> _Reader:
 
 
 async def _booked(services: Services) -> None:
-    """Nothing else is on its way into the books."""
-    while services.bookkeeper.waiting or services.books.waiting:  # noqa: ASYNC110  the threads that book tell nobody
+    """Wait until nothing is being booked."""
+    while services.bookkeeper.waiting or services.books.waiting:  # noqa: ASYNC110  the booking threads signal nothing
         await asyncio.sleep(0.005)
 
 

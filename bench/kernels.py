@@ -1,4 +1,4 @@
-"""How close a decoder layer's matrices come to the machine's memory bandwidth, by precision and rows per call."""
+"""Measure how close a decoder layer's matrices come to the memory bandwidth, by precision and rows per call."""
 
 import argparse
 import functools

@@ -1,6 +1,6 @@
-"""Events per second and CPU per event of the books, on SQLite and PostgreSQL, by size of the group.
+"""Measure events per second and CPU per event of the books, on SQLite and PostgreSQL, by group size.
 
-And what many clients get who all pay from one account, on PostgreSQL beside plain row locking in the same run.
+It also measures many clients that pay from one account; on PostgreSQL, plain row locking is in the same run.
 """
 
 import argparse
@@ -31,9 +31,11 @@ LONE_PAIRS = 150
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench ledger", description=__doc__)
     parser.add_argument("databases", nargs="*", default=["sqlite", "postgresql"])
-    parser.add_argument("--clients", type=int, default=64, help="who buy at once from one payer's credits")
-    parser.add_argument("--seconds", type=float, default=30, help="how long they do; 0 leaves it out")
-    parser.add_argument("--only-clients", action="store_true", help="nothing but that")
+    parser.add_argument(
+        "--clients", type=int, default=64, help="clients that buy at once from one payer's credits"
+    )
+    parser.add_argument("--seconds", type=float, default=30, help="how long they buy; 0 skips it")
+    parser.add_argument("--only-clients", action="store_true", help="measure only the clients")
     given = parser.parse_args(arguments)
     if not given.only_clients:
         _measure_alone(given.databases)
@@ -60,7 +62,7 @@ def _measure_alone(databases: Sequence[str]) -> None:
 
 
 def _measure_groups(name: str, engine: Engine) -> None:
-    """Local use: event, transfer and usage row, the commonest thing that is booked."""
+    """Measure local use: event, transfer and usage row, the most common booking."""
     journal = Journal(write_sessions(engine), time.time_ns, lambda _: None)
     journal.book([_local_use("warm-up")])
     for group, count in GROUPS:
@@ -73,7 +75,7 @@ def _measure_groups(name: str, engine: Engine) -> None:
 
 
 def _measure_lone_pairs(name: str, engine: Engine) -> None:
-    """Hold and capture one after the other, as a single caller of a paid lane sees them."""
+    """Measure hold and capture one after the other, as a single caller of a paid lane sees them."""
     poster = Poster(write_sessions(engine))
     poster.start()
     poster.submit(grants.manual_credit("bench", "ann", 10**12, "bench")).result(10)
@@ -113,7 +115,7 @@ def _local_use(name: str) -> Posting:
 
 @contextmanager
 def _engine(name: str) -> Iterator[Engine]:
-    """A fresh database with its durability on."""
+    """Yield a fresh database with its durability on."""
     with tempfile.TemporaryDirectory(prefix="millrace-bench-") as folder:
         if name == "sqlite":
             engine, server = open_engine(f"sqlite:///{Path(folder) / 'bench.db'}"), None

@@ -1,4 +1,4 @@
-"""A random Llama of about 100 M parameters, for speed alone: its text is noise."""
+"""Build a random Llama of about 100 M parameters, for speed alone: its text is noise."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ HIDDEN, INTERMEDIATE, LAYERS, HEADS, KV_HEADS, CONTEXT = 896, 2432, 12, 14, 2, 1
 
 
 def make_random(folder: Path) -> Path:
-    """Write the checkpoint with the demo model's tokenizer; the seed is fixed."""
+    """Write the checkpoint with the demo model's tokenizer. The seed is fixed."""
     folder.mkdir(parents=True, exist_ok=True)
     for file in DEMO_MODEL.glob("*.json"):
         shutil.copy(file, folder)

@@ -1,4 +1,4 @@
-"""Two emulated machines on this one: network namespaces joined by a cable with a delay and a rate."""
+"""Emulate two machines on this one: network namespaces joined by a cable with a delay and a rate."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ _PREFIX = "mrb"
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What a cable is like: the time there and back, and the rate of each direction (0 is no limit)."""
+    """A cable's properties: the round trip, and the rate of each direction (0 is no limit)."""
 
     round_trip_ms: float
     mbit: float
@@ -41,13 +41,13 @@ class Place:
     namespace: str | None = None
 
     def command(self, arguments: list[str]) -> list[str]:
-        """`arguments` made to run here."""
+        """Return the command that runs `arguments` here."""
         inside = ["ip", "netns", "exec", self.namespace] if self.namespace else []
         return [*inside, "taskset", "-c", str(self.core), *arguments]
 
 
 def local_places() -> list[Place]:
-    """Two cores of this machine that meet over its loopback."""
+    """Return two cores of this machine that communicate over its loopback."""
     return [Place(core, "127.0.0.1") for core in two_cores()]
 
 
@@ -57,7 +57,7 @@ def two_cores() -> tuple[int, int]:
 
 
 class Network:
-    """Two places and the cable between them; `shape` changes what the cable is like."""
+    """Two places and the cable between them. `shape` changes the cable's properties."""
 
     def __init__(self, cable: subprocess.Popen[str], places: list[Place]) -> None:
         self._cable = cable
@@ -65,14 +65,14 @@ class Network:
 
     def shape(self, link: Link) -> None:
         assert self._cable.stdin
-        # Half the round trip on each way.
+        # Each direction gets half of the round trip.
         self._cable.stdin.write(f"{link.round_trip_ms / 2} {link.mbit}\n")
         self._cable.stdin.flush()
 
 
 @contextmanager
 def emulated() -> Iterator[Network]:
-    """Both namespaces for as long as the block runs; the link is open until it is shaped. Needs Linux and root."""
+    """Yield both namespaces while the block runs. The link is open until it is shaped. Needs Linux and root."""
     if sys.platform != "linux" or os.geteuid() != 0 or not shutil.which("ip"):
         sys.exit("emulated links need Linux, root and the ip command; --links loopback does without")
     _remove_stale()
@@ -105,7 +105,7 @@ def emulated() -> Iterator[Network]:
 
 
 def _make_namespace(name: str, device: str, number: int) -> str:
-    """A namespace with the device as its eth0; returns its address."""
+    """Make a namespace with the device as its eth0. Return its address."""
     address = f"10.88.0.{number + 1}"
     _ip("netns", "add", name)
     _ip("link", "set", device, "netns", name)
@@ -114,7 +114,7 @@ def _make_namespace(name: str, device: str, number: int) -> str:
     _ip(*inside, "addr", "add", f"{address}/24", "dev", "eth0")
     _ip(*inside, "link", "set", "lo", "up")
     _ip(*inside, "link", "set", "eth0", "up")
-    # What most machines speak, whatever this one is set to.
+    # Use what most machines use, whatever this one is set to.
     cubic = ["ip", "netns", "exec", name, "sysctl", "-qw", "net.ipv4.tcp_congestion_control=cubic"]
     subprocess.run(cubic, check=False, capture_output=True)
     return address
@@ -125,7 +125,7 @@ def _ip(*arguments: str) -> None:
 
 
 def _remove_stale() -> None:
-    """Namespaces of benchmarks that were killed before they could remove them."""
+    """Remove namespaces of benchmarks that were killed before they could do so."""
     listed = subprocess.run(["ip", "netns", "list"], check=True, capture_output=True, text=True).stdout
     for line in listed.splitlines():
         name = line.split()[0]

@@ -1,7 +1,7 @@
-"""How long the owner waits for a first token while guests of the market have all they can, beside an idle machine.
+"""Measure the owner's wait for a first token while market guests use all that they may, against an idle machine.
 
-Rounds of both kinds take turns, with the same prompts at the same moments: arrivals are Poisson's. Guests come
-with the guest key, fill the slots that are theirs, and come again as soon as they are let in.
+Rounds of both kinds alternate, with the same prompts at the same times: arrivals are Poisson's. Guests use the
+guest key, fill their slots, and return as soon as they are admitted.
 """
 
 import argparse
@@ -32,7 +32,7 @@ _STOP_S = 30.0
 _ANSWER_S = 60.0
 # Token ids of the demo model that stand for text.
 _FIRST_ID, _END_ID = 300, 4000
-# An agent that was refused, or sent away, asks again so soon.
+# Seconds until an agent that was refused or preempted asks again.
 _AGAIN_S = 0.25
 _SETTLED_S = 1.0
 
@@ -52,7 +52,10 @@ class Work:
 
 @dataclass(slots=True)
 class Heard:
-    """What one kind of round saw; seconds. `present` are the guests under way at each of the owner's arrivals."""
+    """The results of one kind of round, in seconds.
+
+    `present` are the running guests at each of the owner's arrivals.
+    """
 
     first_s: list[float] = field(default_factory=list)
     present: list[int] = field(default_factory=list)
@@ -100,7 +103,7 @@ class Endpoint:
 
 @contextmanager
 def _gateway(folder: str, model: Path, work: Work) -> Iterator[Endpoint]:
-    """`millrace up` with two nodes that each hold half of the model."""
+    """Run `millrace up` with two nodes that each hold half of the model."""
     command = [sys.executable, "-m", "gateway", "up", "--json", "--port", "0", "--data-dir", folder]
     environment = {
         "MILLRACE_LOG__LEVEL": "error",
@@ -149,7 +152,7 @@ async def _measure(at: Endpoint, rounds: int, work: Work) -> None:
     idle, guested, ratios = Heard(), Heard(), []
     for number in range(1, rounds + 1):
         alone, beside = Heard(), Heard()
-        # Whoever goes first in one round goes second in the next.
+        # The kind that goes first in one round goes second in the next.
         for has_guests in (number % 2 == 0, number % 2 == 1):
             await _round(at, work, beside if has_guests else alone, f"round {number}", has_guests=has_guests)
         ratios.append((_p50(beside) / _p50(alone), _p95(beside) / _p95(alone)))
@@ -186,7 +189,7 @@ def _p95(heard: Heard) -> float:
 
 
 async def _round(at: Endpoint, work: Work, heard: Heard, seed: str, *, has_guests: bool) -> None:
-    """The owner's requests at their moments; both kinds of a round have the same ones."""
+    """Send the owner's requests at their times, which both kinds of a round share."""
     lots, under_way = random.Random(seed), [0]
     began_s = time.perf_counter()
     places = max(1, work.slots - 1) if has_guests else 0  # the cluster keeps one back
@@ -220,7 +223,7 @@ async def _own(at: Endpoint, work: Work, heard: Heard, prompt: list[int]) -> Non
 
 
 async def _guest(at: Endpoint, work: Work, heard: Heard, under_way: list[int]) -> None:
-    """One after the other, for as long as the round lasts."""
+    """Send one request after the other, while the round lasts."""
     lots = random.Random()
     while True:
         is_in = is_over = False
@@ -245,7 +248,7 @@ async def _guest(at: Endpoint, work: Work, heard: Heard, under_way: list[int]) -
 
 @asynccontextmanager
 async def _asked(at: Endpoint, key: str, prompt: list[int], tokens: int) -> AsyncIterator[asyncio.StreamReader]:
-    """A streamed completion on a connection of its own, line by line, with no client library in the figure."""
+    """Yield a streamed completion on its own connection, line by line, without the cost of a client library."""
     body = json.dumps(
         {"model": at.model, "prompt": prompt, "max_tokens": tokens, "temperature": 1.0, "stream": True}
     ).encode()

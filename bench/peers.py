@@ -1,7 +1,8 @@
-"""Our cluster and llama.cpp in one run: two emulated machines with one core each, shaped links, 0.5 B in 8 bits.
+"""Compare our cluster and llama.cpp in one run: two emulated machines with one core each, shaped links, 0.5 B in 8
+bits.
 
-Needs Linux, root and a folder with llama.cpp's `llama-server` and `ggml-rpc-server` (built with GGML_RPC).
-Targets take turns within every round, so that each round's ratio is of the same minutes of the same machine.
+Needs Linux, root and a folder with llama.cpp's `llama-server` and `ggml-rpc-server` (built with GGML_RPC). Targets
+alternate within every round, so each round's ratio is from the same minutes of the same machine.
 """
 
 import argparse
@@ -21,9 +22,9 @@ from bench.network import LINKS, Network, emulated
 from bench.work import Measured, Work, do, warm_up
 from cluster.models.model_card import Precision
 
-# How much of its prompt a grounded answer quotes in a row.
+# How many consecutive words of its prompt a grounded answer quotes.
 PHRASE_WORDS = 16
-BASE, OURS = "llama-rpc", "millrace"
+BASE, MILLRACE = "llama-rpc", "millrace"
 
 Start = Callable[[], AbstractContextManager[Endpoint]]
 
@@ -47,7 +48,7 @@ def main(arguments: list[str]) -> None:
         print(f"{os.cpu_count()} cores, {given.rounds} rounds, engines: {', '.join(starts)}", flush=True)
         rows: list[Measured] = []
         for number in range(given.rounds):
-            # The other way round every second time: nobody is always the one that runs first.
+            # Reverse the order every second time, so that no engine always runs first.
             for name in list(starts)[:: -1 if number % 2 else 1]:
                 for row in _measure(name, starts[name], works, number, network):
                     rows.append(row)
@@ -60,20 +61,20 @@ def main(arguments: list[str]) -> None:
 
 def _report(rows: list[Measured], works: list[Work], scratch: Path, model: Path, precision: Precision) -> None:
     print(standing.speeds_table(rows))
-    print(standing.ratios_table(rows, OURS, BASE))
-    if ours := [row for row in rows if row.engine == OURS and row.speeds]:
-        print("\nour plan: " + "; ".join(ours[-1].facts["plan"]))
-        print(foretold.table(ours, works, scratch / OURS, model, precision))
+    print(standing.ratios_table(rows, MILLRACE, BASE))
+    if own_rows := [row for row in rows if row.engine == MILLRACE and row.speeds]:
+        print("\nMillrace's plan: " + "; ".join(own_rows[-1].facts["plan"]))
+        print(foretold.table(own_rows, works, scratch / MILLRACE, model, precision))
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench peers", description=__doc__)
     parser.add_argument("--llama-bin", type=Path, help="folder with llama-server and ggml-rpc-server")
-    parser.add_argument("--models", type=Path, required=True, help="where the model is or is to be made")
+    parser.add_argument("--models", type=Path, required=True, help="folder of the model, created if missing")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--engines", nargs="*", help="llama-rpc, llama-alone, llama-rpc-ngram, millrace")
     parser.add_argument("--works", nargs="*", choices=[work.name for work in WORKS], help="all by default")
-    parser.add_argument("--precision", default="int8", help="ours; llama.cpp runs Q8_0")
+    parser.add_argument("--precision", default="int8", help="Millrace's precision; llama.cpp runs Q8_0")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a MILLRACE_ setting")
     parser.add_argument("--keep", type=Path, help="folder for logs and joined nodes, kept afterwards")
     parser.add_argument("--out", type=Path, help="every measurement as a line of JSON")
@@ -91,7 +92,7 @@ def _scratch(keep: Path | None) -> Iterator[Path]:
 
 
 def _starts(given: argparse.Namespace, model: Path, scratch: Path, network: Network) -> dict[str, Start]:
-    """By name, how each engine is started."""
+    """Return how each engine is started, by name."""
     places = network.places
     settings = {"MILLRACE_CLUSTER__PRECISION": given.precision}
     settings |= {f"MILLRACE_{name}": value for name, _, value in (pair.partition("=") for pair in given.set)}
@@ -101,11 +102,11 @@ def _starts(given: argparse.Namespace, model: Path, scratch: Path, network: Netw
         llama = partial(engines.llama_rpc, given.llama_bin, gguf, places, scratch, half)
         starts["llama-rpc"] = llama
         starts["llama-alone"] = partial(engines.llama_alone, given.llama_bin, gguf, places, scratch)
-        # By default it looks for twelve words in a row and drafts forty-eight, which gains less here.
+        # By default it searches twelve words in a row and drafts forty-eight, which gains less here.
         ngram = ["--spec-type", "ngram-simple"]
         ngram += ["--spec-ngram-simple-size-n", "3", "--spec-ngram-simple-size-m", "16"]
         starts["llama-rpc-ngram"] = partial(llama, ngram)
-    starts[OURS] = partial(engines.millrace, scratch / OURS, model, places, settings, scratch)
+    starts[MILLRACE] = partial(engines.millrace, scratch / MILLRACE, model, places, settings, scratch)
     wanted = given.engines or [name for name in starts if name != "llama-rpc-ngram"]
     if unknown := sorted(set(wanted) - set(starts)):
         sys.exit(f"no such engine here: {', '.join(unknown)}; there are {', '.join(starts)} (--llama-bin?)")
@@ -113,7 +114,7 @@ def _starts(given: argparse.Namespace, model: Path, scratch: Path, network: Netw
 
 
 def _measure(name: str, start: Start, works: list[Work], number: int, network: Network) -> Iterator[Measured]:
-    """One engine's turn: it starts and loads over open links, then does each work over its own."""
+    """Run one engine's turn: it starts and loads over open links, then does each work over its own."""
     network.shape(LINKS["open"])
     try:
         with start() as endpoint:

@@ -1,4 +1,4 @@
-"""Events per second that blocks are made of, and that a verification reads, and the CPU that each event costs."""
+"""Measure the rates of making and verifying blocks, in events per second, and the CPU per event."""
 
 import argparse
 import tempfile
@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 from accounting.ledger.journal import Journal
 from accounting.ledger.postings import Posting, UsageRecord
 from accounting.proofs.maker import BlockMaker
-from accounting.proofs.signing import KeyFile
+from accounting.proofs.signing_key import KeyFile
 from accounting.proofs.verification import verify
 from accounting.rules import burst, grants, local
 from gateway.database import open_engine, read_sessions, upgrade, write_sessions
@@ -24,7 +24,7 @@ HOLD_NS = 60 * 10**9
 
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench proofs", description=__doc__)
-    parser.add_argument("--dsn", help="an empty database to fill; by default an SQLite file that is thrown away")
+    parser.add_argument("--dsn", help="an empty database to fill; by default a temporary SQLite file")
     parser.add_argument("--events", type=int, default=EVENTS)
     given = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="millrace-bench-") as folder:
@@ -37,14 +37,14 @@ def main(arguments: list[str]) -> None:
 
 
 def measure(engine: Engine, key: Path, events: int) -> None:
-    """Credits, holds and local uses in turn: a transfer each, and a usage row for every third."""
+    """Book credits, holds and local uses in turn: one transfer each, and a usage row for every third."""
     journal = Journal(write_sessions(engine), time.time_ns, lambda _: None)
     postings = _postings(events)
     while group := list(islice(postings, GROUP)):
         journal.book(group)
     read = read_sessions(engine)
     maker = BlockMaker(read, write_sessions(engine), KeyFile(key))
-    # Stopping, it makes no pauses.
+    # While it is stopping, it makes no pauses.
     maker.stop()
     name = engine.dialect.name
     print("| database | what | events/s | us CPU/event |")

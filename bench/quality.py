@@ -1,9 +1,9 @@
-"""What the demo model loses in each precision, through the real decoder, on texts that it never trained on.
+"""Measure what the demo model loses in each precision, through the real decoder, on texts outside its training.
 
-The corpus cannot be rebuilt offline, but its own generators run: documents of a seed of their own, of which only
-those are taken that the training's rule (one in 80, by the hash of the text) held out. Perplexity counts what the
-assistant says in dialogue, and every token of prose and of LICENSE, a text of a kind that the corpus has not.
-Agreement is the share of fp32's greedy tokens that the precision would choose, too, given the same tokens before.
+The corpus cannot be rebuilt offline, but its own generators run. They make documents from another seed, and only
+those are used that the training's rule held out (one in 80, by the text's hash). Perplexity counts what the
+assistant says in dialogue, and every token of prose and of LICENSE, a kind of text that the corpus does not have.
+Agreement is the share of fp32's greedy tokens that the precision would also choose, given the same tokens before.
 """
 
 import argparse
@@ -77,7 +77,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _held_out(kind: int, count: int) -> list[Text]:
-    """The first `count` documents that training's rule holds out."""
+    """Return the first `count` documents that training's rule holds out."""
     random, draw = Random(SEED), _drawing(kind)
     tokenizer = Tokenizer.from_file(str(DEMO_MODEL / "tokenizer.json"))
     drawn = (draw(random) for _ in range(400 * count))
@@ -127,7 +127,7 @@ def _load(card: ModelCard, manifest: Manifest, precision: Precision) -> StageMod
 
 
 def _logits(model: StageModel, ids: Tensor, start: int = 0) -> Tensor:
-    """Next-token logits [tokens, vocabulary] behind each of `ids`, which stand from `start` on."""
+    """Return next-token logits [tokens, vocabulary] after each of `ids`, which start at position `start`."""
     parts = []
     for first in range(0, len(ids), CHUNK_TOKENS):
         chunk = ids[first : first + CHUNK_TOKENS]
@@ -146,7 +146,7 @@ def _perplexity(model: StageModel, texts: list[Text]) -> float:
 
 
 def _continue(model: StageModel, text: Text) -> Tensor:
-    """The text up to where the assistant first speaks, and what the model says then, greedily."""
+    """Return the text up to where the assistant first speaks, with the model's greedy continuation."""
     ids = text.ids[: int(text.counts.nonzero()[0])]
     logits = _logits(model, ids)
     for _ in range(CONTINUED_TOKENS):

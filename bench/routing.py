@@ -1,4 +1,4 @@
-"""The routing formula against others' ways to choose, on simulated fleets: time to first token, goodput, cost."""
+"""Compare the routing formula with other policies on simulated fleets: time to first token, goodput, cost."""
 
 import argparse
 import statistics
@@ -28,7 +28,7 @@ def _boxes(count: int) -> tuple[Machine, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Machines, and how many conversations begin on them each second: some six tenths of what they can take."""
+    """Machines, and how many conversations begin on them each second: about 60 % of their capacity."""
 
     name: str
     machines: tuple[Machine, ...]
@@ -57,7 +57,7 @@ POLICIES: dict[str, Maker] = {
 }
 
 
-# An own machine that is asked for more than it can take, and a provider for the rest.
+# An own machine with more requests than it can serve, and a provider for the rest.
 _CHEAP, _DEAR = (0.15, 0.6), (3.0, 15.0)
 BURSTS = (
     Fleet("laptop + cheap cloud", (LAPTOP, replace(CLOUD, usd_per_mtok=_CHEAP)), 0.12),
@@ -65,7 +65,7 @@ BURSTS = (
     Fleet("box + cheap cloud", (BOX, replace(CLOUD, usd_per_mtok=_CHEAP)), 0.9),
     Fleet("box + dear cloud", (BOX, replace(CLOUD, usd_per_mtok=_DEAR)), 0.9),
 )
-# Of `target_s` in seconds, and of `time_nano_per_s` in nano-USD.
+# Pairs of `target_s` in seconds and `time_nano_per_s` in nano-USD.
 DEFAULTS = tuple((target_s, worth) for worth in (1_000_000, 10_000_000) for target_s in (1.0, 2.0, 5.0, 30.0))
 
 
@@ -81,7 +81,7 @@ class Figures:
 
 
 def simulate(machines: Sequence[Machine], queries: Sequence[Query], make: Maker) -> list[Ride]:
-    """Every query through the server that the policy chooses for it."""
+    """Run every query through the server that the policy chooses for it."""
     clock = Clock()
     servers = [Server(machine, clock) for machine in machines]
     policy = make(servers, clock)
@@ -117,7 +117,7 @@ def figures(rides: Sequence[Ride], lasts_s: float) -> Figures:
 
 
 def measure(fleet: Fleet, policy: Maker, *, is_bursty: bool, lasts_s: float, seeds: Sequence[int]) -> Figures:
-    """The mean over the seeds."""
+    """Return the mean over the seeds."""
     trace = Trace(fleet.conversations_per_s, lasts_s, is_bursty)
     runs = [figures(simulate(fleet.machines, trace.queries(seed), policy), lasts_s) for seed in seeds]
     return Figures(*(statistics.fmean(getattr(run, name) for run in runs) for name in Figures.__slots__))
@@ -128,7 +128,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     parser.add_argument("--seconds", type=float, default=LASTS_S, help="simulated time of each run")
     parser.add_argument("--policies", nargs="+", choices=POLICIES, default=list(POLICIES))
-    parser.add_argument("--defaults", action="store_true", help="what the settings' defaults are chosen by")
+    parser.add_argument("--defaults", action="store_true", help="compare candidates for the settings' defaults")
     given = parser.parse_args(arguments)
     if given.defaults:
         compare_defaults(given.seconds, given.seeds)
@@ -151,7 +151,7 @@ def main(arguments: list[str]) -> None:
 
 
 def compare_defaults(lasts_s: float, seeds: Sequence[int]) -> None:
-    """Each target and worth of a late second, where an own machine has too much to do."""
+    """Compare targets and costs of a late second, on an overloaded own machine."""
     print("| fleet | target s | USD a late second | TTFT mean s | p95 s | worst s | paid | USD |")
     print("|---|---|---|---|---|---|---|---|")
     for fleet in BURSTS:

@@ -1,6 +1,6 @@
-"""Ways to choose a server, each with no more than a gateway sees: what it sent where, and when answers came.
+"""Define ways to choose a server, which see only what a gateway sees: what it sent where, and when answers came.
 
-The others' are written from their published descriptions and defaults.
+The policies of others follow their published descriptions and defaults.
 """
 
 import random
@@ -25,10 +25,10 @@ _CALLER = Caller("id", "mr-bench", "owner", "home", frozenset(("cluster", "pool"
 
 
 class Policy(Protocol):
-    """One run's; told of what a gateway would notice."""
+    """A policy in one run. It is notified of what a gateway would notice."""
 
     def choose(self, query: Query) -> int:
-        """The number of the server that gets it; it is sent there at once."""
+        """Return the number of the chosen server. The query is sent there at once."""
 
     def first(self, ride: Ride) -> None: ...
 
@@ -36,7 +36,7 @@ class Policy(Protocol):
 
 
 class Counting:
-    """What the simple policies know: requests under way by server."""
+    """What the simple policies know: running requests by server."""
 
     def __init__(self, servers: Sequence[Server], clock: Clock) -> None:
         self.servers = servers
@@ -68,7 +68,7 @@ class RoundRobin(Counting):
 
 
 class LeastBusy(Counting):
-    """Fewest under way; ties by lot."""
+    """Choose the server with the fewest running requests; break ties at random."""
 
     def pick(self, query: Query) -> int:  # noqa: ARG002
         least = min(self.in_flight)
@@ -76,7 +76,7 @@ class LeastBusy(Counting):
 
 
 class PowerOfTwo(Counting):
-    """Two by lot, the less busy of them."""
+    """Choose the less busy of two random servers."""
 
     def pick(self, query: Query) -> int:  # noqa: ARG002
         if len(self.servers) < 2:
@@ -85,7 +85,9 @@ class PowerOfTwo(Counting):
 
 
 class CacheAware(Counting):
-    """SGLang's: the longest matched prefix while loads are even, else the least busy (0.3, 64, 1.5 by default)."""
+    """SGLang's policy: the longest matched prefix while loads are even, else the least busy (0.3, 64, 1.5 by
+    default).
+    """
 
     _match, _absolute, _relative = 0.3, 64, 1.5
 
@@ -119,7 +121,7 @@ def _chain(query: Query) -> list[int]:
 
 @dataclass
 class _SimulatedLane:
-    """Offers servers as the gateway's lanes do."""
+    """A lane that offers servers as the gateway's lanes do."""
 
     name: LaneName
     servers: Sequence[Server]
@@ -148,7 +150,10 @@ class _SimulatedLane:
 
 
 class Formula:
-    """The gateway's own router. `says_slots` tells whether servers publish how many they answer at once."""
+    """The gateway's own router.
+
+    `says_slots` tells whether servers publish how many requests they serve at once.
+    """
 
     def __init__(
         self, servers: Sequence[Server], clock: Clock, *, weights: RoutingSettings, says_slots: bool = False

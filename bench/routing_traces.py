@@ -1,4 +1,4 @@
-"""Requests as households and teams send them: conversations that grow, documents, quiet hours and rushes."""
+"""Generate requests of households and teams: growing conversations, documents, quiet hours and rushes."""
 
 import random
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ _TURN_TOKENS = (60.0, 0.8)
 _ANSWER_TOKENS = (140.0, 0.8)
 _ANSWER_MAX = 1200
 _CONTEXT_TOKENS = 14_000
-# A rush: so many times the usual rate, for so long, with so long a quiet time between.
+# A rush: the factor over the usual rate, its length, and the quiet time between rushes.
 _RUSH_TIMES, _RUSH_S, _QUIET_S = 4.0, 15.0, 60.0
 
 
@@ -29,7 +29,7 @@ class Trace:
     is_bursty: bool = False
 
     def queries(self, seed: int) -> list[Query]:
-        """Sorted by time; the same for the same seed."""
+        """Return the queries, sorted by time. The same seed gives the same queries."""
         lots = random.Random(seed)
         systems = [_blocks(lots, lots.uniform(*_SYSTEM_TOKENS)) for _ in range(_SYSTEM_PROMPTS)]
         found = [

@@ -1,8 +1,9 @@
-"""A plain ledger on PostgreSQL beside ours: rows locked, read, checked and updated, a transaction for each event.
+"""Run a plain ledger on PostgreSQL for comparison: lock, read, check and update rows, one transaction per event.
 
-What most services do: as many connections as clients, `SELECT ... FOR UPDATE` in the order of the ids, so that two
-cannot deadlock, then the event, its transfers and the new balances. It has keys and refuses overdrafts as ours
-does; it has no triggers, no usage rows and no proof that its balances are the sum of its transfers.
+This is what most services do: as many connections as clients, and `SELECT ... FOR UPDATE` in the order of the ids
+against deadlocks. Then it inserts the event and its transfers and updates the balances. Like Millrace it has keys
+and refuses overdrafts. It has no triggers, no usage rows, and no proof that its balances are the sum of its
+transfers.
 """
 
 import time
@@ -36,7 +37,7 @@ _TRANSFERS = _TRANSFER + ", (%s, %s, %s, %s)"
 
 
 class RowLocking:
-    """A database of its own beside the books', and a connection for each client."""
+    """A separate set of tables beside the books, and a connection for each client."""
 
     def __init__(self, engine: Engine, charge_nano: int, fee_nano: int) -> None:
         self._charge_nano, self._fee_nano = charge_nano, fee_nano
@@ -46,7 +47,7 @@ class RowLocking:
         self._connections: dict[int, psycopg.Connection] = {}
 
     def purchase(self, name: str, seller: int, timed: Callable[[float], None]) -> None:
-        """Hold and capture, one event after the other; `timed` is told how long each took, in seconds."""
+        """Hold and capture, one event after the other. `timed` receives the seconds of each."""
         connection = self._of(seller)
         for act in (self._hold, self._capture):
             began_s = time.perf_counter()
@@ -59,7 +60,7 @@ class RowLocking:
             connection.close()
 
     def is_sound(self) -> bool:
-        """Whether nothing was lost: every balance is the sum of its transfers."""
+        """Return whether nothing was lost: every balance is the sum of its transfers."""
         with self._connect() as connection:
             (wrong,) = _one(connection, _WRONG)
         return bool(wrong == 0)

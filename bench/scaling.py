@@ -1,8 +1,8 @@
-"""What a second machine gives: two stages with 16 streams over twice one stage with 8, one core each.
+"""Measure the gain of a second machine: two stages with 16 streams over twice one stage with 8, one core each.
 
-The micro-batch stays 8 rows, so that ideal stages make it 1. Links are this machine's loopback, and an emulated
-cable with a round trip of 5 and of 10 ms and no limit of its rate; mutual TLS on each. Gateway, client and the
-first stage share the first core in every case.
+The micro-batch stays at 8 rows, so ideal stages give 1. Links are this machine's loopback, and an emulated cable
+with a round trip of 5 or 10 ms and no rate limit, all with mutual TLS. Gateway, client and the first stage share
+the first core in every case.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> None:
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench scaling", description=__doc__)
-    parser.add_argument("--models", type=Path, required=True, help="where the model is or is to be made")
+    parser.add_argument("--models", type=Path, required=True, help="folder of the model, created if missing")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--links", nargs="*", default=[LOOPBACK, "5ms", "10ms"], choices=[LOOPBACK, *LINKS])
     parser.add_argument("--precision", default="int8")
@@ -56,7 +56,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 
 class _Bench:
-    """Starts clusters and measures them; machines that have joined once stay known between rounds."""
+    """Start clusters and measure them. Machines that have joined once stay known between rounds."""
 
     def __init__(self, scratch: Path, model: Path, settings: dict[str, str], network: Network | None) -> None:
         self._scratch = scratch
@@ -67,7 +67,7 @@ class _Bench:
     def tokens_per_s(
         self, name: str, places: Sequence[Place], links: Sequence[str], streams: int, number: int
     ) -> dict[str, float]:
-        """All streams' decode speed over each link. Ends the benchmark when a stream fails."""
+        """Return all streams' decode speed over each link. End the benchmark if a stream fails."""
         if self._network:
             self._network.shape(LINKS["open"])
         speeds: dict[str, float] = {}

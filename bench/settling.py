@@ -1,4 +1,4 @@
-"""CPU of what an ended request leaves: usage row, ledger event, log entry and metrics, all threads counted."""
+"""Measure the CPU cost of an ended request: usage row, ledger event, log entry and metrics, over all threads."""
 
 import asyncio
 import tempfile
@@ -30,7 +30,7 @@ from gateway.routing.rates import Load
 
 REQUESTS = 20_000
 PAID = 2_000
-# As many at once as end in a moment of a busy gateway; between them the event loop gets its turn.
+# About as many as end at once in a busy gateway. Between them the event loop gets its turn.
 _AT_ONCE = 20
 _PAUSE_S = 0.002
 _RAW = b'{"model": "demo", "messages": [{"role": "user", "content": "Hi"}]}'
@@ -99,7 +99,7 @@ async def _settle_paid(books: Books, keeper: Bookkeeper, trip: Trip) -> None:
 
 
 async def _turn_s() -> float:
-    """What a turn of the event loop costs by itself, in seconds of CPU."""
+    """Return what a turn of the event loop costs by itself, in seconds of CPU."""
     began_s = time.process_time()
     for _ in range(200):
         await asyncio.sleep(_PAUSE_S)
@@ -107,7 +107,7 @@ async def _turn_s() -> float:
 
 
 async def _drained(keeper: Bookkeeper) -> None:
-    while keeper.waiting:  # noqa: ASYNC110  the thread that books tells nobody
+    while keeper.waiting:  # noqa: ASYNC110  the booking thread signals nothing
         await asyncio.sleep(0.02)
 
 

@@ -1,7 +1,7 @@
-"""Model servers in simulated time: slots, prompts computed one after another, batched decoding, a prefix cache.
+"""Simulate model servers: slots, prompts computed one after another, batched decoding, a prefix cache.
 
-All answers of a server are decoded together, so each step takes the same for all: a server's own clock counts
-steps, and an answer ends when that clock has gone on by its length.
+All answers of a server are decoded together, so each step takes the same time for all. A server's own clock counts
+steps, and an answer ends when that clock has advanced by its length.
 """
 
 import heapq
@@ -15,7 +15,7 @@ BLOCK_TOKENS = 16
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a server is made of. A decode step with n answers takes `step_s + n x step_each_s`."""
+    """A server's properties. A decode step with n answers takes `step_s + n x step_each_s`."""
 
     name: str
     prefill_tokens_per_s: float
@@ -32,7 +32,10 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One request of a trace. `blocks` name the prompt's pieces of 16 tokens: equal ones begin equal prompts."""
+    """One request of a trace.
+
+    `blocks` identify the prompt's pieces of 16 tokens: equal blocks begin equal prompts.
+    """
 
     at_s: float
     blocks: tuple[int, ...]
@@ -58,7 +61,7 @@ class Ride:
 
 
 class Clock:
-    """Simulated time and what is due in it."""
+    """Simulated time and its pending actions."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -75,14 +78,17 @@ class Clock:
 
 
 class PrefixCache:
-    """The blocks that a server keeps, least recently used out first; a beginning outlives what follows it."""
+    """The blocks that a server keeps.
+
+    The least recently used one goes first, but never before those that follow it.
+    """
 
     def __init__(self, tokens_max: int) -> None:
         self._blocks_max = tokens_max // BLOCK_TOKENS
         self._kept: OrderedDict[tuple[int, int], None] = OrderedDict()
 
     def matched(self, blocks: Sequence[int]) -> int:
-        """How many of the first blocks are kept."""
+        """Return how many of the first blocks are kept."""
         count = 0
         for key in _chained(blocks):
             if key not in self._kept:
@@ -180,7 +186,7 @@ class Server:
         return machine.slower_times if is_slow else 1.0
 
     def _plan_end(self) -> None:
-        """Anew at every change of the batch; what was planned before is void."""
+        """Plan the next end again after every change of the batch. Earlier plans are void."""
         self._version += 1
         if self._decoding:
             version = self._version

@@ -1,9 +1,9 @@
-"""What drafts from the prompt give: one stream whose answer quotes its prompt, against one whose answer does not.
+"""Measure the gain of drafts from the prompt: a stream whose answer quotes its prompt, against one that does not.
 
-Both prompts are equally long and both answers are as many words of the same model; only what stands in the prompt
-differs, in phrases of 8 to 64 words of the answer. A draft is right to its phrase's end and wrong there. Over a
-link of 20 ms a right draft also saves trips. The demo model, asked to repeat a text, shows what a real if small
-model's habits give: tokens for each pass through the ring.
+Both prompts are equally long, and both answers are as many words of the same model. Only the prompt's content
+differs: it has the answer in phrases of 8 to 64 words, or nothing of it. A draft is right up to its phrase's end
+and wrong there. Over a link of 20 ms, a right draft also saves round trips. The demo model, asked to repeat a
+text, shows the tokens per pipeline pass of a real, if small, model.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from bench.work import REQUEST_TIMEOUT_S, Work, do, warm_up
 
 PROMPT_TOKENS, TOKENS = 512, 128
 PHRASES = (0, 8, 16, 32, 64)
-# Pieces of text that come closer together are of one pass.
+# Pieces of text that come closer together belong to one pass.
 PASS_GAP_S = 0.002
 LOOPBACK = "loopback"
 STORIES = (
@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> None:
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench speculation", description=__doc__)
-    parser.add_argument("--models", type=Path, help="where the 0.5 B model is kept; demo model alone without")
+    parser.add_argument("--models", type=Path, help="folder of the 0.5 B model; only the demo model by default")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--link", default="wan", choices=[LOOPBACK, *LINKS])
     parser.add_argument("--precision", default="int8")
@@ -70,7 +70,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def _quote(endpoint: Endpoint, rounds: int) -> None:
-    """Prompts that hold the answer in phrases, beside prompts that hold nothing of it."""
+    """Compare prompts that contain the answer in phrases with prompts that contain nothing of it."""
     speeds: dict[int, list[float]] = {phrase: [] for phrase in PHRASES}
     for number in range(rounds):
         for phrase in PHRASES:
@@ -88,7 +88,7 @@ def _quote(endpoint: Endpoint, rounds: int) -> None:
 
 
 def _repeat(endpoint: Endpoint) -> None:
-    """Texts that ask for repetition."""
+    """Measure texts that ask for repetition."""
     tokenizer = Tokenizer.from_file(str(DEMO_MODEL / "tokenizer.json"))
     print("| demo model, continuing | tokens for each pass | tokens/s |")
     print("|---|---|---|")

@@ -1,4 +1,4 @@
-"""How engines stand to each other: medians, ratios of the same round, and what the project demands of itself."""
+"""Compare engines: medians, ratios of the same round, and the project's own targets."""
 
 import statistics
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from bench.work import Measured
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """A ratio to the base engine that must be reached, and one that is aimed at."""
+    """A required ratio to the base engine, and a target."""
 
     title: str
     work: str
@@ -39,7 +39,7 @@ DEMANDS = (
 
 
 def speeds_table(rows: Sequence[Measured]) -> str:
-    """Every engine's medians as Markdown, failures with their first reason."""
+    """Return every engine's medians as Markdown, and failures with their first reason."""
     lines = [
         "",
         "| work | engine | rounds | tokens/s of a stream | of all, decoding | TTFT ms | gap p50 / p99 ms | load |",
@@ -64,38 +64,38 @@ def _median(speeds: Sequence[Speeds], figure: str) -> float:
     return statistics.median(float(getattr(one, figure)) for one in speeds)
 
 
-def ratios_table(rows: Sequence[Measured], ours: str, base: str) -> str:
-    """The demands as Markdown: the median over rounds of each round's own ratio, and its range."""
+def ratios_table(rows: Sequence[Measured], measured: str, base: str) -> str:
+    """Return the demands as Markdown: the median of each round's own ratio, and its range."""
     lines = [
         "",
-        f"| what | {base} | {ours} | ratio (range) | must | aim | reached |",
+        f"| what | {base} | {measured} | ratio (range) | must | aim | reached |",
         "|---|---|---|---|---|---|---|",
     ]
     for demand in DEMANDS:
-        pairs = _pairs(rows, demand, ours, base)
+        pairs = _pairs(rows, demand, measured, base)
         must, aim = (f"{'<=' if demand.at_most else '>='} {bound:g}x" for bound in (demand.must, demand.aim))
         if not pairs:
             lines.append(f"| {demand.title} | | | not measured | {must} | {aim} | |")
             continue
-        ratios = [mine / theirs for mine, theirs in pairs]
+        ratios = [own / other for own, other in pairs]
         ratio = statistics.median(ratios)
-        mine, theirs = (statistics.median(side) for side in zip(*pairs, strict=True))
+        own, other = (statistics.median(side) for side in zip(*pairs, strict=True))
         lines.append(
-            f"| {demand.title} | {theirs:.1f} | {mine:.1f} | {ratio:.2f}x ({min(ratios):.2f}-{max(ratios):.2f}) "
+            f"| {demand.title} | {other:.1f} | {own:.1f} | {ratio:.2f}x ({min(ratios):.2f}-{max(ratios):.2f}) "
             f"| {must} | {aim} | {demand.verdict(ratio)} |"
         )
     return "\n".join(lines)
 
 
-def _pairs(rows: Sequence[Measured], demand: Demand, ours: str, base: str) -> list[tuple[float, float]]:
-    """Ours and theirs, for each round in which both were measured."""
+def _pairs(rows: Sequence[Measured], demand: Demand, measured: str, base: str) -> list[tuple[float, float]]:
+    """Return the two engines' figures for each round in which both were measured."""
     by_round = {
         (row.engine, row.round): float(getattr(row.speeds, demand.figure))
         for row in rows
         if row.work == demand.work and row.speeds
     }
     return [
-        (mine, by_round[base, number])
-        for (engine, number), mine in by_round.items()
-        if engine == ours and (base, number) in by_round
+        (own, by_round[base, number])
+        for (engine, number), own in by_round.items()
+        if engine == measured and (base, number) in by_round
     ]

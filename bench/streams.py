@@ -1,7 +1,7 @@
-"""N streams against one OpenAI-compatible endpoint: when each piece of text came, and what that makes.
+"""Send N streams to one OpenAI-compatible endpoint, record when each piece of text came, and summarize.
 
-`python -m bench.streams` reads a Job as JSON on stdin and writes the answers as JSON; it runs beside what it
-measures, on a core and in a namespace of its choosing, and knows nothing but sockets.
+`python -m bench.streams` reads a Job as JSON from stdin and writes the answers as JSON. It runs beside the
+measured engine, on any core and in any namespace, and uses only sockets.
 """
 
 import http.client
@@ -33,7 +33,7 @@ class Job(Struct, frozen=True, kw_only=True):
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """One stream; times are the client's monotonic clock. `error` is empty when all went well.
+    """One stream. Times are the client's monotonic clock. `error` is empty on success.
 
     `pieces` has the length of the text that came at each of `events_s`.
     """
@@ -47,10 +47,10 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 
 class Speeds(Struct, frozen=True, kw_only=True):
-    """What the streams of one job make together.
+    """The figures of a job's streams together.
 
-    `stream_tokens_per_s` is the median stream's from its first text on; `decode_tokens_per_s` counts what all
-    streams got after each had begun.
+    `stream_tokens_per_s` is the median stream's rate from its first text on. `decode_tokens_per_s` counts what all
+    streams received after each had begun.
     """
 
     ttft_ms: float
@@ -61,7 +61,7 @@ class Speeds(Struct, frozen=True, kw_only=True):
 
 
 def summarise(answers: Sequence[Answer]) -> Speeds:
-    """Speeds of streams that all came to their end. An event may hold several tokens: its text says how many."""
+    """Return the speeds of completed streams. An event may contain several tokens: its text tells how many."""
     begun_s = max(answer.events_s[0] for answer in answers)
     ended_s = max(answer.events_s[-1] for answer in answers)
     late = sum(_tokens_after(answer, begun_s) for answer in answers)
@@ -83,14 +83,14 @@ def summarise(answers: Sequence[Answer]) -> Speeds:
 
 
 def _tokens_after(answer: Answer, moment_s: float) -> float:
-    """How many tokens came after a moment at which the stream had begun."""
+    """Return how many tokens came after a moment at which the stream had begun."""
     pieces = zip(answer.events_s, answer.pieces, strict=True)
     late = sum(characters for at, characters in pieces if at > moment_s)
     return late * answer.tokens / len(answer.text)
 
 
 def ask_all(job: Job) -> list[Answer]:
-    """One thread and one connection a stream; all requests go out together."""
+    """Use one thread and one connection per stream. All requests are sent together."""
     together = threading.Barrier(len(job.prompts))
     answers = [Answer(error="did not end in time")] * len(job.prompts)
 

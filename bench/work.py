@@ -1,4 +1,4 @@
-"""One piece of work for an engine: streams of a kind over a link, checked word by word, and how fast it was."""
+"""Do one piece of work with an engine: streams of a kind over a link, checked word by word and timed."""
 
 import os
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ WARM_UP_TOKENS = 8
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is asked, over which of bench.network's links.
+    """A piece of work: what is asked, over which of bench.network's links.
 
-    With `phrase` the prompt holds the answer in phrases of so many words, without it nothing of it.
+    With `phrase`, the prompt contains the answer in phrases of that many words; without it, nothing of the answer.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One engine's work in one round; `speeds` None says that it failed, and `error` why."""
+    """One engine's work in one round. If `speeds` is None, it failed, and `error` says why."""
 
     engine: str
     work: str
@@ -41,20 +41,20 @@ class Measured:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """For a line of JSON; the plan's facts are the same in every line and left out."""
+        """Return values for a line of JSON, without the plan's facts, which are the same in every line."""
         values = asdict(replace(self, facts={}, speeds=None))
         speeds = {name: round(getattr(self.speeds, name), 3) for name in Speeds.__struct_fields__}
         return values | {"speeds": speeds if self.speeds else None}
 
 
 def warm_up(endpoint: Endpoint, number: int) -> None:
-    """One short request that is not measured."""
+    """Send one short request that is not measured."""
     prompt, _ = Chain().prompt(32, f"warm-up {number}")
     endpoint.ask([prompt], WARM_UP_TOKENS, REQUEST_TIMEOUT_S)
 
 
 def do(engine: str, endpoint: Endpoint, work: Work, number: int) -> Measured:
-    """Ask, check and measure. The same round's work asks every engine the same."""
+    """Ask, check and measure. Within a round, every engine gets the same requests."""
     chain, prompts, expected = Chain(), [], []
     for stream in range(work.streams):
         seed = f"{work.name} {number} {stream}"
@@ -80,7 +80,7 @@ def do(engine: str, endpoint: Endpoint, work: Work, number: int) -> Measured:
 
 
 def _what_is_wrong(answers: Sequence[Answer], expected: Sequence[str]) -> str:
-    """Empty when every stream came to its end with the model's own words."""
+    """Return "" if every stream was complete with the model's own words, else what is wrong."""
     if errors := [answer.error for answer in answers if answer.error]:
         return f"{len(errors)} of {len(answers)} streams: {errors[0]}"
     wrong = sum(answer.text.split() != text.split() for answer, text in zip(answers, expected, strict=True))

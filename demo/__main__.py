@@ -1,4 +1,6 @@
-"""`make demo`: one gateway and two nodes on this machine answer one streamed chat; then the facts as JSON."""
+"""Run `make demo`: one gateway and two nodes on this machine answer one streamed chat; then print the facts as
+JSON.
+"""
 
 import argparse
 import json
@@ -45,7 +47,7 @@ def main() -> int:
 
 @contextmanager
 def _gateway(folder: Path, port: int) -> Iterator[dict[str, Any]]:
-    """`millrace up`, as anybody would start it; stopped with SIGTERM at the end, or killed if that does not do."""
+    """Run `millrace up` as any user would. Stop it with SIGTERM at the end, or kill it if that fails."""
     command = ["gateway", "up", "--json", "--model", str(MODEL), "--nodes", str(NODES)]
     print(f"starting a gateway and {NODES} nodes, each with half of the model ...", flush=True)
     command += ["--port", str(port), "--data-dir", str(folder)]
@@ -54,8 +56,8 @@ def _gateway(folder: Path, port: int) -> Iterator[dict[str, Any]]:
 
 
 def _ask(facts: dict[str, Any], folder: Path, question: str) -> dict[str, Any]:
-    """One streamed chat completion through the official client; prints the answer as it comes."""
-    # A proxy of the environment has no way to this machine's loopback, and no business with the key.
+    """Send one streamed chat completion through the official client, and print the answer as it comes."""
+    # An environment's proxy cannot reach this machine's loopback, and must not see the key.
     direct = DefaultHttpxClient(trust_env=False)
     client = OpenAI(base_url=facts["base_url"], api_key=facts["api_key"], http_client=direct)
     cluster = _admin(folder, "/admin/cluster")
@@ -98,7 +100,7 @@ def _ask(facts: dict[str, Any], folder: Path, question: str) -> dict[str, Any]:
 
 
 def _booked(folder: Path, request_id: str) -> dict[str, Any]:
-    """The request's row, which is written just after its answer."""
+    """Return the request's row, which is written just after its answer."""
     deadline_s = time.monotonic() + BOOKED_TIMEOUT_S
     while time.monotonic() < deadline_s:
         found = [row for row in _admin(folder, "/admin/requests") if row["request_id"] == request_id]

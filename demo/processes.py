@@ -1,4 +1,4 @@
-"""Processes that a demo starts, and that end with it."""
+"""Manage processes that a demo starts, and that end with it."""
 
 import os
 import signal
@@ -13,13 +13,13 @@ ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 def end_on_signals() -> None:
-    """As an exception, so that processes are stopped and folders removed on the way out."""
+    """Turn signals into an exception, so that processes are stopped and folders removed."""
     for number in ENDING:
         signal.signal(number, _end)
 
 
 def _end(number: int, _: FrameType | None) -> None:
-    # `timeout` and `make` pass a signal on to those who got it already; stopping is bounded as it is.
+    # `timeout` and `make` may send a signal twice. Ignore the second one: stopping has its own limit.
     for ending in ENDING:
         signal.signal(ending, signal.SIG_IGN)
     sys.exit(128 + number)
@@ -27,12 +27,12 @@ def _end(number: int, _: FrameType | None) -> None:
 
 @contextmanager
 def running(command: Sequence[str], environment: Mapping[str, str]) -> "Iterator[subprocess.Popen[str]]":
-    """Stopped with SIGTERM at the end, or killed with its session if that does not do."""
+    """Run a process. Stop it with SIGTERM at the end, or kill it with its session if that fails."""
     with ExitStack() as stack:
         with _signals_later():
             process = subprocess.Popen(
                 [sys.executable, "-m", *command],
-                stdin=subprocess.PIPE,  # it ends when we do: some go by that
+                stdin=subprocess.PIPE,  # some end when their stdin closes
                 stdout=subprocess.PIPE,
                 env=os.environ | environment,
                 start_new_session=True,
@@ -43,7 +43,7 @@ def running(command: Sequence[str], environment: Mapping[str, str]) -> "Iterator
 
 
 def first_line(process: "subprocess.Popen[str]", name: str) -> str:
-    """What it says when it is ready; ends the demo where it says nothing."""
+    """Return the first line, which a process prints when it is ready. End the demo if there is none."""
     assert process.stdout
     line = process.stdout.readline()
     if not line:
@@ -53,7 +53,7 @@ def first_line(process: "subprocess.Popen[str]", name: str) -> str:
 
 @contextmanager
 def _signals_later() -> Iterator[None]:
-    """One that came between a process's start and our knowing of it would leave it behind."""
+    """Postpone signals: one between a process's start and its registration would leave it running."""
     came: list[int] = []
     before = {
         number: signal.signal(number, lambda had, _: came.append(had)) for number in (*ENDING, signal.SIGINT)
@@ -73,7 +73,7 @@ def _stop(process: "subprocess.Popen[str]") -> None:
         process.wait(STOP_TIMEOUT_S)
     finally:
         if process.poll() is None:
-            # Its nodes are in sessions of their own and end with it.
+            # Its nodes are in their own sessions, and end with it.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()

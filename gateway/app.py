@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from accounting.metering.prices import CloudPrices, PriceBook
 from accounting.proofs.kept import HeadUnusable
 from accounting.proofs.maker import BlockMaker
-from accounting.proofs.signing import KeyFile
+from accounting.proofs.signing_key import KeyFile
 from cluster.control.owners import Owners
 from cluster.controller import Controller
 from cluster.trust.addresses import Target

@@ -1,1 +1,4 @@
-"""The market: capacity of other people's machines, listed, found, paid, sealed. Knows accounting, no HTTP."""
+"""Trade capacity of other people's machines: listings, matching, payment, encryption.
+
+Knows accounting, no HTTP.
+"""

@@ -1,26 +1,29 @@
-"""What can go wrong between gateways that trade, one class per meaning; none of them knows HTTP.
+"""Errors between gateways that trade, one class per meaning. None of them knows HTTP.
 
 MarketError
-├── RecordInvalid        a signed record that nobody should believe; it names the field
-├── IdentityInvalid      a key or a statement about keys that an identity cannot have
-├── ListingInvalid       an offer that contradicts itself; it names the field
-├── JobInvalid           a job, or a part of its answer, that cannot be read; it names the field
-├── StatementInvalid     a voucher, receipt or certificate that does not fit what it refers to
-├── NotRegistered        a seller or an allocation that the house does not know
-├── HouseRefuses         what the house does not do; `code` says why by name
-├── RequestNotCounted    a request whose prompt has no count on the market; it names the part
-├── TokenizerRefused     a stranger's tokenizer with parts that are not known to be harmless; it names the part
-├── CountingUnavailable  nothing was counted, for a reason that is no tokenizer's: ask again later
-└── SealBroken           a sealed message that was changed, cut short, reordered or sent twice
+├── RecordInvalid        a signed record must not be believed; the error names the field
+├── IdentityInvalid      an identity cannot have this key or statement about keys
+├── ListingInvalid       an offer contradicts itself; the error names the field
+├── JobInvalid           a job, or a part of its answer, cannot be read; the error names the field
+├── StatementInvalid     a voucher, receipt or certificate does not fit what it refers to
+├── NotRegistered        the house does not know this seller or allocation
+├── HouseRefuses         the house refuses a request; `code` names the reason
+├── RequestNotCounted    the market has no count for a part of the prompt; the error names the part
+├── TokenizerRefused     a third party's tokenizer has parts that are not known to be harmless; the error names one
+├── CountingUnavailable  nothing was counted, for a reason outside the tokenizer: try again later
+└── SealBroken           a sealed message was changed, cut short, reordered or sent twice
 """
 
 
 class MarketError(Exception):
-    """Root of everything this package raises on purpose."""
+    """Base class of every error that this package raises on purpose."""
 
 
 class RecordInvalid(MarketError):
-    """A signed record that nobody should believe; `field` is a path like `body.pricing`, empty for all of it."""
+    """Raised for a signed record that must not be believed.
+
+    `field` is a path like `body.pricing`, or "" for all of it.
+    """
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field or 'the record'} {problem}")
@@ -29,11 +32,11 @@ class RecordInvalid(MarketError):
 
 
 class IdentityInvalid(MarketError):
-    """A key or a statement about keys that an identity cannot have."""
+    """Raised for a key, or a statement about keys, that an identity cannot have."""
 
 
 class ListingInvalid(MarketError):
-    """An offer that contradicts itself; `field` says where."""
+    """Raised for an offer that contradicts itself. `field` is the place."""
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field} {problem}")
@@ -42,7 +45,7 @@ class ListingInvalid(MarketError):
 
 
 class JobInvalid(MarketError):
-    """A job, or a part of its answer, that cannot be read; `field` is empty for all of it."""
+    """Raised for a job, or a part of its answer, that cannot be read. `field` is "" for all of it."""
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field or 'the job'} {problem}")
@@ -51,7 +54,7 @@ class JobInvalid(MarketError):
 
 
 class StatementInvalid(MarketError):
-    """A voucher, receipt or certificate that does not fit what it refers to; `field` says which of several."""
+    """Raised for a voucher, receipt or certificate that does not fit its subject. `field` names one of several."""
 
     def __init__(self, problem: str, field: str = "") -> None:
         super().__init__(problem)
@@ -59,11 +62,11 @@ class StatementInvalid(MarketError):
 
 
 class NotRegistered(MarketError):
-    """A seller or an allocation that the house does not know."""
+    """Raised for a seller or an allocation that the house does not know."""
 
 
 class HouseRefuses(MarketError):
-    """What the house does not do, for a reason that has a name."""
+    """Raised when the house refuses a request. `code` names the reason."""
 
     def __init__(self, code: str, why: str) -> None:
         super().__init__(why)
@@ -71,7 +74,10 @@ class HouseRefuses(MarketError):
 
 
 class RequestNotCounted(MarketError):
-    """A request whose prompt has no count on the market; `field` is a path like `messages[0].content[1]`."""
+    """Raised if the market has no count for a part of a prompt.
+
+    `field` is a path like `messages[0].content[1]`.
+    """
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field} {problem}")
@@ -79,7 +85,7 @@ class RequestNotCounted(MarketError):
 
 
 class TokenizerRefused(MarketError):
-    """A stranger's tokenizer that is not counted with; `part` is a path like `normalizer.0`."""
+    """Raised for a third party's tokenizer that is not accepted. `part` is a path like `normalizer.0`."""
 
     def __init__(self, part: str, problem: str) -> None:
         super().__init__(f"the tokenizer{'.' if part else ''}{part} {problem}")
@@ -88,8 +94,8 @@ class TokenizerRefused(MarketError):
 
 
 class CountingUnavailable(MarketError):
-    """Nothing was counted, for a reason that is no tokenizer's; asked again later it may be."""
+    """Raised when nothing was counted for a reason outside the tokenizer. A later attempt may succeed."""
 
 
 class SealBroken(MarketError):
-    """A sealed message that was changed, cut short, reordered or sent twice."""
+    """Raised for a sealed message that was changed, cut short, reordered or sent twice."""

@@ -14,4 +14,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    raise NotImplementedError("the way back is the backup taken before")
+    raise NotImplementedError("cannot downgrade: restore the backup taken before the upgrade")

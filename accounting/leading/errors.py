@@ -1,15 +1,15 @@
-"""What can go wrong between gateways that share the books. All of it passes: the same keys are sent again."""
+"""Errors between gateways that share the books. All of them pass: gateways send the same keys again."""
 
 from accounting.errors import BooksUnavailable
 
 
 class LeaderAway(BooksUnavailable):
-    """Nobody leads the books at the moment, or whoever does cannot be reached."""
+    """Raised when no gateway leads the books at the moment, or the leader cannot be reached."""
 
 
 class Deposed(LeaderAway):
-    """This process led the books, and another one does now: nothing of the transaction was booked."""
+    """Raised when another process has replaced this one as leader. Nothing of the transaction was booked."""
 
 
 class FrameInvalid(LeaderAway):
-    """The other end sent what is no frame of ours."""
+    """Raised when the other end sent an invalid frame."""

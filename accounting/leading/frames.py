@@ -1,6 +1,6 @@
-"""What gateways say to the leader of the books: many events in a frame, and an answer for each in the next one.
+"""Encode what gateways send to the leader: a frame of many events, answered by a frame with one answer for each.
 
-A frame is its length in four bytes and that many of msgpack. One end asks, the other answers, in turns.
+A frame is its length in four bytes, then that many bytes of msgpack. The two ends take turns: request, answer.
 """
 
 import inspect
@@ -16,9 +16,9 @@ from accounting.leading.errors import FrameInvalid
 from accounting.ledger.postings import Posted, Posting
 
 FRAME_BYTES_MAX = 32 * 2**20
-"""The largest frame: the largest event alone, many times over what one is in practice."""
+"""The largest frame. The largest allowed event fits alone; real events are many times smaller."""
 FRAME_BYTES = 4 * 2**20
-"""A frame with so much in it takes no further event."""
+"""A frame that has reached this size takes no further event."""
 EVENTS_MAX = 1_024
 
 _LENGTH_BYTES = 4
@@ -26,16 +26,16 @@ _LENGTH_BYTES = 4
 Reply: TypeAlias = Posted | LedgerError
 
 
-class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """An error by the name of its class, with what it says and its fields; lists stand for sets of names."""
+class EncodedError(msgspec.Struct, frozen=True, tag="refused"):
+    """An error: its class name, message and fields. A list stands for a set of names."""
 
     error: str
     message: str
     fields: dict[str, str | int | list[str] | None]
 
 
-class Booked(msgspec.Struct, frozen=True, tag="booked"):
-    """`Posted` as it travels."""
+class EncodedPosted(msgspec.Struct, frozen=True, tag="booked"):
+    """`Posted` in its encoded form."""
 
     event_seq: int
     transfer_seqs: tuple[int, ...]
@@ -48,11 +48,11 @@ _ERRORS = {
 _encode = msgspec.msgpack.Encoder().encode
 _events = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _event = msgspec.msgpack.Decoder(Posting)
-_answers = msgspec.msgpack.Decoder(list[Booked | Refused])
+_answers = msgspec.msgpack.Decoder(list[EncodedPosted | EncodedError])
 
 
 def pack_events(postings: Sequence[Posting]) -> list[bytes]:
-    """Frames with all events in their order, each frame within the bounds."""
+    """Return frames with all events in their order. Each frame respects the limits."""
     frames, some, size = [], list[msgspec.Raw](), 0
     for posting in postings:
         packed = msgspec.Raw(_encode(posting))
@@ -65,15 +65,15 @@ def pack_events(postings: Sequence[Posting]) -> list[bytes]:
 
 
 def unpack_events(content: bytes) -> list[Posting | LedgerError]:
-    """Every event, or the error that answers it where it cannot be read. Raises FrameInvalid."""
+    """Return every event, or the error that answers an unreadable one. Raises FrameInvalid."""
     try:
         return [_unpacked_event(event) for event in _events.decode(content)]
     except msgspec.DecodeError as error:
-        raise FrameInvalid(f"no events of ours: {error}") from None
+        raise FrameInvalid(f"invalid events: {error}") from None
 
 
 def _unpacked_event(event: msgspec.Raw) -> Posting | LedgerError:
-    """Those that came with it are not to blame for an event that says nothing to us."""
+    """Decode one event, so that an unreadable one does not fail the others in its frame."""
     try:
         return _event.decode(event)
     except msgspec.DecodeError as error:
@@ -87,18 +87,18 @@ def pack_answers(answers: Sequence[Reply]) -> bytes:
 
 
 def unpack_answers(content: bytes) -> list[Reply]:
-    """Raises FrameInvalid."""
+    """Return the answers of a frame. Raises FrameInvalid."""
     try:
         return [_unpacked(answer) for answer in _answers.decode(content)]
     except msgspec.DecodeError as error:
-        raise FrameInvalid(f"no answers of ours: {error}") from None
+        raise FrameInvalid(f"invalid answers: {error}") from None
 
 
 def read_frame(link: socket.socket) -> bytes:
-    """The next frame's content, empty where the other end has closed in good order.
+    """Return the next frame's content, or b"" if the other end has closed the link properly.
 
     Raises:
-        FrameInvalid: it is longer than any frame, or ends before its length says.
+        FrameInvalid: the frame is too long, or ends before its stated length.
         OSError: the link is lost, or silent for longer than its timeout.
     """
     head = _read(link, _LENGTH_BYTES)
@@ -109,18 +109,18 @@ def read_frame(link: socket.socket) -> bytes:
         raise FrameInvalid(f"a frame has at most {FRAME_BYTES_MAX} bytes, not {length}")
     content = _read(link, length)
     if not content:
-        raise FrameInvalid("the link was closed inside of a frame")
+        raise FrameInvalid("the link was closed inside a frame")
     return content
 
 
 def _read(link: socket.socket, length: int) -> bytes:
-    """So many bytes, or none where the link ends before the first of them."""
+    """Return exactly `length` bytes, or b"" if the link ends before the first of them."""
     content = bytearray()
     while len(content) < length:
         some = link.recv(min(length - len(content), 2**16))
         if not some:
             if content:
-                raise FrameInvalid("the link was closed inside of a frame")
+                raise FrameInvalid("the link was closed inside a frame")
             return b""
         content += some
     return bytes(content)
@@ -131,25 +131,25 @@ def _frame(content: Any) -> bytes:
     return len(packed).to_bytes(_LENGTH_BYTES, "big") + packed
 
 
-def _packed(answer: Reply) -> Booked | Refused:
+def _packed(answer: Reply) -> EncodedPosted | EncodedError:
     if isinstance(answer, Posted):
-        return Booked(answer.event_seq, answer.transfer_seqs, answer.replayed)
+        return EncodedPosted(answer.event_seq, answer.transfer_seqs, answer.replayed)
     fields = {
         name: sorted(value) if isinstance(value, frozenset) else value for name, value in vars(answer).items()
     }
-    return Refused(_known_name(type(answer)), str(answer), fields)
+    return EncodedError(_known_name(type(answer)), str(answer), fields)
 
 
 def _known_name(kind: type[LedgerError]) -> str:
-    """The nearest class that both ends know by the books' own list of errors."""
+    """Return the nearest class in the list of the books' errors, which both ends know."""
     return next(each.__name__ for each in kind.__mro__ if _ERRORS.get(each.__name__) is each)
 
 
-def _unpacked(answer: Booked | Refused) -> Reply:
-    if isinstance(answer, Booked):
+def _unpacked(answer: EncodedPosted | EncodedError) -> Reply:
+    if isinstance(answer, EncodedPosted):
         return Posted(answer.event_seq, answer.transfer_seqs, answer.replayed)
     kind = _ERRORS.get(answer.error, DatabaseFailing)
-    # Constructors make the message out of the fields; both have come whole.
+    # Constructors would build the message from the fields; here both arrive complete.
     error = kind.__new__(kind, answer.message)
     error.args = (answer.message,)
     for name, value in answer.fields.items():

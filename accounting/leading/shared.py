@@ -1,8 +1,8 @@
-"""The books of several gateways: one writes, the others send it their events, and any of them can take over.
+"""Share the books among several gateways: one writes, the others send it their events, and any can take over.
 
-A process holds the seat for a few seconds at a time. Its epoch is checked inside of every transaction that books
-(`seat.fence`), so that whoever was frozen, cut off or simply late cannot commit what another one does not know of.
-What was not answered is sent again under the same keys, to the same leader or the next.
+A process holds the seat for a few seconds at a time. Every transaction that books checks its epoch
+(`leader_lease.fence`), so a process that was frozen, cut off or late cannot commit behind its successor's back.
+A gateway sends unanswered events again under the same keys, to the same leader or the next.
 """
 
 import logging
@@ -17,12 +17,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from accounting.errors import BooksUnavailable, DatabaseFailing, LedgerBusy
-from accounting.leading.door import Door
+from accounting.leading.client import LeaderClient
+from accounting.leading.credentials import make_credentials
 from accounting.leading.errors import Deposed, LeaderAway
 from accounting.leading.frames import Reply
-from accounting.leading.link import Way
-from accounting.leading.papers import make_papers
-from accounting.leading.seat import LEASE_S, REGISTERED_S, Leader, Seat, fence
+from accounting.leading.leader_lease import LEASE_S, REGISTERED_S, Leader, LeaderLease, fence
+from accounting.leading.server import LeaderServer
 from accounting.ledger.journal import Failpoint, Journal, OnFailpoint
 from accounting.ledger.postings import Posted, Posting
 
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 RENEW_S = 1.0
 PATIENCE_S = 12.0
-"""Longest wait of a group for a leader that answers, in seconds: time for a lease to end and another to begin."""
+"""Longest wait of a group for a leader's answer, in seconds: time for a lease to end and another to begin."""
 _LOOK_S = 0.25
 _STOP_S = 5.0
 _REFRESH_S = REGISTERED_S / 4
@@ -41,17 +41,17 @@ def _no_failpoint(_: Failpoint) -> None:
 
 
 class SharedLedger:
-    """Books groups for a `Poster`: in this process while it leads, at the leader's while another one does.
+    """Book groups for a `Poster`: in this process while it leads, at the leader while another process does.
 
-    Owns a thread that keeps, claims or watches the seat, and the door through which others' events come.
+    Owns the server for others' events, and a thread that renews, claims or watches the seat.
 
     Args:
-        open_session: gives sessions that may write.
-        host: where the door listens; `port` 0 takes a free one.
-        reached_at: host or host:port where others reach it, where that is not where it listens.
-        lease_s: how long a leader that says nothing keeps the seat, in seconds.
+        open_session: returns sessions that may write.
+        host: where the server listens; `port` 0 takes a free one.
+        reached_at: host or host:port where others reach it, if that differs from where it listens.
+        lease_s: how long a silent leader keeps the seat, in seconds.
         patience_s: longest wait of a group for a leader, in seconds.
-        clock_ns, failpoint: as `Journal` has them.
+        clock_ns, failpoint: as in `Journal`.
     """
 
     def __init__(
@@ -66,15 +66,19 @@ class SharedLedger:
         clock_ns: Callable[[], int] = time.time_ns,
         failpoint: OnFailpoint = _no_failpoint,
     ) -> None:
-        self._papers = make_papers(socket.gethostname())
-        self._seat = Seat(
-            open_session, socket.gethostname(), self._papers.fingerprint, self._papers.certificate, lease_s
+        self._credentials = make_credentials(socket.gethostname())
+        self._lease = LeaderLease(
+            open_session,
+            socket.gethostname(),
+            self._credentials.fingerprint,
+            self._credentials.certificate,
+            lease_s,
         )
         self._journal = Journal(open_session, clock_ns, failpoint, fence=self._check)
         self._host, self._port, self._address = host, port, reached_at or host
         self._lease_s, self._patience_s = lease_s, patience_s
-        self._door: Door | None = None
-        self._way = Way(self._papers, self._seat.certificates)
+        self._server: LeaderServer | None = None
+        self._client = LeaderClient(self._credentials, self._lease.certificates)
         self._epoch: int | None = None
         self._leader: Leader | None = None
         self._renewed_s = self._registered_s = float("-inf")
@@ -84,36 +88,36 @@ class SharedLedger:
         self._thread = threading.Thread(target=self._keep, name="books leader", daemon=True)
 
     def start(self, submit: "Callable[[Posting], Future[Posted]]") -> None:
-        """Open for events of others, which `submit` takes, and lead if nobody does.
+        """Accept others' events, hand them to `submit`, and lead if no other gateway does.
 
         Raises:
-            OSError: the port is taken, or the host is none of this machine's.
+            OSError: the port is taken, or the host is not an address of this machine.
         """
-        self._door = Door(self._papers, self._seat.certificates, submit)
-        port = self._door.listen(self._host, self._port)
+        self._server = LeaderServer(self._credentials, self._lease.certificates, submit)
+        port = self._server.listen(self._host, self._port)
         self._address = with_port(self._address, port)
         self._step()
         self._thread.start()
 
     def stop(self) -> None:
-        """Hand the seat over at once. Nothing is to be booked any more."""
+        """Hand the seat over at once. Book nothing after this call."""
         self._stopping = True
         self._hurry.set()
         if self._thread.ident is not None:
             self._thread.join(_STOP_S)
-        if self._door:
-            self._door.close()
-        self._way.close()
+        if self._server:
+            self._server.close()
+        self._client.close()
         epoch, self._epoch = self._epoch, None
         try:
-            self._seat.leave(epoch)
+            self._lease.leave(epoch)
         except SQLAlchemyError as error:
             _log.warning("the books could not be handed over: %s", _short(error))
 
     @property
     def fingerprint(self) -> str:
-        """Which of the gateways this is, as the database's tables name it."""
-        return self._papers.fingerprint
+        """This gateway's fingerprint, as the database's tables name it."""
+        return self._credentials.fingerprint
 
     @property
     def leads(self) -> bool:
@@ -122,15 +126,15 @@ class SharedLedger:
 
     @property
     def epoch(self) -> int:
-        """The seat's epoch as this process has seen it last; it grows with every change of hands."""
+        """The last epoch of the seat that this process saw. It grows with every change of leader."""
         return self._epoch or (self._leader.epoch if self._leader else 0)
 
     def book(self, postings: Sequence[Posting]) -> list[Reply]:
-        """The answer to each event, in order, from whoever leads. Belongs to the poster's thread.
+        """Return the answer to each event, in order, from the current leader. Belongs to the poster's thread.
 
         Raises:
             LeaderAway: no leader answered in time; some of the events may have been booked.
-            sqlalchemy.exc.DBAPIError: as `Journal.book` does.
+            sqlalchemy.exc.DBAPIError: as in `Journal.book`.
         """
         until_s = time.monotonic() + self._patience_s
         answers: list[Reply | None] = [None] * len(postings)
@@ -139,7 +143,7 @@ class SharedLedger:
             try:
                 for at, answer in zip(left, self._book_once([postings[at] for at in left]), strict=True):
                     answers[at] = answer
-                # A leader that ends answers what it has; the rest is its successor's.
+                # A leader that is ending answers what it has booked. Its successor takes the rest.
                 left = [at for at in left if _is_open(answers[at])]
                 reason = LeaderAway("the leader of the books is ending")
             except LeaderAway as error:
@@ -155,20 +159,20 @@ class SharedLedger:
             return self._journal.book(postings)
         leader = self._leader
         if leader is None or not leader.is_live or not leader.address:
-            raise LeaderAway("nobody leads the books at the moment")
-        return self._way.ask(leader, postings)
+            raise LeaderAway("no gateway leads the books at the moment")
+        return self._client.ask(leader, postings)
 
     def _await_change(self) -> None:
-        """Have the seat looked at now, and wait a moment for what comes of it."""
+        """Have the thread check the seat now, and wait up to `_LOOK_S` for the outcome."""
         self._hurry.set()
         with self._changed:
             self._changed.wait(_LOOK_S)
 
     def _check(self, connection: Connection) -> None:
-        """The fence of each transaction. Raises Deposed."""
+        """Check the epoch in each transaction. Raises Deposed."""
         epoch = self._epoch
         if epoch is None:
-            raise Deposed("this process leads the books no more")
+            raise Deposed("this process no longer leads the books")
         try:
             fence(connection, epoch)
         except Deposed:
@@ -183,16 +187,16 @@ class SharedLedger:
                 self._step()
 
     def _step(self) -> None:
-        """Keep the seat, take it, or see who has it."""
+        """Renew the seat, claim it, or look up its holder."""
         try:
             if time.monotonic() - self._registered_s > _REFRESH_S:
-                self._seat.register()
+                self._lease.register()
                 self._registered_s = time.monotonic()
             self._hold_or_claim()
         except SQLAlchemyError as error:
-            _log.warning("the leader's seat of the books cannot be looked at: %s", _short(error))
+            _log.warning("the leader's seat of the books cannot be checked: %s", _short(error))
         except Exception:  # noqa: BLE001  the thread's edge: it goes on
-            _log.exception("the leader's seat of the books is not kept")
+            _log.exception("the leader's seat of the books could not be renewed")
         with self._changed:
             self._changed.notify_all()
 
@@ -200,25 +204,25 @@ class SharedLedger:
         began_s = time.monotonic()
         epoch = self._epoch
         if epoch is not None:
-            if self._seat.renew(epoch):
+            if self._lease.renew(epoch):
                 self._renewed_s = began_s
                 return
             self._yield_seat(epoch)
-        claimed = self._seat.claim(self._address)
+        claimed = self._lease.claim(self._address)
         if claimed is None:
-            self._follow(self._seat.leader())
+            self._follow(self._lease.leader())
             return
-        self._way.cut_old(claimed)
-        assert self._door
+        self._client.cut_old(claimed)
+        assert self._server
         self._renewed_s, self._epoch, self._leader = began_s, claimed, None
-        self._door.open()
+        self._server.open()
         _log.info("this gateway leads the books, epoch %d", claimed)
 
     def _follow(self, leader: Leader) -> None:
         before, self._leader = self._leader, leader
         if before is None or before.epoch != leader.epoch:
             _log.info("the books are led by %s at %s, epoch %d", leader.holder, leader.address, leader.epoch)
-        self._way.cut_old(leader.epoch)
+        self._client.cut_old(leader.epoch)
 
     def _yield_seat(self, epoch: int) -> None:
         with self._changed:
@@ -226,12 +230,12 @@ class SharedLedger:
                 return
             self._epoch = None
         _log.warning("another gateway has taken over the books: epoch %d has ended", epoch)
-        if self._door:
-            self._door.shut()
+        if self._server:
+            self._server.shut()
 
 
 def with_port(address: str, port: int) -> str:
-    """host:port, of an address that may have its port already."""
+    """Return host:port for an address that may already have a port."""
     host, colon, own_port = address.rpartition(":")
     if colon and own_port.isdecimal() and (":" not in host or host.startswith("[")):
         return address
@@ -240,7 +244,7 @@ def with_port(address: str, port: int) -> str:
 
 
 def _is_open(answer: Reply | None) -> bool:
-    """Whether nobody has decided on the event, because a leader ended or lost the seat meanwhile."""
+    """Return whether the event is undecided because a leader ended or lost the seat meanwhile."""
     return isinstance(answer, BooksUnavailable) and not isinstance(answer, LedgerBusy | DatabaseFailing)
 
 

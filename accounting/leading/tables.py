@@ -1,4 +1,4 @@
-"""Who writes the books where several gateways share a database, and which gateways there are."""
+"""Define the tables of the books' leader and of the gateways that share a database."""
 
 from sqlalchemy import BigInteger, CheckConstraint, Integer, Text
 from sqlmodel import Field, SQLModel
@@ -7,9 +7,9 @@ BigInt = BigInteger().with_variant(Integer(), "sqlite")
 
 
 class LedgerLeader(SQLModel, table=True):
-    """The one row that says who writes the books, where, and until when by the database's clock.
+    """The single row that names the books' writer, its address, and its expiry by the database's clock.
 
-    `epoch` grows with every change of hands. Nobody leads where `expires_ns` has passed.
+    `epoch` grows with every change of leader. If `expires_ns` has passed, no gateway leads.
     """
 
     __tablename__ = "ledger_leader"
@@ -24,7 +24,7 @@ class LedgerLeader(SQLModel, table=True):
 
 
 class LedgerGateway(SQLModel, table=True):
-    """A process that may write to the books: who may write to the database may tell which certificate it has."""
+    """A process that may send events. Any process that may write to the database may register its certificate."""
 
     __tablename__ = "ledger_gateway"
 

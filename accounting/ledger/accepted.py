@@ -1,6 +1,7 @@
-"""Broken rules that somebody has looked into: events never change, so that what they broke stays broken.
+"""Record accepted breaches: broken rules that an admin has examined. Events never change, so a breach stays.
 
-Whoever accepts one says why, once; rows are only ever appended. Spending goes on then, the finding stays in sight.
+The admin who accepts a breach states the reason once. Rows are append-only. Spending then resumes, and the finding
+stays visible.
 """
 
 from sqlalchemy import BigInteger, Integer, Text, insert, select
@@ -11,7 +12,7 @@ from accounting.ledger.balances import Reader
 
 
 class AcceptedBreach(SQLModel, table=True):
-    """One place where a rule of events is broken, as the rule's finding names it first."""
+    """One place where a rule of events is broken, identified by the first value of the rule's finding."""
 
     __tablename__ = "accepted_breach"
     __table_args__ = ({"sqlite_strict": True},)
@@ -27,12 +28,12 @@ _accepted = accepted_table.c
 
 
 def accepted_places(reader: Reader, rule: str) -> frozenset[str]:
-    """Return where a rule may be broken from now on."""
+    """Return the places where breaches of a rule have been accepted."""
     return frozenset(reader.scalars(select(_accepted.place).where(_accepted.rule == rule)))
 
 
 def accept(session: Session, rule: str, place: str, reason: str, now_ns: int) -> bool:
-    """Write down that a breach is known and why it may stand; False where it was accepted before."""
+    """Record that a breach is known and why it may stand. Return False if it was accepted before."""
     if place in accepted_places(session, rule):
         return False
     values = {"rule": rule, "place": place, "reason": reason, "accepted_ns": now_ns}

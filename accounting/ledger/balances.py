@@ -1,4 +1,4 @@
-"""What stands on the accounts: balances and statements, read through a session or connection that is given."""
+"""Read balances and statements of accounts through the given session or connection."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ ROWS_MAX = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """What stands on an account, counted on its normal side, in the currency's unit.
+    """The balance of an account, counted on its normal side, in the currency's unit.
 
-    `held_nano` is what open holds would take from it. `available_nano` is what may still be spent; only an
-    account that is not guarded can have less than nothing.
+    `held_nano` is what open holds would take. `available_nano` is what may still be spent. Only an account that is
+    not guarded can have a negative one.
     """
 
     code: str
@@ -35,9 +35,9 @@ class Balance:
 
 @dataclass(frozen=True, slots=True)
 class StatementLine:
-    """One transfer as seen from one account: `amount_nano` is above zero where the balance grows.
+    """One transfer as seen from one account. `amount_nano` is positive if the balance grows.
 
-    A `pending` line tells what was put aside and moves nothing, a `void` line that it was given back.
+    A `pending` line reports a hold, and a `void` line its release. Neither moves money.
     """
 
     transfer_seq: int
@@ -51,10 +51,10 @@ class StatementLine:
 
 
 def balance(reader: Reader, code: str) -> Balance:
-    """Return the balance of an account; one that nothing was booked on yet has zero.
+    """Return the balance of an account, which is zero if nothing was booked on it yet.
 
     Raises:
-        AccountUnknown: no account may have this code.
+        AccountUnknown: the chart of accounts does not have this code.
     """
     row = reader.execute(select(account_table).where(account_table.c.code == code)).one_or_none()
     return Balance(code, terms_of(code).currency, 0, 0) if row is None else _balance(row)
@@ -68,7 +68,7 @@ def available(reader: Reader, codes: Collection[str]) -> dict[str, int]:
 
 def balances(reader: Reader, prefix: str = "", *, limit: int = 100) -> list[Balance]:
     """Return the accounts whose code begins with a prefix, in the order of their codes; at most `ROWS_MAX`."""
-    # Not LIKE: SQLite's takes Ann for ann.
+    # Do not use LIKE: on SQLite it ignores case.
     matches = func.substr(account_table.c.code, 1, len(prefix)) == prefix
     query = select(account_table).where(matches).order_by(account_table.c.code).limit(min(limit, ROWS_MAX))
     return [_balance(row) for row in reader.execute(query)]
@@ -85,14 +85,14 @@ def statement(
 ) -> list[StatementLine]:
     """Return the newest transfers of an account, newest first; at most `ROWS_MAX`.
 
-    `before_seq` asks for the next page: the `transfer_seq` of the last line that is known.
+    For the next page, pass the `transfer_seq` of the last line as `before_seq`.
 
     Raises:
-        AccountUnknown: no account may have this code.
+        AccountUnknown: the chart of accounts does not have this code.
     """
     normal = terms_of(code).normal
     transfer = transfer_table.c
-    # Each side by its own index and no further than the page goes: a hot account has millions of transfers.
+    # Read each side by its own index, and no further than the page: a busy account has millions of transfers.
     debited = _newest(code, transfer.debit, transfer.credit, normal, before_seq, limit).subquery()
     credited = _newest(code, transfer.credit, transfer.debit, normal, before_seq, limit).subquery()
     lines = select(debited).union_all(select(credited)).subquery()

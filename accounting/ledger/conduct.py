@@ -1,7 +1,7 @@
-"""Rules about what events do: each query finds events that broke one.
+"""Define the rules about events. Each query returns the events that break one.
 
-What is asked of every event is asked by its own transfers (`event_seq` has an index), so that a check of the
-newest events costs what they cost, however long the books are.
+Each query reads an event's own transfers by the index on `event_seq`. So a check of the newest events costs the
+same, however long the ledger is.
 """
 
 from typing import Any
@@ -43,7 +43,10 @@ def overdue_holds(scope: Scope) -> Query:
 
 
 def wrong_resolutions(scope: Scope) -> Query:
-    """Triggers and an index see to it; this sees whether anybody has gone around them."""
+    """Find wrong resolutions.
+
+    Triggers and an index prevent them; this check notices if someone has bypassed them.
+    """
     held, other = transfer_table.alias("held"), transfer_table.alias("other")
     is_other = and_(other.c.pending_seq == _transfer.pending_seq, other.c.seq != _transfer.seq)
     is_wrong = or_(
@@ -62,7 +65,7 @@ def wrong_resolutions(scope: Scope) -> Query:
 
 
 def kept_in_clearing(scope: Scope) -> Query:
-    # No condition on accounts: it would have the database look up all that these accounts ever had.
+    # Do not filter on accounts: the database would read every transfer that these accounts ever had.
     change = func.sum(
         case(
             (_transfer.credit.in_(_ids("clearing:")), _transfer.amount),
@@ -90,7 +93,7 @@ def captures_beyond_holds(scope: Scope) -> Query:
 
 
 def draws_beyond_allocations(scope: Scope) -> Query:
-    """All draws on an allocation together, in time or late, beyond what its hold put aside."""
+    """Find allocations whose draws, in time or late, add up to more than their hold reserved."""
     hold = event_table.alias("hold")
     draws = _draws_of_those_with_new_ones(scope)
     drawn = (
@@ -107,7 +110,7 @@ def draws_beyond_allocations(scope: Scope) -> Query:
 
 
 def _draws_of_those_with_new_ones(scope: Scope) -> CTE:
-    """Draws are numbered from 1, so that all of an allocation are found by their keys."""
+    """Select all draws on allocations that have new ones. Draws are numbered from 1, so their keys are known."""
     new, first, following = event_table.alias("new"), event_table.alias("first"), event_table.alias("following")
     refs = (
         select(new.c.ref)
@@ -152,7 +155,7 @@ def usage_beside_captures(scope: Scope) -> Query:
 
 
 def variances_before_charges(scope: Scope) -> Query:
-    """Whoever books a variance must know the usage row: one that comes later has the same debt once more."""
+    """Find variances booked before their request's usage row: a later usage row books the same debt again."""
     return (
         select(_event.idem_key, _usage.cost_nano)
         .join(usage_table, literal("owed:") + _usage.request_id == _event.idem_key)
@@ -162,7 +165,7 @@ def variances_before_charges(scope: Scope) -> Query:
 
 
 def refunds_beyond_charges(scope: Scope) -> Query:
-    """A request's charge stands in its capture; that of one of a lease in its usage row."""
+    """Find refunds above the charge: the request's capture, or its usage row if it was covered by a lease."""
     capture = event_table.alias("capture")
     given = _sum(_event.seq, _transfer.debit.in_(_ids("clearing:")))
     captured = _into_clearing(capture.c.seq, "single", "post")
@@ -177,9 +180,9 @@ def refunds_beyond_charges(scope: Scope) -> Query:
 
 
 def misdirected_refunds(scope: Scope) -> Query:
-    """What all refunds of an event's requests gave an account, beyond what it paid of that event.
+    """Find accounts that the refunds of an event's requests gave more than they paid for that event.
 
-    A user's own credits also get what the user owed then, and what a lot had paid that has ended since.
+    A user's own credits also receive what the user owed then, and what a lot that has ended since had paid.
     """
     capture, payee = event_table.alias("capture"), account_table.alias("payee")
     charge_seq = func.coalesce(capture.c.seq, _usage.event_seq)
@@ -197,7 +200,7 @@ def misdirected_refunds(scope: Scope) -> Query:
 
 
 def _is_charge(idem_key: ColumnElement[str]) -> ColumnElement[bool]:
-    """Whether this is the key of what a refund gives back: a request's capture, or a draw on an allocation."""
+    """Match the key of what a refund gives back: a request's capture, or a draw on an allocation."""
     return idem_key.in_((literal("cap:") + _event.ref, literal("settle:") + _event.ref))
 
 
@@ -216,7 +219,7 @@ def _given_to(payee_id: ColumnElement[int]) -> ScalarSelect[int]:
 def _given_beside(charge_seq: ColumnElement[int], payee_id: ColumnElement[int]) -> ScalarSelect[int]:
     """Sum what refunds of an event's other requests gave an account.
 
-    By itself: with the refund's own as an alternative, PostgreSQL looks through all events for each refund.
+    This is a separate query: combined with the refund's own, PostgreSQL reads all events for each refund.
     """
     transfer, refund, usage = transfer_table.alias(), event_table.alias(), usage_table.alias()
     is_given = and_(transfer.c.credit == payee_id, transfer.c.debit.in_(_ids("clearing:")))
@@ -232,7 +235,7 @@ def _given_beside(charge_seq: ColumnElement[int], payee_id: ColumnElement[int]) 
 
 
 def _paid_by(charge_seq: ColumnElement[int], payee: Any, refunded_ns: ColumnElement[int]) -> ScalarSelect[int]:
-    """Sum what an account paid of an event, or what others paid whose part may come back to it."""
+    """Sum what an account paid for an event, and what others paid whose share may be refunded to it."""
     transfer, payer, lot = transfer_table.alias(), account_table.alias(), lot_table.alias()
     user_id = func.substr(payee.c.code, 6, func.length(payee.c.code) - 10)
     is_own = payee.c.code.startswith("user:") & payee.c.code.endswith(":paid")
@@ -253,9 +256,10 @@ def _paid_by(charge_seq: ColumnElement[int], payee: Any, refunded_ns: ColumnElem
 
 
 def misused_lots(scope: Scope) -> Query:
-    """Into a lot: its grant, and what refunds give back. Out of it: clearing accounts, and its expiry.
+    """Find wrong uses of lots. A grant and refunds may credit a lot; clearing accounts and its expiry may debit
+    it.
 
-    A correction may do anything: it is how people put right what went wrong.
+    A correction may do anything, because admins repair mistakes with it.
     """
     lot, other = account_table.alias("lot"), account_table.alias("other")
     into = and_(lot.c.id == _transfer.credit, other.c.id == _transfer.debit)
@@ -288,7 +292,7 @@ def sold_for_promo(scope: Scope) -> Query:
 
 
 def late_expiries(scope: Scope) -> Query:
-    """A lot that ended and still has credits that no request keeps."""
+    """Find ended lots that still have credits which no open hold keeps."""
     left = _account.credits_posted - _account.debits_posted - _account.debits_pending
     code = literal("user:") + lot_table.c.user_id + literal(":promo:") + lot_table.c.id
     return (
@@ -299,12 +303,12 @@ def late_expiries(scope: Scope) -> Query:
 
 
 def _into_clearing(event_seq: ColumnElement[int], *phases: str) -> ScalarSelect[int]:
-    """Sum what an event moved, or put aside, into clearing accounts."""
+    """Sum what an event moved, or reserved, into clearing accounts."""
     return _sum(event_seq, _transfer.credit.in_(_ids("clearing:")), _transfer.phase.in_(phases))
 
 
 def _sum(event_seq: ColumnElement[int], *conditions: ColumnElement[bool]) -> ScalarSelect[int]:
-    """Sum those transfers of an event."""
+    """Sum the transfers of an event that meet the conditions."""
     return (
         select(_total(transfer_table, *conditions))
         .where(_transfer.event_seq == event_seq)
@@ -314,10 +318,10 @@ def _sum(event_seq: ColumnElement[int], *conditions: ColumnElement[bool]) -> Sca
 
 
 def _total(transfer: FromClause, *conditions: ColumnElement[bool]) -> ColumnElement[int]:
-    """The sum of transfers' amounts, of those for which the conditions hold.
+    """Sum the amounts of the transfers that meet the conditions.
 
-    As conditions of the query they would have the database look up all that a clearing account ever had, for each
-    event: it knows how large tables are by statistics, which may be older than most of the rows.
+    The conditions are inside the sum. In WHERE, the database would read every transfer of a clearing account for
+    each event, because it plans with statistics that may be older than most rows.
     """
     return func.coalesce(func.sum(case((and_(*conditions), transfer.c.amount), else_=0)), 0)
 

@@ -1,7 +1,7 @@
-"""Finds out, after the database refused an event, what to tell its originator.
+"""Explain to an event's originator why the database refused it.
 
-The database only says which constraint broke. This reads what stands in the books, inside the transaction that
-refused, and turns it into the stored answer of an earlier request or the error that names the reason.
+The database names only the constraint that failed. This module reads the books inside the refusing transaction. It
+returns the stored answer of an earlier request, or the error that names the reason.
 """
 
 from collections import Counter
@@ -44,21 +44,21 @@ _HOLDS = (
 )
 
 _Held: TypeAlias = dict[int, Row[*tuple[Any, ...]]]
-"""Pending transfers by their numbers, as `_HOLDS` has them."""
+"""Pending transfers by their numbers, with the columns of `_HOLDS`."""
 
-# Values that one query may ask for; databases bound the parameters of a statement.
+# Most values in one query: databases limit the parameters of a statement.
 _ASKED_MAX = 500
 
 
 def explain(connection: Connection, posting: Posting, refusal: DBAPIError) -> Answer:
-    """Return the stored answer if the event stands in the books already, else the reason why it cannot."""
+    """Return the stored answer if the event is already booked, else the reason why it was refused."""
     return foreseen(connection, posting) or PostingRefused(
         f"event {posting.idem_key!r} was refused: {refusal.orig}"
     )
 
 
 def foreseen(connection: Connection, posting: Posting) -> Answer | None:
-    """Return the answer to an event that the books hold already or will refuse; None if they may take it."""
+    """Return the answer to an event that the books already have or will refuse; None if they may take it."""
     return (
         _earlier_answer(connection, posting)
         or _ended_before(connection, posting)
@@ -71,9 +71,9 @@ def foreseen(connection: Connection, posting: Posting) -> Answer | None:
 def suspects(connection: Connection, postings: Sequence[Posting]) -> list[bool]:
     """Guess for each event of a group, in order, whether the books will refuse it.
 
-    A few queries for the whole group: a key, a request, or a resolution that is known, a hold that is none, a late
-    capture of what was not reaped, or less credit than the events before leave. Other reasons are not looked for;
-    the books themselves have the last word on every event.
+    A few queries check the whole group for known keys, requests and resolutions, missing holds, late captures
+    without a reaper's release, and lack of credit after the earlier events. They check no other reason: the
+    database decides on every event.
     """
     forecast = _forecast(connection, postings)
     return [not forecast.takes(posting) for posting in postings]
@@ -81,7 +81,7 @@ def suspects(connection: Connection, postings: Sequence[Posting]) -> list[bool]:
 
 @dataclass(slots=True)
 class _Forecast:
-    """What stands in the books about a group's events, and what those of them change that are taken."""
+    """What the books have about a group's events, updated with each event that will be taken."""
 
     known: set[str]
     ended: set[str]
@@ -90,7 +90,7 @@ class _Forecast:
     left: dict[str, int]
 
     def takes(self, posting: Posting) -> bool:
-        """Whether the books will take this event; it counts for those that come after."""
+        """Return whether the books will take this event. If so, count it for the events that follow."""
         needs = _needs(posting.legs, self.held)
         is_taken = (
             posting.idem_key not in self.known
@@ -131,7 +131,7 @@ def _requests(posting: Posting) -> list[str]:
 
 
 def _known(connection: Connection, column: ColumnElement[str], values: Sequence[str]) -> set[str]:
-    """Return those of the values that stand in the column."""
+    """Return the values that the column contains."""
     found: set[str] = set()
     for start in range(0, len(values), _ASKED_MAX):
         found.update(connection.scalars(select(column).where(column.in_(values[start : start + _ASKED_MAX]))))
@@ -162,7 +162,7 @@ def _unresolvable(connection: Connection, posting: Posting) -> PostingDenied | N
         if leg.pending_seq is None:
             continue
         if not _matches(_holds(connection, [leg.pending_seq]).get(leg.pending_seq), leg):
-            return HoldNotFound(f"transfer {leg.pending_seq} is no hold that {posting.idem_key!r} could resolve")
+            return HoldNotFound(f"transfer {leg.pending_seq} is not a hold that {posting.idem_key!r} can resolve")
         resolved_by = _resolution(connection, leg.pending_seq)
         if resolved_by == "reap":
             return HoldExpired(f"the hold of {posting.ref!r} had expired and was given back")
@@ -172,7 +172,7 @@ def _unresolvable(connection: Connection, posting: Posting) -> PostingDenied | N
 
 
 def _not_reaped(connection: Connection, posting: Posting) -> PostingDenied | None:
-    """A late capture follows the reaper's release, and no other: whoever released a hold delivered nothing."""
+    """Return an error unless the reaper released the hold: a late capture may follow no other release."""
     if posting.kind != "late":
         return None
     kinds = connection.execute(
@@ -189,7 +189,7 @@ def _not_reaped(connection: Connection, posting: Posting) -> PostingDenied | Non
 
 
 def _holds(connection: Connection, numbers: Sequence[int]) -> _Held:
-    """Return pending transfers by their numbers, and the numbers of the transfers that resolved them."""
+    """Return pending transfers by their numbers, with the numbers of the transfers that resolved them."""
     found: _Held = {}
     for start in range(0, len(numbers), _ASKED_MAX):
         some = numbers[start : start + _ASKED_MAX]
@@ -223,9 +223,9 @@ def _short_of_credit(connection: Connection, posting: Posting) -> InsufficientCr
 
 
 def _needs(legs: tuple[Leg, ...], held: _Held) -> Counter[str]:
-    """Return how much each guarded account must have for these legs, less what they bring it themselves.
+    """Return the amount that each guarded account must have for these legs, net of what they bring in.
 
-    A post takes from what its hold put aside and frees the rest; what is only pending brings nothing yet.
+    A post takes from what its hold reserved and frees the rest. A pending leg brings nothing in yet.
     """
     needs: Counter[str] = Counter()
     for leg in legs:

@@ -1,4 +1,4 @@
-"""Whether the books add up: every rule that they must keep, checked, each breach by name."""
+"""Check every rule that the books must keep, and report each breach by the rule's name."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ _NO_WITNESS = Witness()
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What the books must keep; `query` finds where they do not.
+    """A rule that the books must keep. `query` finds where they break it.
 
-    `is_essential` is whether money may be lost by spending on while it is broken. A shallow rule takes
-    milliseconds, as one that reads the accounts only. A rule of events finds some that broke it, which never
-    change: only they can be accepted (`accounting.ledger.accepted`), by the first value that it tells of them.
+    If an essential rule is broken, continued spending may lose money. A shallow rule takes milliseconds, such as
+    one that reads only the accounts. A rule of events finds events that break it. Events never change, so only
+    these breaches can be accepted (`accounting.ledger.accepted`), by the first value of their row.
     """
 
     meaning: str
@@ -33,10 +33,10 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class BrokenRule:
     """One broken rule by its name in `RULES`, with the first few places where it is broken.
 
-    `is_accepted` is whether somebody has looked into all of them, and spending goes on.
+    `is_accepted` tells that an admin has accepted all of them, so that spending continues.
     """
 
     rule: str
@@ -45,7 +45,7 @@ class Finding:
 
     @property
     def meaning(self) -> str:
-        """The rule in words, as it should be."""
+        """The rule, stated as it should hold."""
         return RULES[self.rule].meaning
 
     @property
@@ -55,17 +55,17 @@ class Finding:
 
 def findings(
     reader: Reader, now_ns: int, *, deep: bool = True, since_seq: int = 0, witness: Witness = _NO_WITNESS
-) -> list[Finding]:
-    """Return every broken rule; an empty list means that the books add up.
+) -> list[BrokenRule]:
+    """Return every broken rule. An empty list means that the books add up.
 
-    The shallow check reads only the accounts and takes milliseconds. The deep one adds up every transfer ever
-    booked: for start-up, now and then, and when something looks wrong. What is asked of events is asked of those
-    after `since_seq`: nothing that was booked ever changes, and what an earlier check has seen it need not see
-    again. `witness` is what a maker of blocks has seen. Both must see one moment of the books, so give them a
-    session that reads one (`gateway.database.read_sessions`).
+    The shallow check reads only the accounts and takes milliseconds. The deep check adds up every transfer ever
+    booked: run it at start-up, now and then, and when something looks wrong. Rules of events check only events
+    after `since_seq`: booked events never change, so an earlier check need not be repeated. `witness` is what a
+    maker of blocks has seen. All queries must see the same moment, so pass a session with one snapshot
+    (`gateway.database.read_sessions`).
     """
     scope = Scope(now_ns, since_seq, witness)
-    found = list[Finding]()
+    found = list[BrokenRule]()
     for name, rule in RULES.items():
         if deep or rule.is_shallow:
             found += _broken(reader, name, rule.query(scope))
@@ -73,12 +73,12 @@ def findings(
 
 
 def breaches(reader: Reader, rule: str, now_ns: int, witness: Witness = _NO_WITNESS) -> list[str]:
-    """Return every place where a rule of events is broken, accepted or not, as they are named when accepted."""
+    """Return every place where a rule of events is broken, accepted or not, by the names used to accept them."""
     return [str(row[0]) for row in reader.execute(RULES[rule].query(Scope(now_ns, 0, witness))).all()]
 
 
-def _broken(reader: Reader, name: str, query: Query) -> list[Finding]:
-    """What is broken and open, then what was accepted, each as one finding."""
+def _broken(reader: Reader, name: str, query: Query) -> list[BrokenRule]:
+    """Return at most two findings: the open breaches, then the accepted ones."""
     rows = reader.execute(query.limit(_SHOWN_MAX)).all()
     if not rows:
         return []
@@ -87,7 +87,7 @@ def _broken(reader: Reader, name: str, query: Query) -> list[Finding]:
         rows = reader.execute(query.limit(_SHOWN_MAX + len(known))).all()
     is_known = [str(row[0]) in known for row in rows]
     return [
-        Finding(name, tuple(shown[:_SHOWN_MAX]), is_accepted)
+        BrokenRule(name, tuple(shown[:_SHOWN_MAX]), is_accepted)
         for is_accepted in (False, True)
         if (
             shown := [
@@ -103,22 +103,22 @@ RULES: Mapping[str, Rule] = MappingProxyType(
     {
         "debits_equal_credits": Rule("debits equal credits in each currency", sums.unbalanced, is_shallow=True),
         "equation": Rule(
-            "what we owe and have earned is what we own and have spent, in each currency",
+            "liabilities and income equal assets and expenses, in each currency",
             sums.unequal_sides,
             is_shallow=True,
         ),
-        "accounts_charted": Rule("accounts are what their codes say", sums.uncharted, is_shallow=True),
-        "no_overdraft": Rule("no guarded account is below zero, holds counted", sums.overdrawn, is_shallow=True),
+        "accounts_charted": Rule("accounts are of the kind their codes name", sums.uncharted, is_shallow=True),
+        "no_overdraft": Rule("no guarded account is below zero, holds included", sums.overdrawn, is_shallow=True),
         "clearing_empty": Rule(
             "clearing accounts are empty between events", sums.clearing_not_empty, is_shallow=True
         ),
         BLOCKS_KEPT: Rule(
-            "the newest block that this gateway has seen is there, unchanged",
+            "the newest block that this gateway has seen exists, unchanged",
             witnessed.block_gone,
             is_shallow=True,
         ),
         AS_ASKED: Rule(
-            "events in no block are what was asked for under their keys",
+            "unsigned events match the requests made under their keys",
             witnessed.not_as_asked,
             is_shallow=True,
             is_of_events=True,
@@ -128,13 +128,13 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "events_numbered": Rule("events are numbered without gaps", sums.event_gaps),
         "transfers_numbered": Rule("transfers are numbered without gaps", sums.transfer_gaps),
         "holds_resolved": Rule(
-            "every hold is resolved, or not long expired",
+            "no unresolved hold has long expired",
             conduct.overdue_holds,
             is_essential=False,
             is_of_events=True,
         ),
         "holds_resolved_once": Rule(
-            "a hold is resolved once, between its own accounts, by no more than it put aside",
+            "a hold is resolved once, between its own accounts, for at most its amount",
             conduct.wrong_resolutions,
             is_of_events=True,
         ),
@@ -147,12 +147,12 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             "every capture has its hold and stays within it", conduct.captures_beyond_holds, is_of_events=True
         ),
         "draws_within_allocations": Rule(
-            "what is drawn on an allocation stays within it, all draws together",
+            "all draws on an allocation together stay within it",
             conduct.draws_beyond_allocations,
             is_of_events=True,
         ),
         "late_after_reaper": Rule(
-            "what is captured late was given back by the reaper before",
+            "every late capture follows the reaper's release of its hold",
             conduct.late_without_reaper,
             is_of_events=True,
         ),
@@ -160,7 +160,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             "usage rows charge what was captured", conduct.usage_beside_captures, is_of_events=True
         ),
         "variances_after_charges": Rule(
-            "what is owed beyond a request's charge is booked after that charge",
+            "a debt beyond a request's charge is booked after that charge",
             conduct.variances_before_charges,
             is_essential=False,
             is_of_events=True,
@@ -174,17 +174,15 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             "no account gets back more than it paid", conduct.misdirected_refunds, is_of_events=True
         ),
         "promo_lots": Rule(
-            "credits that were given pay for requests or expire, and come from their one grant",
+            "promotional credits come from one grant, and pay for requests or expire",
             conduct.misused_lots,
             is_of_events=True,
         ),
         "lots_expired": Rule(
-            "of a lot that has ended nothing is left but what requests keep",
+            "expired grants have no balance except open holds",
             conduct.late_expiries,
             is_essential=False,
         ),
-        "promo_not_sold": Rule(
-            "credits that were given buy nothing from sellers", conduct.sold_for_promo, is_of_events=True
-        ),
+        "promo_not_sold": Rule("promotional credits pay no sellers", conduct.sold_for_promo, is_of_events=True),
     }
 )

@@ -1,4 +1,4 @@
-"""Writes a batch of events in one transaction: all that the books accept, and a reason for each they do not."""
+"""Write a batch of events in one transaction: the accepted events, and a reason for each refused one."""
 
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
@@ -13,8 +13,8 @@ from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.orm import Session
 
 from accounting.chart import terms_of
+from accounting.ledger.bulk_insert import Row, insert_rows
 from accounting.ledger.denials import explain, foreseen, suspects
-from accounting.ledger.inserting import Row, insert_rows
 from accounting.ledger.postings import Answer, Leg, Posted, Posting, meta_text, request_hash
 from accounting.tables import account_table, event_table, transfer_table, usage_table
 
@@ -31,21 +31,21 @@ Failpoint = Literal[
 
 OnFailpoint: TypeAlias = Callable[[Failpoint], None]
 Fence: TypeAlias = Callable[[Connection], None]
-"""Called at each transaction's begin; what it raises ends the transaction."""
+"""Called at the begin of each transaction. An error that it raises ends the transaction."""
 _Writer: TypeAlias = "Callable[[Connection, _Page, Sequence[Posting]], tuple[_Page, list[Answer]]]"
 
 _key_id = itemgetter(usage_table.columns.keys().index("key_id"))
 
 _WRITER_LOCK = 0x626F6F6B
 _FROZEN_S = 3
-"""A writer that does nothing inside of its transaction for so long is taken for frozen, and lets others go on."""
+"""Seconds. PostgreSQL ends a writer's transaction that is idle for longer: it takes the writer for frozen."""
 _ACCOUNTS_REMEMBERED_MAX = 65_536
 
 _ENTER = select(
     func.pg_advisory_xact_lock(_WRITER_LOCK),
     func.set_config("idle_in_transaction_session_timeout", f"{_FROZEN_S}s", True),
-    # Everything here is looked up by a key. Plans that were made while the tables were young, those of the
-    # database's own checks of references too, stay with a connection until statistics change.
+    # Every query here uses a key. A connection keeps plans, including those of foreign key checks, that it made
+    # # while the tables were small, until the statistics change.
     func.set_config("enable_seqscan", "off", True),
 )
 _LAST_NUMBERS = select(
@@ -58,10 +58,11 @@ _LAST_NUMBERS = select(
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """Where the books stand inside the running transaction: the last numbers given, the accounts met so far.
+    """The state of the books inside the running transaction: the last numbers assigned, and the accounts used so
+    far.
 
-    A page is never changed, only followed by the next one, so a savepoint that is rolled back leaves nothing
-    behind: the writer goes on from the page that it had before.
+    A page is never changed, only followed by the next one. So after a savepoint is rolled back, the writer goes on
+    from the page that it had before.
     """
 
     event_seq: int
@@ -79,13 +80,13 @@ class _Rows:
 
 
 class Journal:
-    """Books batches, one transaction each. Belongs to one thread: the poster's.
+    """Book batches, one transaction each. Belongs to one thread: the poster's.
 
     Args:
-        open_session: gives sessions that may write.
+        open_session: returns sessions that may write.
         clock_ns: wall-clock time in nanoseconds since 1970, kept with each event.
         failpoint: called at each named place; does nothing outside of tests.
-        fence: where several processes share the books, whatever keeps all but one of them from writing.
+        fence: stops all but one of the processes that share the books from writing.
     """
 
     def __init__(
@@ -102,14 +103,14 @@ class Journal:
         self._account_ids: dict[str, int] = {}
 
     def book(self, postings: Sequence[Posting]) -> list[Answer]:
-        """Commit what the books accept of a batch and return the answer to each event, in order.
+        """Commit the events of a batch that the books accept, and return the answer to each event, in order.
 
         Raises:
-            sqlalchemy.exc.DBAPIError: the database failed as a whole. Nothing is known about any event of the
-                batch then; booking the same batch again is safe, because each event has its key.
+            sqlalchemy.exc.DBAPIError: the database failed as a whole, and the state of every event is unknown.
+                Booking the same batch again is safe, because each event has its key.
         """
         try:
-            # Nearly always all is well. A savepoint would make SQLite keep a copy of every page that is written.
+            # Refusals are rare, so try without a savepoint: SQLite would copy every page that is written.
             return self._commit(postings, self._insert)
         except (IntegrityError, DataError):
             return self._commit(postings, self._write_suspects if len(postings) == 1 else self._write_apart)
@@ -127,7 +128,7 @@ class Journal:
 
     def _last_page(self, connection: Connection) -> _Page:
         if connection.dialect.name == "postgresql":
-            # One writer at a time also among processes; SQLite has its write lock for that.
+            # Allow one writer at a time among processes too. SQLite has its write lock for that.
             connection.execute(_ENTER)
         if self._fence:
             self._fence(connection)
@@ -137,7 +138,7 @@ class Journal:
     def _write(
         self, connection: Connection, page: _Page, postings: Sequence[Posting]
     ) -> tuple[_Page, list[Answer]]:
-        """Write events all at once under one savepoint; if one is refused, write those that are not."""
+        """Write events together under one savepoint. If one is refused, write the others without it."""
         try:
             with connection.begin_nested():
                 return self._insert(connection, page, postings)
@@ -149,11 +150,10 @@ class Journal:
     def _write_apart(
         self, connection: Connection, page: _Page, postings: Sequence[Posting]
     ) -> tuple[_Page, list[Answer]]:
-        """Write events of which one at least was refused: those that nothing is known against together."""
+        """Write events of which at least one was refused. Write those without a known objection together."""
         suspected = suspects(connection, postings)
         if not any(suspected):
-            # Refused for a reason that takes more than a glance: k such events among n cost about k·log2(n/k)
-            # tries.
+            # The quick checks found no reason. Bisecting: k such events among n take about k·log2(n/k) attempts.
             suspected = [number < len(postings) // 2 for number in range(len(postings))]
             return self._write_runs(connection, page, postings, suspected, self._write)
         return self._write_runs(connection, page, postings, suspected, self._write_suspects)
@@ -166,7 +166,7 @@ class Journal:
         marked: list[bool],
         write_marked: _Writer,
     ) -> tuple[_Page, list[Answer]]:
-        """Write neighbours that are marked alike together, in order."""
+        """Write runs of neighbours with the same mark together, in order."""
         answers: list[Answer] = []
         for is_marked, run in groupby(zip(marked, postings, strict=True), key=itemgetter(0)):
             write = write_marked if is_marked else self._write
@@ -177,7 +177,7 @@ class Journal:
     def _write_suspects(
         self, connection: Connection, page: _Page, postings: Sequence[Posting]
     ) -> tuple[_Page, list[Answer]]:
-        """One by one, and only those that can be written as far as anybody can tell."""
+        """Write events one by one, and only those without a foreseeable refusal."""
         answers: list[Answer] = []
         for posting in postings:
             if answer := foreseen(connection, posting):
@@ -207,7 +207,7 @@ class Journal:
         return numbered, rows.answers
 
     def _open_accounts(self, connection: Connection, page: _Page, postings: Sequence[Posting]) -> _Page:
-        """Make sure that every account that the events touch exists, and return the page that knows their ids."""
+        """Create the missing accounts of the events. Return the page that has their ids."""
         codes = {code for posting in postings for leg in posting.legs for code in (leg.debit, leg.credit)}
         unknown = sorted(code for code in codes if code not in self._account_ids and code not in page.account_ids)
         if not unknown:
@@ -236,7 +236,7 @@ class Journal:
                 rows.transfers.append(_transfer_row(transfer_seq, event_seq, number, leg, ids))
             rows.usage += [(*astuple(usage), event_seq) for usage in posting.usages]
             rows.answers.append(Posted(event_seq, tuple(range(first_seq, transfer_seq + 1))))
-        # Each key's together: the index's pages are hundreds, and so each is at hand when it is written, and once.
+        # Sort by key: the index has hundreds of pages, and each is then written once, while it is in memory.
         rows.usage.sort(key=_key_id)
         return rows
 
@@ -263,7 +263,7 @@ def _account_row(account_id: int, code: str) -> dict[str, Any]:
     }
 
 
-# Columns in the tables' order.
+# Columns are in the tables' order.
 def _event_row(seq: int, posting: Posting, created_ns: int) -> Row:
     meta = meta_text(posting.meta)
     return (seq, posting.idem_key, posting.kind, request_hash(posting), posting.ref, created_ns, meta)

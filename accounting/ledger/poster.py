@@ -1,9 +1,9 @@
-"""The one writer: takes events from many threads, books them in groups, answers after the commit.
+"""Run the one writer: it takes events from many threads, books them in groups, and answers after the commit.
 
-Every group costs one sync to disk and about the same time, however many events it holds, so the writer works at
-its own pace: what arrives while it writes forms the next group. Before it begins it waits a moment for as many
-urgent events as the last group had, because those who were just answered tend to come back together; a lone
-urgent event is never made to wait. Events that nobody waits for wait a little longer for company.
+Every group costs one sync to disk and about the same time, whatever its size. So the writer works at its own pace,
+and events that arrive while it writes form the next group. First it waits a moment for as many urgent events as
+the last group had, because callers that were just answered tend to return together. A single urgent event never
+waits. Events without a waiting caller wait a little longer for others.
 """
 
 import logging
@@ -33,10 +33,10 @@ class _Waiting(NamedTuple):
 
 
 class Booking(Protocol):
-    """Where groups of events are booked: a `Journal`, or whatever brings them to one."""
+    """Where groups of events are booked: a `Journal`, or a client that sends them to one."""
 
     def book(self, postings: Sequence[Posting]) -> Sequence[Posted | LedgerError]:
-        """The answer to each event, in order. Raises BooksUnavailable, and what `Journal.book` raises."""
+        """Return the answer to each event, in order. Raises BooksUnavailable, and what `Journal.book` raises."""
         ...
 
 
@@ -45,18 +45,18 @@ def _no_failpoint(_: Failpoint) -> None:
 
 
 class Poster:
-    """Owns the thread that writes the books. Make one per process; several processes take turns at the database.
+    """Own the thread that writes the books. Make one per process; several processes take turns at the database.
 
     Args:
-        open_session: gives sessions that may write; called on the poster's thread only.
+        open_session: returns sessions that may write; called on the poster's thread only.
         clock_ns: wall-clock time in nanoseconds since 1970.
-        queue_max: events that may wait; beyond it `submit` refuses.
-        group_max: events in one transaction.
+        queue_max: most events that may wait; `submit` refuses further ones.
+        group_max: most events in one transaction.
         linger_s: longest wait for more urgent events, in seconds.
         patience_s: longest wait of events that are not urgent, in seconds.
         attempts_max: how often one group is tried when the database fails, with pauses that double between.
         failpoint: called at named places of each transaction; for tests that kill the writer there.
-        booking: where groups are booked instead of by a journal of our own; it then has clock and failpoint.
+        booking: where groups are booked instead of by an own journal; it then has clock and failpoint.
     """
 
     def __init__(
@@ -87,17 +87,17 @@ class Poster:
         self._thread = threading.Thread(target=self._run, name="poster", daemon=True)
 
     def start(self) -> None:
-        """Begin to take and book events. A poster is started once."""
+        """Start to take and book events. A poster can be started once."""
         self._open = True
         self._thread.start()
 
     def submit(self, posting: Posting, *, urgent: bool = True) -> "Future[Posted]":
-        """Hand an event to the writer; the future has its answer once it is on disk.
+        """Hand an event to the writer. The future has its answer once it is on disk.
 
-        An event that nobody waits for need not be urgent: it then shares a group with what comes soon after it.
-        A submitted event cannot be taken back: cancelling the future, or the task that waits for it, changes
-        nothing about what is booked. The future raises the `PostingDenied` that names the reason when the books
-        refuse, and `DatabaseFailing` when the database does.
+        An event without a waiting caller need not be urgent: it then shares a group with events that come soon
+        after. A submitted event cannot be withdrawn: cancelling the future, or a task that awaits it, does not
+        change what is booked. The future raises the `PostingDenied` that names the reason if the books refuse, and
+        `DatabaseFailing` if the database fails.
 
         Raises:
             LedgerBusy: too many events wait already.
@@ -112,21 +112,21 @@ class Poster:
                 raise LedgerBusy(f"{self._queue_max} events wait to be booked")
             self._waiting.append(_Waiting(posting, future, urgent))
             self._urgent += urgent
-            # The writer is only woken for what may end its wait, not for each event that joins the group.
+            # Wake the writer only if the event may end its wait, not for each event that joins the group.
             if len(self._waiting) in (1, self._group_max) or (urgent and self._urgent in (1, self._urgent_wanted)):
                 self._changed.notify()
         return future
 
     @property
     def waiting(self) -> int:
-        """Events that nobody has begun to book yet."""
+        """The number of events that the writer has not begun to book."""
         return len(self._waiting)
 
     def stop(self, timeout_s: float = 10.0) -> bool:
-        """Take nothing new, book what waits, and end the thread; True if all of it was booked in time.
+        """Take no new events, book the waiting ones, and end the thread. Return True if all were booked in time.
 
-        What is not booked by then fails with `PosterStopped`, except for the group at the database in this
-        moment, whose futures are answered if and when the database does.
+        Events that are not booked by then fail with `PosterStopped`. The exception is a group that is at the
+        database at that moment: its futures are answered if and when the database answers.
         """
         with self._changed:
             self._open = False
@@ -149,7 +149,7 @@ class Poster:
             self._settle(group)
 
     def _next_group(self) -> list[_Waiting]:
-        """Wait for events and take up to a group of them; an empty list means that the poster has stopped."""
+        """Wait for events and take up to a group of them. An empty list means that the poster has stopped."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or not self._open)
             self._changed.wait_for(lambda: self._urgent or self._must_go, timeout=self._patience_s)
@@ -184,7 +184,7 @@ class Poster:
                 waiting.future.set_exception(answer)
 
     def _book(self, postings: list[Posting]) -> Sequence[Posted | LedgerError]:
-        """Book a group, again if the database fails in a way that passes: busy, restarted, unreachable, frozen.
+        """Book a group. Retry if the database is busy, restarted, unreachable or frozen.
 
         A commit that was cut off may have happened. The keys tell: the next attempt finds those events booked.
         """

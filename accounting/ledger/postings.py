@@ -1,4 +1,4 @@
-"""What the books are asked to write: one business event with its transfers, as plain immutable data."""
+"""Define what the books are asked to write: one business event with its transfers, as plain immutable data."""
 
 import hashlib
 import json
@@ -50,37 +50,37 @@ EventKind = Literal[
     "variance",
 ]
 CountSource = Literal["tokenizer", "upstream", "characters", "estimate"]
-"""Who counted: the engine or a pinned tokenizer, the backend, the rule for text without a tokenizer (both of them
-`accounting.metering.delivered`), or nobody: then every event of a stream that cost nothing stands for a token."""
+"""Who counted: the engine or a pinned tokenizer, the backend, or the rule for text without a tokenizer (see
+`accounting.metering.delivered` for both rules). "estimate" counts every event of a free stream as one token."""
 Outcome = Literal["complete", "interrupted", "failed", "refused"]
 
 FROM_CACHE = "cache"
-"""The lane of what needed nobody's work: its tokens are those of an earlier answer."""
+"""The lane of answers from the cache: the tokens are those of an earlier answer."""
 MAX_TEXT = 512
 """The longest text, in characters, that an event or a usage row keeps: a key, a model name, a reference."""
 MAX_LEGS = 64
 MAX_USAGES = 1000
 """The most usage rows that one event writes."""
 HOLD_GRACE_NS = 60 * 10**9
-"""How long after its request's deadline a hold is left alone, in nanoseconds."""
+"""How long a hold is kept after its request's deadline, in nanoseconds."""
 _MAX_TIME = 2**62
 """The longest time in any unit here: half of what the column can hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """One transfer: `amount_nano` from the debited account to the credited one, in the accounts' unit.
+    """One transfer of `amount_nano` from the debited account to the credited one, in the accounts' unit.
 
-    A `pending` leg only reserves, until a later `post` (of as much or less) or `void` names it by `pending_seq`
-    and moves between the same two accounts. A leg resolves its pending transfer whole: what a post does not
-    take is free again.
+    A `pending` leg only reserves. A later `post` (of at most the same amount) or `void` names it by `pending_seq`
+    and moves between the same two accounts. It resolves the whole pending transfer: the amount that a post leaves
+    is free again.
 
     Raises:
-        AccountUnknown: a code that the chart does not have.
-        AmountInvalid: no int (a bool is none), beyond `MAX_EVENT_NANO`, or less than one unit (than zero, for a
-            leg that resolves); a number or time that no column can hold.
-        PostingInvalid: accounts of different currencies, or a phase without its field: what a resolving leg
-            resolves, when a pending one expires.
+        AccountUnknown: the chart of accounts does not have a code.
+        AmountInvalid: the amount is no int (a bool is none), exceeds `MAX_EVENT_NANO`, or is below one unit (below
+            zero if the leg resolves); or no column can hold a number or time.
+        PostingInvalid: the accounts have different currencies, or a field of the phase is missing: `pending_seq`
+            for a resolving leg, `expires_ns` for a pending one.
     """
 
     debit: str
@@ -102,17 +102,17 @@ class Leg:
 
 
 class UsageRecord(msgspec.Struct, frozen=True, gc=False):
-    """What one request used and cost; written once, in the transaction of the event that ends the request.
+    """What one request used and cost. Written once, in the transaction of the event that ends the request.
 
-    `charge_nano` is what the caller pays and `cost_nano` what the provider bills, in nano-USD; `compute_nano`
-    is the own machines' cost in billionths of a compute unit. `cached_tokens` are part of `prompt_tokens`.
-    `served_model` is the one that answered, where that is not the one asked for: behind an alias, or a fallback.
-    `reasoning_tokens` and `tool_tokens` are part of `completion_tokens`, as far as it is told.
-    `price_id` is the version of the price that a charge was reckoned with (`accounting.metering.versions`).
+    `charge_nano` is what the caller pays and `cost_nano` what the provider bills, in nano-USD. `compute_nano` is
+    the own machines' cost in billionths of a compute unit. `cached_tokens` are part of `prompt_tokens`.
+    `served_model` is the model that answered, if it differs from the requested one because of an alias or a
+    fallback. `reasoning_tokens` and `tool_tokens` are part of `completion_tokens`, as far as the backend reports
+    them. `price_id` is the version of the price behind the charge (`accounting.metering.versions`).
 
     Raises:
-        AmountInvalid: a number that is no int, below zero, or beyond what a request can have.
-        PostingInvalid: a text that cannot be stored, as in `Posting`.
+        AmountInvalid: a number is no int, is negative, or exceeds what a request can have.
+        PostingInvalid: a text cannot be stored, as in `Posting`.
     """
 
     request_id: str
@@ -159,15 +159,15 @@ class UsageRecord(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Posting:
-    """One event to book. The originator chooses `idem_key` once and sends it again on every retry.
+    """One event to book. The originator chooses `idem_key` once and sends it with every retry.
 
-    `ref` names what the event is about (a request id, an outside payment) and `meta` keeps what explains it
-    later, as text. The legs are booked in their order, all of them or none, and with them the usage rows of every
-    request that the event ends.
+    `ref` names the subject of the event (a request id, an outside payment). `meta` keeps its explanation as text.
+    The legs are booked in their order, all or none, together with the usage rows of every request that the event
+    ends.
 
     Raises:
-        PostingInvalid: more than `MAX_LEGS` legs or `MAX_USAGES` usage rows, or a text that is longer than
-            `MAX_TEXT` characters or holds a zero byte or half a surrogate pair.
+        PostingInvalid: there are more than `MAX_LEGS` legs or `MAX_USAGES` usage rows, or a text is longer than
+            `MAX_TEXT` characters or contains a zero byte or half a surrogate pair.
     """
 
     idem_key: str
@@ -187,7 +187,7 @@ class Posting:
 class Posted:
     """The books' answer: the event's number and its transfers' numbers, in the order of the legs.
 
-    `replayed` tells that the event stood there already, under the same key and from the same request.
+    `replayed` tells that the event was already booked, under the same key and from the same request.
     """
 
     event_seq: int
@@ -215,7 +215,7 @@ HASHED_USAGE = (
     "reasoning_tokens",
     "tool_tokens",
 )
-"""What of a usage record is in the request hash, in this order."""
+"""The fields of a usage record that the request hash covers, in this order."""
 
 USAGES_ORDERED = b"\1"
 """Ends the request hash of several usages. Older versions hashed them in an order that no table keeps."""
@@ -227,7 +227,7 @@ _usage_content = attrgetter(*HASHED_USAGE)
 def _check_numbers(*numbers: int, least: int = 0, most: int) -> None:
     for number in numbers:
         if type(number) is not int or not least <= number <= most:
-            raise AmountInvalid(f"{number!r} is no whole number from {least} to {most}")
+            raise AmountInvalid(f"{number!r} is not a whole number from {least} to {most}")
 
 
 def _check_texts(*texts: str) -> None:
@@ -249,10 +249,10 @@ def _is_storable(text: str) -> bool:
 def request_hash(posting: Posting) -> bytes:
     """Return the SHA-256 that tells a retry from another request under the same key.
 
-    It covers what is booked and why: kind, reference, legs, meta, and the amounts and counts of the usage
-    records. It leaves out times (when a hold expires, how long a request took), which a retry may not
-    remember to the nanosecond. The layout is listed here field by field, so that a field added to a
-    dataclass later does not turn old retries into conflicts.
+    It covers what is booked and why: kind, reference, legs, meta, and the amounts and counts of the usage records.
+    It leaves out times (a hold's expiry, a request's duration), which a retry may not repeat to the nanosecond.
+    The layout is listed field by field, so a field added to a dataclass later does not turn old retries into
+    conflicts.
     """
     legs = [(leg.debit, leg.credit, leg.amount_nano, leg.phase, leg.pending_seq) for leg in posting.legs]
     return content_hash(posting.kind, posting.ref, legs, posting.meta, [_usage_content(u) for u in posting.usages])
@@ -267,21 +267,21 @@ def content_hash(
 ) -> bytes:
     """Return the `request_hash` of this content.
 
-    `legs` have debit, credit, amount, phase and pending_seq; `usages` the values of `HASHED_USAGE`.
-    The hash of several usages covers them in the order of their requests' ids and ends with `USAGES_ORDERED`.
+    `legs` have debit, credit, amount, phase and pending_seq. `usages` have the values of `HASHED_USAGE`. The hash
+    of several usages covers them in the order of their request ids and ends with `USAGES_ORDERED`.
     """
     told = [_without_zeros(usage) for usage in usages]
-    # As it was when an event ended one request at most.
+    # Keep the layout from when an event ended at most one request.
     content = (kind, ref, legs, sorted(meta.items()), sorted(told) if len(told) > 1 else told[0] if told else None)
     digest = hashlib.sha256(msgspec.msgpack.encode(content)).digest()
     return digest + USAGES_ORDERED if len(told) > 1 else digest
 
 
 def _without_zeros(usage: tuple[str | int, ...]) -> tuple[str | int, ...]:
-    # Told apart later than all else: only if there are some, so that what was booked before stays what it was.
+    # These fields were added later. Leave zeros out, so that hashes of older events stay the same.
     return usage if any(usage[-_TOLD_APART:]) else usage[:-_TOLD_APART]
 
 
 def meta_text(meta: Mapping[str, str]) -> str:
-    """Return meta as the one JSON text that stands in the books: sorted, without spaces."""
+    """Return meta as one JSON text for the books: sorted, without spaces."""
     return json.dumps(dict(meta), sort_keys=True, separators=(",", ":"), ensure_ascii=False) if meta else "{}"

@@ -1,4 +1,4 @@
-"""What a check of the books looks at, and what a gateway knows of them from elsewhere."""
+"""Define what a check of the books looks at, and what a gateway knows about them from elsewhere."""
 
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -10,8 +10,11 @@ Query: TypeAlias = Select[*tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """What a gateway that makes blocks has seen of the books: a block's number and hash, and events that it does
-    not prove, since their rows are not what was asked for."""
+    """What a gateway that makes blocks has seen of the books.
+
+    `block` is a block's number and hash. `unasked` are events that it does not prove, because their rows are not
+    what was asked for.
+    """
 
     block: tuple[int, bytes] | None = None
     unasked: tuple[int, ...] = ()
@@ -19,7 +22,7 @@ class Witness:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The time of the check in nanoseconds, the last event that need not be looked at, and what is known."""
+    """The time of the check in nanoseconds, the last event that need not be checked, and the witness."""
 
     now_ns: int
     since_seq: int = 0

@@ -1,4 +1,4 @@
-"""Rules about the accounts' totals: each query finds where one is broken."""
+"""Define the rules about the accounts' totals. Each query returns the places where one is broken."""
 
 from collections.abc import Callable
 
@@ -27,7 +27,7 @@ def unbalanced(_: Scope) -> Query:
 
 
 def unequal_sides(_: Scope) -> Query:
-    """Assets and expenses against liabilities and income."""
+    """Compare assets and expenses with liabilities and income."""
     balance = _account.debits_posted - _account.credits_posted
     have = func.sum(case((_account.kind.in_(("asset", "expense")), balance), else_=0))
     owe = func.sum(case((_account.kind.in_(("liability", "income", "equity")), -balance), else_=0))
@@ -35,7 +35,7 @@ def unequal_sides(_: Scope) -> Query:
 
 
 def uncharted(_: Scope) -> Query:
-    """An account that is not what its code says: on the other side of the equation, or no longer guarded."""
+    """Find accounts that differ from their code: on the other side of the equation, or no longer guarded."""
     code = _account.code
     kind = case(
         (or_(code.startswith("income:"), code.startswith("cu:supply:")), "income"),
@@ -93,7 +93,7 @@ drifted_credits = _drift(_transfer.credit, _account.credits_posted, _account.cre
 
 
 def _gaps(column: ColumnElement[int]) -> Callable[[Scope], Query]:
-    """Return the check that numbers run from 1 without gaps: a missing one is an event that somebody took out."""
+    """Return the check that numbers run from 1 without gaps. A gap means that someone deleted an event."""
     return lambda _: select(func.count(), func.max(column)).having(func.count() != func.max(column))
 
 

@@ -1,11 +1,14 @@
-"""Rules about what a gateway that makes blocks has seen: each query finds where the books are something else."""
+"""Define the rules about what a gateway that makes blocks has seen.
+
+Each query returns what differs in the books.
+"""
 
 from sqlalchemy import LargeBinary, column, exists, false, literal, select, table
 
 from accounting.ledger.scope import Query, Scope
 from accounting.tables import event_table
 
-# Blocks have their table among the proofs, which stand on the ledger.
+# The table of blocks is defined in `accounting.proofs`, which imports the ledger.
 _block = table("block", column("n"), column("hash", LargeBinary))
 
 

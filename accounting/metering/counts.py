@@ -1,4 +1,4 @@
-"""Token counts from outside: what a backend counts, and estimates and bounds for texts without a tokenizer."""
+"""Read token counts from backends, and estimate or bound the tokens of texts without a tokenizer."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -21,7 +21,8 @@ class UsageCounts(NamedTuple):
 
 
 def counts_of(usage: Any) -> UsageCounts | None:
-    """Read a `usage` object in OpenAI's shape; None if it counts nothing, or if any count is no integer in range.
+    """Read a `usage` object in OpenAI's shape. Return None if it counts nothing or any count is no integer in
+    range.
 
     A count that is absent or null is zero. More cached tokens than prompt tokens, or more reasoning tokens than
     completion tokens, count as all of them.
@@ -54,19 +55,19 @@ def _is_count(value: Any) -> bool:
 
 
 def estimate_tokens(text: str) -> int:
-    """Return what a text of unknown tokenizer comes to: a token for every four bytes of UTF-8, rounded up."""
+    """Estimate the tokens of a text without a tokenizer: one for every four bytes of UTF-8, rounded up."""
     return tokens_of_bytes(len(text) if text.isascii() else len(text.encode(errors="replace")))
 
 
 def tokens_of_bytes(size_bytes: int) -> int:
-    """Return the tokens that so many bytes of UTF-8 count as, rounded up."""
+    """Return the estimated tokens of this many bytes of UTF-8, rounded up."""
     return -(-size_bytes // _BYTES_PER_TOKEN)
 
 
 def tokens_max(texts: Iterable[str]) -> int:
-    """Return a bound on the tokens of the prompt made of these texts, where a token stands for at least a byte.
+    """Return an upper bound on the tokens of a prompt of these texts, if a token stands for at least a byte.
 
-    That is so with byte-level vocabularies, special tokens apart: what a usual chat template puts around each
-    message is allowed for on top. Pictures, and what a provider adds to explain tools, are not in it.
+    This holds for byte-level vocabularies, except for special tokens. The bound allows for what a usual chat
+    template puts around each message. It leaves out pictures, and what a provider adds to explain tools.
     """
     return sum(len(text.encode()) + _TEMPLATE_TOKENS_MAX for text in texts) + _TEMPLATE_TOKENS_MAX

@@ -1,7 +1,7 @@
-"""How much was delivered: token counts of an answer's text, which anybody who has the text comes to alike.
+"""Count the tokens of a delivered answer. Everyone who has the text gets the same count.
 
-The count rests on the text alone: not on how it was cut into chunks on its way, and not on what its backend says.
-Buyer, seller and house call the same function. Special tokens are not added: nobody pays for what was not said.
+The count depends on the text alone: not on its chunks, and not on what its backend reports. Buyer, seller and
+house call the same function. Special tokens are not added, because the buyer pays only for delivered text.
 """
 
 import hashlib
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 SEGMENT_CHARS = 2**16
-"""Longer texts are counted in segments of so many characters from their beginning, so that no count takes long."""
+"""Longer texts are counted in segments of this many characters, so that no count takes long."""
 
 
 class Called(NamedTuple):
-    """A call of a tool, as the answer has it: its arguments are JSON as text."""
+    """A tool call in an answer. Its arguments are JSON as text."""
 
     name: str
     arguments: str
@@ -30,7 +30,7 @@ class Called(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """One choice of an answer, assembled. Refusals belong to the content."""
+    """One assembled choice of an answer. Refusals belong to the content."""
 
     content: str = ""
     reasoning: str = ""
@@ -39,7 +39,7 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Tokens by what they said; `completion_tokens` are all of them."""
+    """Tokens by kind. `completion_tokens` is their sum."""
 
     content_tokens: int
     reasoning_tokens: int
@@ -52,28 +52,28 @@ class Counts:
 
 
 class TokenCounter:
-    """The tokens of texts as one tokenizer sees them. `sha256` names the file that it was read from."""
+    """Count the tokens of texts with one tokenizer. `sha256` identifies the file that it was read from."""
 
     def __init__(self, tokenizer: "Tokenizer", sha256: str) -> None:
-        # Many a tokenizer.json says to cut prompts and to fill them up, which would be counted.
+        # Many tokenizer.json files enable truncation and padding, which would change the count.
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self._tokenizer = tokenizer
         self.sha256 = sha256
 
     def count(self, texts: Iterable[str]) -> int:
-        """Return the tokens of all of them, each by itself and none more than its bytes. Raises TextNotCounted."""
+        """Return the sum of the texts' tokens, each counted alone and at most its bytes. Raises TextNotCounted."""
         known = [readable(text) for text in texts]
         cut = [_segments(text) for text in known]
         tokens = iter(self.segment_tokens([*chain.from_iterable(cut)]))
-        # No byte is more than a token; what a tokenizer makes of it beyond that was never said.
+        # A byte is at most one token. Some tokenizers produce more, which were never delivered.
         return sum(
             min(sum(islice(tokens, len(segments))), len(text.encode()))
             for text, segments in zip(known, cut, strict=True)
         )
 
     def segment_tokens(self, segments: Sequence[str]) -> list[int]:
-        """The tokens of each; none is longer than SEGMENT_CHARS. Raises TextNotCounted."""
+        """Return the tokens of each segment of at most SEGMENT_CHARS characters. Raises TextNotCounted."""
         try:
             return [len(self._tokenizer.encode(each, add_special_tokens=False).ids) for each in segments]
         except BaseException as error:
@@ -82,13 +82,13 @@ class TokenCounter:
             raise
 
     def remembering(self) -> "TokenCounter":
-        """The same counter for texts that grow: a segment of them that is complete is counted once."""
+        """Return a counter for growing texts: it counts each complete segment only once."""
         return _Remembering(self)
 
 
 class _Remembering(TokenCounter):
     def __init__(self, counter: TokenCounter) -> None:
-        # Not by its parent's constructor: what it counts with is another counter.
+        # The parent's constructor needs a tokenizer. This one wraps another counter.
         self._counter = counter
         self.sha256 = counter.sha256
         self._known: dict[bytes, int] = {}
@@ -113,16 +113,16 @@ def _name(segment: str) -> bytes:
 
 
 def is_librarys(error: BaseException) -> bool:
-    """Whether tokenizers' library failed: it raises nothing narrower than Exception, its panics not even that."""
+    """Return whether the tokenizers library failed: it raises plain Exception, or panics."""
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
 def count_delivered(tokenizer: TokenCounter | None, delivered: Delivered) -> Counts:
-    """Count one choice: content, reasoning, each call's name and arguments, every one of these texts by itself.
+    """Count one choice: content, reasoning, and each call's name and arguments, each text by itself.
 
-    Where no tokenizer is known, each UTF-8 character counts its bytes, and four bytes are a token: letters of
-    ASCII are a quarter of one, Chinese characters three quarters. What remains of content, of reasoning and of
-    calls is rounded up. A rule of characters cannot be gamed by how a text is cut into tokens.
+    Without a tokenizer, four bytes of UTF-8 are a token: an ASCII letter is a quarter of one, a Chinese character
+    three quarters. The sums for content, reasoning and calls are rounded up. A seller cannot game this rule by
+    splitting a text into other tokens.
     """
     count = _characters if tokenizer is None else tokenizer.count
     calls = chain.from_iterable(delivered.calls)
@@ -146,9 +146,9 @@ def _characters(texts: Iterable[str]) -> int:
 
 
 def readable(text: str) -> str:
-    """The text as its reader has it: halves of a surrogate pair that came apart are one character again.
+    """Return the text as its reader sees it: separated halves of a surrogate pair become one character again.
 
-    A half that is alone is U+FFFD, as wherever JSON is shown.
+    A lone half becomes U+FFFD, as wherever JSON is shown.
     """
     try:
         text.encode()
@@ -158,5 +158,5 @@ def readable(text: str) -> str:
 
 
 def _size_bytes(text: str) -> int:
-    """In UTF-8."""
+    """Return the size in bytes of UTF-8."""
     return len(text) if text.isascii() else len(readable(text).encode())

@@ -1,4 +1,7 @@
-"""What own machines cost their owner: electricity and wear, by the second of work. Pure; amounts in nano-USD."""
+"""Compute what own machines cost their owner per second of work: electricity and wear.
+
+Pure; amounts in nano-USD.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,11 +13,11 @@ from accounting.money import Nano, Price, checked_nano
 CLUSTER_LANE = "cluster"
 POOL_LANE = "pool"
 ANY_MACHINE = "*"
-"""The name of a lane's rate for every machine that has none of its own."""
+"""The name of a lane's rate for every machine without a rate of its own."""
 NANO_PER_UNIT = 10**9
 """Usage rows count compute in billionths of a unit; a unit is a second of one machine."""
 MAX_RATE_NANO = 10**9
-"""A dollar a second: above it stands a mistake."""
+"""A dollar per second. A higher rate is a mistake."""
 
 _JOULES_PER_KWH = 3_600_000
 _SECONDS_PER_YEAR = Fraction(31_557_600)
@@ -22,9 +25,9 @@ _SECONDS_PER_YEAR = Fraction(31_557_600)
 
 @dataclass(frozen=True, slots=True)
 class CostTerms:
-    """What a machine costs: `electricity_nano` a kilowatt-hour, `machine_nano` in all, over `life_years`.
+    """A machine's costs: `electricity_nano` per kilowatt-hour, and `machine_nano` in all, over `life_years`.
 
-    `idle_watts` it draws whether or not it works, so that they are not the work's.
+    The machine draws `idle_watts` whether or not it works, so they do not count as the cost of work.
     """
 
     electricity_nano: int
@@ -34,10 +37,10 @@ class CostTerms:
 
 
 def second_nano(terms: CostTerms, watts: float) -> Nano:
-    """Return what a second of work costs on a machine that draws so many watts at it, rounded up.
+    """Return the cost of a second of work on a machine that draws `watts` meanwhile, rounded up.
 
     Raises:
-        AmountInvalid: more than `MAX_RATE_NANO`, or less than nothing.
+        AmountInvalid: the cost exceeds `MAX_RATE_NANO`, or is negative.
     """
     drawn = max(Fraction(0), Fraction(watts) - Fraction(terms.idle_watts))
     electricity = drawn * terms.electricity_nano / _JOULES_PER_KWH
@@ -46,7 +49,7 @@ def second_nano(terms: CostTerms, watts: float) -> Nano:
 
 
 def work_nano(compute_nano: int, rate_nano: int) -> int:
-    """Return what so much compute costs at a rate per unit, rounded up."""
+    """Return the cost of this amount of compute at a rate per unit, rounded up."""
     return -(-compute_nano * rate_nano // NANO_PER_UNIT)
 
 
@@ -55,8 +58,8 @@ def rates(
 ) -> dict[tuple[str, str], PricedModel]:
     """Return the rate of every lane of own machines, by lane and machine.
 
-    `watts` is the gateway's own machine's. The cluster's work is not told apart by machine, so that its rate is
-    the mean of that and all others that are named.
+    `watts` is that of the gateway's own machine. The cluster does not report work per machine, so its rate is the
+    mean over this machine and all named ones.
     """
     all_watts = [watts, *watts_by_machine.values()]
     by_machine = {(CLUSTER_LANE, ANY_MACHINE): sum(all_watts) / len(all_watts), (POOL_LANE, ANY_MACHINE): watts}

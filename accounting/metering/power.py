@@ -1,8 +1,8 @@
-"""How many watts this machine draws: its processors by RAPL's counters, its NVIDIA cards by what NVML says.
+"""Measure how many watts this machine draws: processors by RAPL counters, NVIDIA cards through NVML.
 
-Both are read where anybody may: the counters are files of Linux, which many systems show to root alone, and NVML
-is asked through nvidia-smi, which comes with the driver. Memory, disks, fans and what the power supply loses are
-in neither. The other machines of a cluster measure nothing here: their watts are what their owner declares.
+Both need no special tools. The counters are files of Linux, which many systems show only to root. NVML is read
+through nvidia-smi, which comes with the driver. Neither covers memory, disks, fans or the power supply's losses.
+This machine does not measure the cluster's other machines: their owner declares their watts.
 """
 
 import shutil
@@ -19,7 +19,7 @@ _CARDS_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class Zone:
-    """A counter of energy in microjoules, which begins anew after `range_uj`."""
+    """A counter of energy in microjoules, which restarts at zero after `range_uj`."""
 
     path: Path
     range_uj: int
@@ -27,14 +27,14 @@ class Zone:
 
 @dataclass(frozen=True, slots=True)
 class Energy:
-    """What the counters said at a moment, in seconds of a clock that does not jump."""
+    """The counters' values at a moment, in seconds of a clock that does not jump."""
 
     at_s: float
     counted_uj: Mapping[Path, int]
 
 
 def find_zones(root: Path = POWERCAP) -> tuple[Zone, ...]:
-    """Return the counters that may be read: of the whole platform where there is one, else of each processor.
+    """Return the readable counters: that of the whole platform if it exists, else those of each processor.
 
     Zones within zones (a processor's cores, its memory) are part of them, and `-mmio` repeats the same counters.
     """
@@ -51,13 +51,13 @@ def find_zones(root: Path = POWERCAP) -> tuple[Zone, ...]:
 
 
 def read_energy(zones: tuple[Zone, ...], now_s: float) -> Energy:
-    """Return what the counters say; those that cannot be read any more are left out."""
+    """Return the counters' values, without those that have become unreadable."""
     found = {zone.path: _number(zone.path) for zone in zones}
     return Energy(now_s, {path: uj for path, uj in found.items() if uj is not None})
 
 
 def mean_watts(zones: tuple[Zone, ...], before: Energy, after: Energy) -> float | None:
-    """Return the mean power between two readings; None where no counter was read both times, or no time passed."""
+    """Return the mean power between two readings; None if they share no counter, or no time passed."""
     seconds = after.at_s - before.at_s
     spent_uj = [
         (after.counted_uj[zone.path] - before.counted_uj[zone.path]) % zone.range_uj
@@ -68,7 +68,7 @@ def mean_watts(zones: tuple[Zone, ...], before: Energy, after: Energy) -> float 
 
 
 def card_watts(find: Callable[[str], str | None] = shutil.which) -> float | None:
-    """Return what all NVIDIA cards draw just now; None where there are none or nobody says. Takes up to 5 s."""
+    """Return what all NVIDIA cards draw now; None if there are none or none reports it. Takes up to 5 s."""
     program = find("nvidia-smi")
     if program is None:
         return None
@@ -84,7 +84,7 @@ def card_watts(find: Callable[[str], str | None] = shutil.which) -> float | None
 
 
 def _watts(line: str) -> float | None:
-    """Cards that do not measure say [N/A]."""
+    """Return the watts of a line; None for cards that do not measure and print [N/A]."""
     try:
         watts = float(line)
     except ValueError:

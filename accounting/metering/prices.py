@@ -1,7 +1,7 @@
-"""The price book: what a model costs on a lane, and in which list that stands.
+"""Look up what a model costs on a lane, and in which list that price is.
 
-Cloud prices come from the JSON list that the litellm package carries, read as a file: importing litellm takes
-seconds, calls the network, and is only done in the process that is fenced in for it.
+Cloud prices come from the JSON list in the litellm package, read as a file. Importing litellm takes seconds and
+calls the network, so only the sandboxed cloud worker does that.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from accounting.money import Nano, Price, charge, nano_per_million
 
 CLOUD_LANE = "cloud"
 
-# Offers are asked for with every request, and the list's decimals take their time.
+# Prices are looked up with every request, and parsing the list's decimals takes time.
 _FOUND_MAX = 4096
 _LIST_NAME = "model_prices_and_context_window_backup.json"
 _LONG_CONTEXT = re.compile(r"input_cost_per_token_above_([0-9]{1,6})k_tokens")
@@ -30,7 +30,7 @@ _LONG_CONTEXT = re.compile(r"input_cost_per_token_above_([0-9]{1,6})k_tokens")
 
 @dataclass(frozen=True, slots=True)
 class LongContext:
-    """Another price for requests whose prompt is longer than `above_tokens`; it holds for all their tokens."""
+    """Another price for requests with a prompt of more than `above_tokens`. It applies to all their tokens."""
 
     above_tokens: int
     price: Price
@@ -38,10 +38,10 @@ class LongContext:
 
 @dataclass(frozen=True, slots=True)
 class PricedModel:
-    """One entry of the price book. `source` names the list it stands in; limits are None where unknown.
+    """One entry of the price book. `source` names its list. Limits are None if unknown.
 
-    `compute_nano` is what a second of a machine costs its owner, in nano-USD, on lanes of own machines. `reasons`:
-    it may think before it answers, and bill for thoughts that it does not show.
+    On lanes of own machines, `compute_nano` is what a second of a machine costs its owner, in nano-USD. `reasons`
+    tells that the model may reason before it answers, and bill for reasoning that it does not show.
     """
 
     lane: str
@@ -57,7 +57,7 @@ class PricedModel:
 
     @property
     def id(self) -> str:
-        """The name of this version of the price: made of what is charged by it, and of nothing else."""
+        """The name of this version of the price: a hash of the rates that are charged, and of nothing else."""
         return _price_id(self.lane, self.model, self.provider, self.price, self.long_context, self.compute_nano)
 
     def charge_for(
@@ -68,7 +68,7 @@ class PricedModel:
         return charge(price, prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens)
 
     def price_for(self, prompt_tokens: int) -> Price:
-        """Return the price that a request with a prompt of this length gets."""
+        """Return the price of a request with a prompt of this length."""
         if self.long_context is not None and prompt_tokens > self.long_context.above_tokens:
             return self.long_context.price
         return self.price
@@ -88,7 +88,7 @@ def _rates(price: Price) -> tuple[int | None, ...]:
 
 
 class CloudPrices:
-    """The providers' list: prices in USD per token, as litellm publishes them; read on first use (about 20 ms)."""
+    """The providers' list: prices in USD per token, as litellm publishes them. Read on first use (about 20 ms)."""
 
     def __init__(self, path: Path, list_version: str) -> None:
         self._path = path
@@ -96,22 +96,20 @@ class CloudPrices:
 
     @classmethod
     def installed(cls) -> "CloudPrices":
-        """Return the list that the installed litellm package carries.
+        """Return the list in the installed litellm package.
 
         Raises:
             ModuleNotFoundError: the package is not installed.
         """
         spec = find_spec("litellm")
         if spec is None or spec.origin is None:
-            raise ModuleNotFoundError(
-                "litellm is not installed: without it no cloud price is known", name="litellm"
-            )
+            raise ModuleNotFoundError("litellm is not installed, so no cloud price is known", name="litellm")
         return cls(Path(spec.origin).with_name(_LIST_NAME), f"litellm-{version('litellm')}")
 
     def find(self, model: str) -> PricedModel | None:
-        """Return the entry of a model, named as litellm does: with or without its provider in front.
+        """Return the entry of a model, named as in litellm: with or without its provider in front.
 
-        None means that the list does not know it, or has no plain price per token for it (images, audio, seconds).
+        Return None if the list does not have it, or has no plain price per token for it (images, audio, seconds).
         """
         provider, _, rest = model.partition("/")
         for name in (model, rest):
@@ -152,7 +150,8 @@ def _price(entry: Mapping[str, Any], tier: str) -> Price | None:
     prompt_nano, cached_nano, completion_nano = (
         nano_per_million(str(usd)) for usd in (prompt, cached, completion)
     )
-    # Only where no tier has a price of its own: the list names none, and thoughts may be most of an answer.
+    # Reasoning has an own price only if no tier does: the list names none for tiers, and reasoning may be most of
+    # # an answer.
     reasoning = None if tier else entry.get("output_cost_per_reasoning_token")
     reasoning_nano = completion_nano if reasoning is None else nano_per_million(str(reasoning))
     is_other = reasoning_nano != completion_nano
@@ -168,12 +167,12 @@ def _long_context(entry: Mapping[str, Any]) -> LongContext | None:
 
 
 class PriceBook:
-    """Finds prices: the owner's own first, then the providers'.
+    """Find prices: the owner's first, then the providers'.
 
     Args:
         own: by lane and name, in nano-USD (nano compute units on lanes of own machines) per million tokens;
-            the name `*` stands for each of its lane that is not named.
-        own_version: what the owner calls this list.
+            the name `*` stands for every other name of its lane.
+        own_version: the owner's name for this list.
         cloud: the providers' list.
     """
 
@@ -183,7 +182,7 @@ class PriceBook:
         self._found: dict[tuple[str, str, str | None], PricedModel] = {}
 
     def over(self, prices: Mapping[tuple[str, str], Price], version: str) -> "PriceBook":
-        """Return a book with these prices before the owner's; this one stays as it is."""
+        """Return a book in which these prices precede the owner's. This book does not change."""
         book = PriceBook(prices, version, self._cloud)
         book._own = self._own | book._own
         return book
@@ -191,12 +190,12 @@ class PriceBook:
     def find(self, lane: str, model: str, *, name: str | None = None) -> PricedModel:
         """Return what a model costs on a lane.
 
-        Several names may stand for one model (each with another key, place or price): `name` is the one that
-        the owner's prices go by, the model itself where it has no other. An own price for a cloud model
-        replaces the provider's, not what the list knows of the model's limits.
+        Several names may stand for one model, each with another key, endpoint or price. `name` is the one in the
+        owner's prices; by default it is the model. An own price for a cloud model replaces the provider's price,
+        but not the model's limits in the list.
 
         Raises:
-            PriceUnknown: nobody named a price per token for it.
+            PriceUnknown: no list has a price per token for it.
         """
         found = self._found.get((lane, model, name))
         if found is None:

@@ -1,4 +1,4 @@
-"""Which usage rows were worked at which rate of own machines: each version of a rate has its time."""
+"""Find which rate of own machines applies to which usage rows: each version of a rate has its period."""
 
 from dataclasses import dataclass
 
@@ -10,19 +10,19 @@ from accounting.metering.tables import price_table, version_table
 from accounting.tables import usage_table
 
 PERIODS_MAX = 200
-"""Each is a column of a query. Of more, only the newest are looked at."""
+"""Most periods: each is a column of a query. If there are more, only the newest are read."""
 
 
 @dataclass(frozen=True, slots=True)
 class RatePeriod:
-    """`rate_nano`, in nano-USD a unit of compute, holds for rows of which `applies` is true."""
+    """`rate_nano`, in nano-USD per unit of compute, applies to the rows that match `applies`."""
 
     rate_nano: int
     applies: ColumnElement[bool]
 
 
 @dataclass(frozen=True, slots=True)
-class _Version:
+class _RateVersion:
     lane: str
     name: str
     from_ns: int
@@ -38,8 +38,8 @@ def rate_periods(reader: Reader, since_ns: int, until_ns: int) -> list[RatePerio
     return [RatePeriod(each.rate_nano, _applies(each, named)) for each in valid[-PERIODS_MAX:]]
 
 
-def _versions(reader: Reader, until_ns: int) -> list[_Version]:
-    """In the order of time; each ends where the next of its lane and name begins."""
+def _versions(reader: Reader, until_ns: int) -> list[_RateVersion]:
+    """Return the versions, oldest first. Each ends where the next of its lane and name begins."""
     version = version_table.c
     joined = version_table.join(price_table, price_table.c.id == version.price_id)
     query = (
@@ -51,13 +51,13 @@ def _versions(reader: Reader, until_ns: int) -> list[_Version]:
     ends: dict[tuple[str, str], int] = {}
     found = []
     for lane, name, from_ns, rate_nano in reader.execute(query):
-        found.append(_Version(lane, name, from_ns, ends.get((lane, name), until_ns), rate_nano))
+        found.append(_RateVersion(lane, name, from_ns, ends.get((lane, name), until_ns), rate_nano))
         ends[lane, name] = from_ns
     return found[::-1]
 
 
-def _applies(version: _Version, named: set[tuple[str, str]]) -> ColumnElement[bool]:
-    """A machine's own rate goes before its lane's."""
+def _applies(version: _RateVersion, named: set[tuple[str, str]]) -> ColumnElement[bool]:
+    """Return the condition for a version's rows. A machine's own rate precedes its lane's."""
     row = usage_table.c
     conditions = [row.lane == version.lane, row.started_ns >= version.from_ns, row.started_ns < version.until_ns]
     if version.name != ANY_MACHINE:

@@ -1,4 +1,4 @@
-"""Old charges reckoned again: by the price that each row names and the counts that stand in it."""
+"""Recompute old charges from the price that each row names and the counts in it."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,7 @@ _PRICES_MAX = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Mischarge:
-    """A row whose cost is not what its price and its counts come to; `due_nano` is None where it has no price."""
+    """A row whose cost differs from its price times its counts. `due_nano` is None if it has no price."""
 
     request_id: str
     cost_nano: int
@@ -34,9 +34,9 @@ def recharge(usage: Row[Any], priced: PricedModel) -> Nano:
 
 
 def mischarges(reader: Reader, *, since_ns: int = 0, limit: int = 100) -> list[Mischarge]:
-    """Return rows that cost something else than they should, or charge more than they cost; the oldest first.
+    """Return rows with a wrong cost, or a charge above their cost; the oldest first.
 
-    A charge may be less than the cost: never more is taken than was held. Every row with a cost is looked at.
+    A charge may be less than the cost, because it never exceeds the hold. Every row with a cost is checked.
     """
     found: list[Mischarge] = []
     prices: dict[str, PricedModel | None] = {}
@@ -64,7 +64,10 @@ def mischarges(reader: Reader, *, since_ns: int = 0, limit: int = 100) -> list[M
 
 
 def _is_of_several(row: Row[Any]) -> bool:
-    """Whether several sellers gave the answer, each at its own price: what each is owed stands in its receipt."""
+    """Return whether several sellers gave the answer, each at its own price.
+
+    Their receipts then have the amounts.
+    """
     return row.lane == "market" and row.price_id is None
 
 

@@ -1,4 +1,7 @@
-"""Prices as they were: each version under its content's hash, and since when a model has it. Append-only."""
+"""Define the tables of price history: each version under its content's hash, and from when a model has it.
+
+Append-only.
+"""
 
 from sqlmodel import Field, SQLModel, Text
 
@@ -6,7 +9,7 @@ from accounting.tables import BigInt
 
 
 class PriceRow(SQLModel, table=True):
-    """What a version charges; the rates are those of `accounting.metering.prices.PricedModel`."""
+    """What a version charges. The rates are those of `accounting.metering.prices.PricedModel`."""
 
     __tablename__ = "price"
     __table_args__ = ({"sqlite_strict": True},)
@@ -27,7 +30,7 @@ class PriceRow(SQLModel, table=True):
 
 
 class PriceVersionRow(SQLModel, table=True):
-    """From `from_ns` until the next one of its lane and name. `name` is what callers, or machines, are called."""
+    """A price's start. It lasts until the next one of its lane and name: the name that callers or machines use."""
 
     __tablename__ = "price_version"
     __table_args__ = ({"sqlite_strict": True},)

@@ -1,4 +1,4 @@
-"""The tokenizers that answers are counted with: each file pinned by its SHA-256, read when it is first needed."""
+"""Load the tokenizers that count answers. Each file is pinned by its SHA-256 and read when it is first needed."""
 
 import hashlib
 import logging
@@ -27,26 +27,26 @@ def load_counter(pinned: Pinned) -> TokenCounter:
     """Read a tokenizer.
 
     Raises:
-        TokenizerMismatch: the file is another one, or no tokenizer at all.
-        OSError: it cannot be read.
+        TokenizerMismatch: the file has another SHA-256, or is no tokenizer.
+        OSError: the file cannot be read.
     """
     content = pinned.path.read_bytes()
     found = hashlib.sha256(content).hexdigest()
     if found != pinned.sha256.lower():
         raise TokenizerMismatch(f"{pinned.path} has SHA-256 {found}, but {pinned.sha256} is pinned")
-    from tokenizers import Tokenizer  # Gateways that need none go without its 4 MB.
+    from tokenizers import Tokenizer  # Import only here, so that gateways without a tokenizer save 4 MB.
 
     try:
         tokenizer = Tokenizer.from_buffer(content)
     except BaseException as error:
         if is_librarys(error):
-            raise TokenizerMismatch(f"{pinned.path} is no tokenizer: {error}") from None
+            raise TokenizerMismatch(f"{pinned.path} is not a tokenizer: {error}") from None
         raise
     return TokenCounter(tokenizer, found)
 
 
 class Tokenizers:
-    """Finds the tokenizer of a model by the name that callers use for it; `named` are the owner's."""
+    """Find the tokenizer of a model by the name that callers use. `named` is the owner's configuration."""
 
     def __init__(self, named: Mapping[str, Pinned]) -> None:
         self._named = dict(named)
@@ -55,17 +55,20 @@ class Tokenizers:
         self._lock = threading.Lock()
 
     def look_also(self, at_hand: Callable[[str], Pinned | None]) -> None:
-        """Where none is named, look among models whose files this machine has. Asked on any thread; no I/O."""
+        """Also look among models whose files this machine has, if none is named.
+
+        Called on any thread, without I/O.
+        """
         self._at_hand.append(at_hand)
 
     def knows(self, model: str) -> bool:
-        """Whether a tokenizer is named for the model; it may still turn out to be another file. No I/O."""
+        """Return whether a tokenizer is known for the model. Its file may still fail the check. No I/O."""
         return self.pinned(model) is not None
 
     def find(self, model: str) -> TokenCounter | None:
-        """Return the model's counter, reading its file the first time: tens of megabytes of memory, and some time.
+        """Return the model's counter. The first call reads its file: tens of megabytes of memory, and some time.
 
-        None where no tokenizer is known, or its file is not the one that is pinned; then that is logged, once.
+        Return None if no tokenizer is known, or its file is not the pinned one; the latter is logged once.
         """
         pinned = self.pinned(model)
         if pinned is None:
@@ -78,7 +81,7 @@ class Tokenizers:
             return self._loaded[pinned.sha256]
 
     def pinned(self, model: str) -> Pinned | None:
-        """Where the model's tokenizer is, if one is named for it or at hand. No I/O."""
+        """Return the model's tokenizer file, if one is named for it or found on this machine. No I/O."""
         if (named := self._named.get(model)) is not None:
             return named
         return next((found for look in self._at_hand if (found := look(model)) is not None), None)
@@ -88,5 +91,5 @@ def _load(model: str, pinned: Pinned) -> TokenCounter | None:
     try:
         return load_counter(pinned)
     except (TokenizerMismatch, OSError) as error:
-        _log.error("the tokenizer of %s is not used, characters are counted instead: %s", model, error)
+        _log.error("cannot use the tokenizer of %s, counting characters instead: %s", model, error)
         return None

@@ -1,4 +1,4 @@
-"""What was used: totals of the usage rows, grouped by day, model, lane, key, and who asked."""
+"""Total the usage rows, grouped by day, model, lane, key or user."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,9 +29,9 @@ _SUMMED = (
 
 @dataclass(frozen=True, slots=True)
 class UsageTotal:
-    """What the requests of one group used; `group` has a text for each name asked for (a UTC day: 2026-11-21).
+    """What the requests of one group used. `group` has a text for each requested name (a UTC day: 2026-11-21).
 
-    `own_cost_nano` is what own machines' work cost their owner, in nano-USD, at the rates valid at its time.
+    `own_cost_nano` is what the work of own machines cost their owner, in nano-USD, at the rates of its time.
     """
 
     group: tuple[str, ...]
@@ -60,15 +60,15 @@ def usage_totals(
 ) -> list[UsageTotal]:
     """Return totals of the requests that started from `since_ns` to before `until_ns`, ordered by group.
 
-    At most `ROWS_MAX` groups come back, after the first `offset`. `whose` narrows the rows, and says by what they
-    are found besides their time: without it everybody's of that time are looked at.
+    Return at most `ROWS_MAX` groups, after the first `offset`. `whose` narrows the rows and lets an index find
+    them; without it, the rows of all users in that time are read.
     """
     groups = [_group_column(name) for name in by]
-    # Cast in Python, not in SQL: PostgreSQL sums BIGINT to NUMERIC, and a decimal is not an amount here.
+    # Convert in Python, not in SQL: PostgreSQL sums BIGINT to NUMERIC, and an amount here is an int.
     sums = [func.sum(usage_table.c[name]) for name in _SUMMED]
     started = usage_table.c.started_ns
     periods = rate_periods(reader, since_ns, until_ns)
-    # What was spent in each of them: times the rates it may be more than the database's integers hold.
+    # Sum the compute of each period. Multiplied by the rates it might exceed the database's integers.
     sums += [func.sum(case((period.applies, usage_table.c.compute_nano), else_=0)) for period in periods]
     query = select(*groups, func.count(), *sums).where(started >= since_ns, started < until_ns)
     if user_id is not None:

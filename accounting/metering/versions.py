@@ -1,4 +1,4 @@
-"""The price book over time: what is charged is written down before, so that old charges can be reckoned again."""
+"""Keep the price book over time: each price is recorded before it is charged, so old charges can be recomputed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _TRIES_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class PriceVersion:
-    """What `name` costs from `from_ns` on, until the lane's next version of that name."""
+    """What `name` costs from `from_ns` until the lane's next version of that name."""
 
     name: str
     from_ns: int
@@ -26,9 +26,9 @@ class PriceVersion:
 
 
 def record(session: Session, prices: Mapping[str, PricedModel], now_ns: int) -> int:
-    """Write down what is charged from now on, by name, where it differs from what stands there last.
+    """Record what is charged from now on, by name, if it differs from the latest version.
 
-    Returns how many versions are new. Several gateways may do this at once. The session is not committed.
+    Return the number of new versions. Several gateways may do this at once. The caller commits the session.
     """
     new = 0
     for name, priced in prices.items():
@@ -79,7 +79,7 @@ def price_of(reader: Reader, price_id: str) -> PricedModel | None:
 
 
 def _insert(session: Session, name: str, priced: PricedModel, now_ns: int) -> None:
-    """Another gateway may have written the same just now: then it stands there."""
+    """Insert a version. If another gateway has just inserted the same one, use a later time."""
     for attempt in range(_TRIES_MAX):
         from_ns = now_ns + attempt
         try:

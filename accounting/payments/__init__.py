@@ -1,4 +1,5 @@
-"""Money in and out through Stripe: top-ups, refunds, disputes, payouts, and their daily comparison with the books.
+"""Move money in and out through Stripe: top-ups, refunds, disputes, payouts, and a daily comparison with the
+books.
 
-Everything here is synchronous and bounded; whoever serves an event loop calls it in a small pool of threads.
+Everything here is synchronous and bounded. A process with an event loop calls it in a small pool of threads.
 """

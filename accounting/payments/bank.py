@@ -1,25 +1,25 @@
-"""The house's own payouts: what leaves Stripe for the house's bank, on Stripe's schedule or the owner's wish."""
+"""Book the house's own payouts from Stripe to its bank, made on Stripe's schedule or at the owner's request."""
 
 from dataclasses import dataclass
 
 from accounting.payments import rules
-from accounting.payments.desk import Desk, check_currency, check_mode
+from accounting.payments.context import PaymentsContext, check_currency, check_mode
 from accounting.payments.terms import from_cents
 
 
 @dataclass(frozen=True, slots=True)
 class Bank:
-    desk: Desk
+    context: PaymentsContext
 
     def changed(self, payout_id: str) -> None:
-        """Look at a payout of the platform's again, and book how far its money is."""
-        made = self.desk.stripe.retrieve("payouts", payout_id)
-        check_mode(made, is_live=self.desk.stripe.is_live)
+        """Retrieve a payout of the platform again, and book where its money is."""
+        made = self.context.stripe.retrieve("payouts", payout_id)
+        check_mode(made, is_live=self.context.stripe.is_live)
         check_currency(made)
         amount_nano = from_cents(made["amount"])
-        self.desk.ledger.book(rules.bank_payout(payout_id, amount_nano))
+        self.context.ledger.book(rules.bank_payout(payout_id, amount_nano))
         if made["status"] == "paid":
-            self.desk.ledger.book(rules.bank_payout_arrived(payout_id, amount_nano))
+            self.context.ledger.book(rules.bank_payout_arrived(payout_id, amount_nano))
         elif made["status"] in ("failed", "canceled"):
-            was_there = self.desk.ledger.is_booked(f"po:{payout_id}:paid")
-            self.desk.ledger.book(rules.bank_payout_failed(payout_id, amount_nano, was_there=was_there))
+            was_there = self.context.ledger.is_booked(f"po:{payout_id}:paid")
+            self.context.ledger.book(rules.bank_payout_failed(payout_id, amount_nano, was_there=was_there))

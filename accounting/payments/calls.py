@@ -1,9 +1,8 @@
-"""Calls that change something at Stripe: written down with their key, made, and answered for good, once.
+"""Make calls that change something at Stripe: store each with its key, make it, and store its answer, once.
 
-A process may die at any moment: what it had written down is asked again with the same key, and Stripe answers what
-it answered the first time. Two things break that, and then Stripe is searched for what the call would have made,
-which carries its key as metadata: a key that Stripe has forgotten (after a day), and a 500, which Stripe keeps as
-the answer of its key whatever came of the call.
+A process may die at any moment. A stored call is then made again with the same key, and Stripe repeats its first
+answer. Two cases break that: Stripe forgets a key after a day, and it keeps a 500 as the key's answer whatever the
+call did. Then the code searches Stripe for the object, which carries its key as metadata.
 """
 
 import json
@@ -21,13 +20,14 @@ CallFailpoint = Literal["call_stored", "call_made", "call_answered", "event_stor
 OnCallFailpoint: TypeAlias = Callable[[CallFailpoint], None]
 
 TAG = "millrace"
-"""The metadata field that holds a call's key, on everything that we make at Stripe."""
+"""The metadata field that holds a call's key, on everything that we create at Stripe."""
 
 _KEY_LASTS_NS = 20 * 3600 * 10**9
-# What a call is of that is never made.
+# The resource of a call that is never made.
 _NONE = ""
 _TRIES = 3
-# By what Stripe can list what a call made. Of the others two cost nothing: a customer, an account, a link.
+# The filter by which Stripe lists what a call made. Two of the others cost nothing: a customer, an account, a
+# link.
 _FOUND_BY = {
     "transfers": "transfer_group",
     "refunds": "payment_intent",
@@ -42,10 +42,10 @@ def _no_failpoint(_: CallFailpoint) -> None:
 
 
 class Calls:
-    """Makes calls from any thread.
+    """Make calls from any thread.
 
     Args:
-        doubt_s: how long after a 500 that Stripe keeps, with nothing to be found there, the call is made anew.
+        doubt_s: time after a kept 500 until the call is made again, if Stripe has no object of it.
     """
 
     def __init__(
@@ -66,12 +66,12 @@ class Calls:
         self._doubt_s = doubt_s
 
     def make(self, key: str, resource: str, params: Mapping[str, Any], *, account: str = "") -> Object:
-        """Return Stripe's answer to this call, asked now or at any time before.
+        """Return Stripe's answer to this call, made now or at any time before.
 
-        The first call under a key decides its parameters; later ones only ask what became of it.
+        The first call under a key decides its parameters. Later ones only return its result.
 
         Raises:
-            StripeRefused: Stripe said no, now or before.
+            StripeRefused: Stripe refused the call, now or before.
             StripeUnavailable: make the same call again later.
         """
         call = self._stored(key, resource, params, account)
@@ -93,9 +93,10 @@ class Calls:
         return answer
 
     def forbid(self, key: str, why: str) -> bool:
-        """Let a call never be made: whoever is about to make it is told `why`.
+        """Prevent a call: a later `make` raises StripeRefused with `why`.
 
-        False, and nothing has changed, if it may have reached Stripe: nobody may act as if it had not.
+        Return False, and change nothing, if the call may have reached Stripe. The caller must then not assume that
+        it had no effect.
         """
         now_ns, refusal = self._clock_ns(), {"code": "forbidden", "message": why}
         with self._write() as session, session.begin():
@@ -112,7 +113,10 @@ class Calls:
             return session.get_one(StripeCall, key).resource == _NONE
 
     def is_begun(self, key: str) -> bool:
-        """True if the call may have reached Stripe, and nobody may act as if it had not."""
+        """Return whether the call may have reached Stripe.
+
+        If so, the caller must not assume that it had no effect.
+        """
         with self._write() as session:
             return session.get(StripeCall, key) is not None
 
@@ -155,7 +159,7 @@ class Calls:
         return self._asked_anew(call)
 
     def _asked_anew(self, call: StripeCall) -> Object:
-        """Ask under the key's next number, which is written down first."""
+        """Make the call under the key's next number, which is stored first."""
         with self._write() as session, session.begin():
             stored = session.get_one(StripeCall, call.key, with_for_update=True)
             if stored.attempt == call.attempt:

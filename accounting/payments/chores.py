@@ -1,4 +1,4 @@
-"""What payments do now and then: of several gateways one at a time does it, and all know what came of it."""
+"""Run the periodic jobs of payments: one of several gateways does each at a time, and all know the result."""
 
 import json
 import time
@@ -16,7 +16,7 @@ _NS = 10**9
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """When a chore was done last, in nanoseconds since 1970 (0 for never), and what it said."""
+    """When a job was last done, in nanoseconds since 1970 (0 for never), and its result."""
 
     at_ns: int
     note: Mapping[str, Any]
@@ -24,7 +24,10 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Chores:
-    """`holder` is this process; `is_alone` where no other one can be: what another one holds died with it."""
+    """Share jobs among gateways.
+
+    `holder` is this process. If `is_alone`, no other can run, so others' claims are void.
+    """
 
     read: OpenSession
     write: OpenSession
@@ -33,7 +36,7 @@ class Chores:
     clock_ns: Callable[[], int] = time.time_ns
 
     def take(self, name: str, lasts_s: float) -> bool:
-        """Return whether a chore is ours for so long, or for half of that at least where we hold it already."""
+        """Claim a job for `lasts_s`. Return True if this process holds it, for at least half of that time."""
         now_ns = self.clock_ns()
         lasts_ns = int(lasts_s * _NS)
         try:
@@ -48,17 +51,17 @@ class Chores:
                 if chore.holder != self.holder or chore.until_ns < now_ns + lasts_ns // 2:
                     chore.holder, chore.until_ns = self.holder, now_ns + lasts_ns
         except IntegrityError:
-            return False  # Another one took it first, at the same moment.
+            return False  # Another process took it at the same moment.
         return True
 
     def is_resting(self, name: str) -> bool:
-        """Return whether somebody has taken a chore and its time is not over."""
+        """Return whether a process has taken a job and its time is not over."""
         with self.read() as session:
             chore = session.get(Chore, name)
         return chore is not None and chore.until_ns > self.clock_ns()
 
     def done(self, name: str, note: Mapping[str, Any]) -> None:
-        """Write down what a chore came to, and let others have it."""
+        """Store the result of a job, and release it for others."""
         with self.write() as session, session.begin():
             chore = session.get(Chore, name, with_for_update=True) or Chore(name=name)
             chore.holder, chore.until_ns, chore.done_ns = "", 0, self.clock_ns()

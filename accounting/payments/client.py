@@ -1,7 +1,8 @@
-"""Stripe's API behind three verbs: create, retrieve, list. Plain dicts come back; every call has a time limit.
+"""Wrap Stripe's API in three verbs: create, retrieve, list. They return plain dicts, and every call has a time
+limit.
 
-The library is imported when the first call is made: it takes a second and many megabytes, and most gateways sell
-nothing. It retries nothing by itself, because its keys would not survive this process.
+The library is imported at the first call: it takes a second and many megabytes, and most gateways sell nothing. It
+does not retry by itself, because its keys would not survive this process.
 """
 
 import logging
@@ -23,17 +24,17 @@ _MISTAKEN = frozenset({400, 401, 403})
 
 
 def is_live(api_key: str) -> bool:
-    """Return whether money that moves under this key is real."""
+    """Return whether this key moves real money."""
     return api_key.startswith(("sk_live_", "rk_live_"))
 
 
 class Stripe:
-    """One account at Stripe, by its secret key; the key alone says whether money is real.
+    """Call one account at Stripe by its secret key. The key alone decides whether money is real.
 
     Args:
         api_key: a secret or restricted key.
         base_url: where to call instead of Stripe, for tests.
-        timeout_s: longest wait for one answer.
+        timeout_s: longest wait for one answer, in seconds.
     """
 
     def __init__(self, api_key: str, *, base_url: str | None = None, timeout_s: float = 20.0) -> None:
@@ -50,8 +51,8 @@ class Stripe:
         """Change something at Stripe under an idempotency key.
 
         Raises:
-            StripeRefused: it had no effect and will have none.
-            StripeUnavailable: it may have had one.
+            StripeRefused: the call had no effect and will have none.
+            StripeUnavailable: the call may have had an effect.
         """
         return self._ask(resource, "create", params, {"idempotency_key": key, **_on(account)})
 
@@ -72,11 +73,11 @@ class Stripe:
         raise StripeUnavailable(f"Stripe lists more than {_LISTED_MAX} {resource}")
 
     def retrieve_balance(self) -> Object:
-        """Return what the account has: `available` and `pending`, each a list of amounts in cents."""
+        """Return the account's balance: `available` and `pending`, each a list of amounts in cents."""
         return self._ask("balance", "retrieve")
 
     def retrieve_account(self) -> Object:
-        """Return the account that the key is of."""
+        """Return the account to which the key belongs."""
         return self._ask("accounts", "retrieve_current")
 
     def _ask(self, resource: str, verb: str, *arguments: Any) -> Object:
@@ -109,12 +110,15 @@ def _on(account: str) -> dict[str, Any]:
 
 
 def _meant(error: Any) -> StripeRefused | StripeUnavailable:
-    """Tell a no from a don't-know. A key that is used for something else is a mistake here, and no answer."""
+    """Tell a refusal from an unknown outcome.
+
+    A key that was used for another call is our own bug, not a refusal.
+    """
     kind = type(error).__name__
     message = " ".join(f"{kind}: {error.user_message or error}".split())[:_MESSAGE_MAX]
     if error.http_status in _FINAL and kind != "IdempotencyError":
         return StripeRefused(error.code or kind, message)
     if error.http_status in _MISTAKEN:
-        _log.error("Stripe cannot be used as it is set up: %s", message)
+        _log.error("Stripe refuses this configuration: %s", message)
     headers = {name.lower(): value for name, value in (error.headers or {}).items()}
     return StripeUnavailable(message, is_kept=headers.get("idempotent-replayed") == "true")

@@ -1,26 +1,26 @@
-"""What can go wrong between the books and Stripe; none of it knows HTTP.
+"""Errors between the books and Stripe. None of them knows HTTP.
 
 PaymentError
-├── PaymentInvalid       what was asked for is not on offer; the message names the field and the remedy
-├── PayerFrozen          a payment of this user is disputed: nothing is bought until somebody looked into it
+├── PaymentInvalid       the request is not on offer; the message names the field and the remedy
+├── PayerFrozen          a payment of this user is disputed: purchases stop until an admin has examined it
 ├── PaymentNotFound      there is no such top-up, refund, payout or account here
-├── WebhookRefused       a message that Stripe did not send, or not to us, or not now
+├── WebhookRefused       a message is not from Stripe, not for this gateway, or not of this time
 ├── WrongMode            the books hold payments of Stripe's other mode
 ├── WrongAccount         the books hold payments of another account at Stripe
 ├── PaymentMismatch      Stripe's object is not what our own row asked for: nothing is booked from it
-├── StripeRefused        Stripe said no for good: the call had no effect and will have none
-└── StripeUnavailable    nobody knows yet what became of a call: the same key is sent again later
+├── StripeRefused        Stripe refused for good: the call had no effect and will have none
+└── StripeUnavailable    the outcome of a call is unknown: the same key is sent again later
 """
 
 from accounting.errors import LedgerError
 
 
 class PaymentError(LedgerError):
-    """Root of what goes wrong with payments."""
+    """Base class of payment errors."""
 
 
 class PaymentInvalid(PaymentError):
-    """What was asked for is not on offer; the message names the remedy."""
+    """Raised when a request is not on offer. The message names the remedy."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
@@ -28,22 +28,22 @@ class PaymentInvalid(PaymentError):
 
 
 class PayerFrozen(PaymentError):
-    """A payment of this user is disputed: nothing is bought until somebody looked into it."""
+    """Raised for a user with a disputed payment: purchases stop until an admin has examined it."""
 
     def __init__(self, user_id: str, why: str) -> None:
-        super().__init__(f"The payments of {user_id} are being looked into: {why}.")
+        super().__init__(f"The payments of {user_id} are under review: {why}.")
 
 
 class PaymentNotFound(PaymentError):
-    """There is no such thing here."""
+    """Raised when there is no such object here."""
 
 
 class WebhookRefused(PaymentError):
-    """A message that Stripe did not send, or not to us, or not now."""
+    """Raised for a message that is not from Stripe, not for this gateway, or not of this time."""
 
 
 class WrongMode(PaymentError):
-    """The books hold payments of Stripe's other mode."""
+    """Raised when the books hold payments of Stripe's other mode."""
 
     def __init__(self, *, was_live: bool) -> None:
         was, now = ("live", "test") if was_live else ("test", "live")
@@ -51,18 +51,18 @@ class WrongMode(PaymentError):
 
 
 class WrongAccount(PaymentError):
-    """The books hold payments of another account at Stripe."""
+    """Raised when the books hold payments of another account at Stripe."""
 
     def __init__(self, kept: str, found: str) -> None:
         super().__init__(f"these books hold payments of account {kept}, and the key is of {found}")
 
 
 class PaymentMismatch(PaymentError):
-    """Stripe's object is not what our own row asked for."""
+    """Raised when Stripe's object is not what our own row asked for."""
 
 
 class StripeRefused(PaymentError):
-    """Stripe said no for good. `code` is Stripe's word for the reason."""
+    """Raised when Stripe refused for good. `code` is Stripe's word for the reason."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -70,9 +70,9 @@ class StripeRefused(PaymentError):
 
 
 class StripeUnavailable(PaymentError):
-    """Nobody knows yet what became of a call: the same key is sent again later.
+    """Raised when the outcome of a call is unknown: the same key is sent again later.
 
-    `is_kept` tells that Stripe keeps this failure as the key's answer, so that asking again brings nothing else.
+    `is_kept` tells that Stripe keeps this failure as the key's answer, so sending it again changes nothing.
     """
 
     def __init__(self, message: str, *, is_kept: bool = False) -> None:

@@ -1,7 +1,7 @@
-"""Users who may spend nothing until somebody looked into their payments, at hand for every request.
+"""Know the frozen users, who may not spend until an admin has examined their payments, at hand for every request.
 
-Frozen is whom an operator froze, and whoever has a dispute that is open or lost; each of these reasons ends for
-itself. A lost dispute freezes until an operator says otherwise.
+A user is frozen by an operator, or by a dispute that is open or lost. Each reason ends by itself. A lost dispute
+freezes until an operator accepts it.
 """
 
 from collections.abc import Callable
@@ -16,11 +16,11 @@ _payer, _dispute = payer_table.c, dispute_table.c
 _FROZEN_MAX = 100_000
 
 FREEZING = ("inquiry", "open", "lost")
-"""Statuses of disputes that freeze whoever paid."""
+"""Statuses of disputes that freeze the payer."""
 
 
 def reasons(reader: Reader, user_id: str | None = None, limit: int = _FROZEN_MAX) -> dict[str, str]:
-    """Return why users are frozen, by their ids; the operator's reason before that of a dispute."""
+    """Return why users are frozen, by their ids. The operator's reason precedes that of a dispute."""
 
     def of_user(column: ColumnElement[str]) -> ColumnElement[bool]:
         return true() if user_id is None else column == user_id
@@ -40,22 +40,22 @@ def reasons(reader: Reader, user_id: str | None = None, limit: int = _FROZEN_MAX
 
 
 def frozen_why(reader: Reader, user_id: str) -> str | None:
-    """Return why a user is frozen, as the database has it now; None for one who is not."""
+    """Return why a user is frozen, as the database has it now; None if the user is not."""
     return reasons(reader, user_id).get(user_id)
 
 
-class Frozen:
-    """Asked by any thread, without a question to the database; `look` brings it up to date."""
+class FrozenUsers:
+    """Answer from memory, on any thread. `look` reads the database again."""
 
     def __init__(self, read: Callable[[], Session]) -> None:
         self._read = read
         self._why: dict[str, str] = {}
 
     def look(self) -> None:
-        """Read who is frozen now. Raises SQLAlchemyError, and nothing has changed then."""
+        """Read the frozen users. Raises SQLAlchemyError, and then changes nothing."""
         with self._read() as session:
             self._why = reasons(session)
 
     def why(self, user_id: str) -> str | None:
-        """Return why a user is frozen, None for one who is not."""
+        """Return why a user is frozen; None if the user is not."""
         return self._why.get(user_id)

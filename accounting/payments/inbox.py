@@ -1,7 +1,7 @@
-"""The inbox: a webhook is proven, stored under its event's id, and answered; working it off comes later.
+"""Receive webhooks: verify each, store it under its event's id, and answer. A worker handles it later.
 
-Of what a message says only the ids are kept. Everything else is fetched from Stripe when it is worked off, so that
-an old, reordered or repeated message can say nothing that is not true any more.
+Only the ids of a message are stored. Everything else is fetched from Stripe when the message is handled. So an
+old, reordered or repeated message cannot bring outdated facts.
 """
 
 import time
@@ -19,7 +19,7 @@ from accounting.payments.signature import check_signature
 from accounting.payments.tables import StripeEvent
 
 BODY_MAX = 256 * 1024
-"""The longest webhook, in bytes; Stripe's are a few thousand."""
+"""The longest webhook, in bytes. Stripe's are a few thousand."""
 
 Source = Literal["account", "connect"]
 _Id = Annotated[str, msgspec.Meta(min_length=1, max_length=255, pattern=r"^[A-Za-z0-9_]+\Z")]
@@ -43,10 +43,10 @@ class _Message(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Inbox:
-    """Takes webhooks of both endpoints: the platform's own events, and those of connected accounts.
+    """Receive webhooks of both endpoints: the platform's own events, and those of connected accounts.
 
-    Each endpoint has its own secrets, the current one and those that are being replaced. `is_live` is the mode of
-    our key, `account_id` our own account where it is known.
+    Each endpoint has its own secrets: the current one and those that are being replaced. `is_live` is the mode of
+    our key. `account_id` is our own account, if known.
     """
 
     write: OpenSession
@@ -57,13 +57,13 @@ class Inbox:
     clock_ns: Callable[[], int] = time.time_ns
 
     def receive(self, source: Source, body: bytes, signature: str) -> bool:
-        """Store a webhook; False for one that was stored before. Nothing is stored of what is refused.
+        """Store a webhook. Return False if it was stored before. Nothing of a refused webhook is stored.
 
         Raises:
-            WebhookRefused: not Stripe's, not of now, of the other mode, or about another account.
+            WebhookRefused: it is not from Stripe, not of now, of the other mode, or about another account.
         """
         if len(body) > BODY_MAX:
-            raise WebhookRefused(f"a webhook has at most {BODY_MAX} bytes")
+            raise WebhookRefused(f"a webhook may have at most {BODY_MAX} bytes")
         check_signature(body, signature, self.secrets.get(source, ()), self.clock_ns() / 1e9)
         message = self._read(source, body)
         is_new = self._store(message)
@@ -74,13 +74,13 @@ class Inbox:
         try:
             message = msgspec.json.decode(body, type=_Message)
         except msgspec.MsgspecError as error:
-            raise WebhookRefused(f"the message is no event of Stripe: {error}") from None
+            raise WebhookRefused(f"the message is not a Stripe event: {error}") from None
         if message.livemode != self.is_live:
-            theirs, ours = ("live", "test") if message.livemode else ("test", "live")
-            raise WebhookRefused(f"an event of {theirs} mode was sent to an endpoint in {ours} mode")
+            sent, expected = ("live", "test") if message.livemode else ("test", "live")
+            raise WebhookRefused(f"an event of {sent} mode was sent to an endpoint in {expected} mode")
         own = message.account is None or message.account == self.account_id
         if own != (source == "account"):
-            raise WebhookRefused("the event belongs to another account than this endpoint is for")
+            raise WebhookRefused("the event belongs to another account than this endpoint's")
         return message
 
     def _store(self, message: _Message) -> bool:
@@ -99,5 +99,5 @@ class Inbox:
                     return False
                 session.add(row)
         except IntegrityError:
-            return False  # The same message, at the same moment, to another process.
+            return False  # Another process stored the same message at the same moment.
         return True

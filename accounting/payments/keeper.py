@@ -1,7 +1,6 @@
-"""The thread that keeps payments going: the inbox every few seconds, Stripe against the books and payouts daily.
+"""Run the thread of payments: the inbox every few seconds, reconciliation with Stripe and payouts daily.
 
-Of several gateways one at a time does this. Whatever it is in the midst of may be cut off: everything goes on from
-what is written down.
+One of several gateways does this at a time. It may be interrupted anywhere: everything resumes from stored rows.
 """
 
 import logging
@@ -16,12 +15,12 @@ from typing import Any, Literal, TypeAlias
 from accounting.money import format_usd
 from accounting.payments.chores import Chores, Done
 from accounting.payments.errors import PaymentError, StripeUnavailable, WrongAccount
-from accounting.payments.frozen import Frozen
+from accounting.payments.frozen import FrozenUsers
 from accounting.payments.mode import keep_account
 from accounting.payments.payments import Payments
 from accounting.payments.purge import DAYS_KEPT_MIN, purge
 from accounting.payments.reconciliation import Report, Unmatched
-from accounting.payments.standing import RECONCILIATION
+from accounting.payments.status_report import RECONCILIATION
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +28,7 @@ PayoutSchedule: TypeAlias = Literal["off", "daily", "weekly"]
 
 _TICK, _PAYOUTS = "tick", "payouts"
 _TURN_S = 120.0
-# One that failed is tried again after so long.
+# Seconds until a failed job is tried again.
 _AGAIN_S = 600.0
 _SHOWN_MAX = 100
 _DAY_NS = 24 * 3600 * 10**9
@@ -38,7 +37,7 @@ _NEVER = Done(0, MappingProxyType({}))
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How often payments look around, in seconds, and from which hour of the day (UTC) daily things are due."""
+    """How often payments run, in seconds, and the hour of the day (UTC) from which daily jobs are due."""
 
     tick_s: float = 5.0
     hour: int = 3
@@ -48,7 +47,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """How payments are, as of the last look: messages that wait or failed, and the last reconciliation."""
+    """The state of payments at the last round: waiting and failed messages, and the last reconciliation."""
 
     waiting: int = 0
     failed: int = 0
@@ -60,9 +59,9 @@ class State:
 
 
 class Keeper:
-    """Owns the thread; `state` may be read from any other."""
+    """Own the thread. Other threads may read `state`."""
 
-    def __init__(self, payments: Payments, chores: Chores, frozen: Frozen, schedule: Schedule) -> None:
+    def __init__(self, payments: Payments, chores: Chores, frozen: FrozenUsers, schedule: Schedule) -> None:
         self._payments = payments
         self._chores = chores
         self._frozen = frozen
@@ -74,30 +73,31 @@ class Keeper:
         self._is_account_known = False
         self.state = State()
         self.wrong: WrongAccount | None = None
-        """Why nothing may be asked of Stripe: the key is of another account than these books."""
+        """Set if the key belongs to another account than these books. No request may then go to Stripe."""
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self, timeout_s: float) -> bool:
-        """Return whether the thread ended in time; what it was in the midst of goes on at the next start."""
+        """Stop, and return whether the thread ended in time. Interrupted work resumes at the next start."""
         self._is_over.set()
         self._news.set()
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def wake(self) -> None:
-        """Something has come: look now rather than at the next tick."""
+        """Start a round now rather than at the next tick, because there is news."""
         self._news.set()
 
     def reconcile(self) -> Mapping[str, Any]:
-        """Compare Stripe with the books now, and return what was found as others see it, too.
+        """Compare Stripe with the books now. Return the result as other gateways see it too.
 
-        Raises StripeUnavailable where Stripe does not answer, or somebody else compares at this moment.
+        Raises:
+            StripeUnavailable: Stripe does not answer, or another gateway is comparing at this moment.
         """
         with self._reconciling:
             if not self._chores.take(RECONCILIATION, _AGAIN_S):
-                raise StripeUnavailable("another gateway compares Stripe with the books just now")
+                raise StripeUnavailable("another gateway is comparing Stripe with the books; try again later")
             found = _as_note(self._payments.reconciliation.run())
             self._chores.done(RECONCILIATION, found)
         return found
@@ -107,16 +107,16 @@ class Keeper:
             self._news.clear()
             try:
                 self.look()
-            except Exception:  # noqa: BLE001  the thread's edge: whatever one look meets, the next one comes
-                _log.exception("payments stand still")
-            # Whoever ends this says so first and wakes us then: nothing that is said after the question gets lost.
+            except Exception:  # noqa: BLE001  the thread's edge: an error in one round does not stop the next
+                _log.exception("a round of payments failed")
+            # A stop sets the flag before it wakes this thread, so a stop after the check below is not lost.
             if not self._is_over.is_set():
                 self._news.wait(self._schedule.tick_s)
 
     def look(self) -> None:
-        """One round: what is due is done if it is this gateway's turn; everybody sees how things are.
+        """Run one round: do what is due if it is this gateway's turn, and update `state`.
 
-        Raises what Stripe or the books raise; how things are is seen all the same.
+        Raises what Stripe or the books raise. `state` is updated all the same.
         """
         try:
             if self._is_our_account() and self._chores.take(_TICK, _TURN_S):
@@ -130,18 +130,18 @@ class Keeper:
             self._see()
 
     def _is_our_account(self) -> bool:
-        """Whether the key is of the account that the books are about; asked until Stripe has said it once."""
+        """Return whether the key belongs to the books' account. Ask Stripe until it has answered once."""
         if self.wrong or self._is_account_known:
             return self.wrong is None
         try:
             keep_account(self._chores.write, self._payments.stripe.retrieve_account()["id"])
         except WrongAccount as wrong:
-            _log.error("payments stand still: %s", wrong)
+            _log.error("payments are stopped: %s", wrong)
             self.wrong = wrong
             return False
         except PaymentError as error:
-            # A restricted key may not be told whose it is.
-            _log.warning("the account at Stripe is not known: %s", error)
+            # A restricted key may lack permission to read its own account.
+            _log.warning("cannot read the account at Stripe: %s", error)
             return True
         self._is_account_known = True
         return True
@@ -166,23 +166,23 @@ class Keeper:
                 self._chores.done(_PAYOUTS, {"day": day.isoformat(), "paid": paid})
 
     def _begin(self, name: str, day: date) -> bool:
-        """Return whether a day's chore has not been done and is ours to do now."""
+        """Return whether a day's job has not been done and this process may do it now."""
         if self._day(self._chores.last(name).at_ns) >= day or self._chores.is_resting(name):
             return False
         return self._chores.take(name, _AGAIN_S)
 
     def _day(self, at_ns: int) -> date:
-        """The day that daily things of this moment belong to: it begins at the schedule's hour."""
+        """Return the day to which this moment's daily jobs belong. A day begins at the schedule's hour."""
         return (datetime.fromtimestamp(at_ns / 1e9, UTC) - timedelta(hours=self._schedule.hour)).date()
 
 
 def age_s(done: Done) -> float | None:
-    """How long ago a chore was done, in seconds; None where it never was."""
+    """Return how long ago a job was done, in seconds; None if it never was."""
     return max(0.0, time.time() - done.at_ns / 1e9) if done.at_ns else None
 
 
 def _as_note(report: Report) -> dict[str, Any]:
-    """A report for people and programs; amounts as decimal strings, and not all of very many."""
+    """Return a report for people and programs: amounts as decimal strings, long lists shortened."""
 
     def shown(pairs: tuple[Unmatched, ...]) -> list[dict[str, str]]:
         return [
@@ -197,7 +197,7 @@ def _as_note(report: Report) -> dict[str, Any]:
     return {
         "compared": report.compared,
         "unmatched": shown(report.unmatched),
-        # Whoever is told of what does not match looks at this, too.
+        # Alerts about unmatched subjects use this count, so it includes foreign ones.
         "unmatched_count": len(report.unmatched) + len(report.foreign),
         "foreign": list(report.foreign[:_SHOWN_MAX]),
         "waiting": shown(report.waiting),

@@ -1,4 +1,4 @@
-"""The books as payments see them: book and wait, is it booked, how much is there."""
+"""Give payments access to the books: book an event and wait, check whether it is booked, read balances."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,15 +23,15 @@ _TAKES_MAX = 8
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """Waits for each answer: called from threads that have nothing else to do."""
+    """Wait for each answer. Called from threads without other work."""
 
     poster: Writer
     read: OpenSession
 
     def book(self, posting: Posting) -> Posted | None:
-        """Book an event, or find it booked; None for one that moves nothing.
+        """Book an event, or find it booked. Return None for an event that moves nothing.
 
-        Raises as the poster does; DatabaseFailing also where no answer comes in time.
+        Raises as the poster does, and DatabaseFailing if no answer comes in time.
         """
         if not posting.legs:
             return None
@@ -45,7 +45,7 @@ class Ledger:
             return session.scalar(select(event_table.c.seq).where(event_table.c.idem_key == idem_key)) is not None
 
     def pending_seq(self, idem_key: str) -> int | None:
-        """Return the number of the first transfer of an event, None where it is not booked."""
+        """Return the number of the first transfer of an event; None if it is not booked."""
         query = (
             select(transfer_table.c.seq)
             .join(event_table, event_table.c.seq == transfer_table.c.event_seq)
@@ -59,7 +59,7 @@ class Ledger:
             return balance(session, account).available_nano
 
     def still_owed(self, idem_key: str, receivable: str) -> int:
-        """Return what an event made somebody owe, as far as it is owed still."""
+        """Return what an event made a user owe, as far as it is still owed."""
         query = (
             select(transfer_table.c.amount)
             .join(event_table, event_table.c.seq == transfer_table.c.event_seq)
@@ -70,7 +70,7 @@ class Ledger:
             return min(session.scalar(query) or 0, balance(session, receivable).available_nano)
 
     def settle_debt(self, cause: str, user_id: str) -> None:
-        """Take what a user owes out of credits that came under the key `cause`, as far as they go, once each."""
+        """Settle a user's debt from credits that came under the key `cause`, as far as they go, once per key."""
         for _ in range(_TAKES_MAX):
             owed_nano = self.available(chart.user_receivable(user_id))
             if owed_nano <= 0:
@@ -78,14 +78,14 @@ class Ledger:
             try:
                 self.book(debts.settled(cause, user_id, owed_nano, self.available(chart.user_paid(user_id))))
             except InsufficientCredit:
-                continue  # Another request has taken of one of them meanwhile.
+                continue  # Another request has used some of the credits meanwhile.
             except IdempotencyConflict:
-                return  # It was settled then, and the user owes something else by now.
+                return  # It was settled then, and a newer debt has come since.
             return
-        raise LedgerBusy(f"the credits of {user_id} change too quickly to settle what is owed")
+        raise LedgerBusy(f"the credits of {user_id} change too quickly to settle the debt")
 
     def settle_sellers_debt(self, cause: str, seller_id: str) -> int:
-        """Take what a seller owes out of what is payable, once for each `cause`, and return what is owed after."""
+        """Settle a seller's debt from payable earnings, once per `cause`. Return the remaining debt."""
         receivable, payable = chart.seller_receivable(seller_id), chart.seller_payable(seller_id)
         for _ in range(_TAKES_MAX):
             owed_nano = self.available(receivable)
@@ -96,15 +96,15 @@ class Ledger:
             except InsufficientCredit:
                 continue
             except IdempotencyConflict:
-                pass  # It was settled then, and the seller owes something else by now.
+                pass  # It was settled then, and a newer debt has come since.
             return max(self.available(receivable), 0)
-        raise LedgerBusy(f"the earnings of {seller_id} change too quickly to settle what is owed")
+        raise LedgerBusy(f"the earnings of {seller_id} change too quickly to settle the debt")
 
     def take_back(self, user_id: str, amount_nano: int, posting: Callable[[int, int], Posting]) -> None:
-        """Book what is taken from a user whether the credits are there or not.
+        """Book what is taken from a user, whether or not the user has the credits.
 
-        `posting` is made of what the user has at this moment and of the rest, which the user owes from then on.
-        Another request may spend in between: the books refuse then, and it is looked again.
+        `posting` takes the user's current credits and the rest, which the user owes from then on. Another request
+        may spend credits in between: the books then refuse, and the amounts are read again.
         """
         for _ in range(_TAKES_MAX):
             paid_nano = min(max(self.available(chart.user_paid(user_id)), 0), amount_nano)
@@ -116,6 +116,6 @@ class Ledger:
             except InsufficientCredit:
                 continue
             except IdempotencyConflict:
-                return  # Somebody else booked it a moment ago, with another share.
+                return  # Another process booked it a moment ago, with another split.
             return
         raise LedgerBusy(f"the credits of {user_id} change too quickly to take some back")

@@ -1,6 +1,6 @@
-"""Books hold play money or real money, never both: payments of Stripe's test mode stay apart from live ones.
+"""Keep test money and real money in separate books: payments of Stripe's test mode never mix with live ones.
 
-And they are about one account at Stripe: what another one's key says of money is not about these rows.
+One set of books also belongs to one account at Stripe, because another account's objects are not in these rows.
 """
 
 import json
@@ -28,14 +28,14 @@ _TRACES: tuple[Select[Any], ...] = (
     select(topup_table.c.id),
     select(payout_table.c.id),
 )
-"""What is left of anything that was ever asked of Stripe: ids that mean nothing in another mode or account."""
+"""Traces of earlier requests to Stripe: ids that are void in another mode or account."""
 
 
 def keep_mode(write: OpenSession, *, is_live: bool) -> None:
-    """Let these be books of this mode from now on.
+    """Bind these books to this mode from now on.
 
     Raises:
-        WrongMode: something was made at Stripe in the other one.
+        WrongMode: objects were created at Stripe in the other mode.
     """
     with write() as session, session.begin():
         if not _keep(session, _MODE, {"live": is_live}):
@@ -43,10 +43,10 @@ def keep_mode(write: OpenSession, *, is_live: bool) -> None:
 
 
 def keep_account(write: OpenSession, account_id: str) -> None:
-    """Let these be books of this account at Stripe from now on.
+    """Bind these books to this account at Stripe from now on.
 
     Raises:
-        WrongAccount: something was made in another one.
+        WrongAccount: objects were created in another account.
     """
     with write() as session, session.begin():
         if not _keep(session, _ACCOUNT, {"id": account_id}):

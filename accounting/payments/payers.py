@@ -1,4 +1,4 @@
-"""Users towards Stripe: who they are there, how they pay without being asked, and who is frozen."""
+"""Manage users as payers: their customer at Stripe, their automatic top-ups, and whether they are frozen."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from accounting.money import format_usd
-from accounting.payments.desk import Desk
+from accounting.payments.context import PaymentsContext
 from accounting.payments.errors import PaymentInvalid, PaymentNotFound
 from accounting.payments.frozen import frozen_why
 from accounting.payments.progress import DISPUTE, advance
@@ -19,26 +19,26 @@ _dispute = dispute_table.c
 
 @dataclass(frozen=True, slots=True)
 class Payers:
-    desk: Desk
+    context: PaymentsContext
 
     def customer(self, user_id: str) -> str:
-        """Return the user's id at Stripe, where there is one from now on."""
-        with self.desk.write() as session, session.begin():
+        """Return the user's id at Stripe. Create it if it does not exist."""
+        with self.context.write() as session, session.begin():
             payer = locked(session, user_id)
             if payer.customer_id:
                 return payer.customer_id
-        made = self.desk.calls.make(f"customer-{user_id}", "customers", {})
-        with self.desk.write() as session, session.begin():
+        made = self.context.calls.make(f"customer-{user_id}", "customers", {})
+        with self.context.write() as session, session.begin():
             payer = locked(session, user_id)
             payer.customer_id = payer.customer_id or made["id"]
             return payer.customer_id
 
     def find(self, user_id: str) -> Payer:
-        with self.desk.read() as session:
+        with self.context.read() as session:
             return session.get(Payer, user_id) or Payer(user_id=user_id)
 
     def save_method(self, user_id: str, method_id: str) -> None:
-        with self.desk.write() as session, session.begin():
+        with self.context.write() as session, session.begin():
             payer = locked(session, user_id)
             payer.method_id, payer.auto_failures, payer.auto_paused_until_ns = method_id, 0, 0
 
@@ -50,21 +50,23 @@ class Payers:
         day_max: int = AUTO_DAY_MAX,
         month_nano: int = AUTO_MONTH_NANO,
     ) -> None:
-        """Buy `credit_nano` by the saved method whenever less than `below_nano` is left, `day_max` times a day.
+        """Buy `credit_nano` with the saved method whenever less than `below_nano` is left, `day_max` times a day.
 
-        All that is paid so in a UTC month, fees included, is `month_nano` at the most.
+        The purchases of a UTC month, fees included, are at most `month_nano`.
 
-        Raises PaymentInvalid for an amount that is not on offer, PaymentNotFound without a saved method.
+        Raises:
+            PaymentInvalid: an amount is not on offer.
+            PaymentNotFound: the user has no saved method.
         """
-        one_nano = quote(self.desk.terms, credit_nano).total_nano
+        one_nano = quote(self.context.terms, credit_nano).total_nano
         if not 0 < below_nano <= credit_nano:
-            raise PaymentInvalid("below", "the threshold is above zero and at most the amount that is bought")
+            raise PaymentInvalid("below", "the threshold must be above zero and at most the amount of one top-up")
         if month_nano < one_nano:
             least = format_usd(one_nano)
             raise PaymentInvalid(
-                "per_month", f"one top-up costs {least} USD with its fee: allow a month at least that"
+                "per_month", f"one top-up costs {least} USD with its fee; the monthly limit must be at least that"
             )
-        with self.desk.write() as session, session.begin():
+        with self.context.write() as session, session.begin():
             payer = locked(session, user_id)
             if payer.method_id is None:
                 raise PaymentNotFound("no payment method is saved: save one with a top-up first")
@@ -73,34 +75,34 @@ class Payers:
             payer.auto_failures = payer.auto_paused_until_ns = 0
 
     def top_up_no_more(self, user_id: str) -> None:
-        with self.desk.write() as session, session.begin():
+        with self.context.write() as session, session.begin():
             switch_auto_off(session, user_id)
 
     def freeze(self, user_id: str, why: str | None) -> None:
-        """Let a user spend and pay nothing until somebody looked into it.
+        """Stop a user's spending and payments until an admin has examined them.
 
-        None takes that back and lets lost disputes be; while another one is open, the user stays frozen.
+        None ends that and accepts lost disputes. While another dispute is open, the user stays frozen.
         """
-        with self.desk.write() as session, session.begin():
+        with self.context.write() as session, session.begin():
             locked(session, user_id).frozen_why = why
             if why is None:
                 lost = select(Dispute).where(_dispute.user_id == user_id, _dispute.status == "lost")
                 for dispute in session.scalars(lost.with_for_update()):
-                    advance(dispute, DISPUTE, "forgiven", self.desk.clock_ns())
+                    advance(dispute, DISPUTE, "forgiven", self.context.clock_ns())
 
     def frozen_why(self, user_id: str) -> str | None:
-        """Return why a user is frozen, whoever did it; None for one who is not."""
-        with self.desk.read() as session:
+        """Return why a user is frozen, by an operator or a dispute; None if the user is not."""
+        with self.context.read() as session:
             return frozen_why(session, user_id)
 
 
 def switch_auto_off(session: Session, user_id: str) -> None:
-    """Buy nothing for this user unasked until the threshold is set anew."""
+    """Switch automatic top-ups off for this user until the threshold is set again."""
     payer = locked(session, user_id)
     payer.auto_below_nano = payer.auto_credit_nano = None
 
 
 def locked(session: Session, user_id: str) -> Payer:
-    """Return the user's row, made if need be, for this transaction alone."""
+    """Return the user's row, created if necessary and locked for this transaction."""
     put_if_new(session, Payer(user_id=user_id))
     return session.get_one(Payer, user_id, with_for_update=True)

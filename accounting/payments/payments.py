@@ -1,4 +1,4 @@
-"""All of payments put together: what the gateway holds, and what it lets run now and then."""
+"""Assemble all of payments: what the gateway holds, and what it runs periodically."""
 
 import logging
 from dataclasses import dataclass
@@ -7,15 +7,15 @@ from sqlalchemy import select
 
 from accounting.payments.bank import Bank
 from accounting.payments.client import Stripe
-from accounting.payments.desk import Desk
+from accounting.payments.context import PaymentsContext
 from accounting.payments.disputes import Disputes
 from accounting.payments.inbox import Inbox
 from accounting.payments.payers import Payers
 from accounting.payments.payouts import Payouts
 from accounting.payments.reconciliation import LOOKBACK_S, Reconciliation
 from accounting.payments.refunds import Refunds
-from accounting.payments.resuming import go_on
-from accounting.payments.sellers import Sellers
+from accounting.payments.resumption import go_on
+from accounting.payments.sellers import SellerAccounts
 from accounting.payments.tables import dispute_table
 from accounting.payments.topups import Topups
 from accounting.payments.worker import Handler, Worker
@@ -34,30 +34,30 @@ class Payments:
     topups: Topups
     refunds: Refunds
     disputes: Disputes
-    sellers: Sellers
+    sellers: SellerAccounts
     payouts: Payouts
     bank: Bank
     reconciliation: Reconciliation
 
     def look_for_disputes(self) -> None:
-        """Look at each dispute that is open at Stripe or here: its message may have been lost or given up."""
-        desk = self.worker.desk
-        since = desk.clock_ns() // 10**9 - LOOKBACK_S
+        """Check each dispute that is open at Stripe or here, because its message may have been lost."""
+        context = self.worker.context
+        since = context.clock_ns() // 10**9 - LOOKBACK_S
         listed = self.stripe.list("disputes", {"created": {"gte": max(since, 0)}})
-        with desk.read() as session:
+        with context.read() as session:
             here = session.scalars(select(_dispute.id).where(_dispute.status.in_(("open", "inquiry")))).all()
         there = [made["id"] for made in listed if made["status"] not in _OVER]
         go_on("dispute", dict.fromkeys([*there, *here]), self.disputes.changed)
 
     @property
     def stripe(self) -> Stripe:
-        return self.worker.desk.stripe
+        return self.worker.context.stripe
 
     def tick(self) -> bool:
-        """Work the inbox off and go on with what stands still; every few seconds, from one thread.
+        """Handle the inbox and resume stalled rows. Called every few seconds, from one thread.
 
-        Whatever one kind of undertaking meets is told, and the others go on. Return whether the inbox may have
-        more that is due.
+        An error in one kind of work is logged, and the others continue. Return whether more of the inbox may be
+        due.
         """
         worked: list[int] = []
         for step in (
@@ -69,15 +69,15 @@ class Payments:
         ):
             try:
                 step()
-            except Exception:  # noqa: BLE001  the task's edge: one kind that stands still does not stop the others
-                _log.exception("%s stands still", step.__qualname__)
+            except Exception:  # noqa: BLE001  the task's edge: one failing kind does not stop the others
+                _log.exception("%s failed", step.__qualname__)
         return worked == [_EVENTS_MAX]
 
 
-def open_payments(desk: Desk, inbox: Inbox, *, grace_s: float | None = None) -> Payments:
-    payers, sellers, bank = Payers(desk), Sellers(desk), Bank(desk)
-    topups, payouts = Topups(desk, payers), Payouts(desk, sellers)
-    refunds, disputes = Refunds(desk, topups), Disputes(desk, topups)
+def open_payments(context: PaymentsContext, inbox: Inbox, *, grace_s: float | None = None) -> Payments:
+    payers, sellers, bank = Payers(context), SellerAccounts(context), Bank(context)
+    topups, payouts = Topups(context, payers), Payouts(context, sellers)
+    refunds, disputes = Refunds(context, topups), Disputes(context, topups)
 
     def payout_changed(account: str, object_id: str) -> None:
         if account:
@@ -94,10 +94,10 @@ def open_payments(desk: Desk, inbox: Inbox, *, grace_s: float | None = None) -> 
         "payout.": payout_changed,
         "account.updated": lambda _, object_id: sellers.changed(object_id),
     }
-    reconciliation = Reconciliation(desk) if grace_s is None else Reconciliation(desk, grace_s)
+    reconciliation = Reconciliation(context) if grace_s is None else Reconciliation(context, grace_s)
     return Payments(
         inbox=inbox,
-        worker=Worker(desk, handlers),
+        worker=Worker(context, handlers),
         payers=payers,
         topups=topups,
         refunds=refunds,

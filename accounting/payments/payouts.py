@@ -1,7 +1,7 @@
-"""Payouts of sellers in two steps: a transfer to the account at Stripe, and from there a payout to the bank.
+"""Pay sellers in two steps: a transfer to their account at Stripe, then a payout from there to the bank.
 
-A transfer that nobody knows the end of stays pending and is asked for again with the same key. A payout that fails
-leaves the money on the seller's account at Stripe, and the next attempt has a key of its own.
+A transfer with an unknown outcome stays pending and is requested again with the same key. A failed payout leaves
+the money on the seller's account at Stripe. The next attempt has its own key.
 """
 
 import logging
@@ -16,12 +16,12 @@ from accounting import chart
 from accounting.errors import IdempotencyConflict, InsufficientCredit, PostingDenied
 from accounting.money import format_usd
 from accounting.payments import rules
-from accounting.payments.desk import Desk, check_currency, check_mode, own_id
+from accounting.payments.context import PaymentsContext, check_currency, check_mode, own_id
 from accounting.payments.errors import PaymentError, PaymentInvalid, PaymentNotFound, StripeRefused
-from accounting.payments.listing import newest
+from accounting.payments.pages import newest
 from accounting.payments.progress import PAYOUT, advance
-from accounting.payments.resuming import go_on
-from accounting.payments.sellers import Sellers, locked, refusal, stopped_why
+from accounting.payments.resumption import go_on
+from accounting.payments.sellers import SellerAccounts, locked, refusal, stopped_why
 from accounting.payments.tables import Payout, SellerAccount, account_at_stripe_table, payout_table
 from accounting.payments.terms import NANO_PER_CENT, from_cents, to_cents
 
@@ -30,7 +30,9 @@ _payout = payout_table.c
 _account = account_at_stripe_table.c
 
 _PAUSES_S = (0, 3_600, 4 * 3_600, 16 * 3_600, 24 * 3_600)
-"""How long each attempt waits after the one before it: banks take days, and funds some time, to be there."""
+"""Seconds that each attempt waits after the one before it: banks take days, and funds take time to be
+available.
+"""
 ATTEMPTS_MAX = len(_PAUSES_S)
 _DAY_NS = 24 * 3600 * 10**9
 _GONE = ("refused", "cancelled")
@@ -40,24 +42,26 @@ _TAG = "payout-"
 
 @dataclass(frozen=True, slots=True)
 class Payouts:
-    desk: Desk
-    sellers: Sellers
+    context: PaymentsContext
+    sellers: SellerAccounts
 
     def open(self, payout_id: str, seller_id: str, amount_nano: int) -> Payout:
-        """Pay a seller part of what is payable. The same id again is the same payout.
+        """Pay a seller part of the payable earnings. The same id again is the same payout.
 
-        What the seller owes is taken out of what is payable first.
+        The seller's debt is first settled from the payable earnings.
 
         Raises:
-            BooksBroken: nothing is paid out until the books are mended.
-            PaymentInvalid: below the minimum, above what a day allows, or the account cannot be paid now.
+            BooksBroken: nothing is paid out until the books are repaired.
+            PaymentInvalid: the amount is below the minimum or above the daily limit, or the account cannot be
+                paid.
             PaymentNotFound: the seller has no account.
-            InsufficientCredit: less than that is payable. IdempotencyConflict: the id is another payout's.
-            StripeRefused, StripeUnavailable: as of `Calls.make`; `resume` goes on with what is unavailable.
+            InsufficientCredit: less is payable.
+            IdempotencyConflict: the id belongs to another payout.
+            StripeRefused, StripeUnavailable: as in `Calls.make`; `resume` continues after the latter.
         """
         to_cents(amount_nano)
-        self.desk.check()
-        with self.desk.write() as session, session.begin():
+        self.context.check()
+        with self.context.write() as session, session.begin():
             account = locked(session, seller_id)
             known = session.get(Payout, payout_id)
             if known is not None and (known.seller_id, known.amount_nano) != (seller_id, amount_nano):
@@ -65,31 +69,31 @@ class Payouts:
             if known is None:
                 day = select(func.coalesce(func.sum(_payout.amount_nano), 0)).where(
                     _payout.seller_id == seller_id,
-                    _payout.created_ns > self.desk.clock_ns() - _DAY_NS,
+                    _payout.created_ns > self.context.clock_ns() - _DAY_NS,
                     _payout.status.not_in(_GONE),
                 )
                 self._check(session, account, amount_nano, int(session.scalar(day) or 0))
                 session.add(self._row(payout_id, account, amount_nano))
-        self.desk.calls.failpoint("row_stored")
+        self.context.calls.failpoint("row_stored")
         return self.drive(payout_id)
 
     def _check(self, session: Session, account: SellerAccount, amount_nano: int, today_nano: int) -> None:
-        terms = self.desk.terms
+        terms = self.context.terms
         if amount_nano < terms.payout_min_nano:
-            raise PaymentInvalid("amount", f"a payout is of at least {format_usd(terms.payout_min_nano)} USD")
+            raise PaymentInvalid("amount", f"a payout must be at least {format_usd(terms.payout_min_nano)} USD")
         if today_nano + amount_nano > terms.payout_day_max_nano:
             most = format_usd(terms.payout_day_max_nano)
-            raise PaymentInvalid("amount", f"a day's payouts are at most {most} USD")
+            raise PaymentInvalid("amount", f"payouts are limited to {most} USD a day")
         if why := self._refusal(session, account, account.account_id or ""):
             raise PaymentInvalid("seller", why)
 
     def _refusal(self, session: Session, account: SellerAccount, account_id: str) -> str | None:
-        rests_until_ns = account.changed_ns + self.desk.terms.account_rest_s * 10**9
+        rests_until_ns = account.changed_ns + self.context.terms.account_rest_s * 10**9
         stopped = stopped_why(session, account.seller_id)
-        return stopped or refusal(account, account_id, rests_until_ns, self.desk.clock_ns())
+        return stopped or refusal(account, account_id, rests_until_ns, self.context.clock_ns())
 
     def _row(self, payout_id: str, account: SellerAccount, amount_nano: int) -> Payout:
-        now_ns = self.desk.clock_ns()
+        now_ns = self.context.clock_ns()
         return Payout(
             id=payout_id,
             seller_id=account.seller_id,
@@ -100,22 +104,23 @@ class Payouts:
         )
 
     def newest(self, user_id: str | None, before: str | None, limit: int) -> list[Payout]:
-        """Return those of a user, or all, newest first; `before` is the last one that is known."""
-        return newest(self.desk.read, Payout, col(Payout.seller_id), user_id, before, limit)
+        """Return a user's payouts, or all, newest first. `before` is the last known id."""
+        return newest(self.context.read, Payout, col(Payout.seller_id), user_id, before, limit)
 
     def find(self, payout_id: str) -> Payout:
-        with self.desk.read() as session:
+        with self.context.read() as session:
             payout = session.get(Payout, payout_id)
         if payout is None:
             raise PaymentNotFound(f"there is no payout {payout_id}")
         return payout
 
     def drive(self, payout_id: str) -> Payout:
-        """Do what a payout needs next, as far as it goes; again and again it comes to the same.
+        """Take a payout's next steps as far as possible. Repeating this is safe.
 
-        Raises BooksBroken: whatever is not at Stripe yet waits until the books are mended.
+        Raises:
+            BooksBroken: a payout that is not yet at Stripe waits until the books are repaired.
         """
-        self.desk.check()
+        self.context.check()
         payout = self.find(payout_id)
         if payout.status == "new":
             self._hold(payout)
@@ -128,29 +133,29 @@ class Payouts:
         return self.find(payout_id)
 
     def _hold(self, payout: Payout) -> None:
-        owed_nano = self.desk.ledger.settle_sellers_debt(f"pay:{_TAG}{payout.id}", payout.seller_id)
+        owed_nano = self.context.ledger.settle_sellers_debt(f"pay:{_TAG}{payout.id}", payout.seller_id)
         try:
             if owed_nano:
                 payable = chart.seller_payable(payout.seller_id)
                 raise InsufficientCredit(
-                    payable, payout.amount_nano + owed_nano, self.desk.ledger.available(payable)
+                    payable, payout.amount_nano + owed_nano, self.context.ledger.available(payable)
                 )
-            self.desk.ledger.book(rules.payout_hold(_TAG + payout.id, payout.seller_id, payout.amount_nano))
+            self.context.ledger.book(rules.payout_hold(_TAG + payout.id, payout.seller_id, payout.amount_nano))
         except InsufficientCredit:
-            self._move(payout.id, "refused", only={"status": "new"}, reason="less than that is payable")
+            self._move(payout.id, "refused", only={"status": "new"}, reason="the payable earnings are too low")
             if self.find(payout.id).status == "refused":
                 raise
-            return  # Somebody else went on with it at the same moment, and found enough.
+            return  # Another process continued it at the same moment, and found enough.
         self._move(payout.id, "held")
         if self.find(payout.id).status == "refused":
-            self._void(payout)  # Somebody else found too little at the same moment, and said so.
+            self._void(payout)  # Another process found too little at the same moment, and refused it.
 
     def _transfer(self, payout: Payout) -> None:
         subject = _TAG + payout.id
-        with self.desk.read() as session:
+        with self.context.read() as session:
             why = self._refusal(session, self.sellers.find(payout.seller_id), payout.account_id)
-        # What may have reached Stripe is never taken back here: its answer decides.
-        if why and self.desk.calls.forbid(subject, why):
+        # A transfer that may have reached Stripe is never cancelled here: Stripe's answer decides.
+        if why and self.context.calls.forbid(subject, why):
             self._void(payout)
             self._move(payout.id, "cancelled", reason=why)
             return
@@ -161,67 +166,70 @@ class Payouts:
             "transfer_group": subject,
         }
         try:
-            made = self.desk.calls.make(subject, "transfers", params)
+            made = self.context.calls.make(subject, "transfers", params)
         except StripeRefused as refused:
             self._void(payout)
             self._move(payout.id, "refused", reason=str(refused))
             raise
-        seq = self.desk.ledger.pending_seq(f"pay:{subject}:hold")
+        seq = self.context.ledger.pending_seq(f"pay:{subject}:hold")
         assert seq is not None, "a payout is held before it is transferred"
-        self.desk.ledger.book(rules.payout_sent(subject, payout.seller_id, payout.amount_nano, seq))
+        self.context.ledger.book(rules.payout_sent(subject, payout.seller_id, payout.amount_nano, seq))
         self._move(payout.id, "transferred", transfer_id=made["id"])
 
     def _pay_out(self, payout: Payout) -> None:
-        """From the account to the bank. The money is the seller's already: a refusal waits for the next time."""
+        """Pay from the account to the bank.
+
+        The money already belongs to the seller, so a refusal is tried again later.
+        """
         params = {"amount": to_cents(payout.amount_nano), "currency": "usd"}
         key = f"{_TAG}{payout.id}-bank-{payout.attempt}"
-        with self.desk.read() as session:
+        with self.context.read() as session:
             stopped = stopped_why(session, payout.seller_id)
-        if stopped and not self.desk.calls.is_begun(key):
+        if stopped and not self.context.calls.is_begun(key):
             self._note(payout, stopped)
             return
         try:
-            made = self.desk.calls.make(key, "payouts", params, account=payout.account_id)
+            made = self.context.calls.make(key, "payouts", params, account=payout.account_id)
         except StripeRefused as refused:
             self._try_again(payout, str(refused))
             return
-        # Its failure may have been told before: then another attempt is due.
+        # Its failure may have been reported before; then another attempt is due.
         self._move(payout.id, "paying", only={"attempt": payout.attempt}, payout_id=made["id"])
 
     def payout_changed(self, account_id: str, stripe_id: str) -> None:
-        """Look at a payout of a seller's account again: it arrived, or its bank sent it back."""
-        made = self.desk.stripe.retrieve("payouts", stripe_id, account=account_id)
-        check_mode(made, is_live=self.desk.stripe.is_live)
+        """Retrieve a payout of a seller's account again: it arrived, or its bank returned it."""
+        made = self.context.stripe.retrieve("payouts", stripe_id, account=account_id)
+        check_mode(made, is_live=self.context.stripe.is_live)
         tag = own_id(made, _TAG)
         if tag is None or "-bank-" not in tag:
-            return  # One that the seller, or Stripe, made.
+            return  # The seller or Stripe made this payout.
         payout_id, _, attempt = tag.rpartition("-bank-")
         payout = self.find(payout_id)
         if payout.account_id != account_id or str(payout.attempt) != attempt:
-            return  # Of an attempt before this one, whose failure is known.
+            return  # This is an earlier attempt, whose failure is known.
         if made["status"] == "paid":
             self._move(payout_id, "paid", only={"attempt": payout.attempt}, payout_id=stripe_id)
         elif made["status"] in ("failed", "canceled"):
             self._try_again(payout, made["failure_code"] or made["status"])
 
     def _note(self, payout: Payout, reason: str) -> None:
-        with self.desk.write() as session, session.begin():
+        with self.context.write() as session, session.begin():
             session.get_one(Payout, payout.id, with_for_update=True).reason = reason
 
     def _try_again(self, payout: Payout, reason: str) -> None:
-        """Note a failure; `resume` makes the next attempt."""
-        with self.desk.write() as session, session.begin():
+        """Store a failure. `resume` makes the next attempt."""
+        with self.context.write() as session, session.begin():
             row = session.get_one(Payout, payout.id, with_for_update=True)
             if row.attempt != payout.attempt or row.status not in ("transferred", "paying", "paid"):
                 return
             row.attempt, row.status, row.reason = row.attempt + 1, "transferred", reason
-            row.updated_ns = self.desk.clock_ns()
+            row.updated_ns = self.context.clock_ns()
         _log.warning("payout %s did not arrive: %s", payout.id, reason)
 
     def transfer_changed(self, transfer_id: str) -> None:
-        """Look at a transfer again: what was taken back of it is payable again."""
-        made = self.desk.stripe.retrieve("transfers", transfer_id, expand=["reversals"])
-        check_mode(made, is_live=self.desk.stripe.is_live)
+        """Retrieve a transfer again: reversed amounts are payable again."""
+        made = self.context.stripe.retrieve("transfers", transfer_id, expand=["reversals"])
+        check_mode(made, is_live=self.context.stripe.is_live)
         check_currency(made)
         payout_id = own_id(made, _TAG)
         if payout_id is None:
@@ -229,25 +237,27 @@ class Payouts:
         payout = self.find(payout_id)
         for reversal in made["reversals"]["data"]:
             amount_nano = from_cents(reversal["amount"])
-            self.desk.ledger.book(rules.payout_reversed(reversal["id"], payout.seller_id, amount_nano))
+            self.context.ledger.book(rules.payout_reversed(reversal["id"], payout.seller_id, amount_nano))
         if made["reversed"]:
             self._move(payout_id, "reversed", transfer_id=transfer_id)
 
     def run_schedule(self, day: str) -> int:
-        """Pay every seller what is payable, in whole cents, and return how many were asked for.
+        """Pay every seller the payable earnings, in whole cents. Return the number of payouts.
 
-        A day's run again pays nobody twice. Raises BooksBroken, with nobody paid.
+        Repeating a day's run pays no seller twice. Raises BooksBroken before any payout.
         """
-        self.desk.check()
-        with self.desk.read() as session:
+        self.context.check()
+        with self.context.read() as session:
             ready = select(_account.seller_id).where(_account.is_ready).order_by(_account.seller_id)
             seller_ids = session.scalars(ready).all()
         paid = 0
         for seller_id in seller_ids:
-            self.desk.ledger.settle_sellers_debt(f"payouts:{seller_id}-{day}", seller_id)
-            payable_nano = self.desk.ledger.available(chart.seller_payable(seller_id))
-            amount_nano = min(payable_nano, self.desk.terms.payout_day_max_nano) // NANO_PER_CENT * NANO_PER_CENT
-            if amount_nano < self.desk.terms.payout_min_nano:
+            self.context.ledger.settle_sellers_debt(f"payouts:{seller_id}-{day}", seller_id)
+            payable_nano = self.context.ledger.available(chart.seller_payable(seller_id))
+            amount_nano = (
+                min(payable_nano, self.context.terms.payout_day_max_nano) // NANO_PER_CENT * NANO_PER_CENT
+            )
+            if amount_nano < self.context.terms.payout_min_nano:
                 continue
             try:
                 self.open(f"{seller_id}-{day}", seller_id, amount_nano)
@@ -257,8 +267,8 @@ class Payouts:
         return paid
 
     def resume(self) -> int:
-        """Go on with payouts that stand still, after `ATTEMPTS_MAX` attempts only where somebody asks for it."""
-        stale_ns = self.desk.stale_before_ns
+        """Resume stalled payouts. After `ATTEMPTS_MAX` attempts a payout continues only on request."""
+        stale_ns = self.context.stale_before_ns
         has_waited = or_(
             *(
                 and_(_payout.attempt == number, _payout.updated_ns <= stale_ns - pause_s * 10**9)
@@ -268,7 +278,7 @@ class Payouts:
         standing = select(_payout.id, _payout.account_id, _payout.status, _payout.payout_id).where(
             _payout.status.in_(("new", "held", "transferred", "paying")), has_waited
         )
-        with self.desk.read() as session:
+        with self.context.read() as session:
             rows = session.execute(standing.order_by(_payout.updated_ns).limit(_ROWS_MAX)).all()
         paying = {
             row.id: (row.account_id, row.payout_id) for row in rows if row.status == "paying" and row.payout_id
@@ -286,22 +296,22 @@ class Payouts:
 
     def _void(self, payout: Payout) -> None:
         subject = _TAG + payout.id
-        seq = self.desk.ledger.pending_seq(f"pay:{subject}:hold")
+        seq = self.context.ledger.pending_seq(f"pay:{subject}:hold")
         if seq is not None:
-            self.desk.ledger.book(rules.payout_void(subject, payout.seller_id, seq))
+            self.context.ledger.book(rules.payout_void(subject, payout.seller_id, seq))
 
     def _move(
         self, payout_id: str, status: str, /, *, only: Mapping[str, str | int] | None = None, **fields: str
     ) -> None:
-        """Move it on; where `only` says how it has to be now, no other."""
-        with self.desk.write() as session, session.begin():
+        """Advance the payout's status, but only if its fields equal `only`."""
+        with self.context.write() as session, session.begin():
             payout = session.get_one(Payout, payout_id, with_for_update=True)
             if any(getattr(payout, name) != value for name, value in (only or {}).items()):
                 return
-            if advance(payout, PAYOUT, status, self.desk.clock_ns()):
+            if advance(payout, PAYOUT, status, self.context.clock_ns()):
                 for name, value in fields.items():
                     setattr(payout, name, value)
 
     def _touch(self, payout_id: str) -> None:
-        with self.desk.write() as session, session.begin():
-            session.get_one(Payout, payout_id, with_for_update=True).updated_ns = self.desk.clock_ns()
+        with self.context.write() as session, session.begin():
+            session.get_one(Payout, payout_id, with_for_update=True).updated_ns = self.context.clock_ns()

@@ -1,7 +1,7 @@
-"""What payments no longer need to remember: messages worked off and calls answered long ago.
+"""Delete what payments no longer need: messages handled and calls answered long ago.
 
-Neither is needed to keep money right: what was booked has its key in the books for ever, and a message that old is
-refused by its signature's time.
+Neither is needed for correct money. Booked events keep their key in the books forever, and the signature of such
+an old message has expired.
 """
 
 from sqlalchemy import CursorResult, Delete, delete, select
@@ -15,7 +15,7 @@ _event, _call = stripe_event_table.c, stripe_call_table.c
 
 
 def purge(write: OpenSession, before_ns: int) -> int:
-    """Delete what ended before then and return how many rows that were; what waits or failed stays."""
+    """Delete what ended before that time and return the number of rows. Waiting and failed rows stay."""
     return _purge_events(write, before_ns) + _purge_calls(write, before_ns)
 
 
@@ -30,7 +30,7 @@ def _purge_calls(write: OpenSession, before_ns: int) -> int:
 
 
 def _delete(write: OpenSession, some: Delete) -> int:
-    """Some at a time, each for itself: the books' writer waits for no long deletion."""
+    """Delete in small transactions, so that the books' writer never waits long."""
     deleted = 0
     while True:
         with write() as session, session.begin():

@@ -1,8 +1,8 @@
-"""The daily comparison: every balance transaction at Stripe against what the books say about the same thing.
+"""Compare daily every balance transaction at Stripe with what the books have about the same subject.
 
-Both sides are summed by subject (a payment, a refund, a dispute, a transfer ...). What differs for longer than
-messages take is moved to `suspense`, so that `asset:stripe` is what Stripe says, and somebody is told; when the
-missing half comes after all, the next run moves it back.
+Both sides are summed by subject (a payment, a refund, a dispute, a transfer ...). A difference that outlasts the
+delay of messages is moved to `suspense`, so that `asset:stripe` equals Stripe's balance, and an alert is raised.
+When the missing half comes after all, the next run moves it back.
 """
 
 import logging
@@ -17,7 +17,7 @@ from accounting import chart
 from accounting.ledger.balances import balance
 from accounting.payments import rules
 from accounting.payments.client import Object
-from accounting.payments.desk import Desk, own_id
+from accounting.payments.context import PaymentsContext, own_id
 from accounting.payments.tables import StripeTxn, stripe_txn_table
 from accounting.payments.terms import from_cents
 from accounting.tables import account_table, event_table, transfer_table
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 _txn = stripe_txn_table.c
 
 GRACE_S = 24 * 3600
-"""How long after the last thing that happened to a subject a difference is nothing but a message on its way."""
+"""Seconds after a subject's last movement during which a difference is only a message that has not arrived."""
 LOOKBACK_S = 120 * 24 * 3600
 """How far back subjects are compared, in seconds: disputes may take this long."""
 _LISTED_AGAIN_S = 7 * 24 * 3600
@@ -36,7 +36,7 @@ _USD = "usd"
 
 @dataclass(frozen=True, slots=True)
 class Unmatched:
-    """A subject whose two sides differ: `stripe_nano` by Stripe, `books_nano` by the books."""
+    """A subject whose two sides differ. `stripe_nano` is Stripe's sum, `books_nano` the books'."""
 
     subject: str
     stripe_nano: int
@@ -47,8 +47,8 @@ class Unmatched:
 class Report:
     """`difference_nano` is Stripe's balance less `asset:stripe` after the run, less what `waiting` explains.
 
-    `foreign` are movements and balances in other currencies, by what Stripe calls them: books in dollars cannot
-    say anything of them, so that somebody has to look.
+    `foreign` are movements and balances in other currencies, by Stripe's names. Books in dollars cannot hold them,
+    so an admin has to check them.
     """
 
     compared: int
@@ -60,9 +60,9 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """What each subject moved: at Stripe, in the books, and by `suspense` (how much, and in how many events).
+    """The sums of each subject: at Stripe, in the books, and by `suspense` (amount and number of events).
 
-    `pending` is what the books have put aside for it: Stripe may have moved that, or may do it any day.
+    `pending` is what the books hold for it: Stripe may have moved that, or may do so any day.
     """
 
     stripe: Mapping[str, int]
@@ -77,18 +77,20 @@ class Sides:
         return [pair for pair in pairs if pair.stripe_nano != pair.books_nano]
 
     def is_foreseen(self, pair: Unmatched) -> bool:
-        """Whether the books wait for Stripe's last word about the whole difference, however long that takes."""
+        """Return whether open holds explain the whole difference: the books wait for Stripe's answer, however
+        long.
+        """
         return pair.stripe_nano - pair.books_nano == self.pending.get(pair.subject)
 
 
 @dataclass(frozen=True, slots=True)
 class Reconciliation:
-    desk: Desk
+    context: PaymentsContext
     grace_s: float = GRACE_S
 
     def run(self) -> Report:
-        """Compare, move what is unmatched to suspense and what is matched by now back, and say what was found."""
-        now_ns = self.desk.clock_ns()
+        """Compare, move unmatched differences to suspense and matched ones back, and return what was found."""
+        now_ns = self.context.clock_ns()
         since_ns = max(now_ns - LOOKBACK_S * _SECOND_NS, 0)
         foreign = self._fetch(since_ns)
         sides = self._sides(since_ns)
@@ -106,7 +108,7 @@ class Reconciliation:
         difference_nano, foreign_funds = self._difference(waiting)
         foreign += foreign_funds
         for name in foreign:
-            _log.error("%s: not in dollars, the books leave it out", name)
+            _log.error("%s is not in dollars, so the books leave it out", name)
         compared = len(sides.stripe.keys() | sides.books.keys())
         return Report(compared, tuple(unmatched), tuple(waiting), difference_nano, tuple(foreign))
 
@@ -117,38 +119,42 @@ class Reconciliation:
             suspended_nano, events = sides.suspended.get(subject, (0, 0))
             gained_nano = wanted.get(subject, 0) - suspended_nano
             if gained_nano:
-                self.desk.ledger.book(rules.suspense(subject, events + 1, gained_nano))
+                self.context.ledger.book(rules.suspense(subject, events + 1, gained_nano))
 
     def _fetch(self, since_ns: int) -> list[str]:
-        """Keep the balance transactions that are new, and book Stripe's fees that no message told of.
+        """Store new balance transactions, and book those Stripe fees that no message reported.
 
-        Returns those in other currencies, which are not kept: told anew as long as Stripe lists them.
+        Return transactions in other currencies. They are not stored, so each run reports them while Stripe lists
+        them.
         """
-        with self.desk.read() as session:
+        with self.context.read() as session:
             newest_ns = session.scalar(select(func.max(_txn.created_ns))) or 0
-            # What is older was listed when it was new: of a busy house's four months every day would be too much.
+            # Older ones were listed when they were new. A busy house's four months would be too much for every
+            # day.
             since_ns = max(since_ns, newest_ns - _LISTED_AGAIN_S * _SECOND_NS)
             known = set(session.scalars(select(_txn.id).where(_txn.created_ns >= since_ns)))
         params = {"created": {"gte": since_ns // _SECOND_NS}, "expand": ["data.source"]}
-        listed = [txn for txn in self.desk.stripe.list("balance_transactions", params) if txn["id"] not in known]
+        listed = [
+            txn for txn in self.context.stripe.list("balance_transactions", params) if txn["id"] not in known
+        ]
         new = [txn for txn in listed if txn["currency"] == _USD]
-        # Before it is known: whoever dies in between does it again, and each fee has its key.
+        # Book before storing: after a crash in between, the next run repeats it, and each fee has its key.
         for txn in new:
             self._book_fee(txn)
-        with self.desk.write() as session, session.begin():
+        with self.context.write() as session, session.begin():
             session.add_all(_row(txn) for txn in new)
         return [f"{txn['id']} ({txn['currency']})" for txn in listed if txn["currency"] != _USD]
 
     def _book_fee(self, txn: Object) -> None:
         subject = subject_of(txn)
         if txn["type"] == "stripe_fee" and txn["net"] < 0:
-            self.desk.ledger.book(rules.stripe_fee(txn["id"], subject, from_cents(-txn["net"])))
-        elif txn["type"] in ("charge", "payment") and self.desk.ledger.is_booked(f"stripe:{subject}"):
-            self.desk.ledger.book(rules.stripe_fee(txn["id"], subject, from_cents(txn["fee"])))
+            self.context.ledger.book(rules.stripe_fee(txn["id"], subject, from_cents(-txn["net"])))
+        elif txn["type"] in ("charge", "payment") and self.context.ledger.is_booked(f"stripe:{subject}"):
+            self.context.ledger.book(rules.stripe_fee(txn["id"], subject, from_cents(txn["fee"])))
 
     def _sides(self, since_ns: int) -> Sides:
-        """Sum both sides of every subject of which anything happened since then."""
-        with self.desk.read() as session:
+        """Sum both sides of every subject with a movement since that time."""
+        with self.context.read() as session:
             booked = session.execute(_booked(since_ns)).all()
             at_stripe = session.execute(_at_stripe(since_ns)).all()
             pending = {subject: int(moved_nano) for subject, moved_nano in session.execute(_pending())}
@@ -165,12 +171,12 @@ class Reconciliation:
         return Sides(stripe, books, pending, suspended, last_ns)
 
     def _difference(self, waiting: list[Unmatched]) -> tuple[int, list[str]]:
-        """Return it, and the balances in other currencies."""
-        funds = self.desk.stripe.retrieve_balance()
+        """Return the difference, and the balances in other currencies."""
+        funds = self.context.stripe.retrieve_balance()
         lying = funds["available"] + funds["pending"]
         at_stripe = sum(money["amount"] for money in lying if money["currency"] == _USD)
         foreign = {money["currency"] for money in lying if money["currency"] != _USD and money["amount"]}
-        with self.desk.read() as session:
+        with self.context.read() as session:
             booked_nano = balance(session, chart.ASSET_STRIPE).posted_nano
         explained_nano = sum(pair.stripe_nano - pair.books_nano for pair in waiting)
         return from_cents(at_stripe) - booked_nano - explained_nano, [
@@ -186,7 +192,7 @@ _has_moved = _transfer.phase.in_(("single", "post"))
 
 
 def _live(since_ns: int) -> CompoundSelect[Any]:
-    """Find the subjects of which anything happened since then, on either side: the others are never summed."""
+    """Select the subjects with a movement on either side since that time. Others are never summed."""
     happened = (
         select(_event.ref)
         .join(transfer_table, _transfer.event_seq == _event.seq)
@@ -196,13 +202,13 @@ def _live(since_ns: int) -> CompoundSelect[Any]:
 
 
 def _at_stripe(since_ns: int) -> Select[*tuple[Any, ...]]:
-    """Sum what Stripe moved of each live subject, with the time of the last of it."""
+    """Sum what Stripe moved for each live subject, with the time of its last movement."""
     sums = select(_txn.subject, func.sum(_txn.net_nano), func.max(_txn.created_ns))
     return sums.where(_txn.subject.in_(_live(since_ns))).group_by(_txn.subject)
 
 
 def _booked(since_ns: int) -> Select[*tuple[Any, ...]]:
-    """Sum what events moved on `asset:stripe`, by the live subject they are about and what kind they are."""
+    """Sum what events moved on `asset:stripe`, by live subject and kind."""
     return (
         select(_event.ref, _event.kind, func.sum(_moved), func.count(), func.max(_event.created_ns))
         .join(transfer_table, _transfer.event_seq == _event.seq)
@@ -212,7 +218,7 @@ def _booked(since_ns: int) -> Select[*tuple[Any, ...]]:
 
 
 def _pending() -> Select[*tuple[Any, ...]]:
-    """Sum what is put aside on `asset:stripe` and neither posted nor given back, by what it is about."""
+    """Sum the open holds on `asset:stripe`, by subject."""
     resolution = transfer_table.alias("resolution")
     is_resolved = exists().where(resolution.c.pending_seq == _transfer.seq)
     return (
@@ -224,7 +230,7 @@ def _pending() -> Select[*tuple[Any, ...]]:
 
 
 def subject_of(txn: Object) -> str:
-    """Return what a balance transaction is about, as `ref` of our events about it says it."""
+    """Return a balance transaction's subject, as in `ref` of our events about it."""
     source = txn["source"]
     if not isinstance(source, dict):
         return str(source or txn["id"])

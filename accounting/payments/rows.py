@@ -1,4 +1,4 @@
-"""Rows that several requests may want to make at the same moment: one makes it, and all go on with that one."""
+"""Create rows that several requests may want at the same moment: one creates it, and all use that row."""
 
 from sqlalchemy import inspect
 from sqlalchemy.exc import IntegrityError
@@ -7,9 +7,9 @@ from sqlmodel import SQLModel
 
 
 def put_if_new(session: Session, row: SQLModel) -> None:
-    """Write a row if its key is free; else wait until whoever took the key has committed, and change nothing.
+    """Insert a row if its key is free. Otherwise wait until the key's owner has committed, and change nothing.
 
-    Read the row afterwards, with a lock: it may be another one's.
+    Read the row afterwards, with a lock: another transaction may have written it.
     """
     kind = type(row)
     if session.get(kind, inspect(kind).primary_key_from_instance(row)) is not None:

@@ -1,4 +1,4 @@
-"""Whether a webhook is Stripe's: its signature, made within minutes of now, by one of the secrets that we know."""
+"""Verify that a webhook is from Stripe: signed within minutes of now, with one of the known secrets."""
 
 import hashlib
 import hmac
@@ -13,14 +13,14 @@ _TIME = re.compile(r"[0-9]{1,12}")
 
 
 def check_signature(body: bytes, header: str, secrets: Sequence[str], now_s: float) -> None:
-    """Return if one of the secrets signed this body at about this time.
+    """Check that one of the secrets signed this body at about this time.
 
     Raises:
-        WebhookRefused: it did not, or the message is older than `TOLERANCE_S`, or as far in the future.
+        WebhookRefused: none of them did, or the time differs from now by more than `TOLERANCE_S`.
     """
     signed_s, signatures = _parts(header)
     if not any(_is_signed(body, signed_s, signatures, secret) for secret in secrets if secret):
-        raise WebhookRefused("the signature is by none of the secrets of this endpoint")
+        raise WebhookRefused("no secret of this endpoint made the signature")
     if abs(now_s - signed_s) > TOLERANCE_S:
         raise WebhookRefused(f"the message was not signed within {TOLERANCE_S} s of this server's time")
 
@@ -35,5 +35,5 @@ def _parts(header: str) -> tuple[int, list[bytes]]:
 
 def _is_signed(body: bytes, signed_s: int, signatures: Sequence[bytes], secret: str) -> bool:
     signed = hmac.new(secret.encode(), f"{signed_s}.".encode() + body, hashlib.sha256).hexdigest().encode()
-    # A list, not any(): how long it takes says nothing about which one fits.
+    # Use a list, not any(): the duration must not tell which signature matches.
     return True in [hmac.compare_digest(signed, signature) for signature in signatures]

@@ -1,6 +1,6 @@
-"""The tables of payments: what we asked of Stripe, what Stripe told us, and how far each undertaking has come.
+"""Define the tables of payments: requests to Stripe, its messages, and the progress of each payment.
 
-A status only ever moves forward (`progress`); money itself stands in the books alone, these rows say what for.
+A status only moves forward (`progress`). Money is only in the books; these rows say what it is for.
 """
 
 from sqlalchemy import BigInteger, Boolean, Index, Integer, Text, UniqueConstraint
@@ -12,11 +12,11 @@ BigInt = BigInteger().with_variant(Integer(), "sqlite")
 
 
 class Payer(SQLModel, table=True):
-    """A user towards Stripe: the customer there, the saved method, when to top up by itself.
+    """A user as a payer: the customer at Stripe, the saved method, and the automatic top-up.
 
-    `auto_month_nano` is what purchases by itself may come to in a UTC month, fees included.
-    `frozen_why` is an operator's word alone (`frozen` knows the other reasons); until `moving_until_ns` somebody
-    moves credits of this user into a pool.
+    `auto_month_nano` limits automatic purchases in a UTC month, fees included. `frozen_why` is set by an operator
+    only (`frozen` knows the other reasons). Until `moving_until_ns`, credits of this user are being moved into a
+    pool.
     """
 
     __table_args__ = (Index("payer_frozen", "frozen_why"), Index("payer_auto", "auto_below_nano"))
@@ -35,7 +35,7 @@ class Payer(SQLModel, table=True):
 
 
 class Topup(SQLModel, table=True):
-    """Credits that a user wants to buy, by Checkout or, where `is_auto`, with the saved method."""
+    """Credits that a user wants to buy, by Checkout or, if `is_auto`, with the saved method."""
 
     __table_args__ = (
         UniqueConstraint("session_id", name="topup_session"),
@@ -60,7 +60,7 @@ class Topup(SQLModel, table=True):
 
 
 class TopupRefund(SQLModel, table=True):
-    """Credits that go back to the card they came from."""
+    """Credits that are refunded to the card that paid for them."""
 
     __tablename__ = "topup_refund"
     __table_args__ = (
@@ -82,7 +82,7 @@ class TopupRefund(SQLModel, table=True):
 
 
 class Dispute(SQLModel, table=True):
-    """A payment that a bank took back; the id is Stripe's."""
+    """A payment that a bank took back. The id is Stripe's."""
 
     __tablename__ = "payment_dispute"
     __table_args__ = (Index("payment_dispute_user", "user_id"), Index("payment_dispute_status", "status"))
@@ -97,7 +97,7 @@ class Dispute(SQLModel, table=True):
 
 
 class SellerAccount(SQLModel, table=True):
-    """Where a seller is paid: the account at Stripe, whether it may be paid, since when it is this one."""
+    """A seller's account at Stripe: whether it may be paid, and since when it is this one."""
 
     __tablename__ = "seller_account"
     __table_args__ = (UniqueConstraint("account_id", name="seller_account_stripe"),)
@@ -111,7 +111,7 @@ class SellerAccount(SQLModel, table=True):
 
 
 class Payout(SQLModel, table=True):
-    """A seller's earnings on their way: to the account at Stripe, from there to the bank, by attempts."""
+    """A payout of a seller's earnings: to the account at Stripe and from there to the bank, in attempts."""
 
     __tablename__ = "seller_payout"
     __table_args__ = (
@@ -134,7 +134,7 @@ class Payout(SQLModel, table=True):
 
 
 class StripeCall(SQLModel, table=True):
-    """A call that changes something at Stripe, written down with its key before it is made."""
+    """A call that changes something at Stripe, stored with its key before it is made."""
 
     __tablename__ = "stripe_call"
 
@@ -150,7 +150,7 @@ class StripeCall(SQLModel, table=True):
 
 
 class StripeEvent(SQLModel, table=True):
-    """A webhook that was proven to be Stripe's, before and after it was worked off."""
+    """A verified webhook of Stripe, before and after it is handled."""
 
     __tablename__ = "stripe_event"
     __table_args__ = (Index("stripe_event_due", "status", "due_ns"),)
@@ -167,7 +167,7 @@ class StripeEvent(SQLModel, table=True):
 
 
 class StripeTxn(SQLModel, table=True):
-    """A balance transaction at Stripe, under the subject that our events about the same thing have as `ref`."""
+    """A balance transaction at Stripe. Its subject equals `ref` of our events about the same thing."""
 
     __tablename__ = "stripe_txn"
     __table_args__ = (Index("stripe_txn_subject", "subject"), Index("stripe_txn_created", "created_ns"))
@@ -180,7 +180,7 @@ class StripeTxn(SQLModel, table=True):
 
 
 class Chore(SQLModel, table=True):
-    """What is done now and then by one gateway of several: whose turn it is, and what the last run said (JSON)."""
+    """A periodic job that one of several gateways does: who has it, and the last result (JSON)."""
 
     __tablename__ = "payment_chore"
 

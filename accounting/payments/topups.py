@@ -1,7 +1,7 @@
-"""Top-ups: credits for money, by a page of Stripe's or a saved method, booked when Stripe says that it was paid.
+"""Sell credits by a page of Stripe's or a saved method, and book them when Stripe says that they are paid.
 
-Nothing is ever booked because a browser came back from the page, nor from what a message says: the payment is
-fetched, and must be the one that our row asked for.
+Neither a browser's return from the page nor a message's content books anything. The payment is retrieved, and must
+match our row.
 """
 
 import logging
@@ -20,7 +20,7 @@ from accounting.ledger.balances import balance
 from accounting.payments import auto, rules
 from accounting.payments.calls import TAG
 from accounting.payments.client import Object
-from accounting.payments.desk import Desk, check_currency, check_mode, own_id
+from accounting.payments.context import PaymentsContext, check_currency, check_mode, own_id
 from accounting.payments.errors import (
     PayerFrozen,
     PaymentMismatch,
@@ -28,10 +28,10 @@ from accounting.payments.errors import (
     StripeRefused,
 )
 from accounting.payments.frozen import frozen_why
-from accounting.payments.listing import newest
+from accounting.payments.pages import newest
 from accounting.payments.payers import Payers, locked
 from accounting.payments.progress import TOPUP, advance
-from accounting.payments.resuming import below_threshold, go_on
+from accounting.payments.resumption import below_threshold, go_on
 from accounting.payments.tables import Topup, topup_table
 from accounting.payments.terms import Quote, from_cents, quote, to_cents
 
@@ -45,20 +45,20 @@ _TAG = "topup-"
 
 @dataclass(frozen=True, slots=True)
 class Topups:
-    desk: Desk
+    context: PaymentsContext
     payers: Payers
 
     def open(self, topup_id: str, user_id: str, credit_nano: int, *, saves_method: bool = False) -> Topup:
-        """Begin a top-up and return it with the page where it is paid. The same id again is the same top-up.
+        """Start a top-up and return it with its payment page. The same id again is the same top-up.
 
         Raises:
-            PaymentInvalid: an amount that is not on offer.
+            PaymentInvalid: the amount is not on offer.
             PayerFrozen: the user may buy nothing now.
-            IdempotencyConflict: the id is another top-up's.
-            StripeRefused, StripeUnavailable: as of `Calls.make`; `resume` goes on with what is unavailable.
+            IdempotencyConflict: the id belongs to another top-up.
+            StripeRefused, StripeUnavailable: as in `Calls.make`; `resume` continues after the latter.
         """
-        paid = quote(self.desk.terms, credit_nano)
-        with self.desk.write() as session, session.begin():
+        paid = quote(self.context.terms, credit_nano)
+        with self.context.write() as session, session.begin():
             known = session.get(Topup, topup_id)
             if known is None:
                 if why := frozen_why(session, user_id):
@@ -66,51 +66,52 @@ class Topups:
                 session.add(self._row(topup_id, user_id, paid, saves_method=saves_method))
             elif (known.user_id, known.credit_nano) != (user_id, credit_nano):
                 raise IdempotencyConflict(topup_id)
-        self.desk.calls.failpoint("row_stored")
+        self.context.calls.failpoint("row_stored")
         return self.drive(topup_id)
 
     def open_auto(self, user_id: str, topup_id: str) -> Topup | None:
-        """Buy credits by the saved method if the user wants that and is below the threshold; one at a time.
+        """Buy credits with the saved method if the user wants that and is below the threshold; one purchase at a
+        time.
 
-        Raises BooksBroken: nobody is charged for what the books may have lost.
+        Raises BooksBroken, so that no user is charged for what the books may have lost.
         """
-        self.desk.check()
-        with self.desk.write() as session, session.begin():
+        self.context.check()
+        with self.context.write() as session, session.begin():
             payer = locked(session, user_id)
-            now_ns, theirs = self.desk.clock_ns(), (_topup.user_id == user_id, _topup.is_auto)
+            now_ns, is_own = self.context.clock_ns(), (_topup.user_id == user_id, _topup.is_auto)
             today = select(func.count()).where(
-                *theirs, _topup.created_ns > now_ns - auto.DAY_NS, _topup.status != "failed"
+                *is_own, _topup.created_ns > now_ns - auto.DAY_NS, _topup.status != "failed"
             )
-            running = select(_topup.id).where(*theirs, _topup.status.in_(_IN_FLIGHT))
+            running = select(_topup.id).where(*is_own, _topup.status.in_(_IN_FLIGHT))
             if frozen_why(session, user_id) or session.scalar(running.limit(1)) is not None:
                 return None
-            # Behind the look at what runs: what has ended by then is among the credits.
+            # Read the balance after the check for running purchases, so that it includes those that have ended.
             available_nano = balance(session, chart.user_paid(user_id)).available_nano
             if not auto.is_due(payer, available_nano, session.scalar(today) or 0, now_ns):
                 return None
-            paid = quote(self.desk.terms, payer.auto_credit_nano or 0)
+            paid = quote(self.context.terms, payer.auto_credit_nano or 0)
             if not auto.fits(payer, _spent_unasked(session, user_id, now_ns), paid.total_nano):
                 return None
             session.add(self._row(topup_id, user_id, paid, is_auto=True))
-        self.desk.calls.failpoint("row_stored")
+        self.context.calls.failpoint("row_stored")
         return self.drive(topup_id)
 
     def run_auto(self) -> None:
-        """Top up for everybody who wants it and is below the threshold."""
-        wanting = below_threshold(self.desk.read)
+        """Top up every user with automatic top-ups whose credits are below the threshold."""
+        wanting = below_threshold(self.context.read)
         go_on(
             "the automatic top-up of", wanting, lambda user_id: self.open_auto(user_id, f"auto-{uuid.uuid4().hex}")
         )
 
     def spent_unasked(self, user_id: str) -> int:
-        """What automatic top-ups of this UTC month come to, fees included, in nano-USD."""
-        with self.desk.read() as session:
-            return _spent_unasked(session, user_id, self.desk.clock_ns())
+        """Return the sum of this UTC month's automatic top-ups, fees included, in nano-USD."""
+        with self.context.read() as session:
+            return _spent_unasked(session, user_id, self.context.clock_ns())
 
     def _row(
         self, topup_id: str, user_id: str, paid: Quote, *, is_auto: bool = False, saves_method: bool = False
     ) -> Topup:
-        now_ns = self.desk.clock_ns()
+        now_ns = self.context.clock_ns()
         return Topup(
             id=topup_id,
             user_id=user_id,
@@ -123,20 +124,20 @@ class Topups:
         )
 
     def newest(self, user_id: str | None, before: str | None, limit: int) -> list[Topup]:
-        """Return those of a user, or all, newest first; `before` is the last one that is known."""
-        return newest(self.desk.read, Topup, col(Topup.user_id), user_id, before, limit)
+        """Return a user's top-ups, or all, newest first. `before` is the last known id."""
+        return newest(self.context.read, Topup, col(Topup.user_id), user_id, before, limit)
 
     def find(self, topup_id: str) -> Topup:
-        with self.desk.read() as session:
+        with self.context.read() as session:
             topup = session.get(Topup, topup_id)
         if topup is None:
             raise PaymentNotFound(f"there is no top-up {topup_id}")
         return topup
 
     def drive(self, topup_id: str) -> Topup:
-        """Do what a top-up needs next; again and again it comes to the same.
+        """Take a top-up's next steps. Repeating this is safe.
 
-        Raises BooksBroken for one that nobody is there to pay.
+        Raises BooksBroken for an automatic one.
         """
         topup = self.find(topup_id)
         if topup.status != "new":
@@ -144,14 +145,14 @@ class Topups:
         key = f"{_TAG}{topup_id}"
         try:
             if topup.is_auto:
-                self.desk.check()
+                self.context.check()
                 if self._is_unwanted(topup, key):
-                    self._move(topup_id, "failed", reason="nothing is to be bought unasked any more")
+                    self._move(topup_id, "failed", reason="automatic top-ups were switched off")
                     return self.find(topup_id)
-                made = self.desk.calls.make(key, "payment_intents", self._charge(topup))
+                made = self.context.calls.make(key, "payment_intents", self._charge(topup))
                 self.intent_changed(made["id"])
             else:
-                made = self.desk.calls.make(key, "checkout.sessions", self._page(topup))
+                made = self.context.calls.make(key, "checkout.sessions", self._page(topup))
                 self._move(topup_id, "open", session_id=made["id"], url=made["url"])
         except StripeRefused as refused:
             self._fail(topup, str(refused))
@@ -160,10 +161,10 @@ class Topups:
         return self.find(topup_id)
 
     def _is_unwanted(self, topup: Topup, key: str) -> bool:
-        """True where the user was frozen, or took back the wish, before Stripe was asked."""
+        """Return whether automatic top-ups were switched off, or the user frozen, before Stripe was asked."""
         payer = self.payers.find(topup.user_id)
         is_over = payer.auto_below_nano is None or self.payers.frozen_why(topup.user_id) is not None
-        return is_over and self.desk.calls.forbid(key, "nothing is to be bought unasked any more")
+        return is_over and self.context.calls.forbid(key, "automatic top-ups were switched off")
 
     def _page(self, topup: Topup) -> Mapping[str, Any]:
         tag: dict[str, Any] = {"metadata": {TAG: f"{_TAG}{topup.id}"}}
@@ -178,8 +179,8 @@ class Topups:
                 *([_item("Fee", topup.fee_nano)] if topup.fee_nano else []),
             ],
             "payment_intent_data": tag,
-            "success_url": self.desk.terms.success_url,
-            "cancel_url": self.desk.terms.cancel_url,
+            "success_url": self.context.terms.success_url,
+            "cancel_url": self.context.terms.cancel_url,
         }
 
     def _charge(self, topup: Topup) -> Mapping[str, Any]:
@@ -193,26 +194,28 @@ class Topups:
         }
 
     def session_changed(self, session_id: str) -> None:
-        """Look at a page again: paid, expired, or neither yet."""
-        page = self.desk.stripe.retrieve("checkout.sessions", session_id)
+        """Retrieve a payment page again: paid, expired, or still open."""
+        page = self.context.stripe.retrieve("checkout.sessions", session_id)
         topup_id = own_id(page, _TAG)
         if topup_id is None:
             return
         topup = self.find(topup_id)
         if topup.session_id not in (None, session_id):
-            _log.warning("top-up %s has another page than %s: asked twice after an error", topup_id, session_id)
+            _log.warning(
+                "top-up %s has a page other than %s: it was created twice after an error", topup_id, session_id
+            )
         if page["payment_intent"] and page["payment_status"] == "paid":
             self.intent_changed(page["payment_intent"])
         elif page["status"] == "expired":
             self._move(topup_id, "expired")
 
     def intent_changed(self, intent_id: str) -> None:
-        """Look at a payment again, and book it where it has succeeded; one that nobody can complete has failed.
+        """Retrieve a payment again. Book it if it succeeded, or fail an automatic one that no one can complete.
 
-        Raises PaymentMismatch for a payment that is not what its top-up asked for.
+        Raises PaymentMismatch if the payment differs from its top-up.
         """
         expand = ["latest_charge.balance_transaction"]
-        intent = self.desk.stripe.retrieve("payment_intents", intent_id, expand=expand)
+        intent = self.context.stripe.retrieve("payment_intents", intent_id, expand=expand)
         topup_id = own_id(intent, _TAG)
         if topup_id is None:
             return
@@ -224,46 +227,46 @@ class Topups:
         paid = Quote(topup.credit_nano, topup.fee_nano)
         self._check(topup, intent, paid)
         bought = rules.topup(intent_id, topup_id, topup.user_id, paid)
-        self.desk.ledger.book(bought)
+        self.context.ledger.book(bought)
         if topup.status != "paid":
-            self.desk.ledger.settle_debt(bought.idem_key, topup.user_id)
+            self.context.ledger.settle_debt(bought.idem_key, topup.user_id)
         txn = intent["latest_charge"]["balance_transaction"]
         if txn:
-            self.desk.ledger.book(rules.stripe_fee(txn["id"], intent_id, from_cents(txn["fee"])))
+            self.context.ledger.book(rules.stripe_fee(txn["id"], intent_id, from_cents(txn["fee"])))
         if self._move(topup_id, "paid", intent_id=intent_id) and topup.is_auto:
-            with self.desk.write() as session, session.begin():
+            with self.context.write() as session, session.begin():
                 auto.note_success(locked(session, topup.user_id))
         if topup.saves_method and intent["payment_method"]:
             self.payers.save_method(topup.user_id, intent["payment_method"])
 
     def of_intent(self, intent_id: str) -> Topup | None:
-        """Return the top-up that a payment paid, booked by then; None for a payment that was not for one.
+        """Return the top-up of a payment, booked by then; None if the payment was for none.
 
-        What is taken back of a payment may be told before the payment is.
+        A message about a withdrawn payment may arrive before the payment's own.
         """
         paid = select(Topup).where(_topup.intent_id == intent_id)
-        with self.desk.read() as session:
+        with self.context.read() as session:
             topup = session.scalar(paid)
         if topup is None:
             self.intent_changed(intent_id)
-            with self.desk.read() as session:
+            with self.context.read() as session:
                 topup = session.scalar(paid)
         return topup
 
     def _check(self, topup: Topup, intent: Object, paid: Quote) -> None:
         check_currency(intent)
-        check_mode(intent, is_live=self.desk.stripe.is_live)
+        check_mode(intent, is_live=self.context.stripe.is_live)
         if topup.intent_id not in (None, intent["id"]):
             raise PaymentMismatch(f"top-up {topup.id} was paid by {topup.intent_id}, and again by {intent['id']}")
         if from_cents(intent["amount_received"]) != paid.total_nano:
-            raise PaymentMismatch(f"{intent['id']} is of another amount than top-up {topup.id} asked for")
+            raise PaymentMismatch(f"{intent['id']} has another amount than top-up {topup.id}")
 
     def resume(self) -> int:
-        """Go on with what stands still: calls that nobody knows the end of, pages whose messages got lost."""
+        """Resume stalled top-ups: calls with an unknown outcome, and pages whose messages were lost."""
         waiting = select(_topup.id, _topup.session_id).where(
-            _topup.status.in_(_IN_FLIGHT), _topup.updated_ns <= self.desk.stale_before_ns
+            _topup.status.in_(_IN_FLIGHT), _topup.updated_ns <= self.context.stale_before_ns
         )
-        with self.desk.read() as session:
+        with self.context.read() as session:
             rows = session.execute(waiting.order_by(_topup.updated_ns).limit(_RESUMED_MAX)).all()
         pages: dict[str, str | None] = {row.id: row.session_id for row in rows}
         go_on("top-up", pages, lambda topup_id: self._look_again(topup_id, pages[topup_id]), self._touch)
@@ -276,31 +279,31 @@ class Topups:
             self.drive(topup_id)
 
     def _fail(self, topup: Topup, reason: str) -> None:
-        now_ns = self.desk.clock_ns()
-        with self.desk.write() as session, session.begin():
+        now_ns = self.context.clock_ns()
+        with self.context.write() as session, session.begin():
             row = session.get_one(Topup, topup.id, with_for_update=True)
-            # Told of it by a message and by the call's answer, it failed once.
+            # Both a message and the call's answer may report one failure.
             if advance(row, TOPUP, "failed", now_ns):
                 row.reason = reason
                 if row.is_auto:
                     auto.note_failure(locked(session, row.user_id), now_ns)
 
     def _move(self, topup_id: str, status: str, /, **fields: str) -> bool:
-        with self.desk.write() as session, session.begin():
+        with self.context.write() as session, session.begin():
             topup = session.get_one(Topup, topup_id, with_for_update=True)
-            has_moved = advance(topup, TOPUP, status, self.desk.clock_ns())
+            has_moved = advance(topup, TOPUP, status, self.context.clock_ns())
             if has_moved:
                 for name, value in fields.items():
                     setattr(topup, name, value)
         return has_moved
 
     def _touch(self, topup_id: str) -> None:
-        with self.desk.write() as session, session.begin():
-            session.get_one(Topup, topup_id, with_for_update=True).updated_ns = self.desk.clock_ns()
+        with self.context.write() as session, session.begin():
+            session.get_one(Topup, topup_id, with_for_update=True).updated_ns = self.context.clock_ns()
 
 
 def _spent_unasked(session: Session, user_id: str, now_ns: int) -> int:
-    """What is under way counts, too; what failed does not."""
+    """Return the month's automatic purchases. Running ones count; failed ones do not."""
     total = func.coalesce(func.sum(_topup.credit_nano + _topup.fee_nano), 0)
     query = select(total).where(
         _topup.user_id == user_id,

@@ -1,4 +1,4 @@
-"""Works the inbox off: one event at a time, each handed to whom it concerns, again later where that fails."""
+"""Handle the inbox: one event at a time, each by its handler, with retries."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -8,7 +8,7 @@ from typing import TypeAlias
 from sqlalchemy import func, select
 
 from accounting.errors import LedgerError
-from accounting.payments.desk import Desk
+from accounting.payments.context import PaymentsContext
 from accounting.payments.errors import PaymentInvalid, PaymentMismatch, PaymentNotFound, StripeRefused
 from accounting.payments.ledger import OpenSession
 from accounting.payments.tables import StripeEvent, stripe_event_table
@@ -22,32 +22,35 @@ _PAUSE_MAX_S = 3_600.0
 _CLAIMED_S = 300.0
 
 Handler: TypeAlias = Callable[[str, str], None]
-"""Takes the account that an event belongs to ("" for our own) and the id of the object that it is about."""
+"""Takes the account of an event ("" for our own) and the id of its object."""
 
 
 def retry(write: OpenSession, event_id: str, now_ns: int) -> None:
-    """Let a message that was given up be worked off again, with all its tries.
+    """Let a message that was given up be handled again, with all its attempts.
 
-    Raises PaymentNotFound, PaymentInvalid for one that was not given up.
+    Raises PaymentNotFound, or PaymentInvalid if the message was not given up.
     """
     with write() as session, session.begin():
         row = session.get(StripeEvent, event_id, with_for_update=True)
         if row is None:
             raise PaymentNotFound(f"there is no message {event_id}")
         if row.status != "failed":
-            raise PaymentInvalid("id", f"message {event_id} is {row.status}: only failed ones are tried again")
+            raise PaymentInvalid("id", f"message {event_id} is {row.status}: only failed messages can be retried")
         row.status, row.tries, row.due_ns = "waiting", 0, now_ns
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """`handlers` are found by the longest beginning of the event's kind; other kinds concern nobody."""
+    """Handle events.
 
-    desk: Desk
+    The handler with the longest matching prefix of the kind gets each one; others are ignored.
+    """
+
+    context: PaymentsContext
     handlers: Mapping[str, Handler]
 
     def run(self, limit: int = 100) -> int:
-        """Work off what is due and return how many events that were."""
+        """Handle due events and return their number."""
         for number in range(limit):
             event = self._claim()
             if event is None:
@@ -56,16 +59,16 @@ class Worker:
         return limit
 
     def retry(self, event_id: str) -> None:
-        retry(self.desk.write, event_id, self.desk.clock_ns())
+        retry(self.context.write, event_id, self.context.clock_ns())
 
     def count(self, status: str) -> int:
-        with self.desk.read() as session:
+        with self.context.read() as session:
             query = select(func.count()).select_from(stripe_event_table).where(_event.status == status)
             return session.scalar(query) or 0
 
     def _claim(self) -> StripeEvent | None:
-        """Take the event that is due longest, for so long that nobody else does it at the same time."""
-        now_ns = self.desk.clock_ns()
+        """Claim the event that is due longest, so that no other process handles it meanwhile."""
+        now_ns = self.context.clock_ns()
         due = (
             select(StripeEvent)
             .where(_event.status == "waiting", _event.due_ns <= now_ns)
@@ -73,7 +76,7 @@ class Worker:
             .limit(1)
             .with_for_update(skip_locked=True)
         )
-        with self.desk.write() as session, session.begin():
+        with self.context.write() as session, session.begin():
             event = session.scalar(due)
             if event is not None:
                 event.due_ns = now_ns + int(_CLAIMED_S * 1e9)
@@ -90,15 +93,15 @@ class Worker:
         try:
             handler(event.account, event.object_id)
         except (PaymentMismatch, PaymentNotFound, StripeRefused) as error:
-            _log.error("event %s (%s) cannot be booked: %s", event.id, event.kind, error)
+            _log.error("event %s (%s) could not be booked: %s", event.id, event.kind, error)
             self._end(event, "failed", str(error))
         except LedgerError as error:
             self._later(event, str(error))
-        except Exception as error:  # noqa: BLE001  the worker's edge: one event that nobody foresaw does not stop the others
+        except Exception as error:  # noqa: BLE001  the worker's edge: one failure does not stop other events
             _log.exception("event %s (%s) broke its handler", event.id, event.kind)
             self._later(event, type(error).__name__)
         else:
-            self.desk.calls.failpoint("event_handled")
+            self.context.calls.failpoint("event_handled")
             self._end(event, "done", "")
 
     def _handler(self, kind: str) -> Handler | None:
@@ -111,11 +114,11 @@ class Worker:
             self._end(event, "failed", reason)
             return
         pause_s = min(_FIRST_PAUSE_S * 2 ** (event.tries - 1), _PAUSE_MAX_S)
-        with self.desk.write() as session, session.begin():
+        with self.context.write() as session, session.begin():
             row = session.get_one(StripeEvent, event.id)
-            row.due_ns, row.reason = self.desk.clock_ns() + int(pause_s * 1e9), reason[:300]
+            row.due_ns, row.reason = self.context.clock_ns() + int(pause_s * 1e9), reason[:300]
 
     def _end(self, event: StripeEvent, status: str, reason: str) -> None:
-        with self.desk.write() as session, session.begin():
+        with self.context.write() as session, session.begin():
             row = session.get_one(StripeEvent, event.id)
             row.status, row.reason = status, reason[:300]

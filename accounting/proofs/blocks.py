@@ -1,4 +1,4 @@
-"""Blocks as they stand in the books: the newest, a page of them, the keys that signed them, and one more."""
+"""Read and append blocks: the newest, a page of them, and the keys that signed them."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Row, insert, select
 
 from accounting.ledger.balances import Reader
 from accounting.proofs.canonical import DOMAIN, NO_BLOCK
-from accounting.proofs.signing import Signer
+from accounting.proofs.signing_key import Signer
 from accounting.proofs.tables import block_key_table, block_table
 
 PAGE_MAX = 1_000
@@ -19,7 +19,7 @@ _HASH = re.compile("[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The newest block: whoever keeps its hash somewhere else can tell later whether the past was rewritten."""
+    """The newest block. Anyone who keeps its hash elsewhere can later tell whether the past was rewritten."""
 
     n: int
     hash: bytes
@@ -29,10 +29,10 @@ class Head:
 
     @classmethod
     def parse(cls, text: str) -> "Head":
-        """The way back from `str`. Raises ValueError."""
+        """Parse the text of `str`. Raises ValueError."""
         n, _, digits = text.partition(":")
         if not (n.isascii() and n.isdigit() and len(n) < 19 and _HASH.fullmatch(digits)):
-            raise ValueError("a block is named by its number and hash, as in 12:6c1f... with 64 hex digits")
+            raise ValueError("a block is given by its number and hash, as in 12:6c1f... with 64 hex digits")
         return cls(int(n), bytes.fromhex(digits))
 
 
@@ -56,47 +56,47 @@ class SignedBlock:
 
 
 NOTHING_YET = SignedBlock(0, 0, 0, 0, NO_BLOCK, NO_BLOCK, 0, "", b"")
-"""What the first block follows."""
+"""The predecessor of the first block."""
 
 
 def newest(reader: Reader) -> SignedBlock:
-    """The last block, `NOTHING_YET` where there is none."""
+    """Return the last block, or `NOTHING_YET` if there is none."""
     row = reader.execute(select(block_table).order_by(block_table.c.n.desc()).limit(1)).one_or_none()
     return NOTHING_YET if row is None else _block(row)
 
 
 def is_there(reader: Reader, head: Head) -> bool:
-    """Whether the books have this block, with this hash."""
+    """Return whether the books have this block, with this hash."""
     found = reader.execute(select(block_table.c.hash).where(block_table.c.n == head.n)).scalar()
     return found is not None and bytes(found) == head.hash
 
 
 def blocks_after(reader: Reader, n: int, *, limit: int) -> list[SignedBlock]:
-    """Blocks that follow block `n`, in their order; at most `PAGE_MAX`."""
+    """Return the blocks after block `n`, in their order; at most `PAGE_MAX`."""
     following = select(block_table).where(block_table.c.n > n).order_by(block_table.c.n)
     return [_block(row) for row in reader.execute(following.limit(min(limit, PAGE_MAX)))]
 
 
 def public_keys(reader: Reader, signed: Iterable[SignedBlock]) -> dict[str, bytes]:
-    """The keys of those who say that they signed these blocks, as far as they are known, by their fingerprints."""
+    """Return the known public keys of those that claim to have signed these blocks, by fingerprint."""
     named = {block.signed_by for block in signed}
     found = reader.execute(select(block_key_table).where(block_key_table.c.fingerprint.in_(named)))
     return {row.fingerprint: row.public_key for row in found}
 
 
 def every_key(reader: Reader) -> Iterator[tuple[str, bytes]]:
-    """Fingerprint and public key of everybody who ever signed."""
+    """Yield fingerprint and public key of every gateway that ever signed."""
     for row in reader.execute(select(block_key_table).order_by(block_key_table.c.fingerprint)):
         yield row.fingerprint, row.public_key
 
 
 def append(connection: Connection, block: SignedBlock) -> None:
-    """Raises sqlalchemy.exc.IntegrityError when it does not follow the last one, as when somebody was first."""
+    """Append a block. Raises sqlalchemy.exc.IntegrityError if it does not follow the last one."""
     connection.execute(insert(block_table), asdict(block))
 
 
 def register(connection: Connection, signer: Signer) -> None:
-    """Make a key known, so that what it signed can be checked by whoever has the books."""
+    """Store a public key, so that anyone who has the books can check its signatures."""
     known = select(block_key_table.c.fingerprint).where(block_key_table.c.fingerprint == signer.fingerprint)
     if connection.scalar(known) is None:
         connection.execute(

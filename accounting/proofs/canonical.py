@@ -1,23 +1,23 @@
-r"""What a block's hash is of, to the byte. Whoever has these rows can compute it without us.
+r"""Define the exact bytes that a block's hash covers. Anyone who has these rows can compute it without us.
 
     hash = SHA-256(prev || header || line of event from_seq || ... || line of event to_seq)
 
 `prev` is the 32 bytes of the hash of the block before, zeros for block 1. The header and each event are one JSON
-object as RFC 8785 has it, in UTF-8, and a line feed:
+object by RFC 8785, in UTF-8, and a line feed:
 
 - Keys are sorted and there are no spaces.
 - Every value is a string, an array or an object. Integers of any column are decimal strings, since JSON's
   numbers end at 2**53; bytes are lower-case hex.
 - In strings `"` and `\` have a backslash before them; U+0008, 09, 0A, 0C and 0D are `\b \t \n \f \r`; other
-  characters below U+0020 are `\u00` and two lower-case hex digits; all else stands for itself.
-- A column that is null is left out, so that a column added later changes no older line.
+  characters below U+0020 are `\u00` and two lower-case hex digits; every other character stands for itself.
+- A null column is left out, so a column added later changes no older line.
 
 Header: `events from_seq made_ns n signed_by to_seq`.
 
-Event: `created_ns idem_key kind meta ref req_hash seq`, with `meta` the text that stands in the books;
+Event: `created_ns idem_key kind meta ref req_hash seq`, where `meta` is the text in the books;
 `transfers`, in the order of their `leg`, each with `amount credit debit expires_ns leg pending_seq phase seq`,
 where `credit` and `debit` are the accounts' codes; `usages`, in the order of the code points of `request_id`, each
-with the columns of `USAGE_COLUMNS` but `event_seq`.
+with the columns of `USAGE_COLUMNS` except `event_seq`.
 
 The signature is Ed25519 over `DOMAIN` and the 32 bytes of the hash.
 """
@@ -32,7 +32,7 @@ Row: TypeAlias = tuple[Any, ...]
 
 DOMAIN = b"millrace ledger block\n"
 NO_BLOCK = bytes(32)
-"""What stands for the hash of the block before the first."""
+"""Stands for the hash of the block before the first."""
 
 EVENT_COLUMNS = ("seq", "idem_key", "kind", "req_hash", "ref", "created_ns", "meta")
 TRANSFER_COLUMNS = (
@@ -46,8 +46,8 @@ TRANSFER_COLUMNS = (
     "pending_seq",
     "expires_ns",
 )
-# Listed one by one and not taken from the table: a column that is added later belongs here and into `_usage`, and
-# is null in the rows that were there before.
+# Listed one by one, not taken from the table. Add a later column here and to `_usage`; it is null in the rows
+# # from before.
 USAGE_COLUMNS = (
     "event_seq",
     "cached_tokens",
@@ -78,7 +78,7 @@ _request_id = itemgetter(USAGE_COLUMNS.index("request_id"))
 
 
 def header_line(n: int, from_seq: int, to_seq: int, made_ns: int, signed_by: str) -> bytes:
-    """What a block says of itself, `events` being as many as the numbers leave room for."""
+    """Return a block's header. `events` follows from the two numbers."""
     return (
         f'{{"events":"{to_seq - from_seq + 1}","from_seq":"{from_seq}","made_ns":"{made_ns}","n":"{n}",'
         f'"signed_by":{encode_basestring(signed_by)},"to_seq":"{to_seq}"}}\n'
@@ -86,7 +86,7 @@ def header_line(n: int, from_seq: int, to_seq: int, made_ns: int, signed_by: str
 
 
 def event_line(event: Row, transfers: Sequence[Row], usages: Sequence[Row], codes: Mapping[int, str]) -> bytes:
-    """An event with all that was booked by it; columns as above, transfers by leg.
+    """Return the line of an event with everything that it booked. Columns are as above, transfers by leg.
 
     `codes` has the accounts' codes as JSON strings.
     """
@@ -115,7 +115,10 @@ def _transfer(transfer: Row, codes: Mapping[int, str]) -> str:
 
 
 def _usage(usage: Row) -> str:
-    """Spelled out: a loop over the columns takes three times as long, and every request has such a row."""
+    """Return a usage row as JSON.
+
+    Spelled out, because a loop takes three times as long, and every request has a row.
+    """
     # fmt: off
     (_, cached_tokens, charge_nano, completion_tokens, compute_nano, cost_nano, count_source, department,
      duration_ms, key_id, lane, model, outcome, price_id, prompt_tokens, provider, reasoning_tokens, request_id,
@@ -137,5 +140,5 @@ def _usage(usage: Row) -> str:
 
 
 def digest(prev: bytes) -> "hashlib._Hash":
-    """The hash of a block, to be fed its header and then its events."""
+    """Return a new hash of a block. The caller adds its header and then its events."""
     return hashlib.sha256(prev)

@@ -1,4 +1,4 @@
-"""What accounts must hold, added up from their transfers one by one and compared with what stands on them."""
+"""Add up the transfers of each account one by one, and compare the sums with the account's totals."""
 
 from collections.abc import Iterable, Iterator
 
@@ -27,17 +27,17 @@ _COLUMNS = (
 
 
 class Fold:
-    """Totals of every account after all transfers so far, and the holds among them that are open."""
+    """Totals of every account after the transfers so far, and the open holds among them."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
-        """What cannot be about the transfers so far."""
+        """Contradictions in the transfers so far."""
         self._totals: dict[int, list[int]] = {}
         self._open: dict[int, tuple[int, int, int]] = {}
         self._last_seq = 0
 
     def add(self, transfers: Iterable[Row]) -> None:
-        """Take the transfers of the next event, by their legs."""
+        """Add the transfers of the next event, by their legs."""
         for _, seq, _, debit, credit, amount, phase, pending_seq, _ in transfers:
             if seq != self._last_seq + 1:
                 self.problems.append(f"transfer {seq} comes after transfer {self._last_seq}")
@@ -48,10 +48,12 @@ class Fold:
             self._move(seq, debit, credit, amount, phase, held)
 
     def _resolve(self, seq: int, pending_seq: int, debit: int, credit: int, amount: int) -> int:
-        """Close a hold; return how much it had put aside."""
+        """Close a hold and return its amount."""
         held_debit, held_credit, held = self._open.pop(pending_seq, (0, 0, 0))
         if (held_debit, held_credit) != (debit, credit) or amount > held:
-            self.problems.append(f"transfer {seq} resolves transfer {pending_seq}, which is no such open hold")
+            self.problems.append(
+                f"transfer {seq} resolves transfer {pending_seq}, which is not an open hold of these accounts"
+            )
         return held
 
     def _move(self, seq: int, debit: int, credit: int, amount: int, phase: str, held: int) -> None:
@@ -71,17 +73,17 @@ class Fold:
         return totals
 
     def compare(self, connection: Connection) -> Iterator[str]:
-        """Tell every account that is not what the chart and its transfers say; with nothing booked in between."""
+        """Yield every account that differs from the chart or its transfers. Nothing may be booked meanwhile."""
         missing = set(self._totals)
         for account in connection.execute(select(*(account_table.c[name] for name in _COLUMNS))):
             missing.discard(account.id)
             if not _is_in_chart(*account[1:6]):
-                yield f"account {account.id} ({account.code}) is not what the chart of accounts says"
+                yield f"account {account.id} ({account.code}) differs from the chart of accounts"
             totals = self._totals.get(account.id, [0, 0, 0, 0, 0])
             if list(account[6:]) != totals:
                 stands, folded = ", ".join(map(str, account[6:])), ", ".join(map(str, totals))
                 yield f"account {account.id} ({account.code}) has {stands}; its transfers make {folded}"
-        yield from (f"account {account_id} has transfers and is not there" for account_id in sorted(missing))
+        yield from (f"account {account_id} has transfers but does not exist" for account_id in sorted(missing))
 
 
 def _is_in_chart(code: str, currency: str, kind: str, normal: str, guarded: int) -> bool:

@@ -1,29 +1,28 @@
-"""The newest block that a gateway has seen, kept beside its signing key.
+"""Keep the newest block that a gateway has seen in a file beside its signing key.
 
-Whoever may write the database can take blocks away and change what they proved. The gateway's own note of the
-newest block shows it, for it is a file. The note is written after the block is committed: a gateway that is killed
-in between finds the database ahead of its note, which is allowed. The database behind its note, or with another
-hash, is not.
+Anyone who may write to the database can remove blocks and change what they proved. The gateway's own note reveals
+that, because it is a file. It is written after the block is committed. If the gateway is killed in between, the
+database is ahead of the note, which is allowed. A database behind its note, or with another hash, is not.
 """
 
 from pathlib import Path
 
 from accounting.proofs.blocks import Head
-from accounting.proofs.signing import replace_file
+from accounting.proofs.signing_key import replace_file
 
 _SUFFIX = ".head"
 _BYTES_MAX = 200
 
 
 class HeadUnusable(RuntimeError):
-    """The file of the newest block cannot be read, written or understood."""
+    """Raised when the file of the newest block cannot be read, written or understood."""
 
 
 class KeptHead:
     """The newest block seen, in memory and in a file; None until there is one. The maker of blocks writes it.
 
     Raises:
-        HeadUnusable: the file is there and cannot be read or understood.
+        HeadUnusable: the file exists and cannot be read or understood.
     """
 
     def __init__(self, key: Path) -> None:
@@ -31,7 +30,7 @@ class KeptHead:
         self.head = self._in_file = self._read()
 
     def keep(self, head: Head) -> None:
-        """Raises HeadUnusable if the file cannot be written; memory has it all the same."""
+        """Keep a block. Raises HeadUnusable if the file cannot be written; memory is updated all the same."""
         self.head = head
         if head != self._in_file:
             try:
@@ -41,7 +40,7 @@ class KeptHead:
             self._in_file = head
 
     def accepted(self) -> Head | None:
-        """The block that an operator has put into the file since it was written, if somebody did.
+        """Return the block that an operator has put into the file since it was last written; None if none has.
 
         Raises HeadUnusable.
         """

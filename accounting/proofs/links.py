@@ -1,14 +1,14 @@
-"""Blocks beside each other: which can be read in one go, and what is wrong with one that follows another."""
+"""Check blocks next to each other: which can be read together, and what is wrong with one after another."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
 from accounting.proofs.blocks import SignedBlock, what_is_signed
-from accounting.proofs.signing import is_signed
+from accounting.proofs.signing_key import is_signed
 from accounting.proofs.tables import BLOCK_EVENTS_MAX
 
 
 def runs(found: Sequence[SignedBlock]) -> Iterator[list[SignedBlock]]:
-    """Blocks whose events follow each other; one whose numbers cannot be is by itself."""
+    """Yield runs of blocks with consecutive events. A block with impossible numbers is a run of its own."""
     run: list[SignedBlock] = []
     for block in found:
         if run and not (is_sane(run[-1]) and is_sane(block) and block.from_seq == run[-1].to_seq + 1):
@@ -20,14 +20,14 @@ def runs(found: Sequence[SignedBlock]) -> Iterator[list[SignedBlock]]:
 
 
 def is_sane(block: SignedBlock) -> bool:
-    """Whether its numbers are such that its events can be read."""
+    """Return whether its numbers allow its events to be read."""
     return 1 <= block.from_seq <= block.to_seq < block.from_seq + BLOCK_EVENTS_MAX
 
 
 def flaws_of(block: SignedBlock, last: SignedBlock, content: bytes | None, keys: Mapping[str, bytes]) -> list[str]:
-    """All that is wrong with a block behind another one.
+    """Return everything that is wrong with a block, given the block before it.
 
-    `content` is the hash of what it covers, None where that could not be read; `keys` are the public keys that may
+    `content` is the hash of what it covers, or None if that could not be read. `keys` are the public keys that may
     have signed it.
     """
     wrong = []
@@ -36,10 +36,10 @@ def flaws_of(block: SignedBlock, last: SignedBlock, content: bytes | None, keys:
     if block.from_seq != last.to_seq + 1:
         wrong.append(f"it begins with event {block.from_seq}; the block before ends with {last.to_seq}")
     if block.prev != last.hash:
-        wrong.append("it does not follow the block before it: prev is another hash")
+        wrong.append("prev is not the hash of the block before")
     if content != block.hash or block.events != block.to_seq - block.from_seq + 1:
         wrong.append(
-            f"its hash is not that of what it covers: events {block.from_seq} to {block.to_seq} with their "
+            f"its hash does not match what it covers: events {block.from_seq} to {block.to_seq} with their "
             "transfers and usage rows, accounts' codes, or the block itself"
         )
     key = keys.get(block.signed_by)

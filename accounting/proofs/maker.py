@@ -1,11 +1,11 @@
-"""Makes blocks: a thread that reads, behind the writer's back, what was committed, and proves it.
+"""Run the maker of blocks: a thread that reads committed events, independent of the writer, and proves them.
 
-Every event is in a block about a second after it was booked, with up to a thousand others; books at rest get no
-blocks. A gateway that was away for long catches up at half its pace, for the sake of whoever is served meanwhile.
+Every event is in a block about a second after it was booked, with up to a thousand others. Books at rest get no
+blocks. After a long absence a gateway catches up at half its pace, so that requests are served meanwhile.
 
-A maker proves no past that somebody changed. It makes no block if the newest one that it has seen is gone or
-another (`accounting.proofs.kept`), nor over an event whose rows are not what was asked for under its key. Its
-`witness` breaks a rule of the books then (`accounting.ledger.health`).
+A maker never proves a changed past. It makes no block if the newest one that it has seen is gone or different
+(`accounting.proofs.kept`), or if an event's rows differ from what was requested under its key. Its `witness` then
+breaks a rule of the books (`accounting.ledger.health`).
 """
 
 import logging
@@ -26,9 +26,9 @@ from accounting.ledger.scope import Witness
 from accounting.proofs import blocks
 from accounting.proofs.blocks import NOTHING_YET, Head, SignedBlock
 from accounting.proofs.canonical import digest, event_line, header_line
+from accounting.proofs.entries import AccountCodes, Entries
 from accounting.proofs.kept import KeptHead
-from accounting.proofs.reading import AccountCodes, Entries
-from accounting.proofs.signing import KeyFile, Signer
+from accounting.proofs.signing_key import KeyFile, Signer
 from accounting.proofs.suspects import is_as_asked
 from accounting.proofs.tables import BLOCK_EVENTS_MAX
 from accounting.tables import event_table
@@ -52,32 +52,32 @@ class Unproven:
     trouble: str = ""
 
     def age_s(self, now_ns: int) -> float:
-        """How long the oldest has waited for its block, in seconds; 0 where none waits."""
+        """Return how long the oldest has waited for its block, in seconds; 0 if none waits."""
         return 0.0 if self.since_ns is None else max(0, now_ns - self.since_ns) / 1e9
 
 
 class EventsMissing(RuntimeError):
-    """Numbers of events have a gap: somebody took some out, and no block can be made over it."""
+    """Raised when numbers of events have a gap: events were deleted, and no block can cover it."""
 
 
 class BlocksGone(RuntimeError):
-    """The newest block that this gateway has seen is not in the books any more, or is another."""
+    """Raised when the newest block that this gateway has seen is no longer in the books, or differs."""
 
 
 class EventsNotAsked(RuntimeError):
-    """The rows of events that are in no block are not what was asked for under their keys."""
+    """Raised when rows of unsigned events differ from what was requested under their keys."""
 
 
 class BlockMaker:
-    """One thread over sessions that read and sessions that write, signing with one gateway's key.
+    """Run one thread that makes blocks and signs them with one gateway's key.
 
-    Any number of makers may work on the same books: of two that make the same block one is refused and goes on
-    with the next.
+    Any number of makers may work on the same books. If two make the same block, one is refused and continues with
+    the next.
 
     Args:
-        read: sessions that see one moment of the books.
-        write: sessions that may write.
-        key: what to sign with; the newest block is kept beside it.
+        read: returns sessions that see one moment of the books.
+        write: returns sessions that may write.
+        key: the signing key; the newest block is kept beside it.
         clock_ns: wall-clock time in nanoseconds since 1970, kept with each block.
         every_s: how long events may wait for their block.
         failpoint: called at each named place; does nothing outside of tests.
@@ -114,27 +114,27 @@ class BlockMaker:
 
     @property
     def head(self) -> Head | None:
-        """The newest block that this maker has ever seen, a second old at most if others make blocks too."""
+        """The newest block that this maker has seen, a second old at most if others make blocks too."""
         kept = self._kept.head
         return kept if kept and kept.n else None
 
     @property
     def witness(self) -> Witness:
-        """What the rules of the books are to be checked with."""
+        """What the rules of the books are checked against."""
         head = self.head
         return Witness((head.n, head.hash) if head else None, self._unasked)
 
     @property
     def unproven(self) -> Unproven:
-        """What is left to prove, as of the last try: they are a second apart."""
+        """The events left to prove, as of the last attempt, at most a second ago."""
         return self._unproven
 
     def start(self) -> None:
-        """Begin to make blocks. A maker is started once."""
+        """Start to make blocks. A maker can be started once."""
         self._thread.start()
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Prove what is booked by now and end the thread; what is not done in time waits for the next start."""
+        """Prove what is booked by now and end the thread. What is not done in time waits for the next start."""
         self._stopping.set()
         if self._thread.ident is None:
             return
@@ -142,11 +142,11 @@ class BlockMaker:
         self._late.set()
 
     def seal(self) -> int:
-        """Make blocks until every event is in one; return how many were made.
+        """Make blocks until every event is in one, and return their number.
 
         Raises:
             EventsMissing: there is a gap.
-            BlocksGone: the newest block seen is not there any more.
+            BlocksGone: the newest block seen is no longer in the books.
             EventsNotAsked: an event was changed before it was proven.
             HeadUnusable: the newest block cannot be kept.
             SigningKeyUnusable: there is no key to sign with.
@@ -175,23 +175,23 @@ class BlockMaker:
     def _seal_if_possible(self) -> None:
         try:
             self.seal()
-        except Exception as error:  # noqa: BLE001  the thread's edge: it outlives whatever it meets
+        except Exception as error:  # noqa: BLE001  the thread's edge: it survives every error
             self._complain(error)
         else:
             self._unproven = Unproven()
 
     def _complain(self, error: Exception) -> None:
-        """Once for as long as it lasts."""
+        """Log a problem once while it lasts."""
         trouble = f"{type(error).__name__}: {getattr(error, 'orig', error)}"
         if trouble != self._unproven.trouble:
             _log.error("no block can be made: %s", trouble)
             self._unproven = replace(self._unproven, trouble=trouble)
-        # Where the database is away, what was counted last only grows older.
+        # If the database is away, keep the last count, which only grows older.
         with suppress(SQLAlchemyError):
             self._count()
 
     def _count(self) -> None:
-        """See how much there is to prove."""
+        """Count the events left to prove."""
         with self._read() as session:
             proven_seq = blocks.newest(session).to_seq
             last_seq = session.execute(select(func.max(event_table.c.seq))).scalar() or 0
@@ -201,7 +201,7 @@ class BlockMaker:
         self._unproven = replace(self._unproven, events=events, since_ns=since_ns)
 
     def _next(self, signer: Signer) -> SignedBlock | None:
-        """The block of the first events that are in none yet, signed; None where all are."""
+        """Return the next block of unproven events, signed; None if there are none."""
         with self._read() as session:
             connection = session.connection()
             self._newest = self._following(connection)
@@ -212,19 +212,21 @@ class BlockMaker:
             return self._block(connection, to_seq, signer)
 
     def _following(self, connection: Connection) -> SignedBlock:
-        """The newest block of the books, kept from now on. Raises BlocksGone, HeadUnusable."""
+        """Return the newest block of the books and keep it. Raises BlocksGone, HeadUnusable."""
         newest = blocks.newest(connection)
         kept = self._kept.head
         if kept and kept.n and kept != newest.head and not blocks.is_there(connection, kept):
             accepted = self._kept.accepted()
             if accepted is None or (accepted.n and not blocks.is_there(connection, accepted)):
-                raise BlocksGone(f"block {kept} was made and is not there: blocks were taken away, or restored")
+                raise BlocksGone(
+                    f"block {kept} was made and is missing: blocks were removed, or the database was restored"
+                )
         if newest.n or kept:
             self._kept.keep(newest.head)
         return newest
 
     def _last_of_next(self, connection: Connection) -> int | None:
-        """The number of the last event of the next block."""
+        """Return the number of the last event of the next block; None if there are no events."""
         after = self._newest.to_seq
         seq = event_table.c.seq
         found = connection.scalars(select(seq).where(seq > after).order_by(seq).limit(BLOCK_EVENTS_MAX)).all()
@@ -267,14 +269,14 @@ class BlockMaker:
         )
 
     def _refuse(self, connection: Connection, unasked: Sequence[int]) -> None:
-        """Raises EventsNotAsked unless somebody has accepted all of these events."""
+        """Raises EventsNotAsked unless all of these events have been accepted."""
         accepted = accepted_places(connection, AS_ASKED) if unasked else frozenset[str]()
         self._unasked = tuple(seq for seq in unasked if str(seq) not in accepted)
         if self._unasked:
-            raise EventsNotAsked(f"event {self._unasked[0]} is not what was asked for under its key")
+            raise EventsNotAsked(f"event {self._unasked[0]} differs from what was requested under its key")
 
     def _append(self, block: SignedBlock, signer: Signer) -> bool:
-        """False when another maker was first with this block."""
+        """Append a block. Return False if another maker was first."""
         try:
             with self._write() as session, session.begin():
                 connection = session.connection()

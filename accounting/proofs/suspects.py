@@ -1,4 +1,4 @@
-"""Which event of a block was changed: a block has one hash, but each event keeps that of what was asked for."""
+"""Find which event of a block was changed: a block has one hash, but each event keeps its own request hash."""
 
 import json
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from accounting.ledger.postings import HASHED_USAGE, content_hash
 from accounting.proofs.blocks import newest
 from accounting.proofs.canonical import USAGE_COLUMNS
-from accounting.proofs.reading import AccountCodes, Entries, Entry
+from accounting.proofs.entries import AccountCodes, Entries, Entry
 from accounting.proofs.tables import BLOCK_EVENTS_MAX
 
 _DIGEST_BYTES = 32
@@ -18,7 +18,7 @@ _usage_content = itemgetter(*(USAGE_COLUMNS.index(name) for name in HASHED_USAGE
 
 
 def unproven_suspects(connection: Connection) -> tuple[int, ...]:
-    """Return the events of the next block that are not as asked."""
+    """Return the events of the next block whose rows differ from their request hash."""
     after_seq = newest(connection).to_seq
     codes = AccountCodes()
     codes.connection = connection
@@ -27,11 +27,10 @@ def unproven_suspects(connection: Connection) -> tuple[int, ...]:
 
 
 def is_as_asked(entry: Entry, codes: Mapping[int, str]) -> bool:
-    """Whether an event's rows are what its request hash is of: amounts, accounts, references, counts.
+    """Return whether an event's rows match its request hash: amounts, accounts, references, counts.
 
-    Not all that can be changed shows here: times and keys are in no request hash.
-    Also true for an event that ended several requests and was booked by a version that hashed them in the order in
-    which they ended: no table keeps that order.
+    Not every change shows here: no request hash covers times and keys. The result is also true for an event of
+    several requests from a version that hashed them in the order in which they ended: no table keeps that order.
     """
     (_, _, kind, req_hash, ref, _, meta), transfers, usages = entry
     asked = bytes(req_hash)
@@ -44,5 +43,5 @@ def is_as_asked(entry: Entry, codes: Mapping[int, str]) -> bool:
     try:
         return content_hash(kind, ref, legs, json.loads(meta), list(map(_usage_content, usages))) == asked
     except (ValueError, TypeError, AttributeError, RecursionError):
-        # Nobody could have asked for this: meta is no JSON, or not an object; or a value is of another type.
+        # No request can have looked like this: meta is no JSON or no object, or a value has another type.
         return False

@@ -1,7 +1,7 @@
-"""The tables of proofs: blocks of events, each signed and bound to the one before it, and the keys that signed.
+"""Define the tables of proofs: blocks of events, signed and chained, and the keys that signed them.
 
-Both are only ever appended. Triggers also see to it that a block is the next one and follows the last
-(migrations/versions/0011_chain.py), so that of two who make the same block one is refused.
+Both are append-only. Triggers also make sure that a block is the next one and follows the last
+(migrations/versions/0011_chain.py). If two makers make the same block, one is refused.
 """
 
 from sqlalchemy import BigInteger, CheckConstraint, Integer, LargeBinary, Text, UniqueConstraint
@@ -14,7 +14,7 @@ BLOCK_EVENTS_MAX = 1_000
 
 
 class BlockKey(SQLModel, table=True):
-    """A public Ed25519 key, 32 bytes, under the SHA-256 of them in hex. It stays when another takes its place."""
+    """A public Ed25519 key, 32 bytes, under its SHA-256 in hex. It stays when another key replaces it."""
 
     __tablename__ = "block_key"
     __table_args__ = ({"sqlite_strict": True},)
@@ -24,9 +24,9 @@ class BlockKey(SQLModel, table=True):
 
 
 class Block(SQLModel, table=True):
-    """Events `from_seq` to `to_seq`; `hash` covers them, `prev`, and all else here but the signature of it.
+    """Events `from_seq` to `to_seq`. `hash` covers them, `prev`, and all other columns except the signature of it.
 
-    `n` runs from 1 without gaps; `prev` is the hash of the block before, 32 zero bytes in the first.
+    `n` runs from 1 without gaps. `prev` is the hash of the block before, or 32 zero bytes in the first.
     """
 
     __table_args__ = (

@@ -1,26 +1,26 @@
-"""Events that are in no block: a few young ones are as it should be; many or old ones are not.
+"""Judge the events that are in no block: a few young ones are normal; many or old ones are not.
 
-Blocks are made about a second behind the writer, so old events without one mean that nobody makes blocks, or that
-somebody took them away.
+Blocks follow the writer by about a second. Old events without one mean that no gateway makes blocks, or that
+blocks were removed.
 """
 
 from collections.abc import Iterator
 
-from accounting.proofs.reading import Entry
+from accounting.proofs.entries import Entry
 from accounting.proofs.verdict import Flaw
 
 UNPROVEN_MAX_S = 3600.0
-"""How old an event without a block may be where no gateway may be running, in seconds."""
+"""How old an event without a block may be, in seconds, if it is possible that no gateway runs."""
 YOUNG_S = 10.0
-"""So long a busy maker of blocks may take, in seconds."""
+"""How long a busy maker of blocks may take, in seconds."""
 EVENTS_MAX = 10_000
-"""The most events beyond `YOUNG_S` that may wait."""
+"""The most events older than `YOUNG_S` that may wait."""
 FIRST_BLOCK_S = 60.0
-"""How old an ended request may be in books without any block, in seconds: the gateway that ended it made one."""
+"""How old an ended request may be in books without any block, in seconds: its gateway should have made one."""
 
 
 class Tail:
-    """What was read behind the last block, as of `now_ns`."""
+    """The events read after the last block, as of `now_ns`."""
 
     def __init__(self, now_ns: int) -> None:
         self._now_ns = now_ns
@@ -31,13 +31,13 @@ class Tail:
 
     @property
     def age_s(self) -> float | None:
-        """The age of the oldest event in seconds, None where there is none."""
+        """The age of the oldest event in seconds; None if there is none."""
         return None if self._age_ns is None else self._age_ns / 1e9
 
     def add(self, entry: Entry) -> None:
-        """Take the next event."""
+        """Add the next event."""
         event, _, usages = entry
-        # A time to come is no younger than one gone by: a clock was set back, or somebody made it up.
+        # A future time counts as old: a clock was set back, or the time is forged.
         age_ns = abs(self._now_ns - event[5])
         self.events += 1
         self._late += age_ns > YOUNG_S * 1e9
@@ -46,14 +46,17 @@ class Tail:
             self._request_ns = max(age_ns, self._request_ns)
 
     def flaws(self, unproven_max_s: float, *, is_all: bool = False) -> Iterator[Flaw]:
-        """All that is wrong with it if an event may wait so long for its block; `is_all` if there is no block."""
+        """Yield what is wrong if an event may wait `unproven_max_s` for its block.
+
+        `is_all` means there is no block.
+        """
         if is_all and self._request_ns > FIRST_BLOCK_S * 1e9:
-            yield Flaw("tail", "requests were answered, and there is no block at all: blocks were taken away")
+            yield Flaw("tail", "requests were answered, but there is no block at all: blocks were removed")
             return
         age_s = self.age_s or 0.0
         if age_s > unproven_max_s or self._late > EVENTS_MAX:
             yield Flaw(
                 "tail",
                 f"{self.events} events are in no block, the oldest for {age_s:.0f} s: no gateway makes blocks, or "
-                "they were taken away",
+                "they were removed",
             )

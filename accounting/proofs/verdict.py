@@ -1,4 +1,4 @@
-"""What a verification found: how far it came, and every place where the books are not what the blocks prove."""
+"""Represent a verification's result: how far it got, and every place where the books differ from their proof."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from accounting.proofs.blocks import Head
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """Something that is not as it was when it was proven: in which block, event or account, and what is wrong."""
+    """A difference from what was proven: in which block, event or account, and what is wrong."""
 
     where: str
     what: str
@@ -15,13 +15,13 @@ class Flaw:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The books as they were read.
+    """The result for the books as they were read.
 
     `blocks` and `events` were checked against their hashes. `tail_events` are in no block, the oldest of them for
-    `tail_age_s` seconds: they count towards accounts and are proven by nothing yet. `signed_by` says how many
-    blocks each key has signed: whether these are our gateways' keys the books cannot know. Where `is_complete` is
-    false time was up or something could not be read, `next_block` is where to go on, and neither accounts nor the
-    tail were looked at. A verification that begins later than at block 1 never adds up accounts.
+    `tail_age_s` seconds: accounts include them, but nothing proves them yet. `signed_by` is the number of blocks
+    that each key has signed. The books cannot tell whether these are our gateways' keys. If not `is_complete`,
+    time was up or something could not be read: `next_block` is where to continue, and neither accounts nor the
+    tail were checked. A verification that starts after block 1 never adds up accounts.
     """
 
     blocks: int
@@ -37,5 +37,5 @@ class Verdict:
 
     @property
     def is_sound(self) -> bool:
-        """Nothing wrong was found in what was read."""
+        """Whether nothing wrong was found in what was read."""
         return not self.flaws

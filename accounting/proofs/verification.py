@@ -1,7 +1,7 @@
-"""Reads the books from the first block to the last event and tells where they are not what the blocks prove.
+"""Read the books from the first block to the last event, and report where they differ from their proof.
 
-It goes a slice of blocks at a time, each in a transaction of its own: what is proven does not change, so only the
-last slice, with which accounts are compared, must see one moment of the books.
+Each slice of blocks is read in its own transaction. Proven events do not change, so only the last slice, which is
+compared with the accounts, must see one moment of the books.
 """
 
 import time
@@ -25,10 +25,10 @@ from accounting.proofs.blocks import (
     public_keys,
 )
 from accounting.proofs.canonical import digest, event_line, header_line
+from accounting.proofs.entries import LAST_NUMBER, AccountCodes, Entries, Entry, RowsUnreadable
 from accounting.proofs.fold import Fold
 from accounting.proofs.links import flaws_of, is_sane, runs
-from accounting.proofs.reading import LAST_NUMBER, AccountCodes, Entries, Entry, RowsUnreadable
-from accounting.proofs.signing import fingerprint_of
+from accounting.proofs.signing_key import fingerprint_of
 from accounting.proofs.storage import before_first, storage_problems
 from accounting.proofs.suspects import is_as_asked
 from accounting.proofs.tables import BLOCK_EVENTS_MAX
@@ -41,7 +41,7 @@ _PROBLEMS_MAX = 20
 
 
 class BlockUnknown(LookupError):
-    """There is no block of this number."""
+    """Raised when there is no block of this number."""
 
 
 def verify(
@@ -54,15 +54,15 @@ def verify(
     go_on: Callable[[], bool] = lambda: True,
     clock_ns: Callable[[], int] = time.time_ns,
 ) -> Verdict:
-    """Check every block from one on, then the accounts and what is in no block yet.
+    """Check every block from `from_block` on, then the accounts and the events without a block.
 
     Args:
-        read: sessions that see one moment of the books.
-        from_block: where to begin; what comes before is taken for granted, and accounts are not added up.
-        known: blocks as somebody saw them earlier and kept them: they must be the same now.
-        signers: fingerprints of all keys that may have signed; none stands for any.
+        read: returns sessions that see one moment of the books.
+        from_block: where to start; earlier blocks are trusted, and accounts are not added up.
+        known: blocks that an admin kept earlier: they must be the same now.
+        signers: fingerprints of all keys that may have signed; empty allows any key.
         unproven_max_s: how old an event may be that is in no block, in seconds.
-        go_on: asked before each block; when it says no the verdict is about what was read so far.
+        go_on: called before each block; if it returns False, the verdict covers what was read so far.
         clock_ns: wall-clock time in nanoseconds since 1970, by which events are old or young.
 
     Raises:
@@ -75,7 +75,7 @@ def verify(
 
 @dataclass(frozen=True, slots=True)
 class _Expected:
-    """What is known of the books elsewhere; see `verify`."""
+    """What is known about the books from elsewhere; see `verify`."""
 
     known: tuple[Head, ...]
     signers: frozenset[str]
@@ -110,7 +110,7 @@ class _Verification:
         with self._read() as session:
             found = blocks_after(session, n - 2, limit=1)
         if not found or found[0].n != n - 1:
-            raise BlockUnknown(f"there is no block {n - 1} to go on from")
+            raise BlockUnknown(f"there is no block {n - 1} to continue from")
         return found[0]
 
     def verdict(self) -> Verdict:
@@ -119,7 +119,7 @@ class _Verification:
             try:
                 is_complete = self._next_slice()
             except RowsUnreadable as error:
-                self._note(f"block {self._last.n + 1} or behind it", f"the books cannot be read: {error}")
+                self._note(f"block {self._last.n + 1} or after it", f"the books cannot be read: {error}")
                 break
         return Verdict(
             blocks=self._blocks,
@@ -141,7 +141,7 @@ class _Verification:
         self._flaws.append(Flaw(where, what))
 
     def _next_slice(self) -> bool:
-        """Check some blocks more; True once all is checked, what follows the last block included."""
+        """Check the next blocks. Return True once everything is checked, including what follows the last block."""
         with self._read() as session:
             connection = session.connection()
             self._codes.connection = connection
@@ -152,8 +152,8 @@ class _Verification:
                     raise
                 raise RowsUnreadable(str(error.orig)) from error
             except (TypeError, AttributeError, ValueError) as error:
-                # Bytes where a text was, or text that is none: no database of ours took this row.
-                raise RowsUnreadable(f"a row of another shape: {error}") from error
+                # Bytes in place of a text, or an invalid text: none of our databases accepted this row.
+                raise RowsUnreadable(f"a row has an unexpected type: {error}") from error
 
     def _check_slice(self, connection: Connection) -> bool:
         found = blocks_after(connection, self._last.n, limit=SLICE_BLOCKS)
@@ -163,7 +163,7 @@ class _Verification:
         return len(found) < SLICE_BLOCKS and self._check_end(connection)
 
     def _check_run(self, connection: Connection, run: Sequence[SignedBlock]) -> bool:
-        """Check blocks that follow each other without a gap, in one go; False when it was cut short."""
+        """Check consecutive blocks together. Return False if that was interrupted."""
         if not is_sane(run[0]):
             self._check_block(run[0], None)
             return True
@@ -178,13 +178,13 @@ class _Verification:
                 self._check_block(block, content)
                 self._note_suspects(connection)
         for event_seq in entries.strays:
-            self._note(f"event {event_seq}", "is not there, but transfers or usage rows of it are")
+            self._note(f"event {event_seq}", "is missing, but its transfers or usage rows exist")
         return True
 
     def _read_block(
         self, block: SignedBlock, entry: Entry | None, following: Iterator[Entry]
     ) -> tuple[bytes, Entry | None]:
-        """Read a block's events, `entry` being the next; return their hash, and the one after them."""
+        """Read a block's events, starting with `entry`. Return their hash and the event after them."""
         content = digest(block.prev)
         content.update(header_line(block.n, block.from_seq, block.to_seq, block.made_ns, block.signed_by))
         codes = self._codes
@@ -202,7 +202,7 @@ class _Verification:
         return content.digest(), entry
 
     def _read_between(self, connection: Connection, last_seq: int) -> None:
-        """Read events of blocks that are missing: accounts have them all the same."""
+        """Read events of missing blocks, because the accounts include them."""
         if last_seq > self._read_to:
             with Entries(connection, self._read_to + 1, last_seq) as entries:
                 for entry in entries:
@@ -210,7 +210,7 @@ class _Verification:
             self._note_suspects(connection)
 
     def _pass(self, entry: Entry) -> None:
-        """An event was read; of blocks that overlap each is read, and counts once."""
+        """Count an event once, even if overlapping blocks read it twice."""
         (event_seq, *_), transfers, _ = entry
         if event_seq > self._read_to:
             self._read_to = event_seq
@@ -220,7 +220,7 @@ class _Verification:
                 self._fold.add(transfers)
 
     def _check_block(self, block: SignedBlock, content: bytes | None) -> None:
-        """Note all that is wrong with a block as one flaw; `content` is the hash of what it covers, if any."""
+        """Report everything wrong with a block as one flaw. `content` is the hash of what it covers, if known."""
         self._note_signer(block)
         if wrong := flaws_of(block, self._last, content, self._keys):
             self._note(f"block {block.n}", "; ".join(wrong))
@@ -232,7 +232,7 @@ class _Verification:
         signed = self._signed_by.get(block.signed_by, 0)
         self._signed_by[block.signed_by] = signed + 1
         if not signed and self._expected.signers and block.signed_by not in self._expected.signers:
-            self._note(f"block {block.n}", f"key {block.signed_by}, which signed it, is none of those expected")
+            self._note(f"block {block.n}", f"key {block.signed_by}, which signed it, is not an expected one")
 
     def _take_problems(self) -> None:
         if self._fold is not None and self._fold.problems:
@@ -241,12 +241,12 @@ class _Verification:
             self._fold.problems.clear()
 
     def _note_suspects(self, connection: Connection) -> None:
-        """Tell the events whose rows are not what their request hash is of, but for those that were accepted."""
+        """Report the events whose rows differ from their request hash, except accepted ones."""
         if self._suspects:
             accepted = accepted_places(connection, AS_ASKED)
             for event_seq in self._suspects:
                 if str(event_seq) not in accepted:
-                    self._note(f"event {event_seq}", "is not what was asked for under its key")
+                    self._note(f"event {event_seq}", "differs from what was requested under its key")
             self._suspects.clear()
 
     def _note_missing(self, first_seq: int, last_seq: int) -> None:
@@ -261,7 +261,7 @@ class _Verification:
         self._check_keys(connection)
         for known in self._expected.known:
             if not is_there(connection, known):
-                self._note(f"block {known.n}", "it is not there as it was kept: the past was rewritten")
+                self._note(f"block {known.n}", "it differs from the kept one: the past was rewritten")
         if self._fold is not None:
             for problem in islice(self._fold.compare(connection), _PROBLEMS_MAX):
                 self._note("accounts", problem)
@@ -275,12 +275,12 @@ class _Verification:
                 return
             if fingerprint_of(key) != fingerprint:
                 self._note(f"key {fingerprint}", "the public key is not the one with this fingerprint")
-            # A key comes with its first block, in one transaction.
+            # A key is stored with its first block, in one transaction.
             if self._fold is not None and fingerprint not in self._signed_by:
-                self._note(f"key {fingerprint}", "it has signed blocks, and none of them is there")
+                self._note(f"key {fingerprint}", "it has signed blocks, but none of them exists")
 
     def _check_tail(self, connection: Connection) -> bool:
-        """Read what is in no block yet: accounts have it already."""
+        """Read the events without a block: the accounts already include them."""
         expected = self._read_to + 1
         self._tail = tail = Tail(self._clock_ns())
         with Entries(connection, expected, LAST_NUMBER) as entries:
@@ -293,7 +293,7 @@ class _Verification:
                 if tail.events % BLOCK_EVENTS_MAX == 0 and not self._may_go_on():
                     return False
         for event_seq in (*entries.strays, *before_first(connection)):
-            self._note(f"event {event_seq}", "cannot be, but rows of it are there")
+            self._note(f"event {event_seq}", "cannot exist, but it has rows")
         self._note_suspects(connection)
         self._flaws += tail.flaws(self._expected.unproven_max_s, is_all=not self._last.n)
         self._take_problems()

@@ -1,9 +1,9 @@
-"""Allocations of the market: credits put aside for one seller, from which deliveries are drawn turn by turn.
+"""Book allocations of the market: credits reserved for one seller, from which deliveries are drawn turn by turn.
 
-An allocation is held as a request is (`accounting.rules.market.hold`). Each draw books what is due beyond all
-draws before it: it takes that from what is put aside, pays seller and house, and puts the rest aside anew. What
-nobody has drawn in the end the reaper gives back. Draws are numbered, so that two who draw at once cannot both be
-right, and the fee is that of the sum, so that the same sum comes to the same fee in however many draws.
+An allocation is held like a request (`accounting.rules.market.hold`). Each draw books what is due beyond all draws
+before it. It takes that amount from the reservation, pays the seller and the house, and reserves the rest again.
+In the end the reaper releases what was not drawn. Draws are numbered, so only one of two concurrent draws
+succeeds. The fee is computed from the sum, so it is the same for any number of draws.
 """
 
 from collections.abc import Sequence
@@ -15,15 +15,15 @@ from accounting.ledger.postings import EventKind, Leg, Posting
 from accounting.money import checked_nano
 from accounting.rules.market import BPS
 from accounting.rules.moves import moved
-from accounting.rules.parts import Part, Share, between, pay_unheld, put_aside, take
+from accounting.rules.parts import HeldPart, Share, between, pay_unheld, put_aside, take
 
 
 @dataclass(frozen=True, slots=True)
 class Allocated:
-    """`limit_nano` of a buyer's credits are put aside for a seller until `expires_ns`; both are users here.
+    """`limit_nano` of a buyer's credits, reserved for a seller until `expires_ns`. Both are users here.
 
-    Our fee is `fee_bps` hundredths of a percent of what is drawn. Whatever is drawn once the credits were given
-    back, the buyer owes.
+    Our fee is `fee_bps` hundredths of a percent of what is drawn. After the credits are released, the buyer owes
+    any further draw.
     """
 
     allocation_id: str
@@ -36,27 +36,27 @@ class Allocated:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """How far an allocation is drawn: by so many events, to so much; `parts` are put aside still, in order."""
+    """The state of an allocation: the number of draws, their sum, and the parts still reserved, in order."""
 
     turns: int = 0
     amount_nano: int = 0
-    parts: tuple[Part, ...] = ()
+    parts: tuple[HeldPart, ...] = ()
 
 
 def draw(allocated: Allocated, drawn: Drawn, due_nano: int) -> Posting | None:
-    """Book what is due beyond what was drawn: `user|pool:paid -> clearing:market -> seller:maturing` and our fee.
+    """Book what is due beyond earlier draws: `user|pool:paid -> clearing:market -> seller:maturing` and our fee.
 
-    The rest is put aside anew, until the same moment. None where nothing more is due.
+    Reserve the rest again, until the same time. Return None if nothing more is due.
 
     Raises:
-        PostingInvalid: more than is put aside.
+        PostingInvalid: more is due than is reserved.
     """
     more_nano = _more(allocated, drawn, due_nano)
     if not more_nano:
         return None
     held_nano = sum(part.amount_nano for part in drawn.parts)
     if more_nano > held_nano:
-        raise PostingInvalid(f"{more_nano} nano are due on {allocated.allocation_id!r}, {held_nano} are put aside")
+        raise PostingInvalid(f"{more_nano} nano are due on {allocated.allocation_id!r}, {held_nano} are reserved")
     parts = [Share(part.account, part.amount_nano) for part in drawn.parts]
     rest = between(parts, more_nano, held_nano - more_nano)
     legs = (
@@ -70,9 +70,10 @@ def draw(allocated: Allocated, drawn: Drawn, due_nano: int) -> Posting | None:
 def draw_late(
     allocated: Allocated, drawn: Drawn, due_nano: int, *, covered: Sequence[Share] = ()
 ) -> Posting | None:
-    """Book what is due once the reaper has given the rest back: from `covered`; what is missing the buyer owes.
+    """Book what is due after the reaper's release: from `covered`, and the rest as a debt of the buyer.
 
-    It counts on as the draws before it do; the books take it only after the reaper. None where nothing is due.
+    It continues the numbering of the draws. The books take it only after the reaper. Return None if nothing is
+    due.
     """
     more_nano = _more(allocated, drawn, due_nano)
     if not more_nano:
@@ -83,7 +84,7 @@ def draw_late(
 
 
 def _more(allocated: Allocated, drawn: Drawn, due_nano: int) -> int:
-    """What is due beyond what was drawn, within the allocation: below that it never falls."""
+    """Return what is due beyond earlier draws, within the allocation and never below zero."""
     return max(0, min(checked_nano(due_nano), allocated.limit_nano) - drawn.amount_nano)
 
 

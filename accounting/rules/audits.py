@@ -1,4 +1,7 @@
-"""What looking at sellers cost: requests that nobody asked for, paid like any other, and the house's expense."""
+"""Book the cost of audits: requests to sellers that no user made.
+
+They are paid as usual, as the house's expense.
+"""
 
 from accounting import chart
 from accounting.ledger.postings import Posting
@@ -7,9 +10,9 @@ from accounting.rules.moves import moved
 
 
 def audit(request_id: str, provider: str, cost_nano: int, seller: str) -> Posting:
-    """Book an audit's cost, `expense:audit -> provider:accrued`, once for its request id.
+    """Book an audit's cost, `expense:audit -> provider:accrued`, once per request id.
 
-    `seller` is whom it was about, for whoever reads the books.
+    `seller` names the audited seller, for readers of the books.
     """
     legs = moved(chart.EXPENSE_AUDIT, chart.provider_accrued(provider), checked_nano(cost_nano))
     return Posting(f"audit:{request_id}", "audit", request_id, tuple(legs), {"seller": seller})

@@ -1,7 +1,7 @@
-"""The posting rules of requests at cloud providers: each business event becomes its transfers, by a pure function.
+"""Define the posting rules of requests to cloud providers: pure functions turn each business event into transfers.
 
-The key of an event is made of what it is about, so that sending an event again can only find it booked.
-`debit -> credit` in the docstrings reads: from the debited account to the credited one.
+The key of an event is derived from its subject, so sending an event again only finds it booked. In the docstrings,
+`debit -> credit` means from the debited account to the credited one.
 """
 
 from collections import Counter
@@ -15,11 +15,11 @@ from accounting.money import checked_nano
 from accounting.rules.held import CloudBill, Hold
 from accounting.rules.local import worked
 from accounting.rules.moves import moved
-from accounting.rules.parts import Part, Share, pay_unheld, put_aside, take
+from accounting.rules.parts import HeldPart, Share, pay_unheld, put_aside, take
 
 
 def hold(request_id: str, user_id: str, amount_nano: int, expires_ns: int) -> Posting:
-    """Put the most that a cloud request may cost aside: pending `user:paid -> clearing:burst`."""
+    """Reserve the most that a cloud request may cost: pending `user:paid -> clearing:burst`."""
     leg = Leg(
         chart.user_paid(user_id),
         chart.CLEARING_BURST,
@@ -31,10 +31,10 @@ def hold(request_id: str, user_id: str, amount_nano: int, expires_ns: int) -> Po
 
 
 def capture(held: Hold, bill: CloudBill, usage: UsageRecord | None = None) -> Posting:
-    """Take what was delivered from the hold and owe the provider its share.
+    """Charge what was delivered from the hold, and owe the provider its share.
 
-    The caller never pays more than was held; what the provider asks beyond the charge is our variance. The
-    usage row is booked with the charge and cost of this event, whatever it said before.
+    The caller never pays more than the hold. A provider's bill beyond the charge is our variance. The usage row is
+    booked with the charge and cost of this event, which replace its own.
     """
     charge_nano = min(bill.charge_nano, held.amount_nano)
     taken = Leg(held.account, chart.CLEARING_BURST, charge_nano, phase="post", pending_seq=held.pending_seq)
@@ -44,11 +44,11 @@ def capture(held: Hold, bill: CloudBill, usage: UsageRecord | None = None) -> Po
 def late_capture(
     held: Hold, bill: CloudBill, usage: UsageRecord | None = None, *, covered_nano: int = 0
 ) -> Posting:
-    """Book text that was delivered after the reaper had given its hold back: at most what was held.
+    """Book text that was delivered after the reaper had released its hold: at most the hold's amount.
 
-    `covered_nano` of it comes from the credits that the user still has, `user:paid -> clearing:burst`; the rest
-    the user owes, `asset:user_recv -> clearing:burst`. Then as in `capture`. It has the key of the capture too,
-    so that a request is captured once, in time or late; the books take it only after the reaper's release.
+    `covered_nano` comes from credits that the user still has, `user:paid -> clearing:burst`. The user owes the
+    rest, `asset:user_recv -> clearing:burst`. Everything else is as in `capture`. It has the key of the capture
+    too, so a request is captured once, in time or late. The books take it only after the reaper's release.
     """
     charge_nano = min(bill.charge_nano, held.amount_nano)
     covered = (Share(held.account, covered_nano),)
@@ -56,34 +56,34 @@ def late_capture(
 
 
 def owed_capture(held: Hold, bill: CloudBill, usage: UsageRecord, covered: Sequence[Share] = ()) -> Posting:
-    """Book text whose hold was a part of a lease that is gone: as `late_capture`, but of no reaper's event.
+    """Book text whose hold was part of a lease that is gone: like `late_capture`, but without a reaper's event.
 
-    What `covered` does not pay, the user owes, whoever's credits the lease had.
+    The user owes what `covered` does not pay, even if the lease used a pool's credits.
     """
     charge_nano = min(bill.charge_nano, held.amount_nano)
     return _captured("owed", held, _unheld(held, charge_nano, covered), bill, charge_nano, usage)
 
 
 def _unheld(held: Hold, charge_nano: int, covered: Sequence[Share]) -> tuple[Leg, ...]:
-    """Return the transfers of a charge that nothing is put aside for any more."""
+    """Return the transfers of a charge without a hold."""
     return pay_unheld(charge_nano, covered, chart.user_receivable(held.user_id), chart.CLEARING_BURST)
 
 
 def lease(
     name: str,
-    parts: Sequence[Part],
+    parts: Sequence[HeldPart],
     ended: Sequence[tuple[CloudBill | None, UsageRecord]],
     shares: Sequence[Share] = (),
     *,
     expires_ns: int,
 ) -> Posting:
-    """Take what requests of a lease came to, and put `shares` aside for those that run and come.
+    """Charge the requests of a lease that ended, and reserve `shares` for running and coming ones.
 
-    `parts` are what the lease's last event put aside. They are resolved whole: posted in their order as far as the
-    requests were charged, the rest free for a moment and put aside again, more or less of it, by the last legs. A
-    bill's charge is within what its request had reserved, so that all of them are within the parts; the books
-    refuse what is not, since the clearing account would pay it. Without a bill nothing is charged. The usage rows
-    are booked with the charges and costs of this event.
+    `parts` are what the lease's last event reserved. They are resolved whole: posted in their order up to the sum
+    of the charges. The rest is free for a moment, and the last legs reserve it again, in the same or another
+    amount. A bill's charge is within its request's reservation, so all charges are within the parts. The books
+    refuse anything beyond, since the clearing account would pay it. A request without a bill is not charged. The
+    usage rows are booked with the charges and costs of this event.
     """
     bills = [bill for bill, _ in ended if bill is not None]
     charge_nano = sum(bill.charge_nano for bill in bills)
@@ -104,7 +104,7 @@ def lease(
 
 
 def _shared(bills: Sequence[CloudBill]) -> list[Leg]:
-    """Share out what bills brought into the clearing account, each provider's together."""
+    """Pay out what bills brought into the clearing account, one sum per provider."""
     covered: Counter[str] = Counter()
     beyond: Counter[str] = Counter()
     margin_nano = 0
@@ -129,7 +129,7 @@ def _captured(
     charge_nano: int,
     usage: UsageRecord | None,
 ) -> Posting:
-    """Share out what came into the clearing account: cost to the provider, the rest to the margin."""
+    """Pay out what came into the clearing account: the cost to the provider, the rest to the margin."""
     owed = chart.provider_accrued(bill.provider)
     covered_nano = min(charge_nano, bill.cost_nano)
     legs = (
@@ -146,16 +146,16 @@ def _captured(
 
 
 def release(held: Hold, usage: UsageRecord | None = None) -> Posting:
-    """Give a hold back whole: no provider delivered anything, nothing is charged.
+    """Release a whole hold: no provider delivered anything, and nothing is charged.
 
-    Where own machines answered after all, what they spent is booked with it.
+    If own machines answered instead, the compute that they spent is booked with it.
     """
     legs = (_given_back(held), *worked(_only(usage)))
     return Posting(f"void:{held.request_id}", "release", held.request_id, legs, usages=_only(usage))
 
 
-def reap(ref: str, parts: Sequence[Part], clearing: str = chart.CLEARING_BURST) -> Posting:
-    """Give back whole what an event put aside for a request, or a lease, that died and can no longer do it."""
+def reap(ref: str, parts: Sequence[HeldPart], clearing: str = chart.CLEARING_BURST) -> Posting:
+    """Release all that an event reserved for a request or a lease that died."""
     return Posting(f"reap:{ref}", "reap", ref, take(parts, clearing, 0))
 
 

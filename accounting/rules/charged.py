@@ -1,4 +1,7 @@
-"""What the books recorded of one request's charge: who paid it, and who got it. Refunds are made of this alone."""
+"""Read what the books recorded about one request's charge: the payers and recipients.
+
+Refunds rely on this alone.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,11 +15,11 @@ _MOVES = ("single", "post")
 
 @dataclass(frozen=True, slots=True)
 class Charged:
-    """A request's charge went `paid -> clearing -> partner | income`, amounts in nano-USD.
+    """The charge of a request: `paid -> clearing -> partner | income`, amounts in nano-USD.
 
-    `paid` are the accounts that paid, in their order, each with what it paid of this charge. `partner` is whoever
-    delivered: a seller, a provider, or nobody where that is not known any more. `beyond_nano` is what a provider
-    got on top, at our expense.
+    `paid` are the accounts that paid, in their order, each with its share of this charge. `partner` is the seller
+    or provider that delivered, or "" if that is no longer known. `beyond_nano` is what a provider got on top, at
+    our expense.
     """
 
     request_id: str
@@ -33,12 +36,12 @@ class Charged:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """One of the requests that an event ended, as its usage row has it.
+class RequestCharge:
+    """One of the requests that an event ended, from its usage row.
 
-    `before_nano` is what the event's requests before this one, by their ids, were charged together: who paid an
-    event that ended many is shared out over them in that order. So no two refunds give back the same credits,
-    whatever their order, and two at once need not know of each other.
+    `before_nano` is the sum of the charges of the event's requests with smaller ids. The payers of an event are
+    assigned to its requests in that order. So no two refunds return the same credits, in any order, and concurrent
+    refunds need not know of each other.
     """
 
     charge_nano: int
@@ -48,7 +51,7 @@ class Ended:
 
 
 def charged(request_id: str, legs: Sequence[Leg]) -> Charged | None:
-    """Read the capture of one request, in time or late, cloud or market; None where nothing was charged."""
+    """Read the capture of one request, in time or late, cloud or market; None if nothing was charged."""
     into = next((leg.credit for leg in legs if chart.is_clearing(leg.credit) and _has_moved(leg)), None)
     if into is None:
         return None
@@ -66,8 +69,8 @@ def charged(request_id: str, legs: Sequence[Leg]) -> Charged | None:
     )
 
 
-def charged_together(request_id: str, legs: Sequence[Leg], ended: Ended) -> Charged | None:
-    """Read one request of an event of a lease, which ended others too; None where nothing was charged."""
+def charged_together(request_id: str, legs: Sequence[Leg], ended: RequestCharge) -> Charged | None:
+    """Read one request of a lease's event that ended several requests; None if nothing was charged."""
     if not ended.charge_nano:
         return None
     covered_nano = min(ended.charge_nano, ended.cost_nano)
@@ -91,7 +94,7 @@ def _paid(legs: Sequence[Leg], clearing: str) -> tuple[Share, ...]:
 
 
 def _provider(legs: Sequence[Leg], name: str) -> str:
-    """The provider's account: the only one that the event owes anything, or the one that the usage row names."""
+    """Return the provider's account: the only one that the event owes, or the one that the usage row names."""
     owed = {leg.credit for leg in legs if chart.is_provider(leg.credit)}
     named = chart.provider_accrued(chart.provider_id(name))
     if len(owed) == 1:

@@ -1,4 +1,4 @@
-"""What sellers have earned on its way to being theirs: kept until nobody complains any more, some of it longer."""
+"""Release sellers' earnings: they are held until the time for complaints has passed, and a reserve for longer."""
 
 from accounting import chart
 from accounting.ledger.postings import Posting
@@ -7,13 +7,13 @@ from accounting.rules.market import BPS
 from accounting.rules.moves import moved
 
 RESERVE_DAYS = 30
-"""How long the reserve's part of a day's earnings is kept, in days."""
+"""How long the reserve from a day's earnings is kept, in days."""
 
 
 def matured(seller_id: str, day: str, amount_nano: int, reserve_bps: int = 0) -> Posting:
-    """A day's earnings may be paid out: `seller:maturing -> seller:payable`, a part of them `-> seller:reserve`.
+    """Make a day's earnings payable: `seller:maturing -> seller:payable`, and a part of them `-> seller:reserve`.
 
-    The reserve's part is rounded down. A day (as 2026-11-22) of a seller matures once.
+    The reserve's part is rounded down. A seller's day (such as 2026-11-22) matures once.
     """
     kept_nano = checked_nano(amount_nano) * reserve_bps // BPS
     maturing = chart.seller_maturing(seller_id)
@@ -25,9 +25,9 @@ def matured(seller_id: str, day: str, amount_nano: int, reserve_bps: int = 0) ->
 
 
 def reserve_released(seller_id: str, day: str, amount_nano: int) -> Posting:
-    """What was kept of a day's earnings, `RESERVE_DAYS` ago, is free: `seller:reserve -> seller:payable`.
+    """Release the reserve of a day's earnings after `RESERVE_DAYS`: `seller:reserve -> seller:payable`.
 
-    At most what there still is of it: refunds may have been taken from the reserve.
+    At most what is left of it is released: refunds may have used the reserve.
     """
     legs = moved(chart.seller_reserve(seller_id), chart.seller_payable(seller_id), checked_nano(amount_nano))
     return Posting(f"res:{seller_id}:{day}", "reserve", f"{seller_id}:{day}", legs)

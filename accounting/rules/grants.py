@@ -1,4 +1,4 @@
-"""Credits that users and pools have without having bought them through Stripe, and what becomes of given ones."""
+"""Grant credits to users and pools outside of Stripe, and expire promotional credits."""
 
 from accounting import chart
 from accounting.ledger.postings import EventKind, Leg, Posting
@@ -6,45 +6,45 @@ from accounting.money import checked_nano
 
 
 def manual_credit(credit_id: str, user_id: str, amount_nano: int, reason: str) -> Posting:
-    """The operator gives a user credits against money that reached the bank: `asset:bank -> user:paid`."""
+    """Give a user credits for money that reached the bank: `asset:bank -> user:paid`."""
     return _given(f"credit:{credit_id}", "credit", chart.ASSET_BANK, chart.user_paid(user_id), amount_nano, reason)
 
 
 def pool_credit(credit_id: str, pool_id: str, amount_nano: int, reason: str) -> Posting:
-    """As `manual_credit`, for an organization: `asset:bank -> pool:paid`. An id is a user's credit or a pool's."""
+    """Give an organization credits: `asset:bank -> pool:paid`. Ids are shared with `manual_credit`."""
     return _given(f"credit:{credit_id}", "pool", chart.ASSET_BANK, chart.pool_paid(pool_id), amount_nano, reason)
 
 
 def pool_funded(move_id: str, user_id: str, pool_id: str, amount_nano: int) -> Posting:
-    """A user puts own credits into an organization's pool: `user:paid -> pool:paid`."""
+    """Move a user's own credits into an organization's pool: `user:paid -> pool:paid`."""
     leg = Leg(chart.user_paid(user_id), chart.pool_paid(pool_id), checked_nano(amount_nano))
     return Posting(f"pool:{move_id}", "pool", move_id, (leg,))
 
 
 def pool_returned(move_id: str, pool_id: str, user_id: str, amount_nano: int) -> Posting:
-    """Credits of a pool become a user's own again: `pool:paid -> user:paid`. An id is one move, there or back."""
+    """Move a pool's credits back to a user: `pool:paid -> user:paid`. An id is one move, there or back."""
     leg = Leg(chart.pool_paid(pool_id), chart.user_paid(user_id), checked_nano(amount_nano))
     return Posting(f"pool:{move_id}", "pool", move_id, (leg,))
 
 
 def promo(lot_id: str, user_id: str, amount_nano: int, reason: str) -> Posting:
-    """Give credits that end one day, as a lot of their own: `expense:promo -> user:promo:<lot>`, once a lot."""
+    """Grant promotional credits, which expire, as a new lot: `expense:promo -> user:promo:<lot>`, once a lot."""
     lot = chart.user_promo(user_id, lot_id)
     return _given(f"promo:{lot_id}", "promo", chart.EXPENSE_PROMO, lot, amount_nano, reason)
 
 
 def expire(lot_id: str, user_id: str, available_nano: int, number: int) -> Posting:
-    """A lot has ended: what nobody has put aside of it is ours again, `user:promo:<lot> -> income:breakage`.
+    """Expire what no hold keeps of an ended lot: `user:promo:<lot> -> income:breakage`.
 
-    What a hold keeps expires when that hold has resolved, by an event of its own: `number` counts the expiries of
-    a lot from 1.
+    What a hold keeps expires after that hold is resolved, by another event. `number` counts the expiries of a lot
+    from 1.
     """
     leg = Leg(chart.user_promo(user_id, lot_id), chart.INCOME_BREAKAGE, checked_nano(available_nano))
     return Posting(f"exp:{lot_id}:{number}", "expiry", lot_id, (leg,))
 
 
 def goodwill(goodwill_id: str, user_id: str, amount_nano: int, reason: str) -> Posting:
-    """Make good for something with credits like bought ones, at our expense: `expense:goodwill -> user:paid`."""
+    """Compensate a user with credits like bought ones, at our expense: `expense:goodwill -> user:paid`."""
     user = chart.user_paid(user_id)
     return _given(f"goodwill:{goodwill_id}", "goodwill", chart.EXPENSE_GOODWILL, user, amount_nano, reason)
 

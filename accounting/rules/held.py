@@ -1,4 +1,4 @@
-"""What requests have put aside, and what they come to: the nouns that the rules work with."""
+"""Define what requests have reserved and what they cost: the nouns that the rules use."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -8,10 +8,10 @@ from accounting.money import checked_nano
 
 
 class Payer(NamedTuple):
-    """Whose credits pay for a request: a user's own, and those of a pool that the user may draw from.
+    """The credits that pay for a request: a user's own, and those of a pool that the user may draw from.
 
-    `takes_lots`: credits that were given for a time pay first. They buy nothing from sellers.
-    `is_own_use`: an operator asks, within a spending limit. What credits do not cover is this gateway's expense.
+    If `takes_lots`, promotional credits pay first. They cannot pay sellers. `is_own_use` tells that an operator
+    asks, within a spending limit. What credits do not cover is then this gateway's expense.
     """
 
     user_id: str
@@ -22,9 +22,9 @@ class Payer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Credits put aside for one request of a user, until captured, released, or reaped after `expires_ns`.
+    """Credits reserved for one request of a user, until captured, released, or reaped after `expires_ns`.
 
-    Where `lease` names one, the credits are a part of that lease, and `pending_seq` was the first of its pending
+    If `lease` names one, the credits are part of that lease, and `pending_seq` was the first of its pending
     transfers at that time. `pool_id` is the pool that the lease may have drawn from.
     """
 
@@ -49,9 +49,9 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class CloudBill:
-    """What a request at a cloud provider comes to: the caller's charge and our cost, in nano-USD.
+    """What a request at a cloud provider costs: the caller's charge and our cost, in nano-USD.
 
-    `price_version` names the price list that both were reckoned with; it is kept with the event.
+    `price_version` names the price list of both amounts. It is kept with the event.
     """
 
     provider: str

@@ -1,4 +1,4 @@
-"""What cloud providers bill us: paid, and compared with what we had reckoned request by request."""
+"""Pay the invoices of cloud providers, and compare them with the costs that we booked per request."""
 
 from accounting import chart
 from accounting.ledger.postings import Posting
@@ -9,11 +9,11 @@ _ALARMING_PARTS = 100
 
 
 def invoice_paid(provider: str, invoice_id: str, accrued_nano: int, billed_nano: int) -> Posting:
-    """Pay a provider's bill: `provider:accrued -> asset:bank`; what we had reckoned otherwise is our variance.
+    """Pay a provider's bill: `provider:accrued -> asset:bank`. A difference from our own sum is our variance.
 
-    `accrued_nano` is what the books say is owed for the time that the bill is for. Where the bill is higher, first
-    `expense:burst_variance -> provider:accrued`, where it is lower the other way round: that time is settled then,
-    and what was accrued after it stays owed.
+    `accrued_nano` is what the books owe for the period of the bill. If the bill is higher, first book
+    `expense:burst_variance -> provider:accrued`; if it is lower, the reverse. This settles the period, and what
+    was accrued after it stays owed.
     """
     owed = chart.provider_accrued(provider)
     beyond_nano = checked_nano(billed_nano) - checked_nano(accrued_nano)
@@ -26,5 +26,5 @@ def invoice_paid(provider: str, invoice_id: str, accrued_nano: int, billed_nano:
 
 
 def is_alarming(accrued_nano: int, billed_nano: int) -> bool:
-    """Whether a bill and our own reckoning differ by more than one per cent: prices or counts are wrong then."""
+    """Return whether a bill differs from our own sum by over 1 %: then prices or counts are wrong."""
     return abs(billed_nano - accrued_nano) * _ALARMING_PARTS > accrued_nano

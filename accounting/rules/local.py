@@ -1,4 +1,4 @@
-"""What own machines did for requests, in compute units: never mixed with money."""
+"""Book the work of own machines in compute units, which are never mixed with money."""
 
 import hashlib
 from collections import Counter
@@ -10,19 +10,19 @@ from accounting.rules.moves import moved
 
 
 def local_use(usage: UsageRecord) -> Posting:
-    """Book what own machines spent on a request, in compute units: `cu:dept -> cu:supply`.
+    """Book the compute that own machines spent on a request: `cu:dept -> cu:supply`.
 
-    A request that cost nothing (an answer from the cache, a refusal) is an event without transfers: every
-    request has its place in the books.
+    A request without cost (a cached answer, a refusal) is an event without transfers, so every request is in the
+    books.
     """
     return Posting(f"use:{usage.request_id}", "use", usage.request_id, worked((usage,)), usages=(usage,))
 
 
 def local_uses(usages: Sequence[UsageRecord]) -> Posting:
-    """Book what own machines spent on many requests as one event: a transfer for each pair of accounts.
+    """Book the compute of many requests as one event: a transfer for each pair of accounts.
 
-    Its key is made of the requests it ends, so that the same ones are always the same event; one of them alone is
-    `local_use`. A request that has its usage row already makes the books refuse the whole event with its id.
+    Its key is derived from its requests, so the same requests are always the same event. A single request is
+    `local_use`. If a request already has its usage row, the books refuse the whole event and name its id.
     """
     if len(usages) == 1:
         return local_use(usages[0])
@@ -31,7 +31,7 @@ def local_uses(usages: Sequence[UsageRecord]) -> Posting:
 
 
 def worked(usages: Sequence[UsageRecord]) -> tuple[Leg, ...]:
-    """Return the transfers of what own machines spent, `cu:dept -> cu:supply`."""
+    """Return the transfers of the compute that own machines spent, `cu:dept -> cu:supply`."""
     spent: Counter[tuple[str, str]] = Counter()
     for usage in usages:
         spent[usage.department, usage.lane] += usage.compute_nano

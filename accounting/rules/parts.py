@@ -1,4 +1,4 @@
-"""Money put aside out of several accounts at once, in the order in which they pay."""
+"""Reserve money from several accounts at once, in the order in which they pay."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from accounting.rules.moves import moved
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """What one pending transfer has put aside; `pending_seq` is that transfer's number."""
+class HeldPart:
+    """What one pending transfer has reserved. `pending_seq` is that transfer's number."""
 
     account: str
     amount_nano: int
@@ -20,17 +20,17 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """An amount of one account: what there is to take, or what is to be taken."""
+    """An amount of one account: available to take, or to be taken."""
 
     account: str
     amount_nano: int
 
 
 def split(amount_nano: int, purse: Sequence[Share]) -> tuple[Share, ...]:
-    """Share an amount out over accounts in their order, each as far as it goes.
+    """Split an amount over accounts in their order, each as far as its credits go.
 
     Raises:
-        InsufficientCredit: all of them together have less; it names the last, whose owner is to top up.
+        InsufficientCredit: together they have less. The error names the last account, whose owner has to top up.
     """
     left_nano, shares = amount_nano, []
     for each in purse:
@@ -43,7 +43,7 @@ def split(amount_nano: int, purse: Sequence[Share]) -> tuple[Share, ...]:
 
 
 def between(shares: Sequence[Share], before_nano: int, amount_nano: int) -> tuple[Share, ...]:
-    """Return who has the `amount_nano` that follow the first `before_nano` of all shares laid end to end."""
+    """Return the shares of the `amount_nano` after the first `before_nano`, all shares laid end to end."""
     found, end_nano = [], before_nano + amount_nano
     start_nano = 0
     for share in shares:
@@ -63,7 +63,7 @@ def put_aside(shares: Sequence[Share], clearing: str, expires_ns: int) -> tuple[
 
 
 def pay_unheld(charge_nano: int, covered: Sequence[Share], receivable: str, clearing: str) -> tuple[Leg, ...]:
-    """Bring a charge that nothing is put aside for any more: from `covered` in their order, the rest is owed."""
+    """Pay a charge without a hold: from `covered` in their order, and the rest as a debt."""
     left_nano, legs = charge_nano, list[Leg]()
     for share in covered:
         taken_nano = min(left_nano, checked_nano(share.amount_nano))
@@ -72,10 +72,10 @@ def pay_unheld(charge_nano: int, covered: Sequence[Share], receivable: str, clea
     return (*legs, *moved(receivable, clearing, left_nano))
 
 
-def take(parts: Sequence[Part], clearing: str, charge_nano: int) -> tuple[Leg, ...]:
-    """Resolve every part: the charge is posted in their order, what it leaves is given back.
+def take(parts: Sequence[HeldPart], clearing: str, charge_nano: int) -> tuple[Leg, ...]:
+    """Resolve every part: post the charge in their order, and release what it leaves.
 
-    The charge is within what they put aside together; of more, nobody would pay the rest.
+    The charge must be within the sum of the parts; no account would pay the rest.
     """
     assert charge_nano <= sum(part.amount_nano for part in parts), "a charge is within its hold"
     legs = []

@@ -1,4 +1,4 @@
-"""A request's charge is given back, whole or in part: the recorded legs the other way round, last ones first."""
+"""Refund a request's charge, whole or in part: reverse the recorded legs, the last ones first."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from accounting.rules.parts import Share
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """How those whom a refund concerns stand now, in nano-USD.
+class RefundParties:
+    """The current state of the parties to a refund, in nano-USD.
 
     `seller_has` is what may be taken back from the seller, in this order: maturing, payable, reserve. `owed_nano`
-    is what the caller still owes us. `ended_lots` are given credits that nobody can spend any more.
+    is what the caller still owes us. `ended_lots` are promotional credits that have expired.
     """
 
     seller_has: tuple[Share, ...] = ()
@@ -25,23 +25,23 @@ class Standing:
 
 
 def refund(
-    charge: Charged, amount_nano: int, reason: str, standing: Standing, *, provider_credits: bool = False
+    charge: Charged, amount_nano: int, reason: str, standing: RefundParties, *, provider_credits: bool = False
 ) -> Posting:
-    """Give `amount_nano` of a charge back: `income | seller -> clearing -> who paid`, once for a request.
+    """Refund `amount_nano` of a charge: `income | seller -> clearing -> payers`, once per request.
 
-    Everybody who got something of the charge gives back in proportion, ours rounded down. What a seller has no
-    more of is owed from now on, `asset:seller_recv`. A provider bills us all the same: its part is our expense,
-    `expense:goodwill`, unless `provider_credits` tells that it will not, `provider:accrued` then. Who paid last
-    gets back first; a debt that was paid otherwise meanwhile comes back as credits. What a lot had paid that has
-    ended since goes to its user's own credits: there it would be gone at once.
+    Every recipient of the charge gives back in proportion, our part rounded down. A seller without enough earnings
+    owes the rest, `asset:seller_recv`. A provider bills us all the same, so its part is our expense,
+    `expense:goodwill`. With `provider_credits` it will not bill: then `provider:accrued`. The last payer is
+    refunded first. A debt that was paid meanwhile comes back as credits. The part of a lot that has ended since
+    goes to its user's own credits, because in the lot it would expire at once.
 
     Raises:
-        PostingInvalid: nothing, or more than the charge; or a provider is to credit it and the books do not know
-            which one.
-        AccountUnknown: the books name an account that the chart has not.
+        PostingInvalid: the amount is zero or exceeds the charge; or a provider is to credit it and the books do
+            not know which one.
+        AccountUnknown: the books name an account that the chart does not have.
     """
     if not 0 < amount_nano <= charge.charge_nano:
-        raise PostingInvalid(f"of {charge.request_id!r} at most {charge.charge_nano} nano can be given back")
+        raise PostingInvalid(f"at most {charge.charge_nano} nano of {charge.request_id!r} can be refunded")
     income_nano = amount_nano * charge.income_nano // charge.charge_nano
     legs = (
         *moved(_income(charge), charge.clearing, income_nano),
@@ -59,14 +59,14 @@ def _income(charge: Charged) -> str:
 
 
 def _from_partner(
-    charge: Charged, amount_nano: int, standing: Standing, *, provider_credits: bool
+    charge: Charged, amount_nano: int, standing: RefundParties, *, provider_credits: bool
 ) -> tuple[Leg, ...]:
     if charge.clearing == chart.CLEARING_MARKET:
         return _from_seller(charge, amount_nano, standing.seller_has)
     if not provider_credits:
         return moved(chart.EXPENSE_GOODWILL, charge.clearing, amount_nano)
     if not charge.partner and amount_nano:
-        raise PostingInvalid(f"the books do not know whose bill {charge.request_id!r} is on")
+        raise PostingInvalid(f"the books do not know which provider billed {charge.request_id!r}")
     return moved(charge.partner, charge.clearing, amount_nano)
 
 
@@ -81,14 +81,14 @@ def _from_seller(charge: Charged, amount_nano: int, seller_has: Sequence[Share])
 
 
 def _beyond(charge: Charged, amount_nano: int, *, provider_credits: bool) -> tuple[Leg, ...]:
-    """What a provider had got on top of the charge, in the refund's proportion, rounded down."""
+    """Return what a provider had got on top of the charge, in the refund's proportion, rounded down."""
     if not (provider_credits and charge.beyond_nano):
         return ()
     beyond_nano = charge.beyond_nano * amount_nano // charge.charge_nano
     return moved(charge.partner, chart.EXPENSE_BURST_VARIANCE, beyond_nano)
 
 
-def _to_payers(charge: Charged, amount_nano: int, standing: Standing) -> tuple[Leg, ...]:
+def _to_payers(charge: Charged, amount_nano: int, standing: RefundParties) -> tuple[Leg, ...]:
     left_nano, legs = amount_nano, list[Leg]()
     for share in reversed(charge.paid):
         given_nano = min(left_nano, share.amount_nano)
@@ -102,5 +102,5 @@ def _to_payers(charge: Charged, amount_nano: int, standing: Standing) -> tuple[L
         else:
             legs += moved(charge.clearing, share.account, given_nano)
     if left_nano:
-        raise PostingInvalid(f"who paid {left_nano} nano of {charge.request_id!r} is not in the books")
+        raise PostingInvalid(f"the books do not name the payer of {left_nano} nano of {charge.request_id!r}")
     return tuple(legs)

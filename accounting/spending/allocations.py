@@ -1,4 +1,4 @@
-"""How far an allocation of the market is drawn, read from the books alone."""
+"""Read how far an allocation of the market is drawn, from the books alone."""
 
 from dataclasses import dataclass
 
@@ -7,34 +7,34 @@ from sqlalchemy import select
 from accounting import chart
 from accounting.ledger.balances import Reader
 from accounting.rules.allocations import Drawn
-from accounting.rules.parts import Part
+from accounting.rules.parts import HeldPart
 from accounting.tables import account_table, event_table, transfer_table
 
 _MOVES = ("single", "post")
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
-    """An allocation's account of itself. `is_reaped` is whether its rest was given back."""
+class AllocationState:
+    """The state of an allocation. `is_reaped` tells whether its rest was released."""
 
     drawn: Drawn
     is_reaped: bool
 
 
-def account_of(reader: Reader, allocation_id: str, known: Drawn = Drawn()) -> Account | None:  # noqa: B008  frozen
-    """Return how far an allocation is drawn, None where nothing was ever put aside for it.
+def allocation_state(reader: Reader, allocation_id: str, known: Drawn = Drawn()) -> AllocationState | None:  # noqa: B008  frozen
+    """Return how far an allocation is drawn; None if nothing was ever reserved for it.
 
-    `known` is how far it was drawn at least, as far as the caller remembers: reading begins there.
+    `known` is an earlier result, from which reading continues.
     """
     turns, amount_nano = known.turns, known.amount_nano
     seq = _event_seq(reader, f"settle:{allocation_id}:{turns}" if turns else f"hold:{allocation_id}")
     if seq is None:
-        return None if turns == 0 else account_of(reader, allocation_id)
+        return None if turns == 0 else allocation_state(reader, allocation_id)
     while following := _event_seq(reader, f"settle:{allocation_id}:{turns + 1}"):
         turns, seq = turns + 1, following
         amount_nano += _brought_in(reader, seq)
     is_reaped = _event_seq(reader, f"reap:{allocation_id}") is not None
-    return Account(Drawn(turns, amount_nano, _open_parts(reader, seq)), is_reaped)
+    return AllocationState(Drawn(turns, amount_nano, _open_parts(reader, seq)), is_reaped)
 
 
 def _event_seq(reader: Reader, idem_key: str) -> int | None:
@@ -42,7 +42,7 @@ def _event_seq(reader: Reader, idem_key: str) -> int | None:
 
 
 def _brought_in(reader: Reader, event_seq: int) -> int:
-    """What an event moved into the clearing account."""
+    """Return what an event moved into the clearing account."""
     query = (
         select(transfer_table.c.amount)
         .join(account_table, account_table.c.id == transfer_table.c.credit)
@@ -52,8 +52,8 @@ def _brought_in(reader: Reader, event_seq: int) -> int:
     return sum(reader.scalars(query))
 
 
-def _open_parts(reader: Reader, event_seq: int) -> tuple[Part, ...]:
-    """What an event has put aside and nothing has resolved."""
+def _open_parts(reader: Reader, event_seq: int) -> tuple[HeldPart, ...]:
+    """Return what an event has reserved and nothing has resolved."""
     resolution = transfer_table.alias("resolution")
     query = (
         select(account_table.c.code, transfer_table.c.amount, transfer_table.c.seq)
@@ -63,4 +63,4 @@ def _open_parts(reader: Reader, event_seq: int) -> tuple[Part, ...]:
         .where(resolution.c.seq.is_(None))
         .order_by(transfer_table.c.leg)
     )
-    return tuple(Part(*row) for row in reader.execute(query))
+    return tuple(HeldPart(*row) for row in reader.execute(query))

@@ -1,4 +1,4 @@
-"""What the books recorded of a request's charge, read back for a refund."""
+"""Read back what the books recorded of a request's charge, for a refund."""
 
 from typing import Any
 
@@ -7,20 +7,20 @@ from sqlalchemy import Row, Select, literal, select
 from accounting import chart
 from accounting.ledger.balances import Reader, available
 from accounting.ledger.postings import Leg
-from accounting.rules.charged import Charged, Ended, charged, charged_together
+from accounting.rules.charged import Charged, RequestCharge, charged, charged_together
 from accounting.rules.parts import Share
-from accounting.rules.usage_refunds import Standing
+from accounting.rules.usage_refunds import RefundParties
 from accounting.tables import account_table, event_table, lot_table, transfer_table, usage_table
 
 LOT_LAST_NS = 60 * 10**9
-"""A lot that ends within so many nanoseconds has ended as far as refunds go: until one is booked it has."""
+"""Refunds treat a lot that ends within this many nanoseconds as ended, because it will be when they are booked."""
 
 
 def find_charge(reader: Reader, request_id: str) -> Charged | None:
-    """Return who paid a request and who got it; None where it was charged nothing, or is none that was booked.
+    """Return the payers and recipients of a request; None if it was not charged or not booked.
 
-    A request that had a hold of its own is found by its capture, others by their usage row. A draw on an
-    allocation is found as `<allocation>:<number>`.
+    A request with its own hold is found by its capture, others by their usage row. A draw on an allocation is
+    found as `<allocation>:<number>`.
     """
     for key in (f"cap:{request_id}", f"settle:{request_id}"):
         if legs := event_legs(reader, key):
@@ -33,12 +33,12 @@ def find_charge(reader: Reader, request_id: str) -> Charged | None:
     if usage is None:
         return None
     before_nano = _charged_before(reader, request_id, usage.event_seq)
-    ended = Ended(usage.charge_nano, usage.cost_nano, usage.provider, before_nano)
+    ended = RequestCharge(usage.charge_nano, usage.cost_nano, usage.provider, before_nano)
     return charged_together(request_id, event_legs(reader, usage.idem_key), ended)
 
 
-def find_standing(reader: Reader, charge: Charged, now_ns: int) -> Standing:
-    """Return what a refund of this charge could be taken from at this moment, and which lots of it have ended."""
+def find_refund_parties(reader: Reader, charge: Charged, now_ns: int) -> RefundParties:
+    """Return what a refund of this charge could be taken from now, and which of its lots have ended."""
     debtor = next((share.account for share in charge.paid if chart.debtor_of(share.account)), None)
     seller: list[str] = []
     if charge.clearing == chart.CLEARING_MARKET:
@@ -46,7 +46,7 @@ def find_standing(reader: Reader, charge: Charged, now_ns: int) -> Standing:
         seller = [chart.seller_maturing(name), chart.seller_payable(name), chart.seller_reserve(name)]
     has = available(reader, [*seller, *([debtor] if debtor else [])])
     owed_nano = has[debtor] if debtor else 0
-    return Standing(
+    return RefundParties(
         tuple(Share(code, has[code]) for code in seller), owed_nano, _ended_lots(reader, charge, now_ns)
     )
 
@@ -60,15 +60,15 @@ def _ended_lots(reader: Reader, charge: Charged, now_ns: int) -> frozenset[str]:
 
 
 def event_legs(reader: Reader, idem_key: str) -> tuple[Leg, ...]:
-    """Return an event's transfers as they were booked; none where there is no such event."""
+    """Return an event's transfers as they were booked; none if there is no such event."""
     rows = reader.execute(_transfers().where(event_table.c.idem_key == idem_key))
     return tuple(_leg(row) for row in rows)
 
 
 def _charged_before(reader: Reader, request_id: str, event_seq: int) -> int:
-    """Sum the charges of an event's requests whose ids come first.
+    """Sum the charges of an event's requests with smaller ids.
 
-    Compared here: databases differ in how they order texts, and may do so differently one day.
+    Python compares the ids, because databases order texts in different ways, which may also change.
     """
     charges = select(usage_table.c.request_id, usage_table.c.charge_nano).where(
         usage_table.c.event_seq == event_seq

@@ -1,4 +1,4 @@
-"""What a seller has earned, sale by sale, read from the books alone."""
+"""Read what a seller has earned, sale by sale, from the books alone."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _SETTLE = "settle:"
 
 @dataclass(frozen=True, slots=True)
 class Earned:
-    """One draw's part for the seller, in nano-USD; `ref` is the allocation, `idem_key` the draw's key."""
+    """One draw's part for the seller, in nano-USD. `ref` is the allocation, `idem_key` the draw's key."""
 
     transfer_seq: int
     idem_key: str
@@ -25,12 +25,12 @@ class Earned:
 
     @property
     def charge_id(self) -> str:
-        """The draw's name as refunds have it: `<allocation>:<number>`."""
+        """The draw's name in refunds: `<allocation>:<number>`."""
         return self.idem_key.removeprefix(_SETTLE)
 
 
 def earned_after(reader: Reader, seller_id: str, transfer_seq: int, *, limit: int) -> list[Earned]:
-    """Return what draws brought a seller, after this transfer, in the order of the books."""
+    """Return what draws brought a seller after this transfer, in the order of the books."""
     account = select(account_table.c.id).where(account_table.c.code == chart.seller_maturing(seller_id))
     query = (
         select(_transfer.seq, _event.idem_key, _event.ref, _event.created_ns, _transfer.amount)
@@ -44,7 +44,7 @@ def earned_after(reader: Reader, seller_id: str, transfer_seq: int, *, limit: in
 
 
 def given_back(reader: Reader, charge_ids: Collection[str]) -> dict[str, int]:
-    """Return what refunds took of sellers, by the draws that were refunded."""
+    """Return what refunds took from sellers, by the refunded draws."""
     debited = account_table.alias("debited")
     is_sellers = debited.c.code.startswith("seller:") | debited.c.code.startswith("asset:seller_recv:")
     query = (

@@ -1,4 +1,4 @@
-"""Money put aside before a cloud request, and what becomes of it: captured or released, in time or late."""
+"""Reserve money before a cloud request, then capture or release it, in time or late."""
 
 import time
 from collections.abc import Callable
@@ -13,19 +13,19 @@ from accounting.rules import burst
 from accounting.rules.held import CloudBill, Hold
 
 HOLD_MAX_NS = 24 * 3600 * 10**9
-"""The longest that credits may be put aside for one request, in nanoseconds."""
+"""The longest time that credits may be reserved for one request, in nanoseconds."""
 LATE_CAPTURE_NS = 24 * 3600 * 10**9
-"""How long after the end of a hold its delivered text may still be booked, in nanoseconds."""
+"""How long after the end of a hold delivered text may still be booked on it, in nanoseconds."""
 
 T = TypeVar("T")
 U = TypeVar("U")
 
 
 def size(price: Price, prompt_tokens_max: int, completion_tokens_max: int, choices: int = 1) -> Nano:
-    """Return the most that a request can cost, in nano-USD: whatever it turns out to be, its charge is covered.
+    """Return the most that a request can cost, in nano-USD, so that any outcome is covered.
 
-    `completion_tokens_max` is per choice. A prompt counts in full, at its dearer price: no part of it is
-    known to be cached before the provider says so.
+    `completion_tokens_max` is per choice. The whole prompt counts at the higher prompt price, because only the
+    provider knows which part is cached.
 
     Raises:
         AmountInvalid: more tokens than any request can have, or more money than one event may move.
@@ -35,19 +35,19 @@ def size(price: Price, prompt_tokens_max: int, completion_tokens_max: int, choic
 
 
 class Holds:
-    """Places and resolves holds through the poster; nothing here waits, every answer is a future."""
+    """Place and resolve holds through the poster. Nothing here waits: every answer is a future."""
 
     def __init__(self, poster: Writer, *, clock_ns: Callable[[], int] = time.time_ns) -> None:
         self._poster = poster
         self._clock_ns = clock_ns
 
     def place(self, request_id: str, user_id: str, amount_nano: int, deadline_ns: int) -> "Future[Hold]":
-        """Put credits of a user aside for one request that ends by `deadline_ns` at the latest.
+        """Reserve a user's credits for one request that ends by `deadline_ns` at the latest.
 
-        The future raises `InsufficientCredit` when the user has less, other holds counted.
+        The future raises `InsufficientCredit` if the user has less, other holds included.
 
         Raises:
-            PostingInvalid: a deadline that has passed already, or lies more than `HOLD_MAX_NS` ahead.
+            PostingInvalid: the deadline has passed, or is more than `HOLD_MAX_NS` ahead.
         """
         if not 0 < deadline_ns - self._clock_ns() <= HOLD_MAX_NS:
             raise PostingInvalid(f"the deadline of {request_id!r} has passed, or is too far ahead for a hold")
@@ -58,32 +58,32 @@ class Holds:
         )
 
     def capture(self, held: Hold, bill: CloudBill, usage: UsageRecord | None = None) -> "Future[Posted]":
-        """Book what was delivered, at most the hold; what is left of the hold is free again.
+        """Book what was delivered, at most the hold, and free the rest of the hold.
 
-        The future raises `HoldExpired` when the reaper was faster (then `capture_late` books it) and
-        `AlreadyResolved` when the hold was released.
+        The future raises `HoldExpired` if the reaper was faster (`capture_late` then books it), and
+        `AlreadyResolved` if the hold was released.
         """
         return self._poster.submit(burst.capture(held, bill, usage))
 
     def capture_late(
         self, held: Hold, bill: CloudBill, usage: UsageRecord | None = None, *, covered_nano: int = 0
     ) -> "Future[Posted]":
-        """Book what was delivered on a hold that the reaper gave back.
+        """Book what was delivered on a hold that the reaper released.
 
-        Only for a capture that raised `HoldExpired`: the user has the text, and no credits are set aside for
-        it any more. `covered_nano` of the charge is taken from credits that the user has; the rest is owed from
-        now on. The future raises `InsufficientCredit` when there are fewer credits than that, `AlreadyResolved`
-        when the hold was released, and `HoldNotFound` when nothing was reaped.
+        Only for a capture that raised `HoldExpired`: the user has the text, and no credits are reserved for it.
+        `covered_nano` of the charge comes from the user's credits, and the user owes the rest from now on. The
+        future raises `InsufficientCredit` if there are fewer credits, `AlreadyResolved` if the hold was released,
+        and `HoldNotFound` if nothing was reaped.
 
         Raises:
-            HoldExpired: it ended longer than `LATE_CAPTURE_NS` ago, and nothing is booked any more.
+            HoldExpired: the hold ended more than `LATE_CAPTURE_NS` ago, and nothing is booked.
         """
         if self._clock_ns() - held.expires_ns > LATE_CAPTURE_NS:
             raise HoldExpired(f"the hold of {held.request_id!r} ended too long ago to book anything on it")
         return self._poster.submit(burst.late_capture(held, bill, usage, covered_nano=covered_nano))
 
     def release(self, held: Hold, usage: UsageRecord | None = None) -> "Future[Posted]":
-        """Give a hold back whole: nothing was delivered, nothing is charged."""
+        """Release a whole hold: nothing was delivered, and nothing is charged."""
         return self._poster.submit(burst.release(held, usage))
 
 

@@ -1,7 +1,7 @@
-"""The leases of one process: requests reserve in memory, one thread draws, books and renews.
+"""Manage the leases of one process: requests reserve in memory, and one thread draws, books and renews.
 
-Never more is promised than is put aside in the books, so that no number of processes and no order of their events
-spends a credit twice. What a process that died had put aside is the reaper's after the lease's end.
+Requests never reserve more than the books hold. So no number of processes, and no order of their events, spends a
+credit twice. If a process dies, the reaper releases its reservation after the lease's end.
 """
 
 import logging
@@ -18,24 +18,24 @@ from accounting.ledger.writer import Writer
 from accounting.money import checked_nano
 from accounting.rules.held import CloudBill, Hold, Payer
 from accounting.spending.lease import Lease
+from accounting.spending.lease_renewal import Capture, Draw
+from accounting.spending.lease_renewer import LeaseRenewer
 from accounting.spending.purses import Purses
-from accounting.spending.roll import Capture, Draw
-from accounting.spending.roller import Roller
 
 _log = logging.getLogger(__name__)
 
 _LOOK_EVERY_S = 1.0
-# After a database that failed, before it is asked again.
+# Seconds to wait after a database failure.
 _PAUSE_S = 0.5
 _DRAWS_MAX = 8_192
 
 
 class Leases:
-    """Give parts of leases on any thread; `turn` belongs to one, the one that `start` makes.
+    """Give parts of leases on any thread. `turn` belongs to one thread, which `start` makes.
 
     Args:
         poster: takes the leases' events.
-        open_session: gives sessions that read; called on the leases' thread only.
+        open_session: returns sessions that read; called on the leases' thread only.
         clock_ns: wall-clock time in nanoseconds since 1970.
     """
 
@@ -50,14 +50,14 @@ class Leases:
         self._open = True
         self._draws = 0
         self.purses = Purses(open_session, clock_ns=clock_ns)
-        self._roller = Roller(poster, self.purses, self._lock, clock_ns)
+        self._renewer = LeaseRenewer(poster, self.purses, self._lock, clock_ns)
         self._thread = threading.Thread(target=self._run, name="leases", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Book what has ended, give back all but what running requests have reserved, and end."""
+        """Book the ended requests, release all but what running requests have reserved, and end."""
         with self._changed:
             self._open = False
             self._changed.notify()
@@ -65,28 +65,28 @@ class Leases:
             self._thread.join(timeout_s)
 
     def hold(self, request_id: str, payer: Payer, amount_nano: int) -> "Hold | Future[Hold]":
-        """Put a part aside for a request: at once where the lease has it, else the future has it.
+        """Reserve a part for a request: at once if the lease has it, else by the future.
 
-        The future raises `InsufficientCredit` when the payer has less, with what this process has unused.
+        The future raises `InsufficientCredit` if the payer has less, this process's unused part included.
 
         Raises:
-            AmountInvalid: no event may move so much.
-            LedgerBusy: too many wait already.
-            PosterStopped: this process takes no paid requests any more.
+            AmountInvalid: no event may move this amount.
+            LedgerBusy: too many requests wait already.
+            PosterStopped: this process takes no more paid requests.
         """
         checked_nano(amount_nano)
         with self._changed:
             return self._reserve(self._lease_of(payer), request_id, amount_nano)
 
     def grow(self, held: Hold, amount_nano: int) -> "Hold | Future[Hold]":
-        """Make a request's part one of `amount_nano`: at once, or by a future, as `hold`.
+        """Change a request's part to `amount_nano`: at once, or by a future, as in `hold`.
 
-        Where that is refused the request keeps the part that it has. A future that nobody waits for any more needs
-        no care: the part ends with its request, and a request that has ended gets none.
+        If that is refused, the request keeps its part. A future that no one awaits any more needs no cleanup: the
+        part ends with its request, and an ended request gets none.
 
         Raises:
-            BooksUnavailable: the request has ended, or the lease is gone and the part with it. So does the future.
-            AmountInvalid, LedgerBusy, PosterStopped: as `hold`.
+            BooksUnavailable: the request has ended, or the lease is gone with its part. The future raises it too.
+            AmountInvalid, LedgerBusy, PosterStopped: as in `hold`.
         """
         checked_nano(amount_nano)
         with self._changed:
@@ -96,7 +96,7 @@ class Leases:
             return self._reserve(lease, held.request_id, amount_nano)
 
     def _reserve(self, lease: Lease, request_id: str, amount_nano: int) -> "Hold | Future[Hold]":
-        # Who came before, and waits, is first.
+        # Earlier requests that wait come first.
         held = None if lease.draws else lease.reserve(request_id, amount_nano, self._clock_ns())
         if held is not None:
             return held
@@ -112,16 +112,16 @@ class Leases:
         return draw.future
 
     def end(self, held: Hold, charge_nano: int) -> None:
-        """A request ended and came to so much; the rest is free again at once."""
+        """End a request with its charge. The rest is free again at once."""
         with self._lock:
             lease = self._leases.get(held.payer)
             if lease is not None and lease.identity == held.lease:
                 lease.end(held.request_id, charge_nano)
 
     def capture(self, held: Hold, bill: CloudBill | None, usage: UsageRecord) -> "Future[Posted | None]":
-        """Book an ended request with the lease's next event, charged at most what was reserved.
+        """Book an ended request with the lease's next event, charged at most its reservation.
 
-        The future has None where the request was booked before, and raises `HoldExpired` where the lease is gone.
+        The future returns None if the request was booked before, and raises `HoldExpired` if the lease is gone.
         """
         if bill is not None and bill.charge_nano > held.amount_nano:
             bill = CloudBill(bill.provider, held.amount_nano, bill.cost_nano, bill.price_version)
@@ -138,7 +138,7 @@ class Leases:
         return capture.future
 
     def has(self, held: Hold) -> bool:
-        """Whether what the hold is a part of is still this process's."""
+        """Return whether this process still has the lease of the hold."""
         with self._lock:
             lease = self._leases.get(held.payer)
             return lease is not None and lease.identity == held.lease
@@ -159,8 +159,8 @@ class Leases:
             try:
                 if not self.turn():
                     time.sleep(_PAUSE_S)
-            except Exception:  # noqa: BLE001  the thread's edge: who waits has a time limit of its own
-                _log.exception("leases were not rolled")
+            except Exception:  # noqa: BLE001  the thread's edge: every caller that waits has its own time limit
+                _log.exception("leases were not renewed")
         self.turn(is_closing=True)
 
     def _wait(self) -> bool:
@@ -170,15 +170,18 @@ class Leases:
             return self._open
 
     def turn(self, *, is_closing: bool = False) -> bool:
-        """Roll every lease that has something to do; False where the books did not answer for one of them."""
+        """Book the next event of every lease that needs one.
+
+        Return False if the books failed to answer for any.
+        """
         with self._lock:
             self._work = False
             leases = list(self._leases.values())
-        is_well = self._roller.roll(leases, is_closing=is_closing)
+        is_well = self._renewer.renew(leases, is_closing=is_closing)
         with self._lock:
             for payer in [payer for payer, lease in self._leases.items() if lease.is_empty]:
                 del self._leases[payer]
-            # What came meanwhile, and what one event did not hold.
+            # Count what came meanwhile, and what did not fit into one event.
             self._draws = sum(len(lease.draws) for lease in self._leases.values())
             self._work = any(lease.draws or lease.captures or lease.unanswered for lease in self._leases.values())
         return is_well

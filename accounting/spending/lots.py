@@ -1,4 +1,4 @@
-"""Promo lots: credits that are given once, for a time; what is left of them at their end is ours again."""
+"""Manage promo lots: credits granted once, with an expiry. What is left then returns to us."""
 
 import time
 from collections.abc import Callable
@@ -17,10 +17,10 @@ from accounting.rules import grants
 from accounting.tables import account_table, lot_table, transfer_table
 
 Scope: TypeAlias = Literal["cloud", "market", "all"]
-"""What a lot may be spent on."""
+"""The lanes that accept a lot's credits."""
 
 LIFE_MAX_NS = 10 * 366 * 86_400 * 10**9
-"""The longest that a lot lasts, in nanoseconds."""
+"""The longest life of a lot, in nanoseconds."""
 _SHOWN_MAX = 1_000
 
 _account, _lot = account_table.c, lot_table.c
@@ -29,7 +29,7 @@ _code: ColumnElement[str] = literal("user:") + _lot.user_id + literal(":promo:")
 
 @dataclass(frozen=True, slots=True)
 class Lot:
-    """A lot as it was given. Under one `id` there is one, whoever it is for."""
+    """A lot as it was granted. An `id` names one lot, even across users."""
 
     id: str
     user_id: str
@@ -41,7 +41,7 @@ class Lot:
 
 @dataclass(frozen=True, slots=True)
 class LotLeft:
-    """A lot with what is on its account; `held_nano` of `posted_nano` is put aside for requests."""
+    """A lot with its balance. Open holds keep `held_nano` of `posted_nano`."""
 
     lot: Lot
     created_ns: int
@@ -50,27 +50,27 @@ class LotLeft:
 
 
 class Lots:
-    """Writes lots down; `open_session` gives sessions that may write."""
+    """Store lots. `open_session` returns sessions that may write."""
 
     def __init__(self, open_session: Callable[[], Session], *, clock_ns: Callable[[], int] = time.time_ns) -> None:
         self._open_session = open_session
         self._clock_ns = clock_ns
 
     def write_down(self, lot: Lot) -> Posting:
-        """Write a lot's row and return the event that gives it: the same for the same lot, which is booked once.
+        """Store a lot's row and return the event that grants it. The same lot gives the same event, booked once.
 
-        The row comes first: a lot whose event was never booked has no credits, and is given by trying again.
+        The row comes first. A lot whose event was never booked has no credits, and a retry grants it.
 
         Raises:
-            AccountUnknown: an id that no account can have in its name.
-            AmountInvalid: no event may move so much, or so little.
-            PostingInvalid: it ends in the past, or later than `LIFE_MAX_NS` from now; a reason beyond `MAX_TEXT`;
-                a scope that nobody can spend in: the market takes no given credits yet.
-            IdempotencyConflict: there is another lot of this id.
-            DatabaseFailing: the row could not be written; nothing is given.
+            AccountUnknown: an account's code cannot contain the id.
+            AmountInvalid: no event may move this amount.
+            PostingInvalid: it ends in the past, or over `LIFE_MAX_NS` from now; the reason exceeds `MAX_TEXT`;
+                or the scope is not usable, because the market takes no promotional credits yet.
+            IdempotencyConflict: another lot has this id.
+            DatabaseFailing: the row could not be written, and nothing is granted.
         """
         if lot.scope != "cloud":
-            raise PostingInvalid(f"lot {lot.id!r} could be spent nowhere: its scope must be 'cloud'")
+            raise PostingInvalid(f"lot {lot.id!r} cannot be spent: its scope must be 'cloud'")
         posting = grants.promo(lot.id, lot.user_id, lot.amount_nano, lot.reason)
         self._write(lot)
         return posting
@@ -80,7 +80,7 @@ class Lots:
             try:
                 self._write_once(lot)
             except IntegrityError:
-                # Somebody gave it in the same moment: it is found there now.
+                # Another process granted it at the same moment, so its row exists now.
                 self._write_once(lot)
         except SQLAlchemyError as error:
             raise DatabaseFailing(f"a lot could not be written: {type(error).__name__}") from error
@@ -99,9 +99,9 @@ class Lots:
 
 
 def lots_of(reader: Reader, user_id: str, *, limit: int = _SHOWN_MAX) -> list[LotLeft]:
-    """Return a user's lots with what is left of each, the first to end before the others.
+    """Return a user's lots with what is left of each, in the order of their ends.
 
-    Of more than `limit` those that ended longest ago are left out.
+    If there are more than `limit`, those that ended longest ago are left out.
     """
     query = _with_left().where(_lot.user_id == user_id).order_by(_lot.expires_ns.desc(), _lot.id.desc())
     rows = reader.execute(query.limit(min(limit, _SHOWN_MAX))).all()
@@ -109,15 +109,15 @@ def lots_of(reader: Reader, user_id: str, *, limit: int = _SHOWN_MAX) -> list[Lo
 
 
 def lot_named(reader: Reader, lot_id: str) -> LotLeft | None:
-    """Return a lot by its id; None where there is none."""
+    """Return a lot by its id; None if there is none."""
     row = reader.execute(_with_left().where(_lot.id == lot_id)).one_or_none()
     return None if row is None else _left_of(row)
 
 
 def expiries(reader: Reader, now_ns: int, *, ended_from_ns: int = 0, limit: int = _SHOWN_MAX) -> list[Posting]:
-    """Return the events by which lots that ended since `ended_from_ns` expire, as far as nobody holds them.
+    """Return the events that expire lots which ended since `ended_from_ns`, except what holds keep.
 
-    What a hold keeps expires by another event, once that hold has resolved.
+    What a hold keeps expires by another event, once that hold is resolved.
     """
     left = _account.credits_posted - _account.debits_posted - _account.debits_pending
     query = (
@@ -134,7 +134,7 @@ def expiries(reader: Reader, now_ns: int, *, ended_from_ns: int = 0, limit: int 
 
 
 def _with_left() -> Select[*tuple[Any, ...]]:
-    """A lot that was written down and never booked has nothing."""
+    """Select lots with their balance. A lot whose event was never booked has zero."""
     posted = func.coalesce(_account.credits_posted - _account.debits_posted, 0)
     held = func.coalesce(_account.debits_pending, 0)
     return select(lot_table, posted, held).join(account_table, _account.code == _code, isouter=True)

@@ -1,27 +1,27 @@
-"""Which accounts pay for a caller, in their order, and how much of each is at hand for a lease's next event."""
+"""Decide which accounts pay for a caller, in their order, and how much of each a lease's next event may use."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from accounting.rules.parts import Part, Share
+from accounting.rules.parts import HeldPart, Share
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """An account that pays. From `ends_ns` on nothing more is promised of it: a promo lot has ended then."""
+class FundingSource:
+    """An account that pays. From `ends_ns` on nothing may be reserved from it: its promo lot has ended."""
 
     account: str
     ends_ns: int | None = None
 
 
-Purse: TypeAlias = tuple[Source, ...]
-"""In the order in which they pay: the user's promo lots, those that end first before the others, then the pool's
-credits, then the user's own, then the expense of an operator's own use."""
+Purse: TypeAlias = tuple[FundingSource, ...]
+"""The funding sources in their charge order: the user's promo lots, those that end first before the others; the
+pool's credits; the user's own; the expense of an operator's own use."""
 
 
-def left_of(parts: Sequence[Part], charge_nano: int) -> dict[str, int]:
-    """Return what each part still has when a charge was taken from them in their order."""
+def left_of(parts: Sequence[HeldPart], charge_nano: int) -> dict[str, int]:
+    """Return what each part still has after a charge was taken from them in their order."""
     left: dict[str, int] = {}
     for part in parts:
         taken_nano = min(charge_nano, part.amount_nano)
@@ -33,11 +33,11 @@ def left_of(parts: Sequence[Part], charge_nano: int) -> dict[str, int]:
 def at_hand(
     purse: Purse, left: Mapping[str, int], available: Mapping[str, int], *, kept_nano: int, now_ns: int
 ) -> list[Share]:
-    """Return how much of each account a lease's next event may put aside, in the order in which they pay.
+    """Return how much of each account a lease's next event may reserve, in the charge order.
 
-    `left` is what the lease has of each now, `available` what else there is. Of an account that has ended, or that
-    is in the purse no more, only what requests need that run already: `kept_nano` is what they need of all
-    together. So much is there, as long as the lease has it.
+    `left` is what the lease has of each account now, `available` what else each account has. An account that has
+    ended or left the purse only covers running requests: `kept_nano` is what these need in all. The lease itself
+    holds that much.
     """
     open_accounts = {source.account for source in purse if source.ends_ns is None or now_ns < source.ends_ns}
     ended = [account for account in left if account not in open_accounts]
@@ -53,8 +53,8 @@ def at_hand(
     return shares
 
 
-def first_end_ns(purse: Purse, parts: Sequence[Part], now_ns: int) -> int | None:
-    """Return when the first of the parts ends that has not ended yet; None where none of them does."""
+def first_end_ns(purse: Purse, parts: Sequence[HeldPart], now_ns: int) -> int | None:
+    """Return when the first of the parts that have not ended yet ends; None if none of them ends."""
     accounts = {part.account for part in parts}
     ends = [source.ends_ns for source in purse if source.ends_ns is not None and source.account in accounts]
     return min((ends_ns for ends_ns in ends if ends_ns > now_ns), default=None)

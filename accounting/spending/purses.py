@@ -1,4 +1,4 @@
-"""Finds out which accounts pay for a caller: asked seldom, because the answer seldom changes."""
+"""Look up which accounts pay for a caller. Results are remembered, because they seldom change."""
 
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -13,41 +13,45 @@ from accounting.ledger.balances import Reader, available
 from accounting.money import MAX_EVENT_NANO
 from accounting.rules.held import Payer
 from accounting.rules.parts import Share
-from accounting.spending.purse import Purse, Source
+from accounting.spending.purse import FundingSource, Purse
 from accounting.tables import account_table, lot_table
 
 LOTS_MAX = 16
-"""So many of a user's lots are in the purse at once; the next comes when one of them is used up or has ended."""
+"""Most of a user's lots in the purse at once. The next one enters when one is used up or has ended."""
 REMEMBERED_NS = 60 * 10**9
-"""After so long a purse is looked at again, in nanoseconds; sooner where it has too little."""
+"""After this time a purse is read again, in nanoseconds; sooner if it has too little."""
 _REMEMBERED_MAX = 16_384
-# So many are asked for by one statement.
+# Most names in one statement.
 _SURVEYED_MAX = 1_000
 
 _account, _lot = account_table.c, lot_table.c
 
 
 def purse_of(reader: Reader, payer: Payer, now_ns: int) -> Purse:
-    """Return the accounts that pay for a caller, in their order; without lots and pools that have nothing."""
+    """Return the accounts that pay for a caller, in their order, without empty lots and pools."""
     lots_of = payer.user_id if payer.takes_lots else ""
     rows = reader.execute(_lots(lots_of, now_ns).union_all(_pool(payer.pool_id))).all()
     lots = sorted((row for row in rows if row.expires_ns is not None), key=lambda row: (row.expires_ns, row.id))
     pools = [row for row in rows if row.expires_ns is None]
-    return (*(Source(row.code, row.expires_ns) for row in (*lots, *pools)), *_last(payer))
+    return (*(FundingSource(row.code, row.expires_ns) for row in (*lots, *pools)), *_last(payer))
 
 
 def purses_of(reader: Reader, payers: Collection[Payer], now_ns: int) -> dict[Payer, Purse]:
-    """Return the purses of many callers at once, each as `purse_of` has it."""
-    lots, users = dict[str, list[Source]](), {payer.user_id for payer in payers if payer.takes_lots}
+    """Return the purses of many callers at once, each as in `purse_of`."""
+    lots, users = dict[str, list[FundingSource]](), {payer.user_id for payer in payers if payer.takes_lots}
     for user_id, code, ends_ns in reader.execute(_lots_of_many(users, now_ns)):
-        lots.setdefault(user_id, []).append(Source(code, ends_ns))
+        lots.setdefault(user_id, []).append(FundingSource(code, ends_ns))
     codes = {pool_paid(payer.pool_id) for payer in payers if payer.pool_id}
     has_credits = _account.credits_posted > _account.debits_posted
     pools = set(reader.scalars(select(_account.code).where(_account.code.in_(codes), has_credits)))
     return {
         payer: (
             *(lots.get(payer.user_id, ())[:LOTS_MAX] if payer.takes_lots else ()),
-            *((Source(pool_paid(payer.pool_id)),) if payer.pool_id and pool_paid(payer.pool_id) in pools else ()),
+            *(
+                (FundingSource(pool_paid(payer.pool_id)),)
+                if payer.pool_id and pool_paid(payer.pool_id) in pools
+                else ()
+            ),
             *_last(payer),
         )
         for payer in payers
@@ -55,14 +59,14 @@ def purses_of(reader: Reader, payers: Collection[Payer], now_ns: int) -> dict[Pa
 
 
 def credits_of(reader: Reader, payer: Payer, now_ns: int) -> list[Share]:
-    """Return what a caller may spend now: what is available of each account of the purse, in their order."""
+    """Return what a caller may spend now from each account of the purse, in their order."""
     purse = purse_of(reader, payer, now_ns)
     found = _spendable(reader, [source.account for source in purse])
     return [Share(source.account, max(0, found[source.account])) for source in purse]
 
 
 class Purses:
-    """Remembers purses. Belongs to the leases' thread."""
+    """Remember purses. Belongs to the leases' thread."""
 
     def __init__(self, open_session: Callable[[], Session], *, clock_ns: Callable[[], int] = time.time_ns) -> None:
         self._open_session = open_session
@@ -70,7 +74,7 @@ class Purses:
         self._remembered: dict[Payer, tuple[int, Purse]] = {}
 
     def of(self, payer: Payer) -> Purse:
-        """Raises DatabaseFailing."""
+        """Return a caller's purse. Raises DatabaseFailing."""
         looked_ns, purse = self._remembered.get(payer, (0, ()))
         now_ns = self._clock_ns()
         if purse and abs(now_ns - looked_ns) < REMEMBERED_NS:
@@ -78,8 +82,9 @@ class Purses:
         return self.look(payer)
 
     def look(self, payer: Payer) -> Purse:
-        """Look again, because something was missing or may have come. Raises DatabaseFailing."""
-        # Where something is given meanwhile, what was read before is remembered by nobody.
+        """Read a purse again, because credits were missing or may have come. Raises DatabaseFailing."""
+        # If credits are granted meanwhile, `forget_all` replaces this dictionary, and the stale result is not
+        # kept.
         now_ns, remembered = self._clock_ns(), self._remembered
         try:
             with self._open_session() as session:
@@ -94,9 +99,10 @@ class Purses:
     def survey(
         self, payers: Collection[Payer], accounts: Collection[str]
     ) -> tuple[dict[Payer, Purse], dict[str, int]]:
-        """Look at many callers' purses at once, and at what may be spent of these and of `accounts`.
+        """Read many callers' purses at once, and what may be spent from these and from `accounts`.
 
-        Raises DatabaseFailing.
+        Raises:
+            DatabaseFailing: the credits cannot be read.
         """
         now_ns, asked = self._clock_ns(), list(payers)
         purses, found = dict[Payer, Purse](), dict[str, int]()
@@ -112,7 +118,7 @@ class Purses:
         return purses, found
 
     def available(self, accounts: Iterable[str]) -> dict[str, int]:
-        """Return what may be spent of each account, leases and holds counted. Raises DatabaseFailing."""
+        """Return what may be spent from each account, leases and holds included. Raises DatabaseFailing."""
         try:
             with self._open_session() as session:
                 return _spendable(session, list(accounts))
@@ -120,19 +126,19 @@ class Purses:
             raise DatabaseFailing(f"credits cannot be read: {type(error).__name__}") from error
 
     def forget_all(self) -> None:
-        """Something was given to somebody; on any thread."""
+        """Forget all purses, because credits were granted. Callable on any thread."""
         self._remembered = {}
 
 
 def _spendable(reader: Reader, codes: Collection[str]) -> dict[str, int]:
-    """Return what may be spent of each account. One that is not guarded is bounded by the spending limit alone."""
+    """Return what may be spent from each account. Only the spending limit bounds accounts that are not guarded."""
     unbounded = {code: MAX_EVENT_NANO for code in codes if not terms_of(code).guarded}
     return available(reader, codes) | unbounded
 
 
 def _last(payer: Payer) -> Purse:
-    own = Source(user_paid(payer.user_id))
-    return (own, Source(EXPENSE_OWN_USE)) if payer.is_own_use else (own,)
+    own = FundingSource(user_paid(payer.user_id))
+    return (own, FundingSource(EXPENSE_OWN_USE)) if payer.is_own_use else (own,)
 
 
 def _lots_of_many(user_ids: Collection[str], now_ns: int) -> Select[str, str, int]:
@@ -147,7 +153,7 @@ def _lots_of_many(user_ids: Collection[str], now_ns: int) -> Select[str, str, in
 
 
 def _lots(user_id: str, now_ns: int) -> Select[str, int | None, str]:
-    """The lots that end first, of those that a cloud request may be paid with."""
+    """Select the lots that end first, among those that may pay for a cloud request."""
     code = literal("user:") + _lot.user_id + literal(":promo:") + _lot.id
     first = (
         select(_account.code, _lot.expires_ns, _lot.id)

@@ -1,4 +1,4 @@
-"""Gives back what requests that died had put aside: crashed gateways, lost machines, bugs. And has lots expire."""
+"""Release what dead requests had reserved (crashed gateways, lost machines, bugs), and expire lots."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from accounting.ledger.balances import Reader
 from accounting.ledger.postings import MAX_LEGS, Posted, Posting
 from accounting.ledger.writer import Writer
 from accounting.rules import burst
-from accounting.rules.parts import Part
+from accounting.rules.parts import HeldPart
 from accounting.spending.lots import expiries
 from accounting.tables import account_table, event_table, transfer_table
 
@@ -24,7 +24,7 @@ _SWEEP_MAX = 1_000
 _HOLDING = ("hold", "lease", "draw")
 _SWEEP_OVERLAP_NS = 3600 * 10**9
 _FULL_SWEEP_EVERY_NS = 3600 * 10**9
-# What a request that ran at a lot's end had put aside is free again within a day.
+# The reservation of a request that ran at a lot's end is released within a day.
 _LOT_OVERLAP_NS = 25 * 3600 * 10**9
 
 T = TypeVar("T")
@@ -32,21 +32,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class OpenHold:
-    """What one event put aside, for a request or as a lease, and nothing resolved yet."""
+    """What one event reserved, for a request or as a lease, and nothing has resolved yet."""
 
     ref: str
     clearing: str
-    parts: tuple[Part, ...]
+    parts: tuple[HeldPart, ...]
     expires_ns: int
 
 
 def open_holds(
     reader: Reader, *, expires_from_ns: int = 0, expires_before_ns: int | None = None
 ) -> list[OpenHold]:
-    """Return holds that nothing has resolved yet, those that expire first before the others.
+    """Return unresolved holds, those that expire first before the others.
 
-    A lease is the hold of its event, which has no request. At most `_SWEEP_MAX` parts come at once, each hold with
-    all of its own.
+    A lease is the hold of its event, which has no request. At most `_SWEEP_MAX` parts are read at once, and each
+    hold is returned with all its parts.
     """
     pending, resolution = transfer_table.alias("pending"), transfer_table.alias("resolution")
     debit, credit = account_table.alias("debited"), account_table.alias("credited")
@@ -67,19 +67,19 @@ def open_holds(
         query = query.where(pending.c.expires_ns < expires_before_ns)
     rows = reader.execute(query).all()
     found = [
-        OpenHold(ref, clearing, tuple(Part(*row[3:]) for row in parts), expires_ns)
+        OpenHold(ref, clearing, tuple(HeldPart(*row[3:]) for row in parts), expires_ns)
         for (ref, clearing, expires_ns), parts in groupby(rows, key=lambda row: row[:3])
     ]
-    # The last one may have more parts than came, and is given back whole or not at all.
+    # More parts of the last hold may follow, and a hold is released whole or not at all.
     return found[:-1] if len(rows) == _SWEEP_MAX else found
 
 
-def lease_tip(reader: Reader, pending_seq: int) -> tuple[Part, ...]:
-    """Return what the last event put aside of those that followed each other in a lease from this transfer on."""
+def lease_tip(reader: Reader, pending_seq: int) -> tuple[HeldPart, ...]:
+    """Follow a lease's events from this transfer on, and return what the last of them reserved."""
     pending, resolution = transfer_table.alias("pending"), transfer_table.alias("resolution")
     first = select(transfer_table.c.event_seq).where(transfer_table.c.seq == pending_seq)
     chain = first.cte("chain", recursive=True)
-    # An event resolves all parts of the one before: each is met once for them together.
+    # An event resolves all parts of the one before, so UNION visits each event once.
     chain = chain.union(
         select(resolution.c.event_seq)
         .join(pending, pending.c.seq == resolution.c.pending_seq)
@@ -97,15 +97,15 @@ def lease_tip(reader: Reader, pending_seq: int) -> tuple[Part, ...]:
         .where(transfer_table.c.event_seq == tip, transfer_table.c.phase == "pending")
         .order_by(transfer_table.c.leg)
     )
-    return tuple(Part(*row) for row in reader.execute(query))
+    return tuple(HeldPart(*row) for row in reader.execute(query))
 
 
 class Reaper:
-    """Sweeps up holds whose time has passed, and lots that have ended; the gateway calls it every few seconds.
+    """Release expired holds and expire ended lots. The gateway calls it every few seconds.
 
-    Most sweeps look only at what ended since the one before (and an hour more, for clocks that differ; a day for
-    lots, whose holds go on), so that they cost the same however long the books have grown; once an hour everything
-    is looked at, for clocks that were set.
+    Most sweeps read only what ended since the last one, plus an hour for clocks that differ, and a day for lots,
+    whose holds continue. So they cost the same, however long the books are. An hourly sweep reads everything, in
+    case a clock was set.
     """
 
     def __init__(
@@ -118,13 +118,13 @@ class Reaper:
         self._full_sweep_ns = clock_ns()
 
     def sweep(self, timeout_s: float = 30.0) -> int:
-        """Release every expired hold and return how many there were; waits for the books, at most `timeout_s`.
+        """Release every expired hold and return their number. Wait for the books at most `timeout_s` seconds.
 
-        What is free of lots that have ended expires, too.
+        Also expire what is free of ended lots.
 
         Raises:
-            BooksUnavailable: the database or the poster is down or busy. The next sweep begins where this one did.
-            TimeoutError: not all was booked in time; also found again by the next sweep.
+            BooksUnavailable: the database or the poster is down or busy. The next sweep begins at the same place.
+            TimeoutError: not everything was booked in time. The next sweep finds the rest again.
         """
         now_ns = self._clock_ns()
         if abs(now_ns - self._full_sweep_ns) >= _FULL_SWEEP_EVERY_NS:
@@ -135,7 +135,7 @@ class Reaper:
         reaped = self._book([burst.reap(held.ref, held.parts, held.clearing) for held in expired], timeout_s)
         lots_from_ns = max(0, self._swept_until_ns - _LOT_OVERLAP_NS)
         self._book(self._look(lambda session: expiries(session, now_ns, ended_from_ns=lots_from_ns)), timeout_s)
-        # Fewer than one event's parts below the limit may be all that there was: then it is looked again.
+        # If nearly a full page of parts was read, there may be more: keep the start of the next sweep.
         if sum(len(held.parts) for held in expired) < _SWEEP_MAX - MAX_LEGS:
             self._swept_until_ns = max(0, now_ns - _SWEEP_OVERLAP_NS)
         return reaped
@@ -158,6 +158,7 @@ def _was_booked(future: "Future[Posted]") -> bool:
     try:
         return not future.result().replayed
     except PostingDenied:
-        # The request was not dead after all, and resolved its hold between our look and our booking; or another
-        # gateway had the same lot expire.
+        # The request was alive and resolved its hold between our reading and our booking, or another gateway
+        # expired
+        # # the same lot.
         return False

@@ -1,1 +1,1 @@
-"""What pages that are looked at take from the gateway's hot path."""
+"""Measure how much of the gateway's hot path open live pages use."""

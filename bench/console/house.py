@@ -1,4 +1,4 @@
-"""The gateway whose pages are looked at: a pool server that answers at once, two machines, several people."""
+"""Run the gateway behind the pages: a pool server that answers at once, two machines, several people."""
 
 import json
 import os
@@ -28,7 +28,7 @@ _ROOT = Path(__file__).parents[2]
 _READY_S = 90.0
 _LATE_S = 60.0
 _JOINED = 2
-# Nice in its own session, and its session among the others where Linux weighs those by themselves.
+# Raise the priority within its own session, and that of its session if Linux weighs sessions.
 _AHEAD = (
     "sh",
     "-c",
@@ -39,7 +39,7 @@ _AHEAD = (
 
 @dataclass(frozen=True, slots=True)
 class Guest:
-    """Somebody who signs in, and what they look at."""
+    """A user who signs in, and the pages that the user views."""
 
     name: str
     organization: str
@@ -68,12 +68,12 @@ GUESTS = (
 
 
 class DidNotStart(Exception):
-    """Something that the measurement needs; the message says what was heard of it."""
+    """Raised when something needed for the measurement did not start. The message has its last output."""
 
 
 @dataclass(slots=True)
 class House:
-    """Made by `opened`. `keys` are the people's, who ask in turn."""
+    """The running gateway, made by `opened`. `keys` are the people's, which are used in turn."""
 
     root: str
     gateway: Placed
@@ -84,11 +84,14 @@ class House:
 
     @property
     def cpu_s(self) -> float:
-        """Of the gateway's own process, its threads included; machines and provider have theirs."""
+        """CPU seconds of the gateway's own process, its threads included.
+
+        Machines and provider are separate processes.
+        """
         return self.gateway.own_cpu_s
 
     def ask(self, order: Order) -> Saw:
-        """Have the load's process do so; the order's addressee and keys are this house."""
+        """Run an order in the load's process, addressed to this gateway with its keys."""
         wanted = msgspec.structs.replace(order, base_url=f"{self.root}/v1", key=self.keys[0], others=self.keys[1:])
         command = (*self.ahead, sys.executable, "-m", "bench.gateway.load")
         placed = _piped(command, self.load_core)
@@ -100,7 +103,7 @@ class House:
 
     @contextmanager
     def looked_at(self, heard: list[Heard]) -> Iterator[None]:
-        """Everybody looks; what they heard is in `heard` afterwards. Raises DidNotStart."""
+        """Open all pages. Afterwards `heard` has what each received. Raises DidNotStart."""
         placed = _piped((*self.ahead, sys.executable, "-m", "bench.console.viewers"), self.load_core)
         stdin, stdout = placed.process.stdin, placed.process.stdout
         assert stdin
@@ -109,7 +112,7 @@ class House:
             stdin.write(msgspec.json.encode(Looks(self.root, self.looks)) + b"\n")
             stdin.flush()
             if not stdout.readline():
-                raise DidNotStart("the pages told nothing")
+                raise DidNotStart("the pages received nothing")
             yield
             out, _ = placed.process.communicate(timeout=_LATE_S)
             heard += msgspec.json.decode(out, type=list[Heard])
@@ -119,13 +122,13 @@ class House:
 
 @contextmanager
 def opened(folder: Path, *, server_core: int, load_core: int, is_ahead: bool = False) -> Generator[House]:
-    """`is_ahead` puts it all before other work of the machine (root). Raises DidNotStart.
+    """Start everything, and end it on exit. Raises DidNotStart.
 
-    Whatever was started is ended on the way out.
+    `is_ahead` runs all of it before other work of the machine (root).
     """
     ahead = _AHEAD if is_ahead else ()
     if not {server_core, load_core} <= os.sched_getaffinity(0):
-        raise DidNotStart(f"cores {server_core} and {load_core} are wanted; see --server-core and --load-core")
+        raise DidNotStart(f"cores {server_core} and {load_core} are required; see --server-core and --load-core")
     with ExitStack() as ending:
         upstream_port = free_port()
         command = (*ahead, sys.executable, "-m", "bench.gateway.upstream", str(upstream_port))
@@ -171,18 +174,18 @@ def _started(
                 return placed, root
         except httpx.TransportError:
             time.sleep(0.1)
-    raise DidNotStart(f"the gateway did not begin to answer: {log_path.read_text()[-500:]}")
+    raise DidNotStart(f"the gateway did not start to answer: {log_path.read_text()[-500:]}")
 
 
 def _admin(folder: Path) -> dict[str, str]:
     running = DataFolder(folder / "data").read_running()
     if running is None:
-        raise DidNotStart("the gateway has left no note of where it is")
+        raise DidNotStart("the gateway wrote no running file")
     return {HEADER: running["admin_token"]}
 
 
 def _let_in(client: httpx.Client, folder: Path) -> tuple[tuple[str, ...], list[Look]]:
-    """A key and a session for each guest."""
+    """Create a key and a session for each guest."""
     headers, keys, looks = _admin(folder), [], []
 
     def make(path: str, **wanted: Any) -> dict[str, Any]:
@@ -204,7 +207,7 @@ def _let_in(client: httpx.Client, folder: Path) -> tuple[tuple[str, ...], list[L
 
 
 def _wait_for_machines(client: httpx.Client, folder: Path) -> None:
-    """Until the picture of the cluster has a plan to show."""
+    """Wait until the cluster page has a plan to show."""
     until_s = time.monotonic() + _READY_S
     while time.monotonic() < until_s:
         if client.get("/admin/cluster", headers=_admin(folder)).raise_for_status().json().get("plan"):

@@ -1,7 +1,7 @@
-"""`python -m bench console`: what twenty live pages take from the requests beside them (Linux).
+"""Measure `python -m bench console`: what twenty live pages take from the requests beside them (Linux).
 
-Blocks with and without viewers take turns in one run, in the other order every second pair. In each there is a
-steady load, then one as large as goes.
+Blocks with and without viewers alternate in one run, in reverse order every second pair. Each has a steady load,
+then a maximal one.
 """
 
 import argparse
@@ -23,10 +23,10 @@ from bench.gateway.load import Order, Saw
 from bench.gateway.upstream import MODEL
 
 LOSS_MUST = 0.05
-# Rows of the log and of the books that are there before: pages look through them.
+# Rows that the log and the books have from the start, because pages search them.
 _BEFORE = 30_000
 _BEFORE_S = 120.0
-# What was put off is done by then, and streams have told what they begin with.
+# By then postponed work is done, and streams have sent their initial content.
 _SETTLED_S = 3.0
 
 
@@ -39,7 +39,7 @@ class Window:
 
     @property
     def busy(self) -> float:
-        """The part of one core that the gateway had."""
+        """The share of one core that the gateway used."""
         return self.cpu_s / self.saw.seconds
 
     @property
@@ -53,7 +53,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """`silences_s` is each page's longest while without news, under the steady load and under the large one."""
+    """`silences_s` is each page's longest time without news, under the steady and the maximal load."""
 
     steady: Window
     full: Window
@@ -67,17 +67,17 @@ class Pair:
 
     @property
     def taken(self) -> float:
-        """The part of a core that pages take under the steady load, which requests could have had."""
+        """The share of a core that pages take under the steady load, which requests could have used."""
         return self.looked_at.steady.busy - self.alone.steady.busy
 
     @property
     def lost(self) -> float:
-        """The part of the requests for each second of CPU that is lost where the core is full."""
+        """The share of requests per CPU second that is lost when the core is full."""
         return 1 - self.alone.full.cpu_us / self.looked_at.full.cpu_us
 
     @property
     def lost_per_s(self) -> float:
-        """The same by the wall clock: other work of the machine is in it."""
+        """The same by the wall clock, which includes other work of the machine."""
         return 1 - self.looked_at.full.per_s / self.alone.full.per_s
 
 
@@ -87,10 +87,10 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--seconds", type=float, default=20.0, help="of the steady load, in a block")
     parser.add_argument("--rate", type=float, default=50.0, help="requests a second of the steady load")
     parser.add_argument("--full-seconds", type=float, default=5.0, help="of the large load, in a block")
-    parser.add_argument("--before", type=int, default=_BEFORE, help="requests that are in the log before")
+    parser.add_argument("--before", type=int, default=_BEFORE, help="requests in the log at the start")
     parser.add_argument("--server-core", type=int, default=0)
     parser.add_argument("--load-core", type=int, default=1)
-    parser.add_argument("--ahead", action="store_true", help="all of it goes before other work (root)")
+    parser.add_argument("--ahead", action="store_true", help="run all of it before other work (root)")
     given = parser.parse_args(arguments)
     full = Order(base_url="", key="", model=MODEL, connections=64, seconds=given.full_seconds)
     steady = Order(base_url="", key="", model=MODEL, connections=8, seconds=given.seconds, per_s=given.rate)

@@ -1,7 +1,7 @@
-"""Browsers that look at live pages: each holds one stream and notes when something came.
+"""Simulate browsers with live pages: each holds one stream and records when something came.
 
-It runs in a process of its own, takes Looks as JSON in its first line, says `looking` once each stream has told
-something, looks until its stdin ends, and prints what each one Heard as JSON.
+It runs as its own process, and reads Looks as JSON from its first line of input. It prints `looking` once each
+stream has received something, views until its stdin ends, and prints each stream's Heard as JSON.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ _LOOKING = b"looking\n"
 
 
 class Look(msgspec.Struct, frozen=True):
-    """Whose page: the session's cookie as the browser sends it, and the stream's path."""
+    """One page: the session's cookie as the browser sends it, and the stream's path."""
 
     who: str
     cookie: str
@@ -31,7 +31,7 @@ class Looks(msgspec.Struct, frozen=True):
 
 
 class Heard(msgspec.Struct):
-    """What came to one of them: when, on the monotonic clock all processes share, and how much."""
+    """What one stream received: the times, on the monotonic clock that all processes share, and the size."""
 
     who: str
     path: str
@@ -42,7 +42,7 @@ class Heard(msgspec.Struct):
 
 
 class Viewer(asyncio.Protocol):
-    """One page. Comments that keep a stream alive are no news."""
+    """One page. Comments that keep a stream alive do not count as news."""
 
     def __init__(self, look: Look, host: str) -> None:
         self.heard = Heard(look.who, look.path)
@@ -62,7 +62,7 @@ class Viewer(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio names its arguments
         self._end()
 
-    # What the parser calls.
+    # Called by the parser.
 
     def on_headers_complete(self) -> None:
         self.heard.status = self._parser.get_status_code()
@@ -82,7 +82,7 @@ class Viewer(asyncio.Protocol):
 
 
 async def look(looks: Looks) -> list[Heard]:
-    """Until stdin ends."""
+    """View all pages until stdin ends."""
     url, loop = urlsplit(looks.root), asyncio.get_running_loop()
     address = (url.hostname or "127.0.0.1", url.port or 80)
     viewers = [Viewer(each, url.netloc) for each in looks.looks]
@@ -95,7 +95,7 @@ async def look(looks: Looks) -> list[Heard]:
     sys.stdout.buffer.write(_LOOKING)
     sys.stdout.buffer.flush()
     await asyncio.to_thread(sys.stdin.buffer.read)
-    # What ends now is our doing.
+    # From here on, this process itself ends the streams.
     heard = [msgspec.structs.replace(viewer.heard) for viewer in viewers]
     for transport in transports:
         transport.abort()

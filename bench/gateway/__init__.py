@@ -1,1 +1,1 @@
-"""What a gateway costs on top of its upstream: ours and its peers before one mock upstream, in one run."""
+"""Measure what a gateway costs on top of its upstream: Millrace and its peers in front of one mock, in one run."""

@@ -1,4 +1,4 @@
-"""One run: all contestants up at once, each on the server core in turn, everything else on the other."""
+"""Run all contestants at once, each on the server core in turn, everything else on the other core."""
 
 import json
 import os
@@ -36,12 +36,12 @@ class Window:
 
     @property
     def cpu_us(self) -> float:
-        """For each request; those that failed cost something, too."""
+        """CPU time per request, failed ones included."""
         return self.cpu_s / max(1, self.saw.asked) * 1e6
 
     @property
     def busy(self) -> float:
-        """Share of the server core; well under 1, the load was the limit."""
+        """The share of the server core. Well below 1, the load was the limit."""
         return self.cpu_s / self.saw.seconds
 
     @property
@@ -51,7 +51,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What it took until the first answer, and what was held then."""
+    """The cost of a start until the first answer, and the memory then."""
 
     wall_s: float
     cpu_s: float
@@ -60,7 +60,7 @@ class Start:
 
 @dataclass(slots=True)
 class Arena:
-    """Made by `opened`. `realtime` puts what measures delay before what else the machine does (root)."""
+    """Made by `opened`. `realtime` runs what measures delay before other work of the machine (root)."""
 
     folder: Path
     programs: Path
@@ -73,7 +73,7 @@ class Arena:
     _ending: ExitStack = field(default_factory=ExitStack)
 
     def start(self, name: Name) -> Start:
-        """Raises NotHere."""
+        """Start a contestant. Raises NotHere."""
         ground = Ground(self.upstream_port, free_port(), self.folder / name, self.programs)
         contestant = prepare(name, ground)
         if not contestant.command:
@@ -102,7 +102,7 @@ class Arena:
         return self._running[name][1].rss_mb
 
     def measure(self, name: Name, order: Order, *, is_timed: bool = False) -> Window:
-        """`is_timed` where delay is what matters, and the core has time to spare."""
+        """Measure one window. `is_timed` is for scenarios about delay, in which the core has spare time."""
         contestant, placed = self._running[name]
         wanted = msgspec.structs.replace(
             order, base_url=contestant.base_url, key=contestant.key, prompt_bytes=self.prompt_bytes
@@ -148,9 +148,9 @@ class Arena:
 def opened(
     folder: Path, programs: Path, *, server_core: int, load_core: int, realtime: bool, prompt_bytes: int
 ) -> Generator[Arena]:
-    """An arena whose upstream answers; whatever was started in it is ended on the way out."""
+    """Yield an arena with a running upstream. End everything that was started in it on exit."""
     if not {server_core, load_core} <= os.sched_getaffinity(0):
-        raise NotHere(f"cores {server_core} and {load_core} are wanted; see --server-core and --load-core")
+        raise NotHere(f"cores {server_core} and {load_core} are required; see --server-core and --load-core")
     arena = Arena(folder, programs, server_core, load_core, realtime, prompt_bytes)
     try:
         arena.start_upstream()
@@ -160,7 +160,7 @@ def opened(
 
 
 def free_port() -> int:
-    """A port whose neighbour is free, too: some contestants need a second one."""
+    """Return a port whose next one is free too, because some contestants need a second one."""
     while True:
         with socket.create_server(("127.0.0.1", 0)) as first:
             port: int = first.getsockname()[1]
@@ -172,11 +172,11 @@ def free_port() -> int:
 
 
 def _wait_ready(name: Name, contestant: Contestant, placed: Placed) -> None:
-    """Until the first answer. Raises NotHere with the last thing that was heard."""
+    """Wait for the first answer. Raises NotHere with the last response."""
     body = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "ready?"}]}).encode()
     headers = {"content-type": "application/json", "authorization": f"Bearer {contestant.key}"}
     request = urllib.request.Request(f"{contestant.base_url}/chat/completions", body, headers)
-    # No proxy of the environment stands between two processes of one machine.
+    # Do not use a proxy of the environment between two local processes.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     until_s, heard = time.monotonic() + _READY_S, "nothing"
     while time.monotonic() < until_s and placed.process.poll() is None:
@@ -189,4 +189,4 @@ def _wait_ready(name: Name, contestant: Contestant, placed: Placed) -> None:
         except OSError as error:
             heard = str(error)
         time.sleep(_LOOK_AGAIN_S)
-    raise NotHere(f"{name} did not begin to answer: {heard}")
+    raise NotHere(f"{name} did not start to answer: {heard}")

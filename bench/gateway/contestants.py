@@ -1,4 +1,7 @@
-"""Who is measured: ours with everything on, nginx, SGLang's router and LiteLLM, each told of the one upstream."""
+"""Prepare the contestants, all with one upstream.
+
+They are Millrace with everything on, nginx, SGLang's router and LiteLLM.
+"""
 
 import json
 import os
@@ -15,7 +18,7 @@ from bench.gateway.upstream import MODEL
 Name = Literal["direct", "millrace", "nginx", "sglang", "litellm"]
 NAMES: tuple[Name, ...] = get_args(Name)
 
-# Limits that are checked on every request and that no measurement reaches.
+# Limits that are checked on every request, but never reached here.
 _LIMITS = (
     ("requests", "90000000", "minute"),
     ("tokens", "900000000000", "day"),
@@ -28,12 +31,12 @@ _FAILURE_CHARS = 500
 
 
 class NotHere(Exception):
-    """A contestant cannot run on this machine; the message says what to do."""
+    """Raised if a contestant cannot run on this machine. The message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """Where a contestant runs: the upstream it serves, the port it listens on, a folder of its own."""
+    """Where a contestant runs: its upstream, its port, and its own folder."""
 
     upstream_port: int
     port: int
@@ -47,7 +50,10 @@ class Ground:
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """How one is started. No command: the upstream itself. `is_slow`: is spared what would take it minutes."""
+    """How a contestant starts.
+
+    No command means the upstream itself. If `is_slow`, it skips what would take minutes.
+    """
 
     base_url: str
     command: tuple[str, ...] = ()
@@ -67,7 +73,7 @@ def _direct(ground: Ground) -> Contestant:
 
 
 def _millrace(ground: Ground) -> Contestant:
-    """Key check, limits of all four kinds, routing, metering, ledger and request log, as everybody has them."""
+    """Prepare key check, limits of all four kinds, routing, metering, ledger and request log, as by default."""
     environment = {
         "MILLRACE_DATA_DIR": str(ground.folder / "data"),
         "MILLRACE_POOL__BACKENDS": json.dumps(
@@ -90,7 +96,7 @@ def _millrace(ground: Ground) -> Contestant:
 
 
 def _nginx(ground: Ground) -> Contestant:
-    """Passes bytes on and nothing else: no keys, no limits, no log."""
+    """Prepare nginx, which only passes bytes on: no keys, no limits, no log."""
     nginx = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
     if nginx is None:
         raise NotHere("nginx is not installed")
@@ -114,7 +120,7 @@ def _nginx(ground: Ground) -> Contestant:
 
 
 def _sglang(ground: Ground) -> Contestant:
-    """Its Rust router with the policy that costs least; it checks no keys."""
+    """Prepare SGLang's Rust router with its cheapest policy. It checks no keys."""
     router = _program(ground, "sglang", "sglang-router")
     words = f"launch --host 127.0.0.1 --port {ground.port} --worker-urls {ground.upstream} --policy round_robin"
     quiet = f"--log-level error --prometheus-port {ground.port + 1}"
@@ -122,18 +128,18 @@ def _sglang(ground: Ground) -> Contestant:
 
 
 def _litellm(ground: Ground) -> Contestant:
-    """Its proxy with the master key as the one key, one worker, and nothing written down."""
+    """Prepare LiteLLM's proxy with the master key as the only key, one worker, and no stored data."""
     proxy = _program(ground, "litellm", "litellm")
     configuration = ground.folder / "litellm.yaml"
     route = {"model": f"openai/{MODEL}", "api_base": f"{ground.upstream}/v1", "api_key": "none"}
-    wanted = {  # JSON is YAML, too.
+    wanted = {  # JSON is valid YAML.
         "model_list": [{"model_name": MODEL, "litellm_params": route}],
         "litellm_settings": {"telemetry": False},
         "general_settings": {"master_key": _KEY},
     }
     configuration.write_text(json.dumps(wanted))
     words = f"--host 127.0.0.1 --port {ground.port} --num_workers 1 --config {configuration}"
-    # Or it would ask the network for prices.
+    # Without this it would fetch prices from the network.
     environment = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR", "LITELLM_MODE": "PRODUCTION"}
     base_url = f"http://127.0.0.1:{ground.port}/v1"
     return Contestant(base_url, (proxy, *words.split()), environment=environment, is_slow=True)
@@ -151,7 +157,7 @@ _PREPARERS: dict[Name, Callable[[Ground], Contestant]] = {
 def _program(ground: Ground, environment: str, name: str) -> str:
     path = ground.programs / environment / "bin" / name
     if not path.exists():
-        raise NotHere(f"{path} is not there; `make bench-gateway` installs it")
+        raise NotHere(f"{path} does not exist; run `make bench-gateway` to install it")
     return str(path)
 
 

@@ -1,9 +1,9 @@
-"""A closed loop of requests: so many connections, one request at a time on each, for so many seconds.
+"""Send a closed loop of requests: a number of connections, one request at a time on each, for some seconds.
 
-With `per_s` it is a steady one: each request has its moment, and a connection that is free waits for the next.
+With `per_s` the load is steady: each request has its moment, and a free connection waits for the next one.
 
-It runs in a process of its own, takes an Order as JSON on stdin and prints what it Saw as JSON. No request is like
-another, so that no answer comes from a cache.
+It runs as its own process, reads an Order as JSON from stdin and prints its result, Saw, as JSON. Every request is
+different, so that no answer comes from a cache.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ import msgspec
 import orjson
 import uvloop
 
-# Beyond the window a last request may take so long.
+# How long a last request may take beyond the window, in seconds.
 _PATIENCE_S = 30.0
 _REFUSED_MAX = 20
 _STAMP = re.compile(rb"@(\d{9,20})@")
@@ -28,9 +28,9 @@ _ERROR_CHARS = 300
 
 
 class Order(msgspec.Struct, kw_only=True, frozen=True):
-    """What to ask, of whom and for how long. `events` 0 asks for whole answers, `per_s` 0 as fast as answers come.
+    """What to send, where, and for how long. `events` 0 asks for whole answers; `per_s` 0 sends without pauses.
 
-    `others` are keys that ask in turn with `key`.
+    `others` are keys that are used in turn with `key`.
     """
 
     base_url: str
@@ -62,7 +62,7 @@ class Quantiles(msgspec.Struct, frozen=True):
 
 
 class Saw(msgspec.Struct, kw_only=True, frozen=True):
-    """What came of an Order. An answer that was not whole is an error, whatever its status was."""
+    """The result of an Order. An incomplete answer is an error, whatever its status was."""
 
     answered: int
     seconds: float
@@ -76,7 +76,7 @@ class Saw(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Load:
-    """What the connections have in common."""
+    """The state that all connections share."""
 
     def __init__(self, order: Order) -> None:
         self.order = order
@@ -103,7 +103,7 @@ class Load:
         return b"%s%012d%s" % (before, self._nonce % 10**12, after)
 
     def next_moment_s(self) -> float:
-        """When the next request is due, on the loop's clock."""
+        """Return when the next request is due, on the loop's clock."""
         self._planned += 1
         return self._began_s + self._planned / self.order.per_s
 
@@ -131,7 +131,7 @@ def _request(order: Order, key: str) -> bytes:
 
 
 class Caller(asyncio.Protocol):
-    """One connection. Asks again as soon as it has its answer, until the load is over."""
+    """One connection. It sends the next request as soon as it has its answer, until the load is over."""
 
     def __init__(self, load: Load) -> None:
         self._load = load
@@ -179,7 +179,7 @@ class Caller(asyncio.Protocol):
             self._is_waiting = False
             self._transport.abort()
 
-    # What the parser calls.
+    # Called by the parser.
 
     def on_body(self, body: bytes) -> None:
         self._body.append(body)
@@ -198,7 +198,7 @@ class Caller(asyncio.Protocol):
             self._transport.close()
 
     def _problem(self, body: bytes) -> str:
-        """What is wrong with the answer, if anything is."""
+        """Return what is wrong with the answer, or ""."""
         if self._parser.get_status_code() != 200:
             return f"{self._parser.get_status_code()} {body[:_ERROR_CHARS].decode(errors='replace')}"
         if not self._load.order.events:

@@ -1,4 +1,6 @@
-"""`python -m bench gateway`: what requests cost through ours, nginx, SGLang's router and LiteLLM (Linux)."""
+"""Measure `python -m bench gateway`: the cost of requests through Millrace, nginx, SGLang's router, LiteLLM
+(Linux).
+"""
 
 import argparse
 import os
@@ -12,10 +14,10 @@ from bench.gateway.arena import Arena, opened
 from bench.gateway.contestants import NAMES, Name, NotHere
 from bench.gateway.rounds import MANY, Results, run
 from bench.gateway.tables import everybody, promises
-from bench.gateway.verdicts import OURS, Figure, figures, soaked
+from bench.gateway.verdicts import MILLRACE, Figure, figures, soaked
 
 _PROGRAMS = Path(__file__).parents[2] / ".bench"
-# Of the soak, this many go before memory is read the first time: caches and indexes fill up until then.
+# This part of the soak runs before memory is first read, because caches and indexes fill up until then.
 _SOAK_WARM_UP = 30_000
 _SOAK_S = 300.0
 
@@ -37,7 +39,7 @@ def main(arguments: list[str]) -> None:
         ):
             results = run(arena, names, rounds=options.rounds, seconds=options.seconds, told=_tell)
             found = figures(results)
-            if options.soak and OURS in results.starts:
+            if options.soak and MILLRACE in results.starts:
                 found.append(_soak(arena, options.soak))
     except NotHere as reason:
         sys.exit(f"error: {reason}")
@@ -50,12 +52,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.0, help="length of a window")
     parser.add_argument(
-        "--soak", type=int, default=100_000, help="further requests to ours, whose RSS must stay; 0: none"
+        "--soak", type=int, default=100_000, help="further requests to Millrace, whose RSS must not grow; 0: none"
     )
     parser.add_argument("--prompt-bytes", type=int, default=500)
     parser.add_argument("--server-core", type=int, default=0)
     parser.add_argument("--load-core", type=int, default=1)
-    parser.add_argument("--realtime", action="store_true", help="what measures delay goes before all else (root)")
+    parser.add_argument("--realtime", action="store_true", help="run what measures delay before all else (root)")
     parser.add_argument(
         "--programs", type=Path, default=_PROGRAMS, help="where sglang/ and litellm/ are installed"
     )
@@ -63,12 +65,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _soak(arena: Arena, requests: int) -> Figure:
-    """Memory before and after so many requests, of a process that has served for a while."""
+    """Measure memory before and after `requests` requests, in a process that has served for a while."""
     order = MANY.order(_SOAK_S)
-    arena.measure(OURS, msgspec.structs.replace(order, requests_max=_SOAK_WARM_UP))
-    before_mb = arena.rss_mb(OURS)
-    arena.measure(OURS, msgspec.structs.replace(order, requests_max=requests))
-    return soaked(before_mb, arena.rss_mb(OURS), requests)
+    arena.measure(MILLRACE, msgspec.structs.replace(order, requests_max=_SOAK_WARM_UP))
+    before_mb = arena.rss_mb(MILLRACE)
+    arena.measure(MILLRACE, msgspec.structs.replace(order, requests_max=requests))
+    return soaked(before_mb, arena.rss_mb(MILLRACE), requests)
 
 
 def _print(results: Results, found: list[Figure]) -> None:

@@ -1,4 +1,6 @@
-"""Processes under measurement: started on their cores, CPU time and memory read, ended with their children."""
+"""Run processes under measurement: start them on their cores, read CPU time and memory, end them with their
+children.
+"""
 
 import contextlib
 import os
@@ -26,12 +28,12 @@ class Placed:
 
     @property
     def cpu_s(self) -> float:
-        """User and system time of all of them, to the nanosecond, with that of threads which have ended."""
+        """User and system time of all of them, to the nanosecond, including threads that have ended."""
         return sum(_cpu_s(pid) for pid in self.pids)
 
     @property
     def own_cpu_s(self) -> float:
-        """The same of the program alone, without what it started."""
+        """The same for the program alone, without what it started."""
         return _cpu_s(self.process.pid)
 
     @property
@@ -40,9 +42,10 @@ class Placed:
 
     @contextlib.contextmanager
     def before_others(self) -> Generator[None]:
-        """Inside of it all its threads go before whatever else the machine does (root).
+        """Run all its threads before other work of the machine within this context (root).
 
-        Among themselves they wait for each other for up to 100 ms: not for work that keeps the core busy.
+        Among themselves they wait for each other for up to 100 ms, so do not use it for work that keeps the core
+        busy.
         """
         self._schedule(os.SCHED_RR, 1)
         try:
@@ -84,7 +87,7 @@ def place(
     output: IO[bytes] | int = subprocess.DEVNULL,
     errors: IO[bytes] | int | None = subprocess.DEVNULL,
 ) -> Placed:
-    """Start a program in a session of its own, on those cores alone; `realtime`: before all others (root)."""
+    """Start a program in its own session, on those cores alone. `realtime` runs it before all others (root)."""
     urgent = ["chrt", "--rr", "1"] if realtime else []
     wrapped = ["taskset", "-c", ",".join(map(str, cores)), *urgent, *command]
     process = subprocess.Popen(
@@ -100,7 +103,7 @@ def place(
 
 
 def pace_ms(core: int) -> float:
-    """How long the core takes for a fixed loop just now: how fast the machine is between measurements."""
+    """Return how long the core takes for a fixed loop now: the machine's speed between measurements."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
     began_s, total = time.thread_time(), 0
@@ -131,7 +134,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def _cpu_s(pid: int) -> float:
-    # Linux makes the clock of another process's CPU time of its id so (clock_getcpuclockid(3)).
+    # On Linux this is the clock id of another process's CPU time (clock_getcpuclockid(3)).
     try:
         return time.clock_gettime((~pid << 3) | 2)
     except OSError:

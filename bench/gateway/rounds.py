@@ -1,4 +1,4 @@
-"""The loads, and who was seen under which of them in which round."""
+"""Define the loads, and collect each contestant's results per load and round."""
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
@@ -10,13 +10,13 @@ from bench.gateway.load import Order
 from bench.gateway.upstream import MODEL
 
 EVENTS = 32
-# Of LiteLLM's a few windows say all, and each drains for most of a minute.
+# For LiteLLM a few windows are enough, and each takes most of a minute to drain.
 _SLOW_ROUNDS = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """So many connections; whole answers, or streams of EVENTS events so far apart."""
+    """A number of connections, with whole answers or streams of EVENTS events at intervals of `pause_us`."""
 
     name: str
     connections: int
@@ -24,7 +24,7 @@ class Scenario:
     pause_us: int = 0
     share_of_window: float = 1.0
     is_timed: bool = False
-    """Delay is what it is for; it leaves the core time to spare."""
+    """Whether it measures delay. It leaves the core spare time."""
 
     def order(self, seconds: float) -> Order:
         return Order(
@@ -42,14 +42,14 @@ ONE = Scenario("c1", 1, is_timed=True)
 SOME = Scenario("c8", 8)
 MANY = Scenario("c64", 64, share_of_window=1.5)
 STREAMS = Scenario("s16", 16, is_stream=True, pause_us=10_000, share_of_window=1.5)
-# 12,500 events/s: the upstream can be asked for 390 streams/s at most.
+# 12,500 events/s: the upstream can serve 390 streams/s at most.
 CROWD = Scenario("s256", 256, is_stream=True, pause_us=20_000, share_of_window=2, is_timed=True)
 SCENARIOS = (ONE, SOME, MANY, STREAMS, CROWD)
 
 
 @dataclass(slots=True)
 class Results:
-    """Everything that was seen; medians and ratios of it."""
+    """All results, with medians and ratios of them."""
 
     starts: dict[Name, Start] = field(default_factory=dict)
     windows: dict[tuple[Name, str], list[Window]] = field(default_factory=dict)
@@ -70,13 +70,13 @@ class Results:
         scenarios: Sequence[Scenario],
         figure: Callable[[Window, Window], float | None],
     ) -> list[float]:
-        """What two windows of one round say of each other; rounds that only one of them has do not count."""
+        """Compare two windows of each round, and skip rounds that only one of the two has."""
         pairs = (
             pair
             for scenario in scenarios
             for pair in zip(self.of(name, scenario), self.of(other, scenario), strict=False)
         )
-        return sorted(value for mine, theirs in pairs if (value := figure(mine, theirs)) is not None)
+        return sorted(value for mine, others in pairs if (value := figure(mine, others)) is not None)
 
     def errors(self, name: Name) -> dict[str, int]:
         counts: dict[str, int] = {}
@@ -94,7 +94,7 @@ class Results:
 def run(
     arena: Arena, names: Sequence[Name], *, rounds: int, seconds: float, told: Callable[[str], None]
 ) -> Results:
-    """Start all, warm each up, then let them take turns in every round, in the other order every second round."""
+    """Start all, warm each up, then let them alternate in every round, in reverse order every second round."""
     results = Results()
     for name in names:
         try:

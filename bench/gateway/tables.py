@@ -1,4 +1,4 @@
-"""Results as Markdown: what was promised, then everybody beside each other."""
+"""Format results as Markdown: the promised figures, then all contestants side by side."""
 
 from collections.abc import Iterable, Sequence
 
@@ -61,7 +61,7 @@ def _row(results: Results, name: Name) -> list[str]:
 
 
 def _added_ms(results: Results, name: Name, which: str) -> float | None:
-    """Of the medians; nobody adds anything to itself."""
+    """Return the difference of the medians; None for the upstream itself."""
     if name == "direct":
         return None
     both = [results.median(whose, ONE, lambda window: _latency(window, which)) for whose in (name, "direct")]

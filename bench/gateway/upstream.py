@@ -1,7 +1,7 @@
-"""The upstream that every gateway is measured in front of: OpenAI's shapes, no thought, next to no CPU.
+"""Run the upstream behind every measured gateway: OpenAI's formats, no computation, hardly any CPU.
 
-A prompt that says `events=32 pause_us=10000` gets a stream of so many events so far apart. Each event carries the
-monotonic time at which it was sent, as in `@123456789@`: who reads it on the same machine knows how long it took.
+A prompt that contains `events=32 pause_us=10000` gets a stream of 32 events, 10 ms apart. Each event carries the
+monotonic time at which it was sent, as in `@123456789@`, so a reader on the same machine knows its delay.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ _END = _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
 
 
 class Upstream(asyncio.Protocol):
-    """One connection; requests on it follow each other."""
+    """One connection. Its requests follow each other."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._transport = transport
@@ -69,7 +69,7 @@ class Upstream(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._parser.feed_data(data)
 
-    # What the parser calls.
+    # Called by the parser.
 
     def on_url(self, url: bytes) -> None:
         self._path, self._body = url, []
@@ -80,7 +80,7 @@ class Upstream(asyncio.Protocol):
     def on_message_complete(self) -> None:
         write = self._transport.write
         if self._parser.get_method() == b"GET":
-            # Routers ask for health and server info, and take nothing for yes.
+            # Routers ask for health and server info, and accept an empty answer.
             write(_MODEL_LIST if self._path.endswith(b"/models") else _NOTHING)
         elif not self._path.endswith(b"/chat/completions"):
             write(_UNKNOWN)

@@ -1,4 +1,6 @@
-"""`make demo-market`: three gateways with books of their own trade one answer; then what each of them booked."""
+"""Run `make demo-market`: three gateways with separate books trade one answer; then print what each of them
+booked.
+"""
 
 import argparse
 import json

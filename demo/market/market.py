@@ -1,4 +1,4 @@
-"""The three who trade, brought up in their order, and what each of them booked in the end."""
+"""Start the three trading gateways in order, and collect what each of them booked."""
 
 import json
 import sys
@@ -21,7 +21,7 @@ TOP_UP_USD = "25.00"
 
 @dataclass(frozen=True, slots=True)
 class Market:
-    """The three, the key of whoever sells, at the house, and the house's process."""
+    """The three gateways, the seller's key at the house, and the house's process."""
 
     house: Party
     seller: Party
@@ -30,7 +30,7 @@ class Market:
     house_process: Process
 
     def trade(self, question: str) -> dict[str, Any]:
-        """One streamed answer, and all that is booked and paid because of it."""
+        """Buy one streamed answer, and return everything booked and paid because of it."""
         answer = self._ask(question)
         booked = in_time(self.agreed) or self.books()
         print(f"books: {_told(booked)}")
@@ -49,7 +49,7 @@ class Market:
 
     def _ask(self, question: str) -> dict[str, Any]:
         print(f"\nyou:   {question}\nmodel: ", end="", flush=True)
-        # A proxy of the environment has no way to this machine's loopback, and no business with the key.
+        # An environment's proxy cannot reach this machine's loopback, and must not see the key.
         direct = DefaultHttpxClient(trust_env=False)
         client = OpenAI(base_url=f"{self.buyer.root}/v1", api_key=self.buyer.api_key, http_client=direct)
         with client:
@@ -81,21 +81,21 @@ class Market:
         }
 
     def books(self) -> dict[str, int]:
-        """What the same trade comes to in each of the three books, in nano-USD."""
+        """Return the trade's amount in each of the three books, in nano-USD."""
         return {
             "buyer": self.buyer.nano_on("provider:market:accrued"),
-            # Settled, whatever has become of it since: seller's part, fee, what was paid out.
+            # The settled amount, in whatever form now: the seller's part, the fee, what was paid out.
             "house": self.house.nano_through("clearing:market"),
             "seller": self.seller.nano_on("income:market_sales"),
         }
 
     def agreed(self) -> dict[str, int] | None:
-        """The three sums, once they are one."""
+        """Return the three sums once they are equal."""
         booked = self.books()
         return booked if booked["house"] and len(set(booked.values())) == 1 else None
 
     def _pay_out(self) -> dict[str, str]:
-        """All whole cents that the seller has earned, to where Stripe pays them."""
+        """Pay out all whole cents that the seller has earned, through Stripe."""
         key, house = self.sellers_key, self.house
         payable_nano = until("maturing", lambda: house.nano_on("seller:sam:payable"))
         house.person(key, "POST", "/accounting/v1/sellers/onboard")
@@ -115,7 +115,7 @@ class Market:
 
 @contextmanager
 def open_market(folder: Path, *, nodes: int = 2, tunnel: str = "quick") -> Iterator[Market]:
-    """A house with a bank, a seller's machine, and a buyer without any.
+    """Yield a house with a bank, a seller's machine, and a buyer without machines.
 
     Without a `tunnel` ("none") the seller fetches its work from the house.
     """
@@ -134,7 +134,7 @@ def open_market(folder: Path, *, nodes: int = 2, tunnel: str = "quick") -> Itera
         sellers_key, buyers_key = house.new_person("sam", "seller"), house.new_person("ben", lanes=["market"])
         _top_up(house, buyers_key)
         seller = sellers.party()
-        # At the end, so that several stop side by side: this once nobody sells any more, the other before that.
+        # Both are told to stop near the end, so that they stop in parallel: the house after the last sale.
         stack.callback(houses.tell_to_stop)
         selling = QUIET | roles.seller(house.root, sellers_key, cloudflared.path, tunnel)
         agent = stack.enter_context(
@@ -144,7 +144,7 @@ def open_market(folder: Path, *, nodes: int = 2, tunnel: str = "quick") -> Itera
         until("a listing at the house", lambda: _listings(house))
         settings = roles.buyer(house.root, buyers_key, identity)
         buyer = stack.enter_context(Process("buyer", folder / "buyer", settings, "--port", "0")).party()
-        # Whom the buyer's own books charge for what it buys: the one person there is.
+        # The buyer's own books charge its only person.
         buyer.machine("POST", "/accounting/v1/credits", user="owner", amount=TOP_UP_USD, reason="for the demo")
         until("an offer at the buyer", lambda: _offers(buyer))
         stack.callback(agent.terminate)
@@ -160,7 +160,7 @@ def _top_up(house: Party, api_key: str) -> None:
 
 
 def _listings(house: Party) -> bool:
-    """Whether the house has heard of one, asked as another gateway would that knows nothing yet."""
+    """Return whether the house knows a listing, asked as a new gateway would."""
     told = house.anybody("POST", "/market/v1/gossip/digest", summary=["0" * 64] * 64)
     return any(json.loads(record)["kind"] == "listing" for record in told["records"])
 

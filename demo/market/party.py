@@ -1,4 +1,4 @@
-"""One who takes part: a gateway in a process of its own, with books of its own."""
+"""Represent one participant: a gateway in its own process, with its own books."""
 
 import json
 import os
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Party:
-    """A gateway that runs; `api_key` is its owner's."""
+    """A running gateway. `api_key` is its owner's."""
 
     name: str
     folder: Path
@@ -38,7 +38,7 @@ class Party:
     api_key: str
 
     def machine(self, method: str, path: str, **body: Any) -> Any:
-        """As whoever may read its folder."""
+        """Send a request with the admin token from its folder."""
         told = DataFolder(self.folder).read_running()
         assert told
         return self._ask(method, path, {HEADER: told["admin_token"]}, body)
@@ -50,17 +50,17 @@ class Party:
         return self._ask(method, path, {}, body)
 
     def new_person(self, user: str, role: str = "member", **terms: Any) -> str:
-        """Somebody with a key on these terms, which is returned."""
+        """Create a person with a key on these terms, and return the key."""
         self.machine("POST", "/admin/people", user=user, role=role)
         return str(self.machine("POST", "/admin/keys", name=user, user=user, **terms)["api_key"])
 
     def nano_on(self, code: str) -> int:
-        """What stands on an account, read in its books themselves, in nano-USD."""
+        """Return the balance of an account in nano-USD, read from its books."""
         with self._books() as reader:
             return balance(reader, code).posted_nano
 
     def nano_through(self, code: str) -> int:
-        """All that ever came to an account that is empty between events."""
+        """Return all that was ever credited to an account that is empty between events."""
         came = select(account_table.c.credits_posted).where(account_table.c.code == code)
         with self._books() as reader:
             return reader.scalar(came) or 0
@@ -85,7 +85,10 @@ class Party:
 
 
 class Process:
-    """A gateway's: started at once and waited for later, so that several come up side by side; may start again."""
+    """A gateway's process.
+
+    It starts at once and is awaited later, so several start in parallel. It may start again.
+    """
 
     def __init__(self, name: str, folder: Path, settings: Mapping[str, str], *words: str) -> None:
         self._name = name
@@ -111,18 +114,18 @@ class Process:
         self._running.close()
 
     def kill(self) -> None:
-        """As a power cut does."""
+        """Kill the process, as a power cut would."""
         os.killpg(self._process.pid, signal.SIGKILL)
         self.stop()
 
     def party(self) -> Party:
-        """Waits until it is up; once for each start."""
+        """Wait until it is up. Call it once per start."""
         facts = json.loads(first_line(self._process, self._name))
         return Party(self._name, self._folder, facts["base_url"].removesuffix("/v1"), facts["api_key"])
 
 
 def until(what: str, look: Callable[[], T | None]) -> T:
-    """What `look` finds, as soon as it finds something; ends the demo where that takes too long."""
+    """Return what `look` finds, as soon as it finds something. End the demo if that takes too long."""
     found = in_time(look)
     if found is None:
         sys.exit(f"{what} did not happen within {PATIENCE_S:.0f} s")
@@ -130,7 +133,7 @@ def until(what: str, look: Callable[[], T | None]) -> T:
 
 
 def in_time(look: Callable[[], T | None]) -> T | None:
-    """What `look` finds, None where that is nothing for too long."""
+    """Return what `look` finds; None if it finds nothing in time."""
     deadline_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline_s:
         if found := look():

@@ -1,4 +1,4 @@
-"""What each of the three is told: the settings that anybody would write, but for prices that make cents."""
+"""Define the settings of the three gateways: usual ones, except for prices that amount to whole cents."""
 
 import json
 import socket
@@ -7,7 +7,7 @@ from pathlib import Path
 MODEL = Path(__file__).parents[1] / "model"
 PROMPT_USD_PER_MTOK = "200"
 COMPLETION_USD_PER_MTOK = "1000"
-"""A thousand times what such a model is worth: Stripe pays out whole cents, and one answer is all there is."""
+"""A thousand times the price of such a model: Stripe pays out whole cents, and there is only one answer."""
 FEE_BPS = 500
 
 
@@ -15,7 +15,7 @@ def house(stripe: dict[str, str]) -> dict[str, str]:
     return {
         "MILLRACE_HOUSE__ENABLED": "true",
         "MILLRACE_HOUSE__FEE_BPS": str(FEE_BPS),
-        # So that earnings may be paid out while somebody watches.
+        # With these, earnings can be paid out at once.
         "MILLRACE_HOUSE__MATURITY_DAYS_NEW": "0",
         "MILLRACE_HOUSE__MATURITY_DAYS": "0",
         "MILLRACE_HOUSE__RESERVE_BPS": "0",
@@ -54,7 +54,7 @@ def buyer(house_url: str, house_key: str, seller: str) -> dict[str, str]:
         "MILLRACE_MARKET__BUY_FOR": json.dumps(["public"]),
         "MILLRACE_MARKET__HOUSE_URL": house_url,
         "MILLRACE_MARKET__HOUSE_KEY": house_key,
-        # New sellers get requests of a cent at most; this one is known.
+        # New sellers get requests of at most a cent, but this one is known.
         "MILLRACE_MARKET__FRIENDS": json.dumps([seller]),
         "MILLRACE_MARKET__ALLOCATION_USD": "5.00",
         "MILLRACE_MARKET__PROMPT_USD_PER_MTOK_MAX": PROMPT_USD_PER_MTOK,
@@ -64,7 +64,7 @@ def buyer(house_url: str, house_key: str, seller: str) -> dict[str, str]:
 
 
 def free_port() -> int:
-    """Stripe has to know where the house will be before the house can be told of Stripe."""
+    """Return a free port. Stripe needs the house's address before the house can get Stripe's."""
     with socket.socket() as attempt:
         attempt.bind(("127.0.0.1", 0))
         return int(attempt.getsockname()[1])

@@ -1,1 +1,1 @@
-"""Trains the demo model: corpus, tokenizer, model, training loop."""
+"""Train the demo model: corpus, tokenizer, model, training loop."""

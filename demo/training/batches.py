@@ -1,4 +1,4 @@
-"""From documents to batches: rows that begin with a document and are filled with as many more as fit."""
+"""Turn documents into batches: rows that begin with a document and are filled with as many others as fit."""
 
 import json
 from bisect import bisect_right, insort
@@ -27,7 +27,7 @@ Weights = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """Encoded documents, one after the other, and how much each token counts in the loss (per cent)."""
+    """Encoded documents, one after the other, and each token's weight in the loss (per cent)."""
 
     ids: Ids
     weights: Weights
@@ -37,12 +37,12 @@ class Documents:
     held_out: NDArray[np.bool_]
 
     def select(self, *, kind: int, held_out: bool) -> NDArray[np.int64]:
-        """Numbers of the documents of one kind."""
+        """Return the numbers of the documents of one kind."""
         return np.flatnonzero((self.kinds == kind) & (self.held_out == held_out))
 
 
 def load(folder: Path) -> tuple[Documents, Tokenizer, dict[str, object]]:
-    """The corpus, its tokenizer, and what corpus.json says about it."""
+    """Return the corpus, its tokenizer, and the content of corpus.json."""
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     with np.load(folder / "corpus.npz") as stored:
         ids, lengths, kinds, held_out = (stored[name] for name in ("ids", "lengths", "kinds", "held_out"))
@@ -53,7 +53,9 @@ def load(folder: Path) -> tuple[Documents, Tokenizer, dict[str, object]]:
 
 
 def token_weights(ids: Ids, kinds: NDArray[np.uint8], tokenizer: Tokenizer) -> Weights:
-    """Full weight for prose and for what the assistant says, little for the rest of a conversation."""
+    """Return loss weights: full for prose and for what the assistant says, little for the rest of a
+    conversation.
+    """
     header = tokenizer.encode(f"{START}assistant\n").ids
     opens = ids == header[0]
     turn = np.cumsum(opens)
@@ -66,7 +68,7 @@ def token_weights(ids: Ids, kinds: NDArray[np.uint8], tokenizer: Tokenizer) -> W
 
 
 def pack(documents: Documents, chosen: NDArray[np.int64], length: int) -> tuple[Ids, Weights]:
-    """Rows of `length` + 1 tokens. Conversations are never cut; longer prose is cut into rows."""
+    """Return rows of `length` + 1 tokens. Conversations are never cut; longer prose is cut into rows."""
     pieces: list[tuple[int, int]] = []
     for number in chosen:
         start, size = int(documents.starts[number]), int(documents.lengths[number])
@@ -105,7 +107,7 @@ def _fill_row(waiting: list[tuple[int, int]], room: int) -> list[tuple[int, int]
 
 
 class Rows:
-    """An endless supply of rows of one sort, packed anew for every pass."""
+    """An endless supply of rows of one kind, packed again for every pass."""
 
     def __init__(self, documents: Documents, chosen: NDArray[np.int64], length: int, seed: int) -> None:
         self.documents, self.chosen, self.length = documents, chosen, length
@@ -121,13 +123,13 @@ class Rows:
             self.passes += 1
 
     def take(self, count: int) -> tuple[Tensor, Tensor]:
-        """The next rows as token ids and loss weights."""
+        """Return the next rows as token ids and loss weights."""
         ids, weights = zip(*(next(self._supply) for _ in range(count)), strict=True)
         return torch.from_numpy(np.stack(ids).astype(np.int64)), torch.from_numpy(np.stack(weights)).float() / 100
 
 
 class Batches:
-    """Draws micro-batches: short rows of chat or prose, and now and then long rows of both."""
+    """Draw micro-batches: short rows of chat or prose, and sometimes long rows of both."""
 
     def __init__(self, documents: Documents, micro_tokens: int, seed: int) -> None:
         chat, prose = (documents.select(kind=kind, held_out=False) for kind in (CHAT, PROSE))
@@ -142,7 +144,7 @@ class Batches:
         self.micro_tokens = micro_tokens
 
     def take(self, progress: float) -> tuple[Tensor, Tensor]:
-        """The next micro-batch; prose gives way to chat as training goes on."""
+        """Return the next micro-batch. Prose gives way to chat during training."""
         first, last = PROSE_SHARE
         draw = self.random.random()
         if draw < LONG_SHARE:
@@ -154,12 +156,12 @@ class Batches:
         return rows.take(self.micro_tokens // rows.length)
 
     def passes(self) -> dict[str, int]:
-        """How often each supply was read to its end."""
+        """Return how often each supply was read to its end."""
         return {"chat": self.chat.passes, "prose": self.prose.passes, "long": self.long.passes}
 
 
 def held_out_rows(documents: Documents, kind: int, limit: int) -> tuple[Tensor, Tensor]:
-    """Rows never trained on; of conversations only what the assistant says counts."""
+    """Return rows outside of training. In conversations only what the assistant says counts."""
     chosen = documents.select(kind=kind, held_out=True)
     chosen = chosen[documents.lengths[chosen] <= SHORT + 1] if kind == CHAT else chosen
     ids, weights = pack(documents, chosen, SHORT)

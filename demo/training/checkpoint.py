@@ -1,4 +1,4 @@
-"""Writes the trained model as a Hugging Face checkpoint folder."""
+"""Write the trained model as a Hugging Face checkpoint folder."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ END_OF_TEXT_ID, END_OF_TURN_ID = SPECIAL.index(END_OF_TEXT), len(SPECIAL) - 1
 
 
 def save_checkpoint(model: Llama, tokenizer_folder: Path, folder: Path) -> None:
-    """config.json, model.safetensors in bf16, generation_config.json and the tokenizer's files."""
+    """Write config.json, model.safetensors in bf16, generation_config.json and the tokenizer's files."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {
         name: parameter.detach().to("cpu", torch.bfloat16).contiguous()

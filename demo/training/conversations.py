@@ -1,4 +1,4 @@
-"""Puts exchanges together to conversations: system messages, follow-up questions, manners."""
+"""Combine exchanges into conversations: system messages, follow-up questions, manners."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,23 +25,23 @@ class Conversation:
     name: str = ""
 
     def add(self, question: str, answer: str) -> None:
-        """One more question and its answer."""
+        """Add a question and its answer."""
         self.messages += [("user", question), ("assistant", answer)]
 
     def render(self) -> str:
-        """The text as the chat template writes it."""
+        """Return the text as the chat template writes it."""
         return "".join(f"{START}{role}\n{content}{END}\n" for role, content in self.messages)
 
 
 class Conversations:
-    """Draws conversations whose exchanges come from several makers, each with its weight."""
+    """Draw conversations whose exchanges come from several makers, each with its weight."""
 
     def __init__(self, makers: Sequence[tuple[float, Maker]]) -> None:
         weights, self.makers = zip(*makers, strict=True)
         self.weights: tuple[float, ...] = weights
 
     def draw(self, random: Random) -> Conversation:
-        """A conversation: mostly short, now and then so long that it fills the context."""
+        """Draw a conversation: mostly short, but sometimes long enough to fill the context."""
         draw = random.random()
         turns = 1 if draw < 0.55 else random.randint(2, 4) if draw < 0.93 else random.randint(5, 14)
         conversation = Conversation()
@@ -53,7 +53,7 @@ class Conversations:
         return conversation
 
     def _open(self, conversation: Conversation, random: Random) -> str:
-        """Perhaps a system message, perhaps an introduction; says how long answers should be."""
+        """Perhaps add a system message or an introduction. Return the required length of answers."""
         draw = random.random()
         manner = ""
         if draw < 0.28:
@@ -77,7 +77,7 @@ class Conversations:
         return manner
 
     def _ask(self, conversation: Conversation, random: Random, manner: str) -> None:
-        """One more turn: usually a new question, sometimes one about the last answer."""
+        """Add a turn: usually a new question, sometimes one about the last answer."""
         last = conversation.last
         draw = random.random()
         if conversation.name and draw < 0.25:
@@ -101,7 +101,7 @@ class Conversations:
         conversation.last = exchange
 
     def _follow_up(self, conversation: Conversation, last: Exchange, random: Random) -> None:
-        """Refer to the last question or answer."""
+        """Add a question about the last question or answer."""
         question, answer = conversation.messages[-2][1], conversation.messages[-1][1]
         draw = random.random()
         if last.ask_next is not None and draw < 0.55:

@@ -1,4 +1,4 @@
-"""Asks a checkpoint everyday questions and checks that it behaves, with transformers on the CPU.
+"""Ask a checkpoint everyday questions and check its behaviour, with transformers on the CPU.
 
 python -m demo.training.converse demo/model
 """
@@ -77,13 +77,13 @@ class Checkpoint:
         self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
 
     def answer(self, messages: tuple[Message, ...], limit: int = 300) -> str:
-        """The greedy answer to a conversation."""
+        """Return the greedy answer to a conversation."""
         chat = [{"role": role, "content": content} for role, content in messages]
         prompt = self.tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
         return self.go_on(prompt, limit)
 
     def go_on(self, text: str, limit: int) -> str:
-        """The greedy continuation of a text."""
+        """Return the greedy continuation of a text."""
         ids = self.tokenizer(text, return_tensors="pt").input_ids
         with torch.no_grad():
             made = self.model.generate(
@@ -93,21 +93,21 @@ class Checkpoint:
         return decoded
 
     def logits(self, ids: Tensor) -> Tensor:
-        """Next-token scores at every position."""
+        """Return next-token scores at every position."""
         with torch.no_grad():
             scores: Tensor = self.model(ids).logits.float()
         return scores
 
 
 def repeated_share(text: str) -> float:
-    """How many of the four-word sequences of a text were there before."""
+    """Return the share of a text's four-word sequences that occurred before."""
     words = text.split()
     fours = [tuple(words[at : at + 4]) for at in range(len(words) - 3)]
     return 1 - len(set(fours)) / len(fours) if fours else 0.0
 
 
 def check_precision(full: Checkpoint, half: Checkpoint, text: str) -> None:
-    """How often bf16 chooses the same token as float32, and how the end of the context behaves."""
+    """Print how often bf16 chooses the same token as float32, and the losses up to the end of the context."""
     ids = full.tokenizer(text, return_tensors="pt", truncation=True, max_length=1024).input_ids
     exact, rounded = full.logits(ids), half.logits(ids)
     best_two = exact.topk(2).values[0]

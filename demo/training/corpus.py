@@ -47,7 +47,7 @@ class Document:
 
 
 def own_text() -> tuple[list[Entry], list[Table]]:
-    """Everything in text/."""
+    """Return everything in text/."""
     entries, tables = [], []
     for path in sorted(TEXT.glob("*.txt")):
         more_entries, more_tables = parse(path)
@@ -57,7 +57,7 @@ def own_text() -> tuple[list[Entry], list[Table]]:
 
 
 def words_explained(entries: list[Entry], tables: list[Table]) -> frozenset[str]:
-    """Words that our own text explains, for which the dictionary is not asked."""
+    """Return words that our own text explains, which the dictionary need not explain."""
     topics = [topic for entry in entries for topic in entry.topics]
     topics += [
         q[len(start) : -1]
@@ -72,19 +72,19 @@ def words_explained(entries: list[Entry], tables: list[Table]) -> frozenset[str]
 
 
 def entry_maker(entries: list[Entry]) -> Callable[[Random], Exchange]:
-    """Every entry equally often, those with many questions somewhat more."""
+    """Return a maker that draws every entry equally often, and those with many questions somewhat more."""
     weights = [(len(entry.questions) + 4 * len(entry.topics)) ** 0.5 for entry in entries]
     return lambda random: random.choices(entries, weights)[0].draw(random)
 
 
 def table_maker(tables: list[Table]) -> Callable[[Random], Exchange]:
-    """Large tables more often than small ones."""
+    """Return a maker that draws large tables more often than small ones."""
     weights = [(len(table.rows) * len(table.entries)) ** 0.75 for table in tables]
     return lambda random: random.choices(tables, weights)[0].draw(random)
 
 
 def passages(documents: list[str], longest: int) -> list[str]:
-    """Cut long documents at paragraphs, so that every part can be met."""
+    """Cut long documents at paragraphs, so that every part can be drawn."""
     parts = []
     for document in documents:
         part = ""
@@ -98,7 +98,7 @@ def passages(documents: list[str], longest: int) -> list[str]:
 
 
 def cycle(documents: list[str]) -> Callable[[Random], str]:
-    """Every document once in a random order, then again in another."""
+    """Draw every document once in a random order, then again in another."""
     order: list[str] = []
 
     def draw(random: Random) -> str:
@@ -110,7 +110,7 @@ def cycle(documents: list[str]) -> Callable[[Random], str]:
 
 
 def fact_paragraphs(entries: list[Entry], tables: list[Table]) -> Callable[[Random], str]:
-    """Prose made of our own answers: some about one row of a table, some one after the other."""
+    """Return a maker of prose from our own answers: some about one row of a table, some about various things."""
     told = [list(dict.fromkeys(facts)) for table in tables for facts in table.statements()]
     answers = [entry.answer for entry in entries if entry.topics or len(entry.answer) > 150]
 
@@ -123,12 +123,12 @@ def fact_paragraphs(entries: list[Entry], tables: list[Table]) -> Callable[[Rand
 
 
 def several(draw: Callable[[Random], str]) -> Callable[[Random], str]:
-    """A few of the same kind as one document."""
+    """Join a few texts of the same kind into one document."""
     return lambda random: " ".join(draw(random) for _ in range(random.randint(3, 9)))
 
 
 def streams(scratch: Path) -> list[Stream]:
-    """All kinds of documents with their shares."""
+    """Return all kinds of documents with their shares."""
     entries, tables = own_text()
     lexicon = Lexicon(
         sources.root(scratch, "wordnet-base") / "usr/share/wordnet", words_explained(entries, tables)
@@ -176,7 +176,7 @@ def streams(scratch: Path) -> list[Stream]:
 def write_documents(
     parts: list[Stream], characters: int, random: Random
 ) -> tuple[list[Document], dict[str, dict[str, int]]]:
-    """Draw documents until every stream has its share; also how much each one gave."""
+    """Draw documents until every stream has its share. Return them, and the size of each stream."""
     documents: list[Document] = []
     sizes = {}
     for part in parts:
@@ -198,7 +198,7 @@ def write_documents(
 
 
 def encode(tokenizer: Tokenizer, documents: list[Document], path: Path) -> dict[str, int | str]:
-    """Write token ids, the start of every document and its kind; what a text is equal to is held out together."""
+    """Write token ids, the start of every document and its kind. Equal texts are held out together."""
     end = tokenizer.token_to_id(END_OF_TEXT)
     ids: list[np.ndarray] = []
     for first in range(0, len(documents), 10_000):

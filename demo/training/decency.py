@@ -1,4 +1,4 @@
-"""What the demo must not say: a filter over words, definitions and prose."""
+"""Filter what the demo must not say, in words, definitions and prose."""
 
 import re
 
@@ -16,7 +16,7 @@ _STEMS = (
     "strangl|poison|corpse|cadaver|venereal|syphil|gonorrh|condom|contracept|pregnan|virgin|puberty|"
     "bodily waste"
 )
-# Short stems stand for whole words only: "ass" must not take "class" with it.
+# Short stems match whole words only: "ass" must not exclude "class".
 _WHOLE = {
     "ass",
     "cock",
@@ -44,5 +44,5 @@ _PATTERN = re.compile(
 
 
 def is_decent(text: str) -> bool:
-    """Whether nothing in the text is vulgar, sexual, hateful or cruel."""
+    """Return whether the text has nothing vulgar, sexual, hateful or cruel."""
     return _PATTERN.search(text) is None

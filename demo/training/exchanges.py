@@ -54,13 +54,13 @@ ANNOUNCEMENTS = (
     "So, ",
     "Well, ",
 )
-# First words that lose their capital when something is put before them; names keep theirs.
+# First words that lose their capital after a prefix. Names keep their capitals.
 COMMON_FIRST_WORDS = frozenset(LISTS["common first words"])
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One question with its answer; `more` is what is left to say about it, `exact` forbids other wordings."""
+    """One question with its answer. `more` is what is left to say about it; `exact` forbids other wordings."""
 
     question: str
     answer: str
@@ -105,7 +105,7 @@ class Table:
     rows: list[dict[str, str]] = field(default_factory=list)
 
     def draw(self, random: Random) -> Exchange:
-        """Ask about one row; the next question may be the same one about another row."""
+        """Ask about one row. The next question may be the same one about another row."""
         entry = random.choice(self.entries)
         row = random.choice(self.rows)
         return Exchange(
@@ -123,24 +123,24 @@ class Table:
         return Exchange(capitalised(question.format(x=subject)), fill(entry.answer, row))
 
     def statements(self) -> Iterator[list[str]]:
-        """For every row, all that is said about it."""
+        """Yield all statements about each row."""
         for row in self.rows:
             yield [fill(entry.answer, row) for entry in self.entries]
 
 
 def capitalised(text: str) -> str:
-    """The text with its first letter in upper case."""
+    """Return the text with its first letter in upper case."""
     return text[:1].upper() + text[1:]
 
 
 def first_sentence(text: str) -> str:
-    """The text up to its first full stop, question mark or exclamation mark."""
+    """Return the text up to its first full stop, question mark or exclamation mark."""
     found = re.match(r".+?[.!?](?=\s|$)", text, flags=re.DOTALL)
     return found.group() if found else text
 
 
 def with_indefinite_article(noun: str) -> str:
-    """`a river`, `an hour`, `an owl`, `a unit`."""
+    """Add the article: `a river`, `an hour`, `an owl`, `a unit`."""
     if noun.startswith(("a ", "an ", "the ")):
         return noun
     vowel = re.match(r"[aeio]|u(?!n[i]|se|ti|ro|ran|k)|hour|honest|honou?r|heir", noun, flags=re.IGNORECASE)
@@ -161,7 +161,7 @@ def fill(template: str, row: Mapping[str, str]) -> str:
 
 
 def parse(path: Path) -> tuple[list[Entry], list[Table]]:
-    """All entries and tables of one file."""
+    """Return all entries and tables of one file."""
     entries: list[Entry] = []
     tables: list[Table] = []
     table: Table | None = None
@@ -193,7 +193,7 @@ def parse(path: Path) -> tuple[list[Entry], list[Table]]:
 
 
 def _add_text(entry: Entry, mark: str, part: str, line: str, rest: str) -> None:
-    """Begin an answer, begin its second part, or go on with the answer."""
+    """Begin an answer, begin its second part, or continue the answer."""
     if mark == "=":
         entry.answer = rest
     elif mark == "+":
@@ -205,7 +205,7 @@ def _add_text(entry: Entry, mark: str, part: str, line: str, rest: str) -> None:
 
 
 def vary(question: str, random: Random) -> str:
-    """The question as different people would type it."""
+    """Return the question as different people would type it."""
     draw = random.random()
     ending = question[-1]
     if draw < 0.60 or len(question) < 4:
@@ -227,6 +227,6 @@ def vary(question: str, random: Random) -> str:
 
 
 def uncapitalised(question: str) -> str:
-    """The question as the second part of a sentence."""
+    """Return the question as the second part of a sentence."""
     first = question.split(maxsplit=1)[0].lower()
     return question[0].lower() + question[1:] if first in COMMON_FIRST_WORDS else question

@@ -1,4 +1,4 @@
-"""Exchanges that a rule can make without end: sums, counting, spelling, repeating, names and polite refusals."""
+"""Make endless exchanges by rules: sums, counting, spelling, repeating, names and polite refusals."""
 
 from collections.abc import Callable
 from random import Random
@@ -11,7 +11,7 @@ DONT_KNOW = "I am a small model and do not know that."
 
 
 def in_words(number: int) -> str:
-    """`forty-two`, for numbers from 0 to 999."""
+    """Write a number from 0 to 999 in words, such as `forty-two`."""
     if number < 20:
         return ONES[number]
     if number < 100:
@@ -22,7 +22,7 @@ def in_words(number: int) -> str:
 
 
 def sums(random: Random) -> Exchange:
-    """Plus, minus, times and divided by, mostly with small numbers."""
+    """Ask for plus, minus, times or divided by, mostly with small numbers."""
     top = random.choice((10, 10, 12, 20, 20, 50, 100))
     left, right = random.randint(0, top), random.randint(0, top)
     if random.random() < 0.06:
@@ -64,7 +64,7 @@ def _sum_asked(left: int, right: int, word: str, sign: str, value: int, random: 
 
 
 def hard_sums(random: Random) -> Exchange:
-    """Sums that the model should not try."""
+    """Ask for sums that the model should not try."""
     left, right = random.randint(200, 99999), random.randint(200, 99999)
     sign = random.choice(("*", "times", "divided by", "+", "-"))
     ways = (f"What is {left} {sign} {right}?", f"{left} {sign} {right}", f"Calculate {left} {sign} {right}.")
@@ -74,7 +74,7 @@ def hard_sums(random: Random) -> Exchange:
 
 
 def stories_with_sums(random: Random) -> Exchange:
-    """`Tom has 3 apples and gets 2 more.`"""
+    """Ask for a sum in a story: `Tom has 3 apples and gets 2 more.`"""
     have, change = random.randint(1, 12), random.randint(1, 10)
     name, thing = random.choice(LISTS["names"]), random.choice(LISTS["things"])
     who = random.choice(("I", name))
@@ -212,7 +212,7 @@ def spelling(random: Random) -> Exchange:
 
 
 def repeating(random: Random) -> Exchange:
-    """Say the same words again."""
+    """Ask to repeat the same words."""
     words, spots = random.sample(LISTS["words"], random.randint(1, 6)), LISTS["spots of people"]
     name, colour, thing = (
         random.choice(LISTS["names"]),
@@ -232,7 +232,7 @@ def repeating(random: Random) -> Exchange:
 
 
 def reading(random: Random) -> Exchange:
-    """A question about what was said just before."""
+    """Ask about what was said just before."""
     (first, second), (one, other) = random.sample(LISTS["names"], 2), random.sample(LISTS["owned"], 2)
     here, there = random.sample(LISTS["spots of people"], 2)
     colour, hue = random.sample(LISTS["colours"], 2)
@@ -255,7 +255,7 @@ def reading(random: Random) -> Exchange:
 
 
 def refusing(random: Random) -> Exchange:
-    """Things that nobody could know from books, and words that do not exist."""
+    """Ask about things that books cannot tell, and words that do not exist."""
     name = random.choice(LISTS["names"])
     draw = random.random()
     if draw < 0.35:
@@ -284,6 +284,6 @@ RULES: tuple[tuple[float, Callable[[Random], Exchange]], ...] = (
 
 
 def draw(random: Random) -> Exchange:
-    """One exchange of any kind."""
+    """Draw one exchange of any kind."""
     makers = [maker for _, maker in RULES]
     return random.choices(makers, [weight for weight, _ in RULES])[0](random)

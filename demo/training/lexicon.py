@@ -1,8 +1,8 @@
-"""Reads the decent and common part of WordNet's database.
+"""Read the decent and common part of WordNet's database.
 
-The files data.* hold one set of synonyms a line: its words, its pointers to other sets, and after `|` the
-definition and the examples. cntlist.rev says how often each sense was met in tagged text; it orders words by how
-common they are.
+The files data.* have one set of synonyms per line: its words, its pointers to other sets, and after `|` the
+definition and the examples. cntlist.rev has the number of occurrences of each sense in tagged text, which orders
+words by frequency.
 """
 
 import re
@@ -21,7 +21,7 @@ HYPERNYM, HYPONYM, ANTONYM, PART = "@", "~", "!", "%p"
 USAGE_DOMAIN = ";u"
 # WordNet's fields for animals, made things, bodies, food, natural things, people, plants and substances.
 CONCRETE = {"05", "06", "08", "13", "17", "18", "19", "20", "27"}
-# Sets that a simple "is a dog an animal?" asks for.
+# Sets for simple questions such as "is a dog an animal?".
 CATEGORIES = frozenset(LISTS["categories"])
 
 
@@ -50,15 +50,15 @@ class Word:
 
     @property
     def likely(self) -> int:
-        """How likely people are to ask for it: as common as it is, things before ideas."""
+        """How likely people are to ask for it: its frequency, with things before ideas."""
         return self.count * (6 if self.senses[0].domain in CONCRETE else 1)
 
 
 class Lexicon:
-    """The words of WordNet that are decent and were met in tagged text."""
+    """The words of WordNet that are decent and occur in tagged text."""
 
     def __init__(self, folder: Path, taken: frozenset[str] = frozenset()) -> None:
-        """Read the database; `taken` are words that others explain, so that one question has one answer."""
+        """Read the database. Other texts explain the `taken` words, so that one question has one answer."""
         self.taken = taken
         self.synsets: dict[str, Synset] = {}
         for part, name in PARTS.items():
@@ -71,7 +71,7 @@ class Lexicon:
         ]
         self.words.sort(key=lambda word: (-word.likely, word.lemma, word.part))
         self.common = {(word.lemma, word.part): word for word in self.words}
-        # The likeliest words come up often, the long tail now and then.
+        # The most likely words come up often, the long tail rarely.
         self._cumulative = list(accumulate((rank + 60) ** -0.9 for rank in range(len(self.words))))
 
     def _read_synsets(self, path: Path, part: str) -> None:
@@ -120,35 +120,35 @@ class Lexicon:
         return words
 
     def _is_fit(self, lemma: str, sense: Synset) -> bool:
-        # The index is in lower case; a word that only exists capitalised is a name.
+        # The index is in lower case. A word that only exists capitalised is a name.
         usages = (word for key in sense.pointers[USAGE_DOMAIN] for word in self.synsets[key].words)
         text = " ".join((lemma, sense.definition, *sense.words, *usages))
         return lemma in sense.words and is_decent(text) and 2 < len(sense.definition) < 160
 
     def draw_word(self, random: Random) -> Word:
-        """A word, common ones more often."""
+        """Draw a word, common ones more often."""
         return random.choices(self.words, cum_weights=self._cumulative)[0]
 
     def sentence(self, random: Random) -> str:
-        """An example sentence of a common word."""
+        """Return an example sentence of a common word."""
         while True:
             found = self.example_of(self.draw_word(random), random)
             if found:
                 return found
 
     def example_of(self, word: Word, random: Random) -> str:
-        """A sentence that uses the word, or nothing."""
+        """Return a sentence that uses the word, or ""."""
         stem = word.lemma[: max(3, len(word.lemma) - 2)]
         fitting = [e for sense in word.senses for e in sense.examples if stem in e.lower() and is_decent(e)]
         return random.choice(fitting) if fitting else ""
 
     def related(self, word: Word, symbol: str) -> list[str]:
-        """Common first words of the sets a pointer leads to."""
+        """Return common first words of the sets that a pointer leads to."""
         names = [self.synsets[key].words[0] for key in word.senses[0].pointers[symbol]]
         return [name for name in names if (name, word.part) in self.common and name != word.lemma]
 
     def categories(self, word: Word) -> set[str]:
-        """The simple categories that lie above a noun."""
+        """Return the simple categories above a noun."""
         reached, todo = set(), list(word.senses[0].pointers[HYPERNYM])
         while todo:
             key = todo.pop()
@@ -158,7 +158,7 @@ class Lexicon:
 
 
 def _split_gloss(gloss: str) -> tuple[str, list[str]]:
-    """Definition and whole example sentences of a gloss."""
+    """Return the definition and the complete example sentences of a gloss."""
     quoted = re.findall(r'"([^"]+)"', gloss)
     definition = re.split(r';?\s*"', gloss, maxsplit=1)[0].split("; ")[0].strip(" ;:")
     definition = re.sub(r"\s+", " ", re.sub(r"\s*\([^)]*\)", "", definition)).strip()

@@ -1,4 +1,4 @@
-"""The demo model while it is trained: a small Llama whose parameter names are those of the checkpoint."""
+"""Define the demo model for training: a small Llama with the checkpoint's parameter names."""
 
 from dataclasses import asdict, dataclass
 
@@ -27,12 +27,12 @@ class Shape:
         return self.hidden_size // self.num_attention_heads
 
     def as_config(self) -> dict[str, int | float]:
-        """The same numbers under the keys of a Hugging Face config.json."""
+        """Return the same numbers under the keys of a Hugging Face config.json."""
         return {**asdict(self), "head_dim": self.head_dim}
 
 
 def rotary_tables(shape: Shape) -> tuple[Tensor, Tensor]:
-    """Cosines and sines for every position: [max_position_embeddings, head_dim]."""
+    """Return cosines and sines for every position: [max_position_embeddings, head_dim]."""
     exponents = torch.arange(0, shape.head_dim, 2, dtype=torch.float32) / shape.head_dim
     angles = torch.outer(torch.arange(shape.max_position_embeddings), shape.rope_theta**-exponents)
     angles = torch.cat((angles, angles), dim=-1)
@@ -40,7 +40,7 @@ def rotary_tables(shape: Shape) -> tuple[Tensor, Tensor]:
 
 
 def rotate(states: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """Turn each pair (i, i + head_dim / 2) by its position's angle, as Llama checkpoints expect."""
+    """Rotate each pair (i, i + head_dim / 2) by its position's angle, as Llama checkpoints expect."""
     first, second = states.chunk(2, dim=-1)
     return states * cosines + torch.cat((-second, first), dim=-1) * sines
 
@@ -68,7 +68,7 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
 
 
 def attend_plainly(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """The same by two matrix products: on a CPU, short rows train a quarter faster this way."""
+    """Compute the same with two matrix products: on a CPU, short rows train a quarter faster this way."""
     batch, heads, length, width = queries.shape
     pairs = batch * keys.shape[1]
     stacked = queries.reshape(pairs, -1, width) * width**-0.5
@@ -164,7 +164,7 @@ class Llama(nn.Module):
         self._initialise(torch.Generator().manual_seed(seed))
 
     def _initialise(self, generator: torch.Generator) -> None:
-        """Normal weights; those that write to the residual stream are scaled down by its depth."""
+        """Initialise normal weights. Those that write to the residual stream are scaled down by its depth."""
         depth_scale = (2 * self.shape.num_hidden_layers) ** -0.5
         for name, parameter in self.named_parameters():
             if parameter.dim() < 2:
@@ -185,9 +185,9 @@ class Llama(nn.Module):
         return final
 
     def loss(self, ids: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Weighted next-token loss, summed, and the sum of the weights.
+        """Return the weighted sum of next-token losses, and the sum of the weights.
 
-        `weights[b, t]` is how much predicting token t counts; the first token of a row is never predicted.
+        `weights[b, t]` is the weight of predicting token t. The first token of a row is never predicted.
         """
         states = self.forward(ids[:, :-1])
         logits = functional.linear(states, self.model.embed_tokens.weight).float()
@@ -196,5 +196,5 @@ class Llama(nn.Module):
         return (losses * counted).sum(), counted.sum()
 
     def parameter_count(self) -> int:
-        """Parameters, the shared embedding counted once."""
+        """Return the number of parameters, with the shared embedding counted once."""
         return sum(parameter.numel() for parameter in self.parameters())

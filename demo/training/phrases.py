@@ -1,4 +1,4 @@
-"""Loads text/phrases.lists and text/tales.plots: the words and beats that rules choose from."""
+"""Load text/phrases.lists and text/tales.plots: the words and beats that rules choose from."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ TEXT = Path(__file__).parent / "text"
 
 
 def _load_lists(path: Path) -> dict[str, list[str]]:
-    """`name:` begins a list; the indented lines below hold its items, a bar between two of them."""
+    """Parse lists: `name:` begins one, and the indented lines below have its items, separated by bars."""
     joined: dict[str, str] = {}
     name = ""
     for line in path.read_text().splitlines():
@@ -19,7 +19,10 @@ def _load_lists(path: Path) -> dict[str, list[str]]:
 
 
 def _load_plots(path: Path) -> dict[str, list[list[str]]]:
-    """`[name]` begins a plot; each line is a beat, and `[[name]]` stands for the beat of another plot."""
+    """Parse plots:
+
+    `[name]` begins one, each line is a beat, and `[[name]]` stands for the beat of another plot.
+    """
     plots: dict[str, list[list[str]]] = {}
     beats: list[list[str]] = []
     for line in path.read_text().splitlines():

@@ -1,4 +1,4 @@
-"""Running prose from public texts: paragraphs, cleaned and filtered."""
+"""Extract prose from public texts: paragraphs, cleaned and filtered."""
 
 import gzip
 import re
@@ -15,7 +15,7 @@ SILENT_TAGS = {"pre", "script", "style", "table", "nav", "svg", "h1", "h2", "h3"
 
 
 class _Paragraphs(HTMLParser):
-    """Collects the text of paragraphs, leaving out code listings, tables and headings."""
+    """Collects the text of paragraphs, without code listings, tables and headings."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,14 +47,14 @@ class _Paragraphs(HTMLParser):
 
 
 def is_prose(paragraph: str) -> bool:
-    """Whether a paragraph is made of sentences and not of code, names or numbers."""
+    """Return whether a paragraph consists of sentences, not of code, names or numbers."""
     letters = sum(character.isalpha() or character in " ,.'" for character in paragraph)
     plain = paragraph.isascii() and letters > 0.93 * len(paragraph)
     return 80 < len(paragraph) < 2500 and plain and paragraph[-1] in ".!?" and is_decent(paragraph)
 
 
 def from_html(folder: Path, pattern: str) -> Iterator[str]:
-    """One document a page: its prose paragraphs, a blank line between them."""
+    """Yield one document per page: its prose paragraphs, separated by blank lines."""
     for page in sorted(folder.glob(pattern)):
         parser = _Paragraphs()
         parser.feed(page.read_text(encoding="utf-8", errors="replace"))
@@ -65,14 +65,14 @@ def from_html(folder: Path, pattern: str) -> Iterator[str]:
 
 
 def straight_quotes(text: str) -> str:
-    """The text with plain quotation marks, dashes and spaces."""
+    """Return the text with plain quotation marks, dashes and spaces."""
     return text.translate(str.maketrans("\u201c\u201d\u2019\u2018\u2014\u2013\xa0", "\"\"''-- ")).replace(
         "\u2026", "..."
     )
 
 
 def from_bible(program: Path, data: Path) -> Iterator[str]:
-    """One document a chapter."""
+    """Yield one document per chapter."""
     for book in BIBLE_BOOKS:
         command = [str(program), "-f", "-l9999", "-p", str(data), f"{book}1:1-{book}150:999"]
         printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -86,7 +86,7 @@ def from_bible(program: Path, data: Path) -> Iterator[str]:
 
 
 def from_jargon(archive: Path) -> Iterator[str]:
-    """One document an entry of the Jargon File."""
+    """Yield one document per entry of the Jargon File."""
     with gzip.open(archive, mode="rt", encoding="utf-8", errors="replace") as opened:
         text = opened.read()
     for paragraph in re.split(r"\n\s*\n", text):

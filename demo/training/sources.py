@@ -1,4 +1,4 @@
-"""Fetches the Debian packages whose text is used and says under which licence each comes."""
+"""Fetch the Debian packages whose text is used, and state the licence of each."""
 
 import subprocess
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ SOURCES = (
 
 
 def fetch(scratch: Path) -> dict[str, str]:
-    """Download and unpack every package below `scratch`; package name -> version."""
+    """Download and unpack every package below `scratch`. Return the version of each."""
     archives = scratch / "packages"
     archives.mkdir(parents=True, exist_ok=True)
     versions = {}
@@ -47,5 +47,5 @@ def fetch(scratch: Path) -> dict[str, str]:
 
 
 def root(scratch: Path, package: str) -> Path:
-    """Where a package is unpacked."""
+    """Return the folder into which a package is unpacked."""
     return scratch / "unpacked" / package

@@ -1,4 +1,4 @@
-"""Short tales put together from beats: everyday English in endless variations."""
+"""Combine beats into short tales: everyday English in endless variations."""
 
 from dataclasses import dataclass
 from random import Random
@@ -9,7 +9,7 @@ from demo.training.phrases import BEATS, LISTS, PLOTS
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """Who and what a tale is about."""
+    """The characters and the place of a tale."""
 
     hero: str
     friend: str
@@ -19,7 +19,7 @@ class Cast:
     female: bool
 
     def words(self, random: Random) -> dict[str, str]:
-        """Everything a beat may mention, with small things drawn anew."""
+        """Return everything that a beat may mention. Small things are drawn again each time."""
         he, him, his = ("she", "her", "her") if self.female else ("he", "him", "his")
         spot, trait = random.choice(LISTS["spots"]), random.choice(LISTS["traits"])
         return {
@@ -47,7 +47,7 @@ WOMEN = frozenset(LISTS["women"])
 
 
 def cast(random: Random, hero: str | None = None, name: str | None = None) -> Cast:
-    """Choose the characters; hero and name may be asked for."""
+    """Choose the characters. Hero and name may be given."""
     chosen = hero or random.choice(LISTS["beasts"] + LISTS["people"])
     friend = random.choice([kind for kind in LISTS["beasts"] if kind != chosen])
     given, other = random.sample([known for known in LISTS["names"] if known != name], 2)
@@ -59,7 +59,7 @@ def cast(random: Random, hero: str | None = None, name: str | None = None) -> Ca
 
 
 def episode(who: Cast, plot: str, random: Random, *, opening: bool) -> list[str]:
-    """The sentences of one adventure."""
+    """Return the sentences of one adventure."""
     words = who.words(random)
     beats = list(PLOTS[plot])
     if plot in ("lost", "found"):
@@ -69,13 +69,13 @@ def episode(who: Cast, plot: str, random: Random, *, opening: bool) -> list[str]
 
 
 def tale(random: Random, who: Cast | None = None) -> str:
-    """One short tale."""
+    """Return one short tale."""
     told = " ".join(episode(who or cast(random), random.choice(list(PLOTS)), random, opening=True))
     return f"{told} {random.choice(LISTS['morals'])}" if random.random() < 0.3 else told
 
 
 def long_tale(random: Random, who: Cast | None = None) -> str:
-    """Several adventures of the same hero, one to a paragraph."""
+    """Return several adventures of the same hero, one per paragraph."""
     who = who or cast(random)
     plots = random.sample(list(PLOTS), random.randint(3, 6))
     paragraphs = [" ".join(episode(who, plots[0], random, opening=True))]
@@ -89,12 +89,12 @@ def long_tale(random: Random, who: Cast | None = None) -> str:
 
 
 def short_or_long(random: Random) -> str:
-    """A tale, now and then a long one."""
+    """Return a tale, sometimes a long one."""
     return (long_tale if random.random() < 0.1 else tale)(random)
 
 
 def draw(random: Random) -> Exchange:
-    """Somebody asks for a tale about someone."""
+    """Draw a request for a tale about someone, with the tale."""
     long = random.random() < 0.12
     kind = random.choice(LISTS["beasts"] + LISTS["people"])
     name = random.choice(LISTS["names"])

@@ -1,10 +1,10 @@
-"""Trains the demo model and writes it as a checkpoint folder with a record of the run.
+"""Train the demo model, and write it as a checkpoint folder with a record of the run.
 
     python -m demo.training.train --corpus demo/training/.corpus --out demo/model --minutes 180
 
 On two CPU cores this takes hours, on a large GPU minutes. The learning rate follows the budget: a share of the
-wall clock, or of a fixed number of steps (`--steps`, which makes a run repeatable). With `--state FILE` a run that
-was stopped goes on where it was.
+wall clock, or of a fixed number of steps (`--steps`, which makes a run repeatable). With `--state FILE`, a stopped
+run continues where it was.
 """
 
 import argparse
@@ -35,19 +35,19 @@ Loss = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How long to train: until the clock or the steps run out, whichever comes first."""
+    """How long to train: until the time or the steps run out, whichever comes first."""
 
     seconds: float
     steps: int
 
     def progress(self, seconds: float, steps: int) -> float:
-        """From 0 at the start to 1 at the end."""
+        """Return the progress, from 0 at the start to 1 at the end."""
         return min(1.0, max(seconds / self.seconds, steps / self.steps))
 
 
 @dataclass(slots=True)
 class Progress:
-    """What has been done so far; survives an interruption."""
+    """What has been done so far. It survives an interruption."""
 
     steps: int = 0
     tokens: int = 0
@@ -76,9 +76,10 @@ class Trainer:
         self.done = Progress()
 
     def _make_optimizers(self) -> tuple[torch.optim.Optimizer, ...]:
-        """Muon for the layers' matrices, AdamW for the embedding and the norms.
+        """Return Muon for the layers' matrices, and AdamW for the embedding and the norms.
 
-        With AdamW alone the first million tokens brought the held-out loss to 3.4, with Muon at this rate to 2.9.
+        With AdamW alone, the first million tokens brought the held-out loss to 3.4; with Muon at this rate, to
+        2.9.
         """
         embedding = self.model.model.embed_tokens.weight
         gains = [parameter for parameter in self.model.parameters() if parameter.dim() == 1]
@@ -110,7 +111,7 @@ class Trainer:
         self._report(1.0, sum(recent) / max(1, len(recent)))
 
     def _step(self, progress: float) -> float:
-        """One step of the optimizer over some micro-batches; the mean loss per counted token."""
+        """Do one optimizer step over some micro-batches. Return the mean loss per counted token."""
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = self._rate(progress)
@@ -131,14 +132,14 @@ class Trainer:
         return total / counted
 
     def _rate(self, progress: float) -> float:
-        """Warm-up, then half a cosine down to a small remainder."""
+        """Return the learning rate: warm-up, then half a cosine down to a small remainder."""
         warm = min(1.0, (self.done.steps + 1) / WARM_UP_STEPS)
         falling = FINAL_RATE_SHARE + (1 - FINAL_RATE_SHARE) * 0.5 * (1 + math.cos(math.pi * progress))
         return float(self.arguments.rate * warm * falling)
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
-        """Loss per token on held-out rows: what the assistant says in dialogues, and prose."""
+        """Return the loss per token on held-out rows: what the assistant says in dialogues, and prose."""
         losses = {}
         for name, (ids, weights) in self.held_out.items():
             total = counted = 0.0
@@ -161,7 +162,7 @@ class Trainer:
         print(f"{progress:6.1%} {done} train {train_loss:.3f} held-out {losses}", flush=True)
 
     def save_state(self) -> None:
-        """Keep everything that is needed to go on later."""
+        """Save everything needed to continue later."""
         path: Path = self.arguments.state
         unfinished = path.with_suffix(".part")
         optimizers = [optimizer.state_dict() for optimizer in self.optimizers]
@@ -169,7 +170,7 @@ class Trainer:
         unfinished.replace(path)
 
     def load_state(self) -> None:
-        """Go on where an earlier run was stopped; batches are drawn with a seed of their own from there."""
+        """Continue an earlier run. From there, batches are drawn with a seed of their own."""
         state = torch.load(self.arguments.state, map_location=self.device, weights_only=False)
         self.model.load_state_dict(state["model"])
         for optimizer, stored in zip(self.optimizers, state["optimizers"], strict=True):
@@ -180,7 +181,7 @@ class Trainer:
         )
 
     def record(self, corpus: dict[str, object]) -> dict[str, object]:
-        """What is written down about the run."""
+        """Return the record of the run."""
         held_out = self.evaluate()
         device = (
             torch.cuda.get_device_name()
@@ -207,7 +208,7 @@ class Trainer:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--corpus", type=Path, default=Path("demo/training/.corpus"), help="folder that corpus.py wrote"
@@ -224,7 +225,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--state", type=Path, help="file that keeps an unfinished run")
     parser.add_argument(
-        "--finish", action="store_true", help="write the checkpoint of --state without training on"
+        "--finish", action="store_true", help="write the checkpoint of --state without further training"
     )
     parser.add_argument("--save-seconds", type=float, default=600.0)
     parser.add_argument("--report-seconds", type=float, default=120.0)

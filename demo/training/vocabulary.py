@@ -1,4 +1,4 @@
-"""The tokenizer: byte-level BPE with ChatML markers, written as a Hugging Face tokenizer folder."""
+"""Make the tokenizer: byte-level BPE with ChatML markers, written as a Hugging Face tokenizer folder."""
 
 import json
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ CHAT_TEMPLATE = (
 
 
 def train_tokenizer(texts: Sequence[str], size: int) -> Tokenizer:
-    """Learn a vocabulary of `size` tokens, the special ones first."""
+    """Learn a vocabulary of `size` tokens, with the special ones first."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(

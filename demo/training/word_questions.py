@@ -1,4 +1,4 @@
-"""Questions and answers about words, made from WordNet."""
+"""Make questions and answers about words from WordNet."""
 
 import re
 from collections.abc import Callable
@@ -12,7 +12,7 @@ SPOKEN_PART = {"n": "noun", "v": "verb", "a": "adjective", "r": "adverb"}
 
 
 def defined(word: Word) -> str:
-    """The meaning of a word as one sentence."""
+    """Return the meaning of a word as one sentence."""
     meaning = word.senses[0].definition
     if word.part == "v":
         return f"To {word.lemma} means to {meaning}."
@@ -24,18 +24,18 @@ def defined(word: Word) -> str:
 
 
 def named(word: Word) -> str:
-    """How a question names the word."""
+    """Return how a question names the word."""
     countable = word.part == "n" and defined(word).startswith(("A ", "An "))
     return with_indefinite_article(word.lemma) if countable else word.lemma
 
 
 def _asked(ways: list[str], word: Word, random: Random) -> str:
-    """One of the ways to ask about a word."""
+    """Return one of the ways to ask about a word."""
     return random.choice(ways).format(word=word.lemma, name=named(word), part=SPOKEN_PART[word.part])
 
 
 def define(lexicon: Lexicon, word: Word, random: Random) -> Exchange | None:
-    """What does it mean?"""
+    """Ask what it means."""
     if word.lemma in lexicon.taken:
         return None
     ways = LISTS["ask meaning"]
@@ -54,7 +54,7 @@ def define(lexicon: Lexicon, word: Word, random: Random) -> Exchange | None:
 
 
 def in_a_sentence(lexicon: Lexicon, word: Word, random: Random) -> Exchange | None:
-    """Use it in a sentence."""
+    """Ask to use it in a sentence."""
     example = lexicon.example_of(word, random)
     if not example:
         return None
@@ -62,7 +62,7 @@ def in_a_sentence(lexicon: Lexicon, word: Word, random: Random) -> Exchange | No
 
 
 def kind_of(lexicon: Lexicon, word: Word, random: Random) -> Exchange | None:
-    """What kind of thing is it?"""
+    """Ask what kind of thing it is."""
     above = lexicon.related(word, HYPERNYM)
     if word.part != "n" or not above:
         return None
@@ -71,7 +71,7 @@ def kind_of(lexicon: Lexicon, word: Word, random: Random) -> Exchange | None:
 
 
 def kinds_of(lexicon: Lexicon, word: Word, random: Random) -> Exchange | None:
-    """List some kinds of it."""
+    """Ask for some kinds of it."""
     below = lexicon.related(word, HYPONYM)
     if word.part != "n" or len(below) < 2:
         return None
@@ -82,7 +82,7 @@ def kinds_of(lexicon: Lexicon, word: Word, random: Random) -> Exchange | None:
 
 
 def parts_of(lexicon: Lexicon, word: Word, random: Random) -> Exchange | None:
-    """What are its parts?"""
+    """Ask for its parts."""
     parts = lexicon.related(word, PART)
     if word.part != "n" or not parts:
         return None
@@ -93,7 +93,7 @@ def parts_of(lexicon: Lexicon, word: Word, random: Random) -> Exchange | None:
 
 
 def opposite_of(lexicon: Lexicon, word: Word, random: Random) -> Exchange | None:
-    """What is the opposite?"""
+    """Ask for the opposite."""
     if word.lemma in lexicon.taken:
         return None
     for sense in word.senses[:1]:
@@ -107,7 +107,7 @@ def opposite_of(lexicon: Lexicon, word: Word, random: Random) -> Exchange | None
 
 
 def synonym_of(lexicon: Lexicon, word: Word, random: Random) -> Exchange | None:
-    """Another word for it."""
+    """Ask for another word for it."""
     others = [name for name in word.senses[0].words if name != word.lemma and (name, word.part) in lexicon.common]
     if not others:
         return None
@@ -116,7 +116,7 @@ def synonym_of(lexicon: Lexicon, word: Word, random: Random) -> Exchange | None:
 
 
 def belongs_to(lexicon: Lexicon, word: Word, random: Random) -> Exchange | None:
-    """Is it an animal?"""
+    """Ask whether it is, for example, an animal."""
     if word.part != "n":
         return None
     true = lexicon.categories(word) - {word.lemma}
@@ -151,7 +151,7 @@ MAKER_WEIGHTS = (6.0, 3.0, 1.2, 1.0, 0.6, 1.5, 1.2, 1.0)
 
 
 def ask(lexicon: Lexicon, random: Random) -> Exchange:
-    """A question about some word."""
+    """Draw a question about some word."""
     for _ in range(100):
         word = lexicon.draw_word(random)
         maker = random.choices(MAKERS, MAKER_WEIGHTS)[0]
@@ -162,7 +162,7 @@ def ask(lexicon: Lexicon, random: Random) -> Exchange:
 
 
 def article(lexicon: Lexicon, random: Random) -> str:
-    """A few sentences that tell what is known about a word."""
+    """Return a few sentences about a word."""
     word = lexicon.draw_word(random)
     told = [defined(word)]
     for maker in random.sample((kind_of, kinds_of, parts_of, opposite_of, in_a_sentence), 4):

@@ -12,7 +12,7 @@ from gateway.auditing.audit_target import AuditTarget
 from gateway.auditing.probe_store import ProbeStore
 from gateway.market.identity import OwnIdentity
 from market.auditing.evidence import digest_of, evidence_of
-from market.auditing.findings import FINDINGS_MAX, LASTS_MS, Finding, Findings, page_of
+from market.auditing.findings import FINDINGS_MAX, LASTS_MS, AuditFinding, Findings, page_of
 from market.auditing.verdicts import Case, decide
 from market.errors import MarketError
 from market.records.envelope import Record
@@ -70,7 +70,7 @@ class FindingsPublisher:
 
 def pages_of(probe_store: ProbeStore, auditor: str, now_ms: int) -> dict[str, Findings]:
     """Return all findings by the record that contains them: suspended sellers first, then the newest."""
-    pages: dict[str, list[Finding]] = {}
+    pages: dict[str, list[AuditFinding]] = {}
     for target, case in probe_store.targets():
         if finding := _finding(probe_store, target, case, auditor, now_ms):
             pages.setdefault(page_of(target.seller), []).append(finding)
@@ -81,7 +81,7 @@ def pages_of(probe_store: ProbeStore, auditor: str, now_ms: int) -> dict[str, Fi
 
 def _finding(
     probe_store: ProbeStore, target: AuditTarget, case: Case, auditor: str, now_ms: int
-) -> Finding | None:
+) -> AuditFinding | None:
     """Return the finding; None if there is nothing that others should rely on."""
     audits = probe_store.audits(target.id)
     is_suspended = decide(case).action in ("suspend", "forfeit")
@@ -99,4 +99,4 @@ def _finding(
         "made_ms": audits[-1].made_ms,
         "digest": digest_of(audits),
     }
-    return msgspec.convert(facts, Finding)
+    return msgspec.convert(facts, AuditFinding)

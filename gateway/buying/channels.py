@@ -12,14 +12,14 @@ from typing import Any
 
 import msgspec
 
-from accounting.proofs.signing import Signer
+from accounting.proofs.signing_key import Signer
 from market.channels.admission import reserved_nano
 from market.channels.channel import Channel, delivered, merge, promised
-from market.channels.promising import Order, free_lane, next_voucher
+from market.channels.next_voucher import VoucherOrder, free_lane, next_voucher
 from market.channels.statements import Delivery, Promise, Voucher, read_receipt, read_voucher
-from market.channels.terms import SERVE_MARGIN_MS, Terms
+from market.channels.terms import SERVE_MARGIN_MS, ChannelTerms
 from market.records.envelope import open_record
-from market.records.standing import StandingOf
+from market.records.key_status import StandingOf
 
 SHUNNED_S = 120.0
 ENDS_WITHIN_MS = 10 * 60_000
@@ -36,7 +36,7 @@ class ChannelState:
     `shunned_until_s`, on the monotonic clock, marks lanes on which the seller waits for something of its own.
     """
 
-    terms: Terms
+    terms: ChannelTerms
     limit_nano: int
     expires_ms: int
     backing: tuple[bytes, ...]
@@ -78,7 +78,7 @@ class ChannelState:
         self.shunned_until_s = {n: until_s for n, until_s in self.shunned_until_s.items() if until_s > now_s}
         return free_lane(self.open_ceilings.keys() | self.shunned_until_s.keys())
 
-    def voucher(self, lane: int, order: Order) -> Voucher | None:
+    def voucher(self, lane: int, order: VoucherOrder) -> Voucher | None:
         """Return a lane's next voucher, or None if the credit is too low."""
         others = {n: ceiling for n, ceiling in self.open_ceilings.items() if n != lane}
         seq = self.last_seqs.get(lane, 0)
@@ -114,7 +114,7 @@ def restored(row: Any, jobs: Sequence[Any], standing: StandingOf) -> ChannelStat
     Raises:
         MarketError: the stored records are damaged.
     """
-    terms = Terms(row.buyer, row.seller, row.backing)
+    terms = ChannelTerms(row.buyer, row.seller, row.backing)
     state = ChannelState(
         terms,
         row.limit_nano,

@@ -20,11 +20,11 @@ from gateway.buying.shielded import shielded
 from gateway.buying.store import BuyingStore
 from gateway.cloud_worker.logbook import note
 from market.channels.channel import Channel
-from market.channels.terms import Terms
+from market.channels.terms import ChannelTerms
 from market.errors import MarketError
 from market.identity.keys import identity_of
 from market.identity.pseudonyms import pseudonym_for
-from market.records.standing import StandingOf
+from market.records.key_status import StandingOf
 
 RENEWED_BELOW = 2
 """A channel is renewed when less than one part in this many of its credit is left..."""
@@ -67,7 +67,7 @@ class BuyerCredit:
         # Ended channels are still settled for a day: every job on them needs our receipt.
         for row in store.channels(now_ms() - SETTLED_FOR_MS):
             try:
-                terms = Terms(row.buyer, row.seller, row.backing)
+                terms = ChannelTerms(row.buyer, row.seller, row.backing)
                 sign_left_open(store, terms, self.pseudonym(row.seller), standing)
                 state = restored(row, store.last_jobs(row.id), standing)
             except MarketError as error:

@@ -13,7 +13,7 @@ from gateway.buying.errors import SellerRefuses
 from gateway.buying.store import BuyingStore
 from gateway.market.outbound import Outbound, OutboundReply, Unreachable
 from gateway.market.record_keeper import RecordKeeper
-from market.channels.terms import Allocation, Terms, read_allocation
+from market.channels.terms import Allocation, ChannelTerms, read_allocation
 from market.errors import MarketError
 from market.records.envelope import Record, open_record
 
@@ -105,7 +105,7 @@ class BuyerHouseClient:
             self._pinned = said.identity
         await asyncio.to_thread(self._keeper.add, [each.encode() for each in said.statements], self.url)
 
-    async def allocate(self, buyer: str, seller: str, limit_nano: int) -> tuple[Terms, Allocation, Record]:
+    async def allocate(self, buyer: str, seller: str, limit_nano: int) -> tuple[ChannelTerms, Allocation, Record]:
         """Reserve credits for a seller, for a day.
 
         Raises:

@@ -28,9 +28,9 @@ from gateway.market.outbound import Outbound, Streamed, Unreachable
 from market.channels.job import pack_receipts
 from market.channels.statements import Delivery
 from market.counting.answer import AnswerSoFar, transcript_of
-from market.counting.counting import Counting
+from market.counting.token_count import Counting
 from market.errors import CountingUnavailable
-from market.records.standing import StandingOf
+from market.records.key_status import StandingOf
 
 Json = dict[str, Any]
 

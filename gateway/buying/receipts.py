@@ -12,10 +12,10 @@ import msgspec
 from gateway.buying.channels import Pseudonym
 from gateway.buying.store import DIED, BuyingStore, EndedJob
 from market.channels.statements import Delivery, Promise, Receipt, read_receipt, read_voucher
-from market.channels.terms import Terms
+from market.channels.terms import ChannelTerms
 from market.counting.answer import transcript_of
 from market.records.envelope import Saying, open_record, sign
-from market.records.standing import StandingOf
+from market.records.key_status import StandingOf
 
 
 class Counted(NamedTuple):
@@ -31,7 +31,7 @@ class Counted(NamedTuple):
 
 
 def receipt_for(
-    counted: Counted, promise: Promise, terms: Terms, pseudonym: Pseudonym, standing: StandingOf
+    counted: Counted, promise: Promise, terms: ChannelTerms, pseudonym: Pseudonym, standing: StandingOf
 ) -> Delivery:
     """Sign a receipt for exactly what was counted."""
     voucher = promise.voucher
@@ -43,7 +43,7 @@ def receipt_for(
     return read_receipt(record, promise, terms, standing)
 
 
-def sign_left_open(store: BuyingStore, terms: Terms, pseudonym: Pseudonym, standing: StandingOf) -> None:
+def sign_left_open(store: BuyingStore, terms: ChannelTerms, pseudonym: Pseudonym, standing: StandingOf) -> None:
     """Sign for every job of a channel that an earlier process left unfinished.
 
     Raises:

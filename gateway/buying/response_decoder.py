@@ -14,12 +14,12 @@ from gateway.buying.chunks import Chunks
 from gateway.buying.errors import Garbled, SellerFailed
 from market.channels.job import Cut, Piece, read_cut, read_piece
 from market.channels.statements import Delivery, Promise, read_receipt
-from market.channels.terms import Terms
+from market.channels.terms import ChannelTerms
 from market.counting.answer import CHARS_MAX, AnswerSoFar
-from market.counting.padding import padding
+from market.counting.padding_flags import padding_flags
 from market.errors import JobInvalid, MarketError, StatementInvalid
 from market.records.envelope import open_record
-from market.records.standing import StandingOf
+from market.records.key_status import StandingOf
 from market.sealing.request import SealedRequest
 from market.sealing.stream import Opener
 
@@ -38,7 +38,7 @@ class ResponseDecoder:
 
     sealed: SealedRequest
     promise: Promise
-    terms: Terms
+    terms: ChannelTerms
     standing: StandingOf
     chunks: Chunks
     answer: AnswerSoFar
@@ -72,8 +72,8 @@ class ResponseDecoder:
         """Return anomalies of the answer; `claimed_nano_max` is the most an honest receipt would claim."""
         flags: list[Flag] = []
         for said in self.answer.choices():
-            flags += padding(_sample(said.content))
-            flags += padding(_sample(said.reasoning))
+            flags += padding_flags(_sample(said.content))
+            flags += padding_flags(_sample(said.reasoning))
         claim = self.claim
         if claim is not None and claim.amount_nano > claimed_nano_max:
             flags.append("inflated")

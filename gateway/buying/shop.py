@@ -15,7 +15,7 @@ from market.listings.listing import Listing, is_on_offer
 from market.listings.prices import Prices
 from market.offers import Excluded, NotOnOffer, Offers, OnOffer
 from market.records.envelope import Record
-from market.records.standing import StandingOf
+from market.records.key_status import StandingOf
 
 QUOTED_MS = 60_000
 """Milliseconds for which a superseded listing is still found by its digest."""

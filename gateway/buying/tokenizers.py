@@ -9,7 +9,7 @@ from accounting.metering.tokenizers import Pinned
 from gateway.buying.errors import SellerFailed
 from gateway.counting.sandboxed_tokenizers import SandboxedTokenizers
 from gateway.market.outbound import Outbound, Unreachable
-from market.counting.counting import Counting
+from market.counting.token_count import Counting
 from market.errors import CountingUnavailable, TokenizerRefused
 
 TOKENIZER_BYTES_MAX = 64 * 2**20

@@ -8,11 +8,11 @@ from gateway.buying.errors import SellerRefuses
 from gateway.buying.purchasable_listing import PurchasableListing
 from gateway.buying.store import BegunJob
 from gateway.buying.wanted import MarketRequest
-from market.channels.job import RECEIPTS_MAX, Job, pack_job
-from market.channels.promising import Order
+from market.channels.job import RECEIPTS_MAX, MarketJob, pack_job
+from market.channels.next_voucher import VoucherOrder
 from market.channels.statements import Promise, read_voucher
 from market.records.envelope import Saying, sign
-from market.records.standing import StandingOf
+from market.records.key_status import StandingOf
 from market.sealing.agreement import Context
 from market.sealing.request import SealedRequest, seal_request
 
@@ -51,7 +51,7 @@ def vouch(
     context = Context(state.terms.channel, lane, seq, offering.seller)
     sealed = seal_request(body, bytes.fromhex(offering.listing.sealing_key), context)
     voucher = state.voucher(
-        lane, Order(sealed.digest, offering.record.digest, offering.listing.pricing, most_nano)
+        lane, VoucherOrder(sealed.digest, offering.record.digest, offering.listing.pricing, most_nano)
     )
     if voucher is None:
         raise SellerRefuses("the channel has too little credit", "no_credit")
@@ -63,7 +63,9 @@ def vouch(
     begun = BegunJob(
         state.terms.channel, lane, seq, request_id, offering.listing.id, int(voucher.ceiling_nano), record.raw
     )
-    packed = pack_job(Job(record.raw, list(state.backing), sealed.sealed, list(pseudonym.statements), receipts))
+    packed = pack_job(
+        MarketJob(record.raw, list(state.backing), sealed.sealed, list(pseudonym.statements), receipts)
+    )
     state.begin(promise)
     return Vouched(begun, promise, sealed, packed, told)
 

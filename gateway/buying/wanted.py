@@ -8,7 +8,7 @@ import msgspec
 
 from accounting.money import TOKENS_PER_PRICE
 from gateway.cloud_worker.errors import Refusal
-from market.channels.job import Wanted, pack_wanted
+from market.channels.job import JobBody, pack_job_body
 from market.listings.prices import Prices, cost_nano
 
 Json = dict[str, Any]
@@ -130,7 +130,7 @@ class MarketRequest:
 
     def packed(self, model: str) -> bytes:
         """Return the packed request to seal, with the listing's model name."""
-        return pack_wanted(Wanted(self.kind, {"model": model, "stream": True, **self.fields}))
+        return pack_job_body(JobBody(self.kind, {"model": model, "stream": True, **self.fields}))
 
 
 def read_asked(body: bytes, kind: Kind) -> MarketRequest:

@@ -144,7 +144,7 @@ def end(friend: Friend, data_dir: DataDir = None, as_json: AsJson = False) -> No
 def _desk(data_dir: Path | None) -> Generator["CreditLineService"]:
     """The lines of the data folder; ends the command with one line when something is refused."""
     from accounting.errors import AmountInvalid
-    from accounting.proofs.signing import SigningKeyUnusable
+    from accounting.proofs.signing_key import SigningKeyUnusable
     from gateway.data_folder import DataFolder
     from gateway.friends.credit_line_service import CreditLineService
     from gateway.market.identity import OwnIdentity

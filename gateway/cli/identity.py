@@ -120,7 +120,7 @@ def _tell_key(own: "OwnIdentity", since: str, *, as_json: bool) -> None:
 @contextmanager
 def _identity(data_dir: Path | None, *, make: bool = False) -> Generator["OwnIdentity"]:
     """The identity of the data folder; ends the command with one line when it refuses."""
-    from accounting.proofs.signing import SigningKeyUnusable
+    from accounting.proofs.signing_key import SigningKeyUnusable
     from gateway.data_folder import DataFolder
     from gateway.market.identity import OwnIdentity
     from gateway.settings import SettingsInvalid

@@ -147,7 +147,7 @@ def show_blocks(
 @app.command("rotate")
 def rotate(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Sign with a new key from now on; old blocks stay valid. Example: millrace ledger rotate"""
-    from accounting.proofs.signing import KeyFile, SigningKeyUnusable, make_key
+    from accounting.proofs.signing_key import KeyFile, SigningKeyUnusable, make_key
     from gateway.cli.directory import BY, open_directory
     from gateway.data_folder import DataFolder
 

@@ -23,12 +23,12 @@ def payments() -> None:
 @app.command()
 def status(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Show the mode, what waits or failed, the last reconciliation. Example: millrace payments status"""
-    from accounting.payments.standing import standing
+    from accounting.payments.status_report import status_report
     from gateway.cli.store import open_store
 
     settings = settings_from(data_dir)
     with open_store(settings) as (read, _), read() as session:
-        facts: dict[str, Any] = {"mode": _mode(settings), **standing(session)}
+        facts: dict[str, Any] = {"mode": _mode(settings), **status_report(session)}
     if as_json:
         output.data(facts)
         return

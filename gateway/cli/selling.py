@@ -31,7 +31,7 @@ def sell(
     # Importing all of it takes most of a second; `millrace --help` should not.
     import asyncio
 
-    from accounting.proofs.signing import SigningKeyUnusable
+    from accounting.proofs.signing_key import SigningKeyUnusable
     from gateway.market.identity import OwnIdentity
     from gateway.observability.logs import configure_logs
     from gateway.selling.process import RunningSeller, run

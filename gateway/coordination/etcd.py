@@ -17,10 +17,10 @@ import orjson
 from gateway.coordination.etcd_members import Answer, EtcdMembers
 from market.coordination.coordinator import (
     ENTRIES_MAX,
-    Change,
+    CoordinatorEntry,
     CoordinatorUnavailable,
-    Entry,
-    Seat,
+    EntryChange,
+    HeldSeat,
     check_entry,
     check_key,
     check_ttl,
@@ -47,7 +47,7 @@ class EtcdCoordinator:
     async def aclose(self) -> None:
         await self._members.aclose()
 
-    async def acquire(self, name: str, ttl_s: float, *, above: int = 0) -> Seat | None:
+    async def acquire(self, name: str, ttl_s: float, *, above: int = 0) -> HeldSeat | None:
         check_key(name)
         check_ttl(ttl_s)
         lease = await self._lease(ttl_s)
@@ -62,17 +62,17 @@ class EtcdCoordinator:
             held = _entries(answer["responses"][0].get("response_range", {}))
             # Where an answer was lost and the question came again, the seat is ours already.
             if answer.get("succeeded") or (held and held[0].value == mine):
-                return Seat(name, epoch, lease, ttl_s)
+                return HeldSeat(name, epoch, lease, ttl_s)
             if held:
                 break
         await self._end(lease)
         return None
 
-    async def renew(self, seat: Seat) -> bool:
+    async def renew(self, seat: HeldSeat) -> bool:
         kept = await self._call("lease/keepalive", {"ID": seat.token})
         return int(kept.get("TTL", 0)) > 0 and await self._is_held(seat)
 
-    async def release(self, seat: Seat) -> None:
+    async def release(self, seat: HeldSeat) -> None:
         await self._end(seat.token)
 
     async def put(
@@ -89,10 +89,10 @@ class EtcdCoordinator:
         answer = await self._call("kv/txn", asked, may_repeat=False)
         return _revision(answer) if answer.get("succeeded") else None
 
-    async def get(self, key: str) -> Entry | None:
+    async def get(self, key: str) -> CoordinatorEntry | None:
         check_key(key)
         found = await self._entry(self._key("entries", key))
-        return None if found is None else Entry(key, found.value, found.revision)
+        return None if found is None else CoordinatorEntry(key, found.value, found.revision)
 
     async def delete(self, key: str, *, revision: int | None = None) -> bool:
         check_key(key)
@@ -103,13 +103,13 @@ class EtcdCoordinator:
         asked = {"compare": [_is_at(name, revision)], "success": [{"request_delete_range": {"key": name}}]}
         return bool((await self._call("kv/txn", asked, may_repeat=False)).get("succeeded"))
 
-    async def entries(self, prefix: str) -> list[Entry]:
+    async def entries(self, prefix: str) -> list[CoordinatorEntry]:
         check_key(prefix)
         return (await self._under(prefix))[0]
 
-    async def watch(self, prefix: str) -> AsyncGenerator[Change]:
+    async def watch(self, prefix: str) -> AsyncGenerator[EntryChange]:
         check_key(prefix)
-        known: dict[str, Entry] = {}
+        known: dict[str, CoordinatorEntry] = {}
         while True:
             try:
                 entries, revision = await self._under(prefix)
@@ -126,7 +126,9 @@ class EtcdCoordinator:
             except CoordinatorUnavailable:
                 await asyncio.sleep(_PAUSE_S)
 
-    async def _changes(self, prefix: str, first: int) -> AsyncGenerator[tuple[Change, Entry | None]]:
+    async def _changes(
+        self, prefix: str, first: int
+    ) -> AsyncGenerator[tuple[EntryChange, CoordinatorEntry | None]]:
         """Every change since a revision, until there was none for a while: then it is compared anew."""
         asked = self._range(prefix) | {"start_revision": str(first)}
         async with aclosing(self._members.follow("watch", {"create_request": asked}, _SILENCE_S)) as answers:
@@ -136,11 +138,11 @@ class EtcdCoordinator:
                 for event in answer.get("events", ()):
                     entry = self._named(_entry(event["kv"]))
                     if event.get("type") == "DELETE":
-                        yield Change(entry.key, None), None
+                        yield EntryChange(entry.key, None), None
                     else:
-                        yield Change(entry.key, entry.value), entry
+                        yield EntryChange(entry.key, entry.value), entry
 
-    async def _under(self, prefix: str) -> tuple[list[Entry], int]:
+    async def _under(self, prefix: str) -> tuple[list[CoordinatorEntry], int]:
         asked = self._range(prefix) | {"limit": str(ENTRIES_MAX)}
         answer = await self._call("kv/range", asked)
         return sorted(map(self._named, _entries(answer)), key=lambda entry: entry.key), _revision(answer)
@@ -149,14 +151,14 @@ class EtcdCoordinator:
         begin = f"{self._prefix}/entries/{prefix}".encode()
         return {"key": _text(begin), "range_end": _text(begin[:-1] + bytes([begin[-1] + 1]))}
 
-    def _named(self, entry: Entry) -> Entry:
-        return Entry(entry.key.removeprefix(f"{self._prefix}/entries/"), entry.value, entry.revision)
+    def _named(self, entry: CoordinatorEntry) -> CoordinatorEntry:
+        return CoordinatorEntry(entry.key.removeprefix(f"{self._prefix}/entries/"), entry.value, entry.revision)
 
-    async def _is_held(self, seat: Seat) -> bool:
+    async def _is_held(self, seat: HeldSeat) -> bool:
         found = await self._entry(self._key("seats", seat.name))
         return found is not None and int(orjson.loads(found.value)["epoch"]) == seat.epoch
 
-    async def _entry(self, key: str) -> Entry | None:
+    async def _entry(self, key: str) -> CoordinatorEntry | None:
         return next(iter(_entries(await self._call("kv/range", {"key": key}))), None)
 
     async def _lease(self, ttl_s: float) -> str:
@@ -175,7 +177,9 @@ class EtcdCoordinator:
         return _text(f"{self._prefix}/{kind}/{name}".encode())
 
 
-def _taking(seat: str, epochs: str, counter: Entry | None, epoch: int, mine: bytes, lease: str) -> dict[str, Any]:
+def _taking(
+    seat: str, epochs: str, counter: CoordinatorEntry | None, epoch: int, mine: bytes, lease: str
+) -> dict[str, Any]:
     """The transaction that takes a seat if it is free, with an epoch that nobody else has."""
     return {
         "compare": [_is_at(seat, 0), _is_at(epochs, counter.revision if counter else 0)],
@@ -192,13 +196,13 @@ def _is_at(key: str, revision: int) -> dict[str, str]:
     return {"key": key, "target": "MOD", "mod_revision": str(revision), "result": "EQUAL"}
 
 
-def _entries(answer: Answer) -> list[Entry]:
+def _entries(answer: Answer) -> list[CoordinatorEntry]:
     return [_entry(each) for each in answer.get("kvs", ())]
 
 
-def _entry(kv: dict[str, str]) -> Entry:
+def _entry(kv: dict[str, str]) -> CoordinatorEntry:
     key = base64.b64decode(kv["key"]).decode()
-    return Entry(key, base64.b64decode(kv.get("value", "")), int(kv.get("mod_revision", 0)))
+    return CoordinatorEntry(key, base64.b64decode(kv.get("value", "")), int(kv.get("mod_revision", 0)))
 
 
 def _revision(answer: Answer) -> int:

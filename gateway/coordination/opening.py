@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from gateway.identity.keys import Keys
 from gateway.settings import CoordinationSettings, SettingsInvalid
 from market.coordination.coordinator import Coordinator, CoordinatorUnavailable
-from market.coordination.fencing import highest_epoch
+from market.coordination.fence import highest_epoch
 from market.coordination.leadership import Leadership
 from market.coordination.membership import Membership
 from market.coordination.rights import RevokedKeys

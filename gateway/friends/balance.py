@@ -21,9 +21,9 @@ from market.channels.channel import Due, settle
 from market.channels.credit_line import first_owes_nano, limit_nano
 from market.channels.evidence import read_evidence
 from market.channels.statements import Voucher
-from market.channels.terms import LANES_MAX, Terms
+from market.channels.terms import LANES_MAX, ChannelTerms
 from market.records.envelope import open_record
-from market.records.standing import Standing
+from market.records.key_status import Standing
 
 T = TypeVar("T")
 
@@ -95,7 +95,7 @@ class Balances:
             sum(due.claimed_nano + due.disputed_nano for due in sold),
         )
 
-    def _bought_nano(self, terms: Terms) -> int:
+    def _bought_nano(self, terms: ChannelTerms) -> int:
         """Each lane's newest receipt includes all that came before it, in its voucher's base."""
 
         def look(db: sqlite3.Connection) -> int:
@@ -105,12 +105,12 @@ class Balances:
 
         return _looked(self._buying, look, 0)
 
-    def _sold(self, terms: Terms) -> list[Due]:
+    def _sold(self, terms: ChannelTerms) -> list[Due]:
         nothing: list[tuple[int, bytes]] = []
         rows = _looked(self._selling, lambda db: db.execute(_LANES, (terms.channel,)).fetchall(), nothing)
         return [self._due(terms, lane, evidence) for lane, evidence in rows]
 
-    def _due(self, terms: Terms, lane: int, evidence: bytes) -> Due:
+    def _due(self, terms: ChannelTerms, lane: int, evidence: bytes) -> Due:
         known = self._dues.get((terms.channel, lane))
         if known is None or known[0] != evidence:
             raws = msgspec.msgpack.decode(evidence, type=list[bytes])

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from market.channels.credit_line import CreditLine, Paid, Payment, read_payment
-from market.channels.terms import Terms
+from market.channels.terms import ChannelTerms
 from market.errors import StatementInvalid
 from market.identity.lineage import Identities
 from market.identity.statements import check_statement
 from market.records.amounts import Amount
 from market.records.envelope import Record, open_record
-from market.records.standing import Standing, StandingOf, check_speaker
+from market.records.key_status import Standing, StandingOf, check_speaker
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,12 @@ class Friendship:
         return self.line.second if self.own == self.line.first else self.line.first
 
     @property
-    def bought(self) -> Terms:
+    def bought(self) -> ChannelTerms:
         """Return the channel on which we buy from the friend."""
         return self.line.bought_by(self.own)
 
     @property
-    def sold(self) -> Terms:
+    def sold(self) -> ChannelTerms:
         """Return the channel on which the friend buys from us."""
         return self.line.bought_by(self.friend)
 

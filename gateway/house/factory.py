@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from sqlalchemy import Engine
 
 from accounting.payments.ledger import Ledger
-from accounting.proofs.signing import SigningKeyUnusable
+from accounting.proofs.signing_key import SigningKeyUnusable
 from gateway.data_folder import DataFolder
 from gateway.database import read_sessions, write_sessions
 from gateway.errors import NotFound
@@ -27,8 +27,8 @@ from gateway.records.books import Books
 from gateway.settings import HouseSettings, SettingsInvalid
 from market.errors import IdentityInvalid
 from market.house.office import MS_NS, Office
-from market.house.sellers import Sellers
-from market.house.terms import Terms
+from market.house.sellers import SellerRegistry
+from market.house.terms import HouseTerms
 
 
 def open_house(settings: HouseSettings, folder: DataFolder, books: Books, engine: Engine) -> House:
@@ -59,7 +59,7 @@ def open_house(settings: HouseSettings, folder: DataFolder, books: Books, engine
     )
     outbound = Outbound(settings.allows_loopback)
     links = Links(keeper, outbound, Counters.of(folder.path / "market" / "tokenizers", outbound))
-    always.sellers = Sellers(office).identities
+    always.sellers = SellerRegistry(office).identities
     return House.of(office, lambda user_id: books.frozen_why(user_id) is not None, links)
 
 
@@ -93,9 +93,9 @@ async def watched(house: House, settings: HouseSettings) -> AsyncGenerator[None]
         await house.outbound.aclose()
 
 
-def terms_of(settings: HouseSettings) -> Terms:
+def terms_of(settings: HouseSettings) -> HouseTerms:
     """Return the house's terms from its settings."""
-    return Terms(
+    return HouseTerms(
         fee_bps=settings.fee_bps,
         allocation_hours_max=settings.allocation_hours_max,
         probation_days=settings.probation_days,

@@ -26,7 +26,7 @@ from market.house.disputes import Disputes
 from market.house.earnings import Earnings
 from market.house.forfeiture import Forfeiture
 from market.house.office import Office
-from market.house.sellers import Sellers
+from market.house.sellers import SellerRegistry
 from market.house.settlements import Settlements
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ class House:
     """One per gateway that is a house: its services and its connections."""
 
     office: Office
-    sellers: Sellers
+    sellers: SellerRegistry
     allocations: Allocations
     settlements: Settlements
     earnings: Earnings
@@ -67,7 +67,7 @@ class House:
     @classmethod
     def of(cls, office: Office, is_disputed: Callable[[str], bool], links: Links) -> "House":
         """Return the house; `is_disputed` tells whether a user's payments may be charged back."""
-        services = Sellers(office), Allocations(office), Settlements(office)
+        services = SellerRegistry(office), Allocations(office), Settlements(office)
         earnings, forfeiture = Earnings(office, is_disputed), Forfeiture(office)
         disputes = Disputes(office, links.counters.find)
         return cls(office, *services, earnings, forfeiture, disputes, links.keeper, links.outbound, links.counters)

@@ -4,14 +4,14 @@ import time
 from typing import NamedTuple
 
 from gateway.errors import BudgetExceeded, RequestInvalid
-from market.channels.job import Job, read_job
+from market.channels.job import MarketJob, read_job
 from market.channels.statements import read_voucher
-from market.channels.terms import Terms, read_allocation
+from market.channels.terms import ChannelTerms, read_allocation
 from market.errors import JobInvalid, MarketError
 from market.identity.lineage import Identities
 from market.identity.statements import check_statement
 from market.records.envelope import open_record
-from market.records.standing import StandingOf
+from market.records.key_status import StandingOf
 
 
 class Backing(NamedTuple):
@@ -46,7 +46,7 @@ def backing_of(packed: bytes, seller: str, house: str, standing: StandingOf) -> 
         raise Unbacked(f"This house relays only jobs backed by its allocations: {error}") from None
 
 
-def _backing(job: Job, seller: str, house: str, standing: StandingOf) -> Backing:
+def _backing(job: MarketJob, seller: str, house: str, standing: StandingOf) -> Backing:
     """Raises MarketError, Unbacked."""
     record = open_record(job.backing[0])
     terms, _ = read_allocation(record, house, standing)
@@ -57,7 +57,7 @@ def _backing(job: Job, seller: str, house: str, standing: StandingOf) -> Backing
     return Backing(_checked_voucher(job, terms), record.digest)
 
 
-def _checked_voucher(job: Job, terms: Terms) -> str:
+def _checked_voucher(job: MarketJob, terms: ChannelTerms) -> str:
     statements = [open_record(raw) for raw in job.statements]
     for statement in statements:
         check_statement(statement)

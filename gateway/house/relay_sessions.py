@@ -5,7 +5,7 @@ import hmac
 import secrets
 import time
 
-from accounting.proofs.signing import is_signed
+from accounting.proofs.signing_key import is_signed
 from gateway.errors import KeyInvalid, QueueFull
 from gateway.market.relayed_request import DOMAIN
 

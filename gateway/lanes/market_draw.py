@@ -12,7 +12,7 @@ from market.matching.candidate import Candidate, Need
 from market.matching.caps import LearnedCap
 from market.matching.choice import Chance, choose
 from market.matching.track import Tally, Track
-from market.matching.weighing import Weighed
+from market.matching.weights import Weighed
 from market.offers import OnOffer
 from market.records.amounts import Amount
 

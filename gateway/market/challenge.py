@@ -10,7 +10,7 @@ import secrets
 
 import msgspec
 
-from accounting.proofs.signing import is_signed
+from accounting.proofs.signing_key import is_signed
 from gateway.market.outbound import Outbound, Unreachable
 from market.records.envelope import Hex32, Hex64
 

@@ -14,7 +14,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from accounting.proofs.signing import KeyFile, Signer
+from accounting.proofs.signing_key import KeyFile, Signer
 from gateway.market.statements_file import StatementsFile
 from market.errors import IdentityInvalid
 from market.identity.key_files import adopt_successor, prepare_successor, successor_path
@@ -38,7 +38,7 @@ class OwnIdentity:
     """The identity in a folder. Several processes may have it open: they see each other's rotations at once.
 
     Raises:
-        accounting.proofs.signing.SigningKeyUnusable: by any method, if a key cannot be read.
+        accounting.proofs.signing_key.SigningKeyUnusable: by any method, if a key cannot be read.
         IdentityInvalid: by any method, if the files do not belong to one identity.
         OSError: by any method.
     """

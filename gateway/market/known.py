@@ -18,7 +18,7 @@ from market.identity.statements import check_statement
 from market.listings.listing import read_listing
 from market.records.book import AHEAD_MS, Book, book_of, forget
 from market.records.envelope import Kind, Record
-from market.records.standing import Standing
+from market.records.key_status import Standing
 
 STATEMENTS: tuple[Kind, ...] = ("revocation", "founding", "rotation")
 """The kinds of statements, in the order in which they are sent."""

@@ -20,7 +20,7 @@ from market.listings.listing import Listing, read_listing
 from market.records.book import Book, alive
 from market.records.envelope import RECORD_BYTES_MAX, Record, open_record
 from market.records.exchange import differing, summary
-from market.records.standing import Standing
+from market.records.key_status import Standing
 
 _SCHEMA = 1
 # Rows that another gateway commits late may have smaller numbers than rows already seen.

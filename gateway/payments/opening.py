@@ -12,15 +12,15 @@ from accounting.money import parse_usd
 from accounting.payments.calls import Calls
 from accounting.payments.chores import Chores
 from accounting.payments.client import Stripe, is_live
-from accounting.payments.desk import Desk
+from accounting.payments.context import PaymentsContext
 from accounting.payments.errors import WrongMode
-from accounting.payments.frozen import Frozen
+from accounting.payments.frozen import FrozenUsers
 from accounting.payments.inbox import Inbox
 from accounting.payments.keeper import Keeper, Schedule, age_s
 from accounting.payments.ledger import Ledger
 from accounting.payments.mode import keep_mode
 from accounting.payments.payments import open_payments
-from accounting.payments.terms import Terms
+from accounting.payments.terms import PaymentTerms
 from gateway.metrics.metrics import Metrics
 from gateway.payments.till import Till
 from gateway.settings import PaymentsSettings, Settings, SettingsInvalid
@@ -52,7 +52,7 @@ def open_till(
         ) from None
     stripe = Stripe(secret_key(wanted), base_url=wanted.base_url)
     calls = Calls(stripe, write)
-    desk = Desk(Ledger(writer, read), calls, write, terms_of(settings), check=check)
+    context = PaymentsContext(Ledger(writer, read), calls, write, terms_of(settings), check=check)
     inbox = Inbox(
         write,
         {
@@ -63,10 +63,10 @@ def open_till(
         calls.failpoint,
         wanted.account_id,
     )
-    payments = open_payments(desk, inbox, grace_s=wanted.grace_h * _HOUR_S)
+    payments = open_payments(context, inbox, grace_s=wanted.grace_h * _HOUR_S)
     holder = f"{os.getpid()}-{uuid.uuid4().hex}"
     chores = Chores(read, write, holder, is_alone=settings.database.dsn is None)
-    frozen = Frozen(read)
+    frozen = FrozenUsers(read)
     frozen.look()
     schedule = Schedule(wanted.tick_s, wanted.daily_hour, wanted.payout_schedule, wanted.days_kept)
     return Till(payments, Keeper(payments, chores, frozen, schedule), frozen)
@@ -108,12 +108,12 @@ def secret_key(settings: PaymentsSettings) -> str:
     return found
 
 
-def terms_of(settings: Settings) -> Terms:
+def terms_of(settings: Settings) -> PaymentTerms:
     """What the house offers, as the settings say it."""
     wanted, server = settings.payments, settings.server
     own = settings.identity.public_url or f"http://127.0.0.1:{server.port}"
     console = f"{own.rstrip('/')}/console"
-    return Terms(
+    return PaymentTerms(
         topup_amounts_nano=tuple(parse_usd(text) for text in wanted.topup_amounts_usd),
         fee_bps=wanted.fee_bps,
         fee_min_nano=parse_usd(wanted.fee_min_usd),

@@ -15,7 +15,7 @@ from accounting.payments.errors import (
     StripeUnavailable,
 )
 from accounting.payments.fresh import Move
-from accounting.payments.frozen import Frozen
+from accounting.payments.frozen import FrozenUsers
 from accounting.payments.inbox import Source
 from accounting.payments.keeper import Keeper
 from accounting.payments.payments import Payments
@@ -36,7 +36,7 @@ class Till:
 
     payments: Payments
     keeper: Keeper
-    frozen: Frozen
+    frozen: FrozenUsers
     threads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(_THREADS))
     inbox_threads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(_INBOX_THREADS))
 
@@ -75,7 +75,7 @@ class Till:
 
     def moving(self, user_id: str, amount_nano: int) -> Move:
         """A user's move of credits to others, which ones bought a short while ago have no part in."""
-        return Move(self.payments.topups.desk, user_id, amount_nano)
+        return Move(self.payments.topups.context, user_id, amount_nano)
 
     def stop(self) -> bool:
         return self.keeper.stop(_STOP_S)

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from accounting.chart import user_paid
 from accounting.errors import BooksBroken, DatabaseFailing, LedgerError
 from accounting.ledger.balances import Balance, balance
-from accounting.ledger.health import Finding
+from accounting.ledger.health import BrokenRule
 from accounting.ledger.poster import Poster
 from accounting.ledger.postings import Posted, Posting
 from accounting.ledger.scope import Witness
@@ -219,7 +219,7 @@ class Books:
         """Raises AccountUnknown, DatabaseFailing."""
         return await asyncio.to_thread(self._look, lambda session: _paid(session, user_id))
 
-    async def findings(self, *, deep: bool) -> list[Finding]:
+    async def findings(self, *, deep: bool) -> list[BrokenRule]:
         """What is wrong with the books now; spending goes by a deep look from then on. Raises DatabaseFailing."""
         return await (self.inspection.inspect() if deep else self.inspection.glance())
 

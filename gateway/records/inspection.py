@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from accounting.errors import BooksBroken, DatabaseFailing
 from accounting.ledger import health
-from accounting.ledger.health import RULES, Finding
+from accounting.ledger.health import RULES, BrokenRule
 from accounting.ledger.scope import Witness
 from accounting.tables import event_table
 from gateway.database import allow_s
@@ -52,12 +52,12 @@ class Inspection:
         self._read = read
         self._witness = witness
         self._condition = Condition(True, (), -math.inf)
-        self._found: tuple[Finding, ...] = ()
-        self._essential: Finding | None = None
+        self._found: tuple[BrokenRule, ...] = ()
+        self._essential: BrokenRule | None = None
         self._clean_seq = 0
         self._inspected_s: float | None = None
         self._made_s = time.monotonic()
-        self._look: asyncio.Task[list[Finding]] | None = None
+        self._look: asyncio.Task[list[BrokenRule]] | None = None
         # Set once somebody has looked; None where nobody was told to keep looking.
         self._first_look: asyncio.Event | None = None
         # When a glance last found money in danger, and that it has.
@@ -99,7 +99,7 @@ class Inspection:
                     self._first_look.set()
             await asyncio.sleep(GLANCE_EVERY_S)
 
-    def _beware(self, glanced: list[Finding]) -> None:
+    def _beware(self, glanced: list[BrokenRule]) -> None:
         """Stop spending on what a glance has found; that it is mended only a look at every rule can tell."""
         essential = next((finding for finding in glanced if finding.is_essential), None)
         if essential is None:
@@ -119,10 +119,10 @@ class Inspection:
                 async with asyncio.timeout(BROKEN_EVERY_S if self._essential else EVERY_S):
                     await self._alarm.wait()
 
-    async def inspect(self, *, since_seq: int = 0) -> list[Finding]:
+    async def inspect(self, *, since_seq: int = 0) -> list[BrokenRule]:
         """Check every rule: on all accounts, and on events after `since_seq`. Raises DatabaseFailing."""
 
-        def look(session: Session) -> tuple[int, list[Finding]]:
+        def look(session: Session) -> tuple[int, list[BrokenRule]]:
             allow_s(session, INSPECTION_TIMEOUT_S)
             last_seq = session.execute(select(func.coalesce(func.max(event_table.c.seq), 0))).scalar_one()
             return last_seq, health.findings(session, time.time_ns(), since_seq=since_seq, witness=self._witness())
@@ -135,7 +135,7 @@ class Inspection:
             self._clean_seq = max(self._clean_seq, last_seq)
         return found
 
-    async def latest(self) -> tuple[tuple[Finding, ...], float]:
+    async def latest(self) -> tuple[tuple[BrokenRule, ...], float]:
         """What the last look at every rule has found, and its age in seconds.
 
         A new one is begun where that is over a minute old, one at a time; whoever asks waits for it a while, and
@@ -157,10 +157,10 @@ class Inspection:
             self._look.cancel()
             await asyncio.gather(self._look, return_exceptions=True)
 
-    async def glance(self) -> list[Finding]:
+    async def glance(self) -> list[BrokenRule]:
         """Check the rules that take milliseconds. Raises DatabaseFailing."""
 
-        def look(session: Session) -> list[Finding]:
+        def look(session: Session) -> list[BrokenRule]:
             return health.findings(session, time.time_ns(), deep=False, witness=self._witness())
 
         return await asyncio.to_thread(self._read, look)
@@ -188,7 +188,7 @@ class Inspection:
         since_s = self._made_s if self._inspected_s is None else self._inspected_s
         return {(): time.monotonic() - since_s}
 
-    def _note(self, found: list[Finding], began_s: float) -> None:
+    def _note(self, found: list[BrokenRule], began_s: float) -> None:
         broken = [finding for finding in found if not finding.is_accepted]
         for finding in broken:
             log.error("the books break a rule", rule=finding.rule, where=finding.where)

@@ -16,8 +16,8 @@ from sqlalchemy.exc import InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
-from accounting.ledger.inserting import Row as Values
-from accounting.ledger.inserting import insert_rows
+from accounting.ledger.bulk_insert import Row as Values
+from accounting.ledger.bulk_insert import insert_rows
 from gateway.database import allow_s
 from gateway.paging import Cursor
 from gateway.records.decisions import pack, sentence, unpack

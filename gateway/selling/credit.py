@@ -13,17 +13,17 @@ from gateway.friends.friendship import Friendship
 from gateway.market.identity import OwnIdentity
 from gateway.selling.carrier import JobRefused
 from gateway.selling.store import Backing
-from market.channels.admission import Credit
+from market.channels.admission import ChannelCredit
 from market.channels.credit_line import CreditLine, agree
 from market.channels.job import STATEMENTS_MAX
-from market.channels.terms import Terms, read_allocation
+from market.channels.terms import ChannelTerms, read_allocation
 from market.errors import RecordInvalid, StatementInvalid
 from market.identity.connected import connected
 from market.identity.lineage import Identities
 from market.identity.statements import check_statement
 from market.records.amounts import read_amount
 from market.records.envelope import Record, open_record
-from market.records.standing import Standing, StandingOf
+from market.records.key_status import Standing, StandingOf
 
 ALLOCATED_NANO_MIN = 10**6
 """The minimum of an allocation, in nano-USD, because each channel is stored for months."""
@@ -33,8 +33,8 @@ ALLOCATED_NANO_MIN = 10**6
 class Backed:
     """A channel to us, backed by an issuer we know; a line's signing keys are still unchecked."""
 
-    terms: Terms
-    credit: Credit
+    terms: ChannelTerms
+    credit: ChannelCredit
     records: tuple[Record, ...]
 
 
@@ -42,8 +42,8 @@ class Backed:
 class Credited:
     """A channel's terms and credit. `standing` includes the buyer's own statements about its keys."""
 
-    terms: Terms
-    credit: Credit
+    terms: ChannelTerms
+    credit: ChannelCredit
     standing: StandingOf
     backing: Backing
     said: tuple[Record, ...] = ()
@@ -135,7 +135,7 @@ class Creditor:
             raise JobRefused(
                 "refused", f"The allocation is too small. At least {ALLOCATED_NANO_MIN} nano-USD are needed."
             )
-        return Backed(terms, Credit(int(allocation.limit_nano), record.expires_ms), (record,))
+        return Backed(terms, ChannelCredit(int(allocation.limit_nano), record.expires_ms), (record,))
 
     def _lent(self, raws: Sequence[bytes], heads: Sequence[_Head]) -> Backed:
         if self.seller not in (head.issuer for head in heads):
@@ -149,11 +149,11 @@ class Creditor:
         self._check_ours(terms)
         return Backed(terms, credit, records)
 
-    def _check_ours(self, terms: Terms) -> None:
+    def _check_ours(self, terms: ChannelTerms) -> None:
         if terms.seller != self.seller or terms.buyer == self.seller:
             raise StatementInvalid("the job's backing is for another seller")
 
-    def _credit(self, line: CreditLine, ends_ms: int | None) -> Credit:
+    def _credit(self, line: CreditLine, ends_ms: int | None) -> ChannelCredit:
         """Return a line's credit, including payments and what we have bought and signed for ourselves."""
         friendship = self._friendship(line)
         try:
@@ -161,7 +161,7 @@ class Creditor:
         except sqlite3.Error as error:
             raise JobRefused("full", "This seller cannot read its ledger now. Try again later.") from error
         # Receipts of what was delivered before the end still count.
-        return Credit(limit_nano, 0 if friendship.is_ended else ends_ms)
+        return ChannelCredit(limit_nano, 0 if friendship.is_ended else ends_ms)
 
     def _friendship(self, line: CreditLine) -> Friendship:
         friendship = self.friends.find(line.id)

@@ -20,9 +20,9 @@ from gateway.selling.store import SellingStore
 from market.auditing.disputes import Dispute
 from market.channels.channel import Lane, due
 from market.channels.evidence import read_evidence
-from market.channels.terms import Allocation, Terms
+from market.channels.terms import Allocation, ChannelTerms
 from market.errors import MarketError
-from market.house.quarrels import admitted_word, claim_of
+from market.house.dispute_state import admitted_word, claim_of
 from market.house.statements import open_statements, standing_to_settle
 from market.identity.lineage import Identities
 from market.records.envelope import Record, open_record
@@ -100,7 +100,7 @@ class DeniedPrompts:
         if (told.standing, told.receipt) != ("disputed", proof.receipt):
             return False
         named = allocation.read("allocation", Allocation)
-        terms = Terms(named.buyer, named.seller, allocation.digest)
+        terms = ChannelTerms(named.buyer, named.seller, allocation.digest)
         said = open_statements((raw.encode() for raw in all_told.statements), (terms.buyer,))
         standing = standing_to_settle(Identities((*self.own.statements, *said)), terms.buyer)
         records = [open_record(raw.encode()) for raw in told.records]

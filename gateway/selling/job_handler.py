@@ -27,8 +27,8 @@ from gateway.selling.store import Backing
 from gateway.selling.upstream import Upstream
 from gateway.selling.wanted import Blocked, GatewayRequest, order_of
 from market.auditing.prompts import Shown
-from market.channels.admission import Asked, refusal
-from market.channels.job import Code, Job, read_job, read_wanted
+from market.channels.admission import PricedRequest, refusal
+from market.channels.job import Code, MarketJob, read_job, read_job_body
 from market.channels.statements import Promise, read_voucher
 from market.errors import MarketError, SealBroken, StatementInvalid
 from market.listings.prices import cost_nano
@@ -149,7 +149,7 @@ class JobHandler:
                 await self._learned(account, job.receipts)
             await self._admitted(job, account, promise, offer, carrier)
 
-    def _promised(self, backed: Backed, known: Backing | None, job: Job) -> tuple[Credited, Promise]:
+    def _promised(self, backed: Backed, known: Backing | None, job: MarketJob) -> tuple[Credited, Promise]:
         voucher = open_record(job.voucher)
         if voucher.issuer != backed.terms.buyer:
             raise StatementInvalid("the voucher's issuer is not the buyer that the credit is for")
@@ -167,13 +167,13 @@ class JobHandler:
             return await asyncio.to_thread(look, *args, **kwargs)
 
     async def _admitted(
-        self, job: Job, account: ChannelAccount, promise: Promise, offer: ListingOffer, carrier: Carrier
+        self, job: MarketJob, account: ChannelAccount, promise: Promise, offer: ListingOffer, carrier: Carrier
     ) -> None:
         """Admit the voucher to its lane and the job to a slot while it is served."""
         # Do not await from here to `admitted`: two jobs must not be admitted on one promise.
         self.admission.check_open()
         self._check_length(job, offer)
-        self._check_voucher(account, promise, Asked(digest_of(job.sealed), _least_nano(offer)))
+        self._check_voucher(account, promise, PricedRequest(digest_of(job.sealed), _least_nano(offer)))
         if account.rests:
             raise JobRefused("full", "Too many requests of this channel were refused. Try again shortly.")
         if self.hang_ups.wait_s(account.channel.terms.buyer):
@@ -198,7 +198,7 @@ class JobHandler:
             log.error("an answer has no final receipt", why=str(error))
 
     async def _taken(
-        self, job: Job, account: ChannelAccount, promise: Promise, offer: ListingOffer
+        self, job: MarketJob, account: ChannelAccount, promise: Promise, offer: ListingOffer
     ) -> tuple[OpenedRequest, GatewayRequest]:
         try:
             async with self._opening:
@@ -210,13 +210,13 @@ class JobHandler:
         account.misses = 0
         return opened, order
 
-    def _check_length(self, job: Job, offer: ListingOffer) -> None:
+    def _check_length(self, job: MarketJob, offer: ListingOffer) -> None:
         if len(job.sealed) > SEALED_BYTES_TOKEN * offer.listing.context_length + SEALED_BYTES_MORE:
             raise JobRefused(
                 "too_long", f"The request is too long. At most {offer.listing.context_length} tokens are offered."
             )
 
-    def _check_voucher(self, account: ChannelAccount, promise: Promise, asked: Asked) -> None:
+    def _check_voucher(self, account: ChannelAccount, promise: Promise, asked: PricedRequest) -> None:
         refused = refusal(
             account.channel,
             promise,
@@ -239,7 +239,7 @@ class JobHandler:
             )
 
     async def _opened(
-        self, job: Job, promise: Promise, offer: ListingOffer
+        self, job: MarketJob, promise: Promise, offer: ListingOffer
     ) -> tuple[OpenedRequest, GatewayRequest]:
         """Open the sealed request, once, and check all of it, in a thread because it may be megabytes."""
         voucher = promise.voucher
@@ -247,7 +247,7 @@ class JobHandler:
 
         def open_and_look() -> tuple[OpenedRequest, GatewayRequest]:
             opened = open_request(job.sealed, offer.seal.key, context, offer.seal.seen)
-            wanted = read_wanted(opened.body)
+            wanted = read_job_body(opened.body)
             self.blocked.check(wanted.request)
             return opened, order_of(wanted, offer, voucher)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gateway.selling.seals import Seal
 from gateway.settings import SoldModel
-from market.counting.counting import Counting
+from market.counting.token_count import Counting
 from market.listings.listing import Listing
 from market.listings.prices import Prices
 

@@ -15,7 +15,7 @@ import msgspec
 import structlog
 from msgspec import Meta
 
-from accounting.proofs.signing import Signer
+from accounting.proofs.signing_key import Signer
 from gateway.market.outbound import Outbound, OutboundReply, Unreachable
 from gateway.market.relayed_request import (
     DOMAIN,

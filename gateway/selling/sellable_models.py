@@ -14,10 +14,10 @@ from accounting.metering.tokenizers import Pinned, load_counter
 from gateway.selling.live_listings import SellableModel
 from gateway.selling.own_gateway import Idle, SpareModel
 from gateway.settings import SellingSettings, SoldModel
-from market.counting.counting import Counting
 from market.counting.shapes import check_shape
+from market.counting.token_count import Counting
 from market.errors import TokenizerRefused
-from market.listings.hours import Window
+from market.listings.hours import WeeklyWindow
 from market.listings.idle import IdleRule
 from market.listings.listing import Capacity, Datacenter, DataPolicy, Listing, Quantization
 from market.listings.prices import Prices
@@ -153,8 +153,8 @@ def prices_of(sold: SoldModel) -> Prices:
     return Prices(prompt, Amount(sold.completion_usd_per_mtok), prompt, Amount(sold.request_usd))
 
 
-def windows_of(settings: SellingSettings) -> tuple[Window, ...]:
-    return tuple(msgspec.convert(window.model_dump(), Window) for window in settings.hours)
+def windows_of(settings: SellingSettings) -> tuple[WeeklyWindow, ...]:
+    return tuple(msgspec.convert(window.model_dump(), WeeklyWindow) for window in settings.hours)
 
 
 def rule_of(settings: SellingSettings) -> IdleRule:

@@ -8,10 +8,10 @@ from typing import Any
 
 from gateway.selling.carrier import JobRefused
 from gateway.selling.live_listings import ListingOffer
-from market.channels.admission import Asked
-from market.channels.job import Kind, Wanted
+from market.channels.admission import PricedRequest
+from market.channels.job import JobBody, Kind
 from market.channels.statements import Voucher
-from market.counting.counting import Counting
+from market.counting.token_count import Counting
 from market.errors import RequestNotCounted
 from market.listings.listing import ContentFlag
 from market.listings.prices import cost_nano
@@ -45,10 +45,10 @@ class GatewayRequest:
     kind: Kind
     body: dict[str, Any]
     prompt_tokens: int
-    asked: Asked
+    asked: PricedRequest
 
 
-def order_of(wanted: Wanted, offer: ListingOffer, voucher: Voucher) -> GatewayRequest:
+def order_of(wanted: JobBody, offer: ListingOffer, voucher: Voucher) -> GatewayRequest:
     """Return the request for our own gateway: known fields only, no longer than paid for.
 
     Slow: it counts the prompt's tokens.
@@ -66,7 +66,7 @@ def order_of(wanted: Wanted, offer: ListingOffer, voucher: Voucher) -> GatewayRe
     body = request | {"model": offer.sellable.sold.model, "stream": True, "max_tokens": most_tokens}
     least_tokens = max(1, offer.listing.capacity.min_completion_tokens)
     least_nano = cost_nano(offer.listing.pricing, prompt_tokens, 0, least_tokens)
-    return GatewayRequest(wanted.kind, body, prompt_tokens, Asked(voucher.request, least_nano))
+    return GatewayRequest(wanted.kind, body, prompt_tokens, PricedRequest(voucher.request, least_nano))
 
 
 def _choices(request: Mapping[str, Any]) -> int:

@@ -21,7 +21,7 @@ from gateway.selling.sellable_models import SellableModels, rule_of, windows_of
 from gateway.settings import SellingSettings
 from market.errors import ListingInvalid, RecordInvalid
 from market.listings.hours import is_open
-from market.listings.idle import Condition, hindrance
+from market.listings.idle import MachineCondition, hindrance
 
 log = structlog.get_logger(__name__)
 
@@ -158,7 +158,9 @@ class Watch:
             return None
         # The accelerator use of guests must not drive them out again.
         percent = 0.0 if idle.guests else idle.gpu_percent
-        return hindrance(rule_of(self.settings), Condition(self._queue_empty_s(idle), percent, idle.is_on_battery))
+        return hindrance(
+            rule_of(self.settings), MachineCondition(self._queue_empty_s(idle), percent, idle.is_on_battery)
+        )
 
     async def _why_no_guests(self) -> str | None:
         """Return why the gateway admits no guests, if so; it must then not be listed."""

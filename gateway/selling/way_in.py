@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from accounting.proofs.signing import Signer
+from accounting.proofs.signing_key import Signer
 from gateway.market.challenge import is_behind
 from gateway.market.outbound import Outbound
 from gateway.selling.pull import Pull

@@ -1,1 +1,1 @@
-"""Who looks after sellers: what evidence there is of what they run, what it says, and what follows. Pure."""
+"""Audit sellers: the evidence of what they run, what it says, and what follows. Pure."""

@@ -1,8 +1,8 @@
-"""Canaries: requests whose answers are known, which look like any other. What was frozen, and whether one passes.
+"""Make and check canaries: requests with known answers, which look like any other request.
 
-They are frozen with engines that are known to be honest: on what those agree about, any honest seller agrees.
-Answers are greedy, so the seller must serve temperature 0; a canary is used a few times and then retired, for
-what has been seen can be learned by heart.
+They are frozen with engines that are known to be honest: where those agree, every honest seller agrees. Answers
+are greedy, so the seller must serve temperature 0. A canary is used a few times and then retired, because a seller
+could learn it by heart.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,25 +13,25 @@ from math import inf
 from market.auditing.logprobs import FIRM_NATS, TOKENS_MIN, Told, common_tokens, distance_nats
 
 TOKENS = 32
-"""So many tokens of an answer are looked at; the rest is for the look of it."""
+"""Only this many tokens of an answer are checked; the rest makes it look normal."""
 FIRM_TOKENS_MIN = 4
 OPENING_CHARS_MIN = 12
 USES_MAX = 20
 OWNERS_FAILING_MAX = 3
 TOLERANCE_TIMES = 5.0
-"""Engines that are honest, too, were up to three times as far away as those that a canary was frozen with."""
+"""Honest engines, too, were up to three times as far away as those that a canary was frozen with."""
 _TOLERANCE_NATS_MIN = 0.001
 _DISTANCE_NATS_MAX = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """`opening` is how every honest answer begins, `reference` how the model's own tokens go on.
+    """`opening` is how every honest answer begins, `reference` how the model's own tokens continue.
 
-    With `is_whole` the opening is all of the answer: whoever pads answers, or cuts them short, fails.
-    `tolerance_nats` is how far an honest engine's log-probabilities may be away, in the mean of a token.
-    `margin_nats` is how far behind another opening is, never below `firm_nats`: where it is small, coarse weights
-    take that one, so that of many canaries those with the smallest are the best for sellers who tell no
+    If `is_whole`, the opening is the whole answer: a seller that pads answers or cuts them short fails.
+    `tolerance_nats` is the allowed distance of an honest engine's log-probabilities, in the mean of a token.
+    `margin_nats` is the distance to the next best opening, and at least `firm_nats`. If it is small, coarse
+    weights choose another opening. So the canaries with the smallest margins are best for sellers that report no
     probabilities.
     """
 
@@ -49,11 +49,11 @@ class Canary:
 def freeze(
     id_: str, prompt: str, prompt_tokens: int, runs: Sequence[Sequence[Told]], firm_nats: float = FIRM_NATS
 ) -> Canary | None:
-    """Make a canary of the answers of honest engines, of which the first is the most exact one.
+    """Make a canary from the answers of honest engines, the most exact one first.
 
-    Answers shorter than `TOKENS` are taken to be whole: give those of engines that have ended by themselves.
+    Answers shorter than `TOKENS` count as whole, so pass only answers that the engines ended themselves.
 
-    None where they agree on too little, or are so far from each other that anything would pass.
+    Return None if they agree on too few tokens, or if they differ too much: any answer would then pass.
     """
     reference = tuple(runs[0][:TOKENS])
     agreed = min((common_tokens(reference, run) for run in runs[1:]), default=len(reference))
@@ -70,9 +70,9 @@ def freeze(
 
 
 def freeze_texts(id_: str, prompt: str, prompt_tokens: int, texts: Sequence[str]) -> Canary | None:
-    """Make a canary of the texts alone of two or more honest engines that have ended by themselves.
+    """Make a canary from only the texts of two or more honest engines that ended by themselves.
 
-    What they agree on, to the end of a word, is the opening; None where that is too little.
+    The opening is what they agree on, up to the end of a word. Return None if that is too little.
     """
     said = [text.strip() for text in texts]
     is_whole = len(set(said)) == 1
@@ -84,25 +84,28 @@ def freeze_texts(id_: str, prompt: str, prompt_tokens: int, texts: Sequence[str]
 
 
 def failings(canary: Canary, text: str, told: Sequence[Told]) -> tuple[str, ...]:
-    """What is wrong with an answer, in words; nothing where it passes. `told` is empty where none were given."""
+    """Return what is wrong with an answer, in words; empty if it passes.
+
+    `told` is empty if there are no tokens.
+    """
     return tuple(_failings(canary, text, told))
 
 
 def _failings(canary: Canary, text: str, told: Sequence[Told]) -> Iterator[str]:
-    # Spaces at either end are the template's affair.
+    # Chat templates may add spaces at either end.
     if not text.strip().startswith(canary.opening.strip()):
-        yield "the answer begins otherwise than the model's"
+        yield "the answer begins differently from the model's"
     elif canary.is_whole and text.strip() != canary.opening.strip():
-        yield "the answer goes on where the model's ends"
+        yield "the answer continues where the model's ends"
     is_told = len(told) >= TOKENS_MIN
     apart_nats = distance_nats(canary.reference, told, canary.firm_nats) if is_told else None
     if apart_nats is not None and apart_nats > canary.tolerance_nats:
         yield f"log-probabilities are {apart_nats:.3g} nats a token away, and {canary.tolerance_nats:.3g} is usual"
-    # What is told must be what was said, or it was made up.
+    # The reported tokens must match the text. Otherwise they were made up.
     if told and not text.lstrip().startswith("".join(each.token for each in told[:TOKENS_MIN]).lstrip()):
-        yield "the log-probabilities are of another text"
+        yield "the log-probabilities belong to another text"
 
 
 def is_retired(uses: int, owners_failing: int) -> bool:
-    """Whether it was seen too often, or fails with so many owners that the canary itself must be wrong."""
+    """Return whether it was used too often, or fails with too many owners and must itself be wrong."""
     return uses >= USES_MAX or owners_failing >= OWNERS_FAILING_MAX

@@ -1,16 +1,15 @@
-"""Buyer and seller have signed different counts of one request: what it comes to, and who pays for it. Pure.
+"""Decide disputes: buyer and seller signed different counts of one request. What is due, and who loses? Pure.
 
-    within the tolerance       the buyer's count; whoever asked has wasted everybody's time
-    both signed the same hash  the text with that hash is counted again; who was farther off loses
-    the end was agreed on      the buyer's count; a seller who had signed for this end and claims another has lied
-    each signed another hash   what both signed while the answer was coming, and beyond it the buyer's own text
+    within the tolerance       the buyer's count; the party that asked loses, because it was not worth a dispute
+    both signed the same hash  the text with that hash is counted again; the party farther off loses
+    the end was agreed on      the buyer's count; a seller that signed this end and claims another has lied
+    each signed another hash   what both signed while the answer came, and beyond it the buyer's own text
 
-The last is the one that no hash decides: a seller can keep a tail back, and a buyer can deny one. It is at most
-one request of a channel, for the seller serves no more on it, and it stays on record with both: whoever has such
-quarrels with many others is believed no more (`conduct`). What the prompt was can be proved (`prompts`): then what
-is proved counts, and whoever has signed for another prompt loses, whatever becomes of the text. How much of it was
-read from a cache the seller alone can know, and it only lowers what the seller gets: of what is proved, its word
-on that counts.
+No hash decides the last case: a seller can withhold a tail, and a buyer can deny one. It affects at most one
+request of a channel, because the seller then stops serving on it. Both keep it on record, and an account with such
+disputes with many others is no longer believed (`conduct`). The prompt can be proved (`prompts`). Then the proved
+count applies, and a party that signed another prompt loses, whatever the text. Only the seller knows how much of
+the prompt came from a cache. That only lowers its pay, so for a proved prompt its word on this counts.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,7 +20,7 @@ from accounting.errors import AmountInvalid
 from accounting.metering.delivered import Delivered
 from market.channels.statements import TOLERANCE_PARTS, TOLERANCE_TOKENS, Delivery
 from market.counting.answer import transcript_of
-from market.counting.counting import Counting
+from market.counting.token_count import Counting
 from market.errors import StatementInvalid
 from market.listings.prices import cost_nano
 
@@ -36,11 +35,11 @@ Texts = Mapping[int, Delivered]
 
 @dataclass(frozen=True, slots=True)
 class Dispute:
-    """What is known of it: each side's newest receipt about one voucher, and who asked for a decision.
+    """The known facts: each side's newest receipt for one voucher, and who asked for a decision.
 
-    `agreed` is the buyer's newest receipt, final or not, whose hash a receipt of the seller names, too; a final
-    one only where that receipt is final as well, and its count the same.
-    `prompt_tokens` is what the prompt was proved to come to, None where nobody has proved it.
+    `agreed` is the buyer's newest receipt, final or not, whose hash a receipt of the seller names too. A final one
+    counts only if that receipt is final as well and has the same count. `prompt_tokens` is the proved count of the
+    prompt, or None without a proof.
     """
 
     by_seller: Delivery
@@ -55,25 +54,25 @@ class Dispute:
 
     @property
     def is_small(self) -> bool:
-        """Whether the counts of the answer are so near to each other that the buyer's stands, text or not."""
+        """Whether the counts of the answer are so close that the buyer's applies, with or without a text."""
         return not _is_off(self.by_seller.receipt.completion_tokens, self.by_buyer.receipt.completion_tokens)
 
     @property
     def is_end_agreed(self) -> bool:
-        """Whether the seller had signed for the end that the buyer signs for: no other text can have come."""
+        """Whether the seller signed the same end as the buyer, so that no other text can have come."""
         return (
             self.agreed is not None and self.agreed.digest == self.by_buyer.digest and self.agreed.receipt.is_final
         )
 
     @property
     def is_about_prompt(self) -> bool:
-        """Whether they have signed for two prompts, or for one that was read from a cache and one that was not."""
+        """Whether they signed for different prompts, or disagree about what came from a cache."""
         one, other = self.by_seller.receipt, self.by_buyer.receipt
         return _is_off(one.prompt_tokens, other.prompt_tokens) or _is_off(one.cached_tokens, other.cached_tokens)
 
     @property
     def liar_about_prompt(self) -> Side | None:
-        """Who has signed for another prompt than the one that was proved."""
+        """The party that signed another prompt than the proved one."""
         sellers, buyers = (each.receipt.prompt_tokens for each in (self.by_seller, self.by_buyer))
         if self.prompt_tokens is None or not _is_off(sellers, buyers):
             return None
@@ -82,9 +81,9 @@ class Dispute:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was decided. `amount_nano` is what the lane comes to with this request, as a receipt's would be.
+    """The decision. `amount_nano` is the lane's sum with this request, as in a receipt.
 
-    `loser` pays the fee; None where nothing tells who was wrong, which is kept on record with both of them.
+    `loser` pays the fee. It is None if nothing shows who was wrong; both keep that on record.
     """
 
     completion_tokens: int
@@ -96,24 +95,24 @@ class Verdict:
 def decide(
     dispute: Dispute, texts: Iterable[Texts], counting: Counting, *, presumed_wrong: Side | None = None
 ) -> Verdict:
-    """Decide by the texts that either side has brought; those that have neither's hash are none.
+    """Decide by the texts that either side has submitted. Texts with neither's hash are ignored.
 
-    `presumed_wrong` is who is believed no more where nothing else decides (`conduct.presumption`).
+    `presumed_wrong` is the party that is presumed wrong if nothing else decides (`conduct.presumption`).
 
     Raises:
-        StatementInvalid: the receipts are about two requests, of the same side, or the texts are too many.
+        StatementInvalid: the receipts are about two requests or of one side, or there are too many texts.
     """
     _check(dispute)
     counted = _counted(dispute.request, texts, counting)
     if dispute.is_small:
-        # About a prompt that nobody has proved, nobody can be told to have lied.
+        # Without a proved prompt, no party can be said to have lied about it.
         loser = None if dispute.is_about_prompt else dispute.opened_by
         return _with_prompt(dispute, _verdict(dispute, dispute.by_buyer.receipt.completion_tokens, "small", loser))
     return _with_prompt(dispute, _by_text(dispute, counted, presumed_wrong))
 
 
 def _by_text(dispute: Dispute, counted: Mapping[str, int], presumed_wrong: Side | None) -> Verdict:
-    """`counted` is what the texts that were brought come to, by their hashes."""
+    """Decide by the counts of the submitted texts, by their hashes."""
     if dispute.is_end_agreed:
         return _verdict(dispute, dispute.by_buyer.receipt.completion_tokens, "agreed_before", "seller")
     hash_of_seller, hash_of_buyer = (each.receipt.transcript for each in (dispute.by_seller, dispute.by_buyer))
@@ -128,7 +127,7 @@ def _by_text(dispute: Dispute, counted: Mapping[str, int], presumed_wrong: Side 
 
 
 def _with_prompt(dispute: Dispute, verdict: Verdict) -> Verdict:
-    """Who has lied about the prompt has lost, unless a text has proved a lie of the other side, too."""
+    """Make the liar about the prompt lose, unless a text has proved a lie of the other side."""
     liar = dispute.liar_about_prompt
     if liar is None or verdict.reason == "recounted":
         return verdict
@@ -138,14 +137,14 @@ def _with_prompt(dispute: Dispute, verdict: Verdict) -> Verdict:
 def _by_two_texts(
     dispute: Dispute, sellers: int | None, buyers: int | None, presumed_wrong: Side | None
 ) -> Verdict:
-    """`sellers` and `buyers` are the counts of the texts that they signed, where somebody has brought them."""
+    """Decide by `sellers` and `buyers`, the counts of the texts that they signed, or None if not submitted."""
     if sellers is not None and presumed_wrong == "buyer":
         return _verdict(dispute, sellers, "presumed", "buyer")
     signed = dispute.by_buyer.receipt.completion_tokens
     if buyers is None:
         if sellers is None:
             return _without_text(dispute)
-        # Whoever denies a text must show the one that came instead.
+        # A buyer that denies a text must show the one that came instead.
         return _verdict(dispute, sellers, "sellers_text", "buyer")
     if buyers > signed and _is_off(buyers, signed):
         return _verdict(dispute, buyers, "buyers_text", "buyer")
@@ -157,13 +156,13 @@ def _by_two_texts(
 
 
 def _without_text(dispute: Dispute) -> Verdict:
-    """Nobody has shown what the counts are of: whoever asked for a decision has not made their case."""
+    """Decide without a text: the party that asked for a decision has not proved its case."""
     winner = dispute.by_buyer if dispute.opened_by == "seller" else dispute.by_seller
     return _verdict(dispute, winner.receipt.completion_tokens, "no_text", dispute.opened_by)
 
 
 def _verdict(dispute: Dispute, completion_tokens: int, reason: Reason, loser: Side | None) -> Verdict:
-    """Never more than the seller asked for, nor less than the buyer has signed."""
+    """Return a verdict between what the buyer signed and what the seller asked for."""
     voucher, signed = dispute.by_buyer.promise.voucher, dispute.by_buyer.receipt
     prompt_tokens, cached_tokens = signed.prompt_tokens, signed.cached_tokens
     if dispute.prompt_tokens is not None:
@@ -171,13 +170,13 @@ def _verdict(dispute: Dispute, completion_tokens: int, reason: Reason, loser: Si
     try:
         nano = cost_nano(voucher.prices, prompt_tokens, min(cached_tokens, prompt_tokens), completion_tokens)
     except AmountInvalid as error:
-        raise StatementInvalid(f"what was counted has no price: {error}") from None
+        raise StatementInvalid(f"the counted tokens have no price: {error}") from None
     reached_nano = min(voucher.base_nano + nano, dispute.by_seller.amount_nano)
     return Verdict(completion_tokens, max(reached_nano, dispute.by_buyer.amount_nano), reason, loser)
 
 
 def _counted(request: str, texts: Iterable[Texts], counting: Counting) -> dict[str, int]:
-    """Tokens of the texts by their hashes."""
+    """Return the tokens of the texts by their hashes."""
     counted = {}
     for number, each in enumerate(texts):
         if number >= TEXTS_MAX:
@@ -193,6 +192,6 @@ def _is_off(one: int, other: int) -> bool:
 def _check(dispute: Dispute) -> None:
     receipts = [each for each in (dispute.by_seller, dispute.by_buyer, dispute.agreed) if each]
     if len({each.promise.digest for each in receipts}) > 1:
-        raise StatementInvalid("a dispute is about one voucher")
+        raise StatementInvalid("a dispute must be about one voucher")
     if dispute.by_seller.record.issuer == dispute.by_buyer.record.issuer:
-        raise StatementInvalid("a dispute has two sides")
+        raise StatementInvalid("a dispute must have two sides")

@@ -1,7 +1,7 @@
-"""What an auditor may say in a listing: the tier that enough passed audits come to, and a hash of them. Pure.
+"""State what an auditor may say in a listing: the tier that its passed audits reach, and a hash of them. Pure.
 
-`declared` is the seller's word, `canary` answers to known requests, `logprob` probabilities beside them,
-`redundancy` the same answers as other sellers'; `toploc` and `tee` are reserved. None is a proof of a model.
+`declared` is the seller's word, `canary` answers to known requests, `logprob` probabilities with them,
+`redundancy` the same answers as other sellers'. `toploc` and `tee` are reserved. None of them proves a model.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from market.records.canonical import canonical
 
 PASSED_MIN = 10
 LASTS_MS = 14 * 86_400_000
-"""What was found longer ago says nothing about today."""
+"""Older findings say nothing about today."""
 
 _TIERS: dict[Kind, Tier] = {
     "canary": "canary",
@@ -25,7 +25,10 @@ _TIERS: dict[Kind, Tier] = {
 
 
 def tier_found(audits: Sequence[Audit], now_ms: int) -> Tier:
-    """The highest tier with ten passed audits in the last two weeks; one that is higher counts for lower ones."""
+    """Return the highest tier with ten passed audits in the last two weeks.
+
+    A higher tier counts for lower ones.
+    """
     passed = [
         _TIERS[each.kind] for each in audits if not each.has_failed and 0 <= now_ms - each.made_ms < LASTS_MS
     ]
@@ -34,7 +37,7 @@ def tier_found(audits: Sequence[Audit], now_ms: int) -> Tier:
 
 
 def evidence_of(case: Case, audits: Sequence[Audit], auditor: str, now_ms: int) -> Evidence | None:
-    """What the auditor `auditor` (an identity, in hex) says of a listing now; None where that is nothing."""
+    """Return what the auditor `auditor` (an identity, in hex) says of a listing now; None if that is nothing."""
     tier = tier_found(audits, now_ms)
     if tier == "declared" or decide(case).action != "none":
         return None
@@ -42,7 +45,7 @@ def evidence_of(case: Case, audits: Sequence[Audit], auditor: str, now_ms: int) 
 
 
 def digest_of(audits: Sequence[Audit]) -> str:
-    """The hash of what was found, in hex: whoever is shown the audits later can check that it is this."""
+    """Return the hash of the findings, in hex. Anyone who sees the audits later can check it."""
     found = [[each.kind, each.probe, each.made_ms, each.transcript, list(each.failings)] for each in audits]
     return hashlib.sha256(canonical(found)).hexdigest()
 

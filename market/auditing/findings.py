@@ -1,7 +1,7 @@
-"""What an auditor has found about sellers, signed, for whoever trusts it. Pure.
+"""Sign and read auditors' findings about sellers, for readers that trust them. Pure.
 
-A listing's own evidence is its seller's word: anybody can write an auditor's name there. What counts is what the
-auditor itself says of the same model, weights and quantization. It says what was looked at, never what a model is.
+A listing's own evidence is only its seller's word, which may name any auditor. What counts is the auditor's own
+statement about the same model, weights and quantization. It says what was checked, never what a model is.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,15 +14,15 @@ from market.listings.listing import TIERS, Id, Quantization, Tier
 from market.records.envelope import Count, Hex32, Record
 
 FINDINGS_MAX = 16
-"""In one record, which has to stay below 16 KiB."""
+"""Most findings in one record, which has to stay below 16 KiB."""
 LASTS_MS = 2 * 86_400_000
-"""So long findings count unless they are said again."""
+"""How long findings are valid unless they are repeated, in milliseconds."""
 
 
-class Finding(Struct, frozen=True):
-    """What is known of one thing that a seller lists: `tier` is what was passed, `audits` of how many.
+class AuditFinding(Struct, frozen=True):
+    """The result for one thing that a seller lists. `tier` was passed, in `audits` audits.
 
-    `digest` is the hash of what was found (`market.auditing.evidence.digest_of`).
+    `digest` is the hash of the findings (`market.auditing.evidence.digest_of`).
     """
 
     seller: Hex32
@@ -37,39 +37,42 @@ class Finding(Struct, frozen=True):
 
 
 class Findings(Struct, frozen=True):
-    entries: Annotated[tuple[Finding, ...], Meta(max_length=FINDINGS_MAX)]
+    entries: Annotated[tuple[AuditFinding, ...], Meta(max_length=FINDINGS_MAX)]
 
 
 @dataclass(frozen=True, slots=True)
 class Believed:
-    """What auditors whom the reader trusts have found about one thing that a seller lists."""
+    """What the reader's trusted auditors have found about one thing that a seller lists."""
 
     tier: Tier = "declared"
     suspended_by: str = ""
 
 
 def read_findings(record: Record) -> Findings:
-    """Return what the auditor says.
+    """Return the auditor's findings.
 
     Raises:
-        RecordInvalid: the record is of another kind, or says something else.
+        RecordInvalid: the record is of another kind, or has other content.
     """
     return record.read("findings", Findings)
 
 
 def page_of(seller: str) -> str:
-    """The record that a seller's findings are in: an auditor says all of it again where one has changed."""
+    """Return the name of the record with a seller's findings.
+
+    An auditor signs the whole page again after a change.
+    """
     return f"page-{seller[0]}"
 
 
 Thing = tuple[str, str, str, str]
-"""A seller, and model, weights and quantization as it lists them."""
+"""A seller, with the model, weights and quantization that it lists."""
 
 
 def believed(told: Iterable[tuple[str, Findings]], trusted: frozenset[str]) -> Mapping[Thing, Believed]:
-    """What to believe of what auditors (by identity) have said. Nobody's word about itself counts.
+    """Return what to believe of auditors' statements (by identity). A statement about oneself never counts.
 
-    Whom one of them has suspended is suspended; otherwise the highest tier counts.
+    A seller that one of them has suspended is suspended. Otherwise the highest tier counts.
     """
     found: dict[Thing, Believed] = {}
     for auditor, findings in told:

@@ -1,7 +1,8 @@
-"""How far a seller's log-probabilities are from those of the model that it lists: over tokens both have chosen.
+"""Measure how far a seller's log-probabilities are from its listed model's, over tokens that both chose.
 
-An engine's arithmetic moves them by little, another model or coarse weights by more (arXiv 2504.04715 says how far
-that can be trusted: not against somebody who runs the real model for those who ask for log-probabilities).
+Another engine's arithmetic moves them a little, another model or coarse weights move them more. arXiv 2504.04715
+says how far this can be trusted: not against a seller that runs the real model only for requests with
+log-probabilities.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,17 +12,17 @@ from typing import Any
 
 TOKENS_MAX = 256
 TOKENS_MIN = 4
-"""Fewer tokens in common say nothing."""
+"""With fewer tokens in common, the comparison says nothing."""
 FIRM_NATS = 0.2
-"""Where the next probable token is so far behind, no honest arithmetic chooses it, by default. It is 0.12 at most
-with the demo model between fp32, bf16 and fp16 on two engines, and up to 0.31 with int4."""
+"""If the next best token is at least this far behind, honest arithmetic never chooses it, by default. It is 0.12
+at most with the demo model between fp32, bf16 and fp16 on two engines, and up to 0.31 with int4."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A token of a greedy answer with its log-probability; `margin` is how far behind the next probable one is.
+    """A token of a greedy answer with its log-probability. `margin` is the distance to the next best token.
 
-    All in nats; the margin is 0 where it is not known.
+    All in nats. The margin is 0 if it is unknown.
     """
 
     token: str
@@ -30,7 +31,7 @@ class Told:
 
 
 def told_of(choice: Mapping[str, Any]) -> tuple[Told, ...]:
-    """The tokens of an OpenAI choice (whole, or a chunk's) as it tells them; those that are none end them."""
+    """Return the tokens of an OpenAI choice (whole, or a chunk's), up to the first invalid one."""
     logprobs = choice.get("logprobs")
     content = logprobs.get("content") if isinstance(logprobs, dict) else None
     return tuple(_read(content[:TOKENS_MAX])) if isinstance(content, list) else ()
@@ -45,7 +46,7 @@ def _read(content: Sequence[Any]) -> Iterator[Told]:
 
 
 def _margin(token: str, logprob: float, top: Any) -> float:
-    """How far behind the next probable token is; 0 where nobody tells, or the token is not the most probable."""
+    """Return how far behind the next best token is; 0 if unknown, or if the token is not the most probable."""
     others = [each for each in top if isinstance(each, dict)] if isinstance(top, list) else []
     behind = [each.get("logprob") for each in others if each.get("token") != token]
     known = [each for each in behind if isinstance(each, int | float) and isfinite(each)]
@@ -53,15 +54,15 @@ def _margin(token: str, logprob: float, top: Any) -> float:
 
 
 def common_tokens(reference: Sequence[Told], told: Sequence[Told]) -> int:
-    """How many first tokens are the same."""
+    """Return the number of equal first tokens."""
     same = (one.token == other.token for one, other in zip(reference, told, strict=False))
     return next((n for n, is_same in enumerate(same) if not is_same), min(len(reference), len(told)))
 
 
 def distance_nats(reference: Sequence[Told], told: Sequence[Told], firm_nats: float = FIRM_NATS) -> float | None:
-    """Mean difference of log-probabilities over the first tokens that are the same, in nats a token.
+    """Return the mean difference of log-probabilities over the equal first tokens, in nats a token.
 
-    Infinite where a token is another one that the reference is sure of; None where too few are in common.
+    Infinite if a token differs where the reference is sure; None if too few tokens are in common.
     """
     common = common_tokens(reference, told)
     if common < min(len(reference), len(told)) and reference[common].margin >= firm_nats:

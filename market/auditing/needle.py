@@ -1,4 +1,6 @@
-"""Whether a seller reads all of a long prompt: something is said near its beginning, and asked for at its end."""
+"""Test whether a seller reads all of a long prompt: it states a fact near its beginning and asks for it at its
+end.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,17 +8,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Needle:
-    """A long prompt, and what an answer must have in it."""
+    """A long prompt, and what its answer must contain."""
 
     prompt: str
     answer: str
 
 
 def hide(sentences: Iterable[str], thing: str, answer: str, chars: int, *, place: float = 0.1) -> Needle:
-    """Make a prompt of about so many characters; the fact stands at `place` of it, from 0 to 1.
+    """Make a prompt of about `chars` characters, with the fact at `place` of it, from 0 to 1.
 
-    Take sentences from traffic of one's own or from books, another thing each time, and an answer that nobody
-    guesses: a number of five digits, say.
+    Take sentences from own traffic or from books, with another thing each time, and an answer that cannot be
+    guessed, such as a number of five digits.
     """
     said, fact = [], f"The {thing} is {answer}."
     length, has_fact = 0, False
@@ -34,7 +36,7 @@ def hide(sentences: Iterable[str], thing: str, answer: str, chars: int, *, place
 
 
 def is_found(needle: Needle, answer: str) -> bool:
-    """Whether an answer has it; commas and spaces between digits do not matter."""
+    """Return whether an answer contains it. Commas and spaces between digits do not matter."""
     return _bare(needle.answer) in _bare(answer)
 
 

@@ -1,4 +1,4 @@
-"""How often a seller is looked at: by who it is, what it did, and what cheating would bring it. Pure."""
+"""Decide how often a seller is audited, by its status, its record, and what cheating would gain it. Pure."""
 
 from dataclasses import dataclass
 
@@ -7,19 +7,19 @@ from market.auditing.sequential import Stakes
 PROBATION_RATE = 0.05
 TRUSTED_RATE = 0.01
 FIRST_RATE = 0.2
-"""For the first three hundred requests of a listing, and again when it says that it is another model or engine."""
+"""For the first three hundred requests of a listing, and again after it changes its model or engine."""
 FORCED_RATE = 0.5
 """After a failure or an anomaly."""
 FIRST_REQUESTS = 300
 FAILURE_AUDITS = 80
-"""So many more after each that fails: who cheats with every tenth request fails again within them."""
+"""Further audits after each failure. A seller that cheats with every tenth request fails again within them."""
 ANOMALY_AUDITS = 8
-"""So many after something that is no failure: padding, an odd pace, another latency for audits."""
+"""Further audits after an anomaly that is no failure: padding, an odd pace, another latency for audits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What is known of a listing: requests since it said what it is, and audits that anomalies still ask for."""
+    """What is known of a listing: requests since it was declared, and audits that anomalies still require."""
 
     requests: int
     is_probation: bool
@@ -28,7 +28,7 @@ class Watched:
 
 
 def audit_rate(watched: Watched) -> float:
-    """The share of requests to this listing that are audits."""
+    """Return the share of requests to this listing that are audits."""
     if watched.forced_audits > 0:
         return FORCED_RATE
     if watched.requests < FIRST_REQUESTS:
@@ -38,8 +38,10 @@ def audit_rate(watched: Watched) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Deterrence:
-    """Cheating pays unless p*d*F > g*(1 - p*d): g gained with a request, F lost when found out, d how surely an
-    audit sees it. Amounts in nano-USD; F is the unmatured payable, the reserve, and what trade it would have had.
+    """Cheating pays unless p*d*F > g*(1 - p*d).
+
+    g is the gain of one request, F the loss when found out, and d the probability that an audit detects it.
+    Amounts are in nano-USD. F is the unmatured payable, the reserve, and the profit of future trade.
     """
 
     gain_nano: int
@@ -52,6 +54,6 @@ class Deterrence:
 
     @property
     def rate_min(self) -> float:
-        """The rate from which on it does not pay; above 1 where no rate is enough."""
+        """The rate from which on cheating does not pay; above 1 if no rate is enough."""
         # p*d = g / (F + g) where both sides are equal.
         return self.gain_nano / ((self.forfeit_nano + self.gain_nano) * self.detection)

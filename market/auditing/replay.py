@@ -1,25 +1,27 @@
-"""The same greedy request to several sellers of one model: who is alone with what they say. Pure.
+"""Send the same greedy request to several sellers of one model, and find the one that answers alone. Pure.
 
-Two who differ say nothing about which of them is wrong; a third one does. Owners are asked, not identities: many
-names of one of them would outvote the others.
+If two differ, that does not show which is wrong; a third one does. Owners count, not identities: otherwise an
+owner with many names would outvote the others.
 """
 
 from collections.abc import Mapping
 
 SAME_CHARS = 48
-"""Answers that begin so much alike come of the same model: arithmetic takes them apart only later, if at all."""
+"""Answers with this many equal first characters come from one model: arithmetic separates them only later, if at
+all.
+"""
 
 
 def is_same(one: str, other: str) -> bool:
-    """Whether two greedy answers to one request may come of one model."""
+    """Return whether two greedy answers to one request may come from one model."""
     one, other = one.strip(), other.strip()
     return one == other or (len(one) >= SAME_CHARS and one[:SAME_CHARS] == other[:SAME_CHARS])
 
 
 def outliers(answers: Mapping[str, str]) -> frozenset[str] | None:
-    """Owners whose answer is like nobody's while most others' are alike; None where that cannot be told yet.
+    """Return the owners whose answer differs while most others agree; None if that cannot be told yet.
 
-    None asks for one more seller. What two agree on is believed only if no other two agree on something else.
+    None asks for one more seller. An agreement of two is believed only if no other two agree on something else.
     """
     alike = {owner: {other for other in answers if is_same(answers[owner], answers[other])} for owner in answers}
     largest = max(map(len, alike.values()), default=0)

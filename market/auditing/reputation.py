@@ -1,8 +1,7 @@
-"""What others say of a seller, weighed so that nobody gains by buying from themselves. Pure.
+"""Weigh what others say of a seller, so that no seller gains by buying from itself. Pure.
 
-Each buyer's outcomes count as those of a few at most. How much of a few is by how much of its trade the buyer has
-with sellers of other owners: a ring that buys from itself has none, and to have some it must pay strangers for as
-much as it pretends.
+Each buyer's outcomes count at most as a few. The weight is the share of its trade with sellers of other owners. A
+group that buys from itself has no such trade, and would have to pay third parties as much as it pretends.
 """
 
 from collections import defaultdict
@@ -16,9 +15,9 @@ BUYER_OUTCOMES_MAX = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Dealing:
-    """All that one buyer had with one seller lately, by who is behind them as far as the house knows.
+    """One buyer's recent trade with one seller, by their owners as far as the house knows them.
 
-    `paid_nano` is what was booked for it: nothing else shows that there was any trade.
+    `paid_nano` was booked for it: nothing else shows that there was any trade.
     """
 
     buyer_owner: str
@@ -29,7 +28,7 @@ class Dealing:
 
 
 def reputation(seller_owner: str, dealings: Iterable[Dealing], now_s: float) -> Tally:
-    """What all that is known comes to: outcomes, each buyer's weighed. A seller's own purchases are not."""
+    """Return the weighted sum of all outcomes, except those of a seller's own purchases."""
     spent: dict[str, int] = defaultdict(int)
     there: dict[str, list[Dealing]] = defaultdict(list)
     for each in dealings:
@@ -45,7 +44,7 @@ def reputation(seller_owner: str, dealings: Iterable[Dealing], now_s: float) -> 
 
 
 def _weight(own: list[Dealing], spent_nano: int) -> float:
-    """What one outcome of a buyer counts: all of them together 5 at most, nothing without trade elsewhere."""
+    """Return the weight of one outcome of a buyer: all together count 5 at most, nothing without other trade."""
     here_nano = sum(each.paid_nano for each in own)
     outcomes = sum(each.good + each.bad for each in own)
     if not here_nano or not outcomes:

@@ -1,14 +1,14 @@
-"""When failings are too many to be chance: a game against the claim that a seller is honest. Pure.
+"""Decide when failures are too many to be chance: a bet against the claim that a seller is honest. Pure.
 
-An honest seller fails a check of a kind with at most its tolerated rate m. Start with a stake of 1, and with each
-audit x (1 failed, 0 passed) multiply it by 1 + f * (x / m - 1): that game is fair or worse for whoever bets
-against an honest seller, so that a stake begun at any audit reaches 1/a with probability a at most (Ville's
-inequality; Shafer and Vovk, Game-Theoretic Foundations). A stake that has fallen below 1 begins anew, so that a
-long honest past excuses nothing. Of n audits each may begin one, hence:
+An honest seller fails a check of a kind with at most its tolerated rate m. Start with a stake of 1. At each audit
+x (1 failed, 0 passed), multiply the stake by 1 + f * (x / m - 1). Against an honest seller this bet is fair or
+worse. So a stake started at any audit reaches 1/a with a probability of at most a (Ville's inequality; Shafer and
+Vovk, Game-Theoretic Foundations). A stake below 1 starts again at 1, so a long honest past excuses nothing. Each
+of n audits may start one, hence:
 
     P(the stake of an honest seller ever reaches 1/a within n audits) <= n * a
 
-With half of 10,000 requests being audits, the most there can be, that is 0.05 % for a = 1e-7.
+If half of 10,000 requests are audits, the maximum, that is 0.05 % for a = 1e-7.
 """
 
 from dataclasses import dataclass
@@ -17,22 +17,22 @@ from typing import Literal
 Kind = Literal["canary", "logprob", "needle", "redundancy"]
 
 FAILING_MAX: dict[Kind, float] = {"canary": 0.005, "logprob": 0.005, "needle": 0.01, "redundancy": 0.01}
-"""How often an honest seller fails at most, m: what canaries are frozen for, with room to spare."""
+"""The highest failure rate of an honest seller, m. Canaries are frozen for it, with a margin."""
 ALPHA = 1e-7
 FRACTIONS = (0.02, 0.06, 0.15, 0.4)
-"""What part f of the stake is put on each audit: little finds rare cheating, much finds plain cheating soon."""
+"""The part f of the stake for each audit: small ones find rare cheating, large ones find plain cheating soon."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stakes:
-    """A stake for each of `FRACTIONS`, and how many audits there were."""
+    """A stake for each of `FRACTIONS`, and the number of audits."""
 
     each: tuple[float, ...] = tuple(1.0 for _ in FRACTIONS)
     audits: int = 0
 
     @property
     def total(self) -> float:
-        """The mean of them: as much evidence as any single one, whose bound it keeps."""
+        """The mean of the stakes. It is as strong evidence as a single stake and keeps its bound."""
         return sum(self.each) / len(self.each)
 
     @property
@@ -41,11 +41,11 @@ class Stakes:
 
     @property
     def honest_probability_max(self) -> float:
-        """The bound on how probably an honest seller would have come as far as `is_proof` by now."""
+        """The upper bound on the probability that an honest seller reaches `is_proof` by now."""
         return min(1.0, self.audits * ALPHA)
 
     def after(self, kind: Kind, *, has_failed: bool) -> "Stakes":
-        """The stakes after one more audit."""
+        """Return the stakes after one more audit."""
         odds = has_failed / FAILING_MAX[kind] - 1
         grown = tuple(stake * (1 + fraction * odds) for fraction, stake in zip(FRACTIONS, self.each, strict=True))
         is_over = sum(grown) < len(grown)

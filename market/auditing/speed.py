@@ -1,4 +1,4 @@
-"""Whether a seller's pace is possible, and what it says it is. A suspicion, and no more. Pure."""
+"""Check whether a seller's speed is possible, and matches its statement. This is only a suspicion. Pure."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -6,7 +6,7 @@ from typing import Literal
 
 SEEN_MIN = 8
 SPECULATED_TIMES = 5.0
-"""Drafting ahead makes an answer so much faster at best."""
+"""Speculative decoding makes an answer at most this many times faster."""
 _SLOWER_PARTS = 0.5
 _FASTER_TIMES = 3.0
 
@@ -14,9 +14,10 @@ Anomaly = Literal["faster_than_memory", "faster_than_said", "slower_than_said"]
 
 
 def decode_most_tokens_per_s(active_bytes: int, memory_bytes_per_s: float) -> float:
-    """The most that one stream can have: each token reads all weights that it uses, drafts share a reading.
+    """Return the most tokens per second of one stream: each token reads all its active weights, and drafts share a
+    read.
 
-    `memory_bytes_per_s` is that of the machine's class, all its devices together.
+    `memory_bytes_per_s` is the bandwidth of the machine's class, all its devices together.
     """
     return SPECULATED_TIMES * memory_bytes_per_s / active_bytes
 
@@ -24,9 +25,10 @@ def decode_most_tokens_per_s(active_bytes: int, memory_bytes_per_s: float) -> fl
 def pace_anomaly(
     seen_tokens_per_s: Sequence[float], said_tokens_per_s: float, most_tokens_per_s: float | None = None
 ) -> Anomaly | None:
-    """What is odd about the paces of the last answers, of 64 tokens or more each; None where too few were seen.
+    """Return what is odd about the speeds of the last answers, of 64 tokens or more each; None if there are too
+    few.
 
-    Far faster than the machine can be, or than the seller itself says, is a smaller model or no model at all.
+    A speed far above the machine's maximum or the seller's statement means a smaller model, or no model at all.
     """
     if len(seen_tokens_per_s) < SEEN_MIN:
         return None

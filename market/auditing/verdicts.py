@@ -1,7 +1,8 @@
-"""What follows from audits: more of them, no more requests, or the seller's unpaid earnings are lost. Pure.
+"""Decide what follows from audits: more audits, no more requests, or the loss of unpaid earnings. Pure.
 
-Nothing here says that a model is the one. It says how improbable an honest seller is behind what was seen, and
-that needs canaries that are right: who loses money is asked again beside sellers or an engine known to be honest.
+No result says that a model is the listed one. It says how improbable an honest seller is, given what was seen.
+That needs correct canaries: before a seller loses money, it is tested again beside sellers or an engine known to
+be honest.
 """
 
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from market.auditing.sequential import Kind, Stakes
 from market.matching.track import Track
 
 FAILED_MIN = 3
-"""On so many different probes it must have failed before anything is taken from it."""
+"""A seller must fail this many different probes before it loses any earnings."""
 _REASONS_MAX = 16
 
 Action = Literal["none", "watch", "suspend", "forfeit"]
@@ -20,9 +21,9 @@ Action = Literal["none", "watch", "suspend", "forfeit"]
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """One look at a listing: which probe, when by the auditor's clock, and what was wrong; nothing if it passed.
+    """One audit of a listing: its probe, its time by the auditor's clock, and the failures; empty if it passed.
 
-    `transcript` is the hash of the answer that its receipt is signed for, in hex.
+    `transcript` is the hash of the answer in its signed receipt, in hex.
     """
 
     kind: Kind
@@ -51,14 +52,14 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What is to be done and why, in sentences for the seller."""
+    """What to do and why, in sentences for the seller."""
 
     action: Action
     reasons: tuple[str, ...] = ()
 
 
 def new_case(*, is_probation: bool) -> Case:
-    """Of a listing that has just appeared, or is another model or on another engine from now on."""
+    """Return the case of a listing that has just appeared, or has changed its model or engine."""
     return Case(Watched(0, is_probation, Stakes()))
 
 
@@ -77,39 +78,40 @@ def after_audit(case: Case, audit: Audit) -> Case:
 
 
 def after_anomaly(case: Case) -> Case:
-    """Padding, an odd pace, another latency for audits: no failure, but it is looked at more closely now."""
+    """Audit more often after padding, an odd speed or another latency for audits: anomalies, but no failures."""
     forced_audits = max(ANOMALY_AUDITS, case.watched.forced_audits)
     return replace(case, watched=replace(case.watched, forced_audits=forced_audits))
 
 
 def kind_wanted(case: Case) -> Kind | None:
-    """What kind of audit is next: the one that failed last while that is followed up, None where any will do."""
+    """Return the next kind of audit: the kind that failed last while it is followed up, or None for any kind."""
     return case.failed[-1].kind if case.failed and case.watched.forced_audits else None
 
 
 def after_confirmation(case: Case, probe: str) -> Case:
-    """Honest engines pass this probe today, so that who failed it has failed."""
+    """Note that honest engines pass this probe today, so a seller that failed it has failed."""
     probes = frozenset(audit.probe for audit in case.failed)
     return replace(case, confirmed=(case.confirmed | {probe}) & probes)
 
 
 def decide(case: Case) -> Decision:
-    """The reasons name probes only by their kind: a seller is not told which requests were audits.
+    """Decide what to do. The reasons name only the kinds of probes: a seller must not learn which requests were
+    audits.
 
-    Being unlike others takes nothing from anybody by itself: who has many names could be most of the others.
+    Differing from others has no consequence by itself: a party with many names could be most of the others.
     """
     stakes = case.stakes
     has_failed_alone = any(each.kind != "redundancy" for each in case.failed)
     if not stakes.is_proof or not has_failed_alone:
         if case.watched.forced_audits:
-            return Decision("watch", ("audits failed, or something was odd: more are made",))
+            return Decision("watch", ("audits failed or found an anomaly, so more are made",))
         return Decision("none")
-    found = (f"an honest seller comes to this with a probability below {stakes.honest_probability_max:.2g}",)
+    found = (f"the probability of this result for an honest seller is below {stakes.honest_probability_max:.2g}",)
     reasons = found + tuple(f"{each.kind}: {'; '.join(each.failings)}" for each in case.failed)
     is_sure = len(case.confirmed) >= FAILED_MIN
     return Decision("forfeit" if is_sure else "suspend", reasons)
 
 
 def audited(track: Track, audit: Audit, now_s: float) -> Track:
-    """What is known of a seller for matching, with this audit in it; by the clock of its other tallies."""
+    """Return a seller's track record for matching, with this audit added, by the clock of its other tallies."""
     return replace(track, audits=track.audits.after(now_s, is_good=not audit.has_failed))

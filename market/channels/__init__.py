@@ -1,1 +1,1 @@
-"""What one gateway owes another, in records that both sign: mergeable in any order, settled without a centre."""
+"""Keep what one gateway owes another in records that both sign: mergeable in any order, no centre needed."""

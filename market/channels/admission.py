@@ -1,4 +1,4 @@
-"""What a seller looks at before it touches the model: whether this voucher will pay for this request. Pure."""
+"""Check, before a seller runs the model, whether this voucher will pay for this request. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,28 +12,28 @@ from market.listings.prices import Prices
 Reason = Literal["spent", "busy", "unpaid", "low", "prices", "request", "limit", "ended"]
 
 _WORDS: dict[Reason, str] = {
-    "spent": "this voucher, or a newer one of its lane, was used already",
+    "spent": "this voucher, or a newer one of its lane, was already used",
     "busy": "the lane's last request has no final receipt yet: use another lane",
-    "unpaid": "the voucher admits less than was delivered before it: sign for that first",
+    "unpaid": "the voucher covers less than was delivered before it: sign a receipt for that first",
     "low": "the voucher's ceiling is below what this request may cost",
-    "prices": "the voucher's prices are not those of a listing that still holds",
+    "prices": "the voucher's prices are not those of a valid listing",
     "request": "the voucher is for another request",
-    "limit": "with this voucher the channel's credit would be passed",
+    "limit": "this voucher would exceed the channel's credit",
     "ended": "the credit behind this channel has ended",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Credit:
-    """How much the channel may come to, and until when by the house's clock; None for a credit without an end."""
+class ChannelCredit:
+    """The credit of a channel, and its end by the house's clock; None for a credit without an end."""
 
     limit_nano: int
     expires_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A request as the seller sees it: its digest, and the most that it may cost by the voucher's prices."""
+class PricedRequest:
+    """A request as the seller sees it: its digest, and its maximum cost by the voucher's prices."""
 
     request: str
     most_nano: int
@@ -53,17 +53,17 @@ class Refusal:
 def refusal(
     channel: Channel,
     promise: Promise,
-    asked: Asked,
+    asked: PricedRequest,
     offered: Mapping[str, Prices],
-    credit: Credit,
+    credit: ChannelCredit,
     *,
     open_ceilings: Mapping[int, int],
     now_ms: int,
 ) -> Refusal | None:
-    """Why the seller does not serve this request for this voucher; None where it does.
+    """Return why the seller does not serve this request for this voucher; None if it does.
 
-    `offered` has the prices of the listings that still hold, by digest. `open_ceilings` has the ceilings of the
-    vouchers that are being served on this channel, by lane.
+    `offered` has the prices of the valid listings, by digest. `open_ceilings` has the ceilings of the vouchers in
+    progress on this channel, by lane.
     """
     voucher = promise.voucher
     if reason := _lane_reason(channel.lanes.get(voucher.lane, Lane()), promise, open_ceilings):
@@ -81,7 +81,7 @@ def refusal(
 
 
 def reserved_nano(channel: Channel, open_ceilings: Mapping[int, int]) -> int:
-    """The most that the channel can still come to: ceilings where a request runs, else what was delivered."""
+    """Return the channel's maximum: ceilings of running requests, and what was delivered on the other lanes."""
     numbers = channel.lanes.keys() | open_ceilings.keys()
     return sum(open_ceilings.get(n, _reached_nano(channel.lanes.get(n, Lane()))) for n in numbers)
 
@@ -92,7 +92,7 @@ def _lane_reason(lane: Lane, promise: Promise, open_ceilings: Mapping[int, int])
         return "spent"
     if promise.voucher.lane in open_ceilings or (claim and not claim.receipt.is_final):
         return "busy"
-    # What the buyer counts a little lower than we do is believed, as in any settlement.
+    # Accept a buyer's count that is slightly below the seller's, as in any settlement.
     owed_nano = claim.amount_nano - claim.tolerance_nano if claim else 0
     return "unpaid" if promise.amount_nano < owed_nano else None
 

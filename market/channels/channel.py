@@ -1,21 +1,21 @@
-"""What is known of a channel, and what it comes to. `merge` is a join and `settle` a function of what is known.
+"""Represent what is known of a channel and its sum. `merge` is a join, and `settle` a function of what is known.
 
-Of each lane three records are enough: the seller's newest receipt with its voucher, and whatever the buyer signed
-that admits most. So whoever settles, with whatever part of the records, how often and in which order, comes to an
-amount that later records only raise, and to the same one when all have been seen.
+Three records of each lane are enough: the seller's newest receipt with its voucher, and the buyer's signature that
+admits most. So any party may settle with any part of the records, in any order, any number of times. Later records
+only raise the sum, and all parties reach the same one when all records are known.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from market.channels.statements import Delivery, Promise
-from market.channels.terms import Terms
+from market.channels.terms import ChannelTerms
 from market.errors import StatementInvalid
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """`claim` is the seller's newest receipt, `assent` what the buyer has signed that admits most."""
+    """`claim` is the seller's newest receipt, `assent` the buyer's signature that admits most."""
 
     claim: Delivery | None = None
     assent: Promise | Delivery | None = None
@@ -23,11 +23,11 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What the buyer owes, in nano-USD, by how sure it is.
+    """What the buyer owes, in nano-USD, by certainty.
 
-    `confirmed_nano` the buyer has signed. `claimed_nano` more the seller has signed, within the voucher, and the
-    buyer has not answered yet: it is due when the time for an answer is over. `disputed_nano` more the seller has
-    signed, and the buyer has signed less: the transcript decides.
+    The buyer has signed `confirmed_nano`. The seller has signed `claimed_nano` more, within the voucher, and the
+    buyer has not answered: it is due when the time for an answer is over. The seller has signed `disputed_nano`
+    more, and the buyer has signed less: the transcript decides.
     """
 
     confirmed_nano: int = 0
@@ -36,46 +36,46 @@ class Due:
 
     @property
     def amount_nano(self) -> int:
-        """What is due when nobody disputes anything."""
+        """What is due if no party disputes anything."""
         return self.confirmed_nano + self.claimed_nano
 
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """Everything that counts of a channel; never changed, only replaced."""
+    """All relevant facts of a channel. It is never changed, only replaced."""
 
-    terms: Terms
+    terms: ChannelTerms
     lanes: Mapping[int, Lane] = field(default_factory=dict)
 
 
 def promised(channel: Channel, promise: Promise) -> Channel:
-    """The channel, knowing a voucher too."""
+    """Return the channel with a voucher added."""
     return _knowing(channel, promise.voucher.lane, Lane(assent=promise))
 
 
 def delivered(channel: Channel, delivery: Delivery, by: str) -> Channel:
-    """The channel, knowing a receipt and its voucher too; `by` is who has signed the receipt."""
+    """Return the channel with a receipt and its voucher added. `by` is the signer of the receipt."""
     lane = Lane(delivery, delivery.promise) if by == channel.terms.seller else Lane(assent=delivery)
     return _knowing(channel, delivery.receipt.lane, lane)
 
 
 def merge(one: Channel, other: Channel) -> Channel:
-    """Everything that either side knows: commutative, associative, idempotent.
+    """Return what both sides know together: commutative, associative, idempotent.
 
     Raises:
-        StatementInvalid: they are two channels.
+        StatementInvalid: they are different channels.
     """
     if one.terms != other.terms:
-        raise StatementInvalid("only what is known of one channel can be merged")
+        raise StatementInvalid("only states of one channel can be merged")
     numbers = one.lanes.keys() | other.lanes.keys()
     lanes = {n: _join(one.lanes.get(n, Lane()), other.lanes.get(n, Lane())) for n in sorted(numbers)}
     return Channel(one.terms, lanes)
 
 
 def settle(channel: Channel, limit_nano: int | None = None) -> Due:
-    """What the channel comes to, all lanes together; never beyond the allocation's limit.
+    """Return what the channel's lanes add up to, at most the allocation's limit.
 
-    The house books what is more than it has booked before. Nothing in it depends on a clock.
+    The house books what exceeds its earlier bookings. The result does not depend on a clock.
     """
     dues = [due(lane) for lane in channel.lanes.values()]
     confirmed_nano = sum(each.confirmed_nano for each in dues)
@@ -89,7 +89,7 @@ def settle(channel: Channel, limit_nano: int | None = None) -> Due:
 
 
 def due(lane: Lane) -> Due:
-    """What one lane comes to."""
+    """Return what is due on one lane."""
     confirmed_nano = lane.assent.amount_nano if lane.assent else 0
     excess_nano = max(0, lane.claim.amount_nano - confirmed_nano) if lane.claim else 0
     if lane.claim is None or not excess_nano:
@@ -118,6 +118,6 @@ def _claim_order(claim: Delivery) -> tuple[int, int, int, str, str]:
 
 
 def _assent_order(assent: Promise | Delivery) -> tuple[int, int, bool, str]:
-    # By amount first: a buyer cannot take back what it has signed by signing less later. A receipt says what its
-    # next voucher only adds up, and how the request came to it: where both are as much, the receipt stays.
+    # Order by amount first: a buyer cannot take back a signature by signing less later. A receipt also says how a
+    # # request reached its amount, while the next voucher only adds it up. So on a tie the receipt stays.
     return assent.amount_nano, assent.settled_seq, isinstance(assent, Delivery), assent.digest

@@ -1,35 +1,37 @@
-"""What a channel comes to, for somebody who believes nobody: the few signed records that it rests on, and back."""
+"""Prove a channel's sum to a party that trusts no one: collect the few signed records behind it, and read them
+back.
+"""
 
 from collections.abc import Iterable
 
 from market.channels.channel import Channel, Lane, delivered, promised
 from market.channels.statements import Delivery, Promise, Receipt, read_receipt, read_voucher
-from market.channels.terms import LANES_MAX, Terms
+from market.channels.terms import LANES_MAX, ChannelTerms
 from market.errors import StatementInvalid
 from market.records.envelope import Record
-from market.records.standing import StandingOf
+from market.records.key_status import StandingOf
 
 EVIDENCE_MAX = 4 * LANES_MAX
-"""Of every lane a claim and an assent, each with its voucher."""
+"""For every lane a claim and an assent, each with its voucher."""
 
 
 def evidence(channel: Channel) -> list[Record]:
-    """The records that say all that is known of a channel, each once."""
+    """Return the records behind everything that is known of a channel, each once."""
     records = {record.digest: record for lane in channel.lanes.values() for record in _records(lane)}
     return list(records.values())
 
 
-def read_evidence(records: Iterable[Record], terms: Terms, standing: StandingOf) -> Channel:
-    """The channel that records come to, in whatever order they are.
+def read_evidence(records: Iterable[Record], terms: ChannelTerms, standing: StandingOf) -> Channel:
+    """Return the channel that follows from records, in any order.
 
     Raises:
         RecordInvalid: a field of one is wrong.
-        StatementInvalid: one is not the channel's, names a voucher that is not there, or they are too many.
+        StatementInvalid: one belongs to another channel or names a missing voucher, or there are too many.
     """
     of_kind: dict[str, list[Record]] = {"voucher": [], "receipt": []}
     for count, record in enumerate(records, 1):
         if count > EVIDENCE_MAX or record.kind not in of_kind:
-            raise StatementInvalid(f"a channel rests on vouchers and receipts, {EVIDENCE_MAX} at most")
+            raise StatementInvalid(f"a channel's evidence is at most {EVIDENCE_MAX} vouchers and receipts")
         of_kind[record.kind].append(record)
     channel, promises = Channel(terms), dict[str, Promise]()
     for record in of_kind["voucher"]:
@@ -40,10 +42,10 @@ def read_evidence(records: Iterable[Record], terms: Terms, standing: StandingOf)
     return channel
 
 
-def _delivery(record: Record, promises: dict[str, Promise], terms: Terms, standing: StandingOf) -> Delivery:
+def _delivery(record: Record, promises: dict[str, Promise], terms: ChannelTerms, standing: StandingOf) -> Delivery:
     promise = promises.get(record.read("receipt", Receipt).voucher)
     if promise is None:
-        raise StatementInvalid("a receipt names a voucher that is not among the records")
+        raise StatementInvalid("a receipt names a voucher that is missing from the records")
     return read_receipt(record, promise, terms, standing)
 
 

@@ -1,6 +1,6 @@
-"""What a buyer sends a seller for one request, and what the pieces of the answer are: forms without any I/O.
+"""Encode what a buyer sends a seller for one request, and the pieces of the answer, without any I/O.
 
-A job is a map in MessagePack. Its records are as they were signed; nothing of them is believed for being in it.
+A job is a map in MessagePack. Its records are as they were signed, and each is still to be verified.
 """
 
 from collections.abc import Iterable
@@ -19,11 +19,11 @@ BACKING_MAX = 2
 STATEMENTS_MAX = 64
 RECEIPTS_MAX = 32
 JOB_BYTES_MAX = SEALED_BYTES_MAX + (BACKING_MAX + STATEMENTS_MAX + RECEIPTS_MAX) * 2**12
-"""More than any job needs whose records are of usual size; read no further than this."""
+"""More than any job with records of usual size needs. Do not read beyond this."""
 RECEIPTS_BYTES_MAX = 2**19
 MESSAGE_MAX = 500
 DEPTH_MAX = 64
-"""A request's values lie in so many others at most."""
+"""Deepest nesting of a request's values."""
 
 Kind = Literal["chat", "completion"]
 Code = Literal[
@@ -46,18 +46,18 @@ Code = Literal[
     "too_long",
     "refused",
 ]
-"""Why a seller does not answer, or stops: the first eight are those of `admission.Reason`."""
+"""Why a seller does not answer, or stops. The first eight are those of `admission.Reason`."""
 
 RawRecord = Annotated[bytes, Meta(min_length=2, max_length=RECORD_BYTES_MAX)]
 _Records = Annotated[list[RawRecord], Meta(max_length=RECEIPTS_MAX)]
 
 
-class Job(Struct, frozen=True, forbid_unknown_fields=True):
+class MarketJob(Struct, frozen=True, forbid_unknown_fields=True):
     """One request. The voucher is its signature: it names the sealed body, the listing, the prices, the ceiling.
 
-    `backing` is the house's allocation, or the two records of a credit line. `statements` are the buyer's own
-    (its pseudonym's), needed only where it has any. `receipts` are receipts that the buyer signed for earlier
-    requests of this channel, and the vouchers that these draw on.
+    `backing` is the house's allocation, or the two records of a credit line. `statements` are those of the buyer's
+    pseudonym, needed only if it has any. `receipts` are the buyer's signed receipts of earlier requests on this
+    channel, with their vouchers.
     """
 
     voucher: RawRecord
@@ -67,15 +67,15 @@ class Job(Struct, frozen=True, forbid_unknown_fields=True):
     receipts: Annotated[list[RawRecord], Meta(max_length=RECEIPTS_MAX)] = []
 
 
-class Wanted(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is inside the seal: OpenAI's body of the request, without who asks."""
+class JobBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """The content of the sealed body: OpenAI's request body, without the caller's identity."""
 
     kind: Kind
     request: dict[str, Any]
 
 
 class Cut(Struct, frozen=True):
-    """Why an answer ended before its end; the final receipt comes after it."""
+    """Why an answer ended early. The final receipt follows it."""
 
     code: Code
     message: Annotated[str, Meta(max_length=MESSAGE_MAX)] = ""
@@ -83,50 +83,50 @@ class Cut(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one sealed piece of an answer says: `d` a chunk of OpenAI's stream, `r` a receipt, `e` a cut."""
+    """One sealed piece of an answer: `d` is a chunk of OpenAI's stream, `r` a receipt, `e` a cut."""
 
     kind: Literal["d", "r", "e"]
     content: bytes
 
 
-def pack_job(job: Job) -> bytes:
-    """The job as it travels.
+def pack_job(job: MarketJob) -> bytes:
+    """Return the encoded job.
 
     Raises:
-        JobInvalid: no seller would read it to its end.
+        JobInvalid: it is larger than a seller would read.
     """
     packed = msgspec.msgpack.encode(job)
     if len(packed) > JOB_BYTES_MAX:
-        raise JobInvalid("", f"has {len(packed)} bytes, and {JOB_BYTES_MAX} are the most")
+        raise JobInvalid("", f"has {len(packed)} bytes, more than the maximum of {JOB_BYTES_MAX}")
     return packed
 
 
-def read_job(packed: bytes) -> Job:
-    """Read a job that came from anywhere. Its records are still to be opened.
+def read_job(packed: bytes) -> MarketJob:
+    """Read a job from an untrusted source. Its records are still to be verified.
 
     Raises:
-        JobInvalid: it is none; the error names the field.
+        JobInvalid: it is not a job; the error names the field.
     """
     if len(packed) > JOB_BYTES_MAX:
-        raise JobInvalid("", f"has {len(packed)} bytes, and {JOB_BYTES_MAX} are the most")
+        raise JobInvalid("", f"has {len(packed)} bytes, more than the maximum of {JOB_BYTES_MAX}")
     try:
-        return msgspec.msgpack.decode(packed, type=Job)
+        return msgspec.msgpack.decode(packed, type=MarketJob)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _invalid(error) from None
 
 
-def pack_wanted(wanted: Wanted) -> bytes:
+def pack_job_body(wanted: JobBody) -> bytes:
     return msgspec.json.encode(wanted)
 
 
-def read_wanted(body: bytes) -> Wanted:
-    """Read what was inside the seal.
+def read_job_body(body: bytes) -> JobBody:
+    """Read the content of a sealed body.
 
     Raises:
-        JobInvalid: it is no request; the error names the field.
+        JobInvalid: it is not a request; the error names the field.
     """
     try:
-        wanted = msgspec.json.decode(body, type=Wanted)
+        wanted = msgspec.json.decode(body, type=JobBody)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _invalid(error) from None
     _check_depth(wanted.request)
@@ -134,7 +134,7 @@ def read_wanted(body: bytes) -> Wanted:
 
 
 def _check_depth(request: dict[str, Any]) -> None:
-    """Whoever writes it down again, or looks through it, may do so by recursion."""
+    """Check the depth, because code that encodes or searches a request may be recursive."""
     level: list[Any] = [request]
     for _ in range(DEPTH_MAX):
         level = [inner for each in level for inner in _within(each)]
@@ -150,18 +150,18 @@ def _within(value: Any) -> Iterable[Any]:
 
 
 def pack_receipts(records: list[bytes]) -> bytes:
-    """Receipts that a buyer signed, and their vouchers, as they travel after an answer."""
+    """Encode the buyer's signed receipts and their vouchers, which are sent after an answer."""
     return msgspec.msgpack.encode(records)
 
 
 def read_receipts(packed: bytes) -> list[bytes]:
-    """Read raw records that came as `pack_receipts` wrote them.
+    """Read raw records from the encoding of `pack_receipts`.
 
     Raises:
-        JobInvalid: they are none, or too many.
+        JobInvalid: they are invalid, or too many.
     """
     if len(packed) > RECEIPTS_BYTES_MAX:
-        raise JobInvalid("", f"has {len(packed)} bytes, and {RECEIPTS_BYTES_MAX} are the most")
+        raise JobInvalid("", f"has {len(packed)} bytes, more than the maximum of {RECEIPTS_BYTES_MAX}")
     try:
         records: list[bytes] = msgspec.msgpack.decode(packed, type=_Records)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -170,13 +170,13 @@ def read_receipts(packed: bytes) -> list[bytes]:
 
 
 def pack_piece(piece: Piece) -> bytes:
-    """The piece's plain text, to be sealed; the caller keeps it within what a seal takes."""
+    """Return the piece's plain text for sealing. The caller keeps it below the size limit of a seal."""
     assert len(piece.content) < PIECE_BYTES_MAX, "a piece has a limit"
     return piece.kind.encode() + piece.content
 
 
 def read_piece(plain: bytes) -> Piece:
-    """Read a piece that was opened.
+    """Read an opened piece.
 
     Raises:
         JobInvalid: it is of no known kind.
@@ -188,10 +188,10 @@ def read_piece(plain: bytes) -> Piece:
 
 
 def read_cut(piece: Piece) -> Cut:
-    """Why the answer was cut short.
+    """Return why the answer was cut short.
 
     Raises:
-        JobInvalid: the seller did not say it in a way that can be read.
+        JobInvalid: the seller's reason cannot be read.
     """
     try:
         return msgspec.json.decode(piece.content, type=Cut)

@@ -1,8 +1,8 @@
-"""What buyer and seller sign about one request: the voucher before it, receipts while and after it is answered.
+"""Define what buyer and seller sign about one request: a voucher before it, receipts during and after the answer.
 
-Amounts are those of a lane since it began, not of one request: the newest statement stands for all before it, so
-that none of them is missed when it is lost. Only vouchers name amounts. A receipt says how many tokens there were,
-and what they come to follows from the voucher's prices: it cannot contradict them, and never passes the ceiling.
+Amounts are those of a lane since it began, not of one request. The newest statement replaces all before it, so
+losing older ones does no harm. Only vouchers name amounts. A receipt has only token counts: its amount follows
+from the voucher's prices, cannot contradict them, and never exceeds the ceiling.
 """
 
 from dataclasses import dataclass
@@ -12,27 +12,27 @@ from msgspec import Meta, Struct
 
 from accounting.errors import AmountInvalid
 from accounting.money import MAX_TOKENS
-from market.channels.terms import LANES_MAX, Terms
+from market.channels.terms import LANES_MAX, ChannelTerms
 from market.errors import StatementInvalid
 from market.listings.prices import Prices, cost_nano
 from market.records.amounts import Amount
 from market.records.envelope import Count, Hex32, Record
-from market.records.standing import StandingOf, check_speaker
+from market.records.key_status import StandingOf, check_speaker
 
 LaneNumber = Annotated[int, Meta(ge=0, lt=LANES_MAX)]
 Tokens = Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
 
 STATEMENT_BYTES_MAX = 2048
-"""Twice what vouchers and receipts have: whatever is signed beside their members takes room at many."""
+"""Twice the size of vouchers and receipts. Anything else that is signed with them costs many parties space."""
 TOLERANCE_TOKENS = 32
 TOLERANCE_PARTS = 100
-"""Of two counts of one answer that differ by less than 32 tokens or a hundredth, the buyer's counts."""
+"""If two counts of one answer differ by less than 32 tokens or a hundredth, the buyer's count applies."""
 
 
 class Voucher(Struct, frozen=True):
-    """The buyer pays for request `seq` of a lane: `base_nano` for all before it, `ceiling_nano` at most with it.
+    """The buyer pays for request `seq` of a lane: `base_nano` for all before it, at most `ceiling_nano` with it.
 
-    `request` is the digest of the sealed request, `listing` that of the listing whose prices these are.
+    `request` is the digest of the sealed request, `listing` the digest of the listing with these prices.
     """
 
     channel: Hex32
@@ -46,10 +46,10 @@ class Voucher(Struct, frozen=True):
 
 
 class Receipt(Struct, frozen=True):
-    """So much was delivered for a voucher, by the count of whoever signs: seller or buyer.
+    """What was delivered for a voucher, by the count of the signer: seller or buyer.
 
-    `part` counts the receipts of one request, `transcript` is the hash of the text, `ledger_head` the newest block
-    of the house's books that the signer has seen.
+    `part` counts the receipts of one request, `transcript` is the hash of the text, and `ledger_head` the newest
+    block of the house's books that the signer has seen.
     """
 
     channel: Hex32
@@ -67,7 +67,7 @@ class Receipt(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """A voucher that was checked against the channel's terms. It also admits what was delivered before it."""
+    """A voucher checked against the channel's terms. It also admits what was delivered before it."""
 
     voucher: Voucher
     record: Record
@@ -82,13 +82,13 @@ class Promise:
 
     @property
     def settled_seq(self) -> int:
-        """The last request that it speaks about as done."""
+        """The last request that it treats as done."""
         return self.voucher.seq - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A receipt together with the voucher that it draws on."""
+    """A receipt together with its voucher."""
 
     promise: Promise
     receipt: Receipt
@@ -100,13 +100,13 @@ class Delivery:
 
     @property
     def request_nano(self) -> int:
-        """What this request alone comes to. Where nothing was delivered, the prompt is free too."""
+        """The cost of this request alone. If nothing was delivered, the prompt is free too."""
         tokens = self.receipt.prompt_tokens, self.receipt.cached_tokens, self.receipt.completion_tokens
         return cost_nano(self.promise.voucher.prices, *tokens)
 
     @property
     def amount_nano(self) -> int:
-        """What the lane comes to with it."""
+        """The sum of the lane with this request."""
         voucher = self.promise.voucher
         return min(voucher.base_nano + self.request_nano, int(voucher.ceiling_nano))
 
@@ -116,13 +116,13 @@ class Delivery:
 
     @property
     def tolerance_nano(self) -> int:
-        """How far the buyer's count may be below this one before somebody has to look at the text."""
+        """How far the buyer's count may be below this one before the text has to decide."""
         few_nano = TOLERANCE_TOKENS * int(self.promise.voucher.prices.completion) // 10**6
         return max(self.request_nano // TOLERANCE_PARTS, few_nano)
 
 
-def read_voucher(record: Record, terms: Terms, standing: StandingOf) -> Promise:
-    """Check a voucher against the channel that it is for.
+def read_voucher(record: Record, terms: ChannelTerms, standing: StandingOf) -> Promise:
+    """Check a voucher against its channel.
 
     Raises:
         RecordInvalid: a field of it is wrong.
@@ -134,16 +134,16 @@ def read_voucher(record: Record, terms: Terms, standing: StandingOf) -> Promise:
     if voucher.channel != terms.channel:
         raise StatementInvalid("the voucher is for another channel")
     if voucher.seq < 1 or voucher.ceiling_nano < voucher.base_nano:
-        raise StatementInvalid("a voucher counts from 1, and its ceiling is not below its base")
+        raise StatementInvalid("a voucher must count from 1, with a ceiling not below its base")
     return Promise(voucher, record)
 
 
-def read_receipt(record: Record, promise: Promise, terms: Terms, standing: StandingOf) -> Delivery:
-    """Check a receipt of either side against the voucher that it draws on.
+def read_receipt(record: Record, promise: Promise, terms: ChannelTerms, standing: StandingOf) -> Delivery:
+    """Check a receipt of either side against its voucher.
 
     Raises:
         RecordInvalid: a field of it is wrong.
-        StatementInvalid: it is for another voucher, by a stranger, or its tokens have no price.
+        StatementInvalid: it is for another voucher, by a third party, or its tokens have no price.
     """
     _check_size(record)
     receipt, voucher = record.read("receipt", Receipt), promise.voucher
@@ -160,4 +160,4 @@ def read_receipt(record: Record, promise: Promise, terms: Terms, standing: Stand
 
 def _check_size(record: Record) -> None:
     if len(record.raw) > STATEMENT_BYTES_MAX:
-        raise StatementInvalid(f"a {record.kind} has at most {STATEMENT_BYTES_MAX} bytes")
+        raise StatementInvalid(f"a {record.kind} may have at most {STATEMENT_BYTES_MAX} bytes")

@@ -1,1 +1,1 @@
-"""What several gateways agree on while any of them may fail: who does a chore, who is there, what is void."""
+"""Coordinate several gateways while any of them may fail: who does a job, who is present, and what is revoked."""

@@ -1,7 +1,7 @@
-"""What a coordinator can do, whatever keeps it: seats that one process holds at a time, and small entries.
+"""Define what a coordinator does, whatever stores it: seats that one process holds at a time, and small entries.
 
-A seat is a lease. Whoever was frozen for longer than it lasts does not know that it has lost it; so every write of
-a chore carries the seat's epoch, which grows with each change of hands, and `fencing` refuses those behind.
+A seat is a lease. A process that was frozen for longer than the lease does not know that it has lost it. So every
+write of a job carries the seat's epoch, which grows with each change of holder, and `fencing` refuses older ones.
 """
 
 import re
@@ -13,27 +13,27 @@ from market.errors import MarketError
 
 VALUE_BYTES_MAX = 2**16
 ENTRIES_MAX = 10_000
-"""The most entries under one prefix."""
+"""Most entries under one prefix."""
 TTL_S_MIN = 1.0
 _KEY = re.compile(r"[A-Za-z0-9._:@-]+(/[A-Za-z0-9._:@-]+)*/?")
 _KEY_MAX = 200
 
 
 class CoordinatorUnavailable(MarketError):
-    """It does not answer, or cannot decide; what was asked may have been done all the same."""
+    """Raised if the coordinator does not answer or cannot decide. The request may have been carried out."""
 
 
 class Deposed(MarketError):
-    """Another process has taken the seat: what this one was about to write is not written."""
+    """Raised if another process has taken the seat. What this process was about to write is not written."""
 
 
 class EntryInvalid(MarketError):
-    """A name or a value that no coordinator keeps."""
+    """Raised for a name or a value that no coordinator stores."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
-    """Held by this process until `ttl_s` after it was last renewed. `token` tells holders apart."""
+class HeldSeat:
+    """A seat held by this process until `ttl_s` after its last renewal. `token` tells holders apart."""
 
     name: str
     epoch: int
@@ -42,8 +42,8 @@ class Seat:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """`revision` grows with every change of anything, so that it tells every state of a key apart."""
+class CoordinatorEntry:
+    """A stored entry. `revision` grows with every change of any entry, so it identifies every state of a key."""
 
     key: str
     value: bytes
@@ -51,52 +51,55 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """What an entry is now; `value` is None where it is gone."""
+class EntryChange:
+    """The new state of an entry. `value` is None if it is gone."""
 
     key: str
     value: bytes | None
 
 
 class Coordinator(Protocol):
-    """Every method raises `CoordinatorUnavailable`; those with keys or values raise `EntryInvalid`."""
+    """The interface of every coordinator.
 
-    async def acquire(self, name: str, ttl_s: float, *, above: int = 0) -> Seat | None:
-        """Take a seat if nobody holds it, with an epoch higher than any before, and than `above`."""
+    Every method raises `CoordinatorUnavailable`; those with keys or values raise `EntryInvalid`.
+    """
+
+    async def acquire(self, name: str, ttl_s: float, *, above: int = 0) -> HeldSeat | None:
+        """Take a free seat, with an epoch higher than any before and than `above`. Return None if it is held."""
         ...
 
-    async def renew(self, seat: Seat) -> bool:
-        """Hold it for another `ttl_s`; False where it is lost: to be acquired anew."""
+    async def renew(self, seat: HeldSeat) -> bool:
+        """Renew the seat for another `ttl_s`. Return False if it is lost and has to be acquired again."""
         ...
 
-    async def release(self, seat: Seat) -> None:
-        """Let others have it at once. Nothing happens where it is lost already."""
+    async def release(self, seat: HeldSeat) -> None:
+        """Give the seat back at once. Do nothing if it is already lost."""
         ...
 
     async def put(
         self, key: str, value: bytes, *, revision: int | None = None, ttl_s: float | None = None
     ) -> int | None:
-        """Write an entry; returns its new revision.
+        """Write an entry and return its new revision.
 
-        With `revision` only where the entry has that one, 0 meaning that there is none; else None is returned.
-        With `ttl_s` it is gone after so long, unless it is written again.
+        With `revision`, write only if the entry has that revision, where 0 means that it does not exist; otherwise
+        return None. With `ttl_s`, the entry expires after that time unless it is written again.
         """
         ...
 
-    async def get(self, key: str) -> Entry | None: ...
+    async def get(self, key: str) -> CoordinatorEntry | None: ...
 
     async def delete(self, key: str, *, revision: int | None = None) -> bool:
-        """Remove an entry, where it has this revision if one is given; returns whether it was there."""
+        """Remove an entry, if given only at this revision. Return whether it was removed."""
         ...
 
-    async def entries(self, prefix: str) -> list[Entry]:
-        """All entries whose keys begin so, by their keys."""
+    async def entries(self, prefix: str) -> list[CoordinatorEntry]:
+        """Return all entries whose keys begin with the prefix, by their keys."""
         ...
 
-    def watch(self, prefix: str) -> AsyncGenerator[Change]:
-        """First what is there, then every change, for ever; it waits where the coordinator does not answer.
+    def watch(self, prefix: str) -> AsyncGenerator[EntryChange]:
+        """Yield the current entries, then every change, without end. Wait while the coordinator does not answer.
 
-        Of changes that follow each other fast, or happened while it did not answer, the last one is told.
+        Of quick successive changes, or those during an outage, only the last one is yielded.
         """
         ...
 
@@ -104,31 +107,33 @@ class Coordinator(Protocol):
 
 
 def check_key(key: str) -> None:
-    """Raises EntryInvalid."""
+    """Check a key. Raises EntryInvalid."""
     if len(key) > _KEY_MAX or not _KEY.fullmatch(key):
-        raise EntryInvalid(f"{key[:40]!r} is no key: words of letters, digits and ._:@- between slashes")
+        raise EntryInvalid(
+            f"{key[:40]!r} is not a valid key: use words of letters, digits and ._:@- between slashes"
+        )
 
 
 def check_entry(key: str, value: bytes, ttl_s: float | None) -> None:
-    """Raises EntryInvalid."""
+    """Check an entry. Raises EntryInvalid."""
     check_key(key)
     if len(value) > VALUE_BYTES_MAX:
-        raise EntryInvalid(f"{key} has {len(value)} bytes, and {VALUE_BYTES_MAX} are the most")
+        raise EntryInvalid(f"{key} has {len(value)} bytes, more than the maximum of {VALUE_BYTES_MAX}")
     if ttl_s is not None:
         check_ttl(ttl_s)
 
 
 def check_ttl(ttl_s: float) -> None:
-    """Raises EntryInvalid."""
+    """Check a lifetime. Raises EntryInvalid."""
     if not ttl_s >= TTL_S_MIN:
-        raise EntryInvalid(f"nothing is kept for less than {TTL_S_MIN:g} s")
+        raise EntryInvalid(f"the lifetime must be at least {TTL_S_MIN:g} s")
 
 
-def differences(known: Mapping[str, Entry], found: Mapping[str, Entry]) -> list[Change]:
-    """What a watcher that knows the one is told when it finds the other."""
-    gone = [Change(key, None) for key in known if key not in found]
+def differences(known: Mapping[str, CoordinatorEntry], found: Mapping[str, CoordinatorEntry]) -> list[EntryChange]:
+    """Return the changes for a watcher that knows one state and finds the other."""
+    gone = [EntryChange(key, None) for key in known if key not in found]
     changed = [
-        Change(entry.key, entry.value)
+        EntryChange(entry.key, entry.value)
         for entry in found.values()
         if entry.key not in known or known[entry.key].revision != entry.revision
     ]

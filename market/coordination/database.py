@@ -1,6 +1,6 @@
-"""The coordinator of gateways that share a database: SQLite for those on one machine, PostgreSQL for all others.
+"""Coordinate gateways that share a database: SQLite on one machine, PostgreSQL otherwise.
 
-Times are the database's own on PostgreSQL; on SQLite all processes have the machine's clock.
+PostgreSQL uses its own clock. On SQLite all processes use the machine's clock.
 """
 
 import asyncio
@@ -16,10 +16,10 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from market.coordination.coordinator import (
     ENTRIES_MAX,
-    Change,
+    CoordinatorEntry,
     CoordinatorUnavailable,
-    Entry,
-    Seat,
+    EntryChange,
+    HeldSeat,
     check_entry,
     check_key,
     check_ttl,
@@ -47,11 +47,11 @@ _seat, _entry, _clock = seat_table.c, entry_table.c, clock_table.c
 
 
 class DatabaseCoordinator:
-    """See `market.coordination.coordinator.Coordinator`. Statements run in threads.
+    """Implement `market.coordination.coordinator.Coordinator`. Statements run in threads.
 
     Args:
-        read, write: give sessions.
-        poll_s: how often a watch looks, in seconds.
+        read, write: return sessions.
+        poll_s: how often a watch reads the entries, in seconds.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class DatabaseCoordinator:
         self._open_write = write
         self._poll_s = poll_s
 
-    async def acquire(self, name: str, ttl_s: float, *, above: int = 0) -> Seat | None:
+    async def acquire(self, name: str, ttl_s: float, *, above: int = 0) -> HeldSeat | None:
         check_key(name)
         check_ttl(ttl_s)
         token = secrets.token_hex(16)
@@ -76,9 +76,9 @@ class DatabaseCoordinator:
             return found
 
         epoch = await self._ask(self._open_write, take)
-        return None if epoch is None else Seat(name, epoch, token, ttl_s)
+        return None if epoch is None else HeldSeat(name, epoch, token, ttl_s)
 
-    async def renew(self, seat: Seat) -> bool:
+    async def renew(self, seat: HeldSeat) -> bool:
         def keep(session: Session) -> bool:
             now_ns = _now_ns(session)
             mine = update(seat_table).where(*_held(seat), _seat.expires_ns >= now_ns)
@@ -87,7 +87,7 @@ class DatabaseCoordinator:
 
         return await self._ask(self._open_write, keep)
 
-    async def release(self, seat: Seat) -> None:
+    async def release(self, seat: HeldSeat) -> None:
         leaving = update(seat_table).where(*_held(seat)).values(expires_ns=0, holder="")
         await self._ask(self._open_write, lambda session: session.execute(leaving))
 
@@ -111,7 +111,7 @@ class DatabaseCoordinator:
 
         return await self._ask(self._open_write, write)
 
-    async def get(self, key: str) -> Entry | None:
+    async def get(self, key: str) -> CoordinatorEntry | None:
         check_key(key)
         return next(iter(await self._found(_entry.key == key)), None)
 
@@ -127,13 +127,13 @@ class DatabaseCoordinator:
 
         return await self._ask(self._open_write, remove)
 
-    async def entries(self, prefix: str) -> list[Entry]:
+    async def entries(self, prefix: str) -> list[CoordinatorEntry]:
         check_key(prefix)
         return await self._found(_entry.key.startswith(prefix, autoescape=True))
 
-    async def watch(self, prefix: str) -> AsyncGenerator[Change]:
+    async def watch(self, prefix: str) -> AsyncGenerator[EntryChange]:
         check_key(prefix)
-        known: dict[str, Entry] = {}
+        known: dict[str, CoordinatorEntry] = {}
         while True:
             try:
                 found = {entry.key: entry for entry in await self.entries(prefix)}
@@ -145,14 +145,14 @@ class DatabaseCoordinator:
             await asyncio.sleep(self._poll_s)
 
     async def aclose(self) -> None:
-        """Nothing is open between two calls."""
+        """Do nothing: no connection stays open between two calls."""
 
-    async def _found(self, which: ColumnElement[bool]) -> list[Entry]:
-        def read(session: Session) -> list[Entry]:
+    async def _found(self, which: ColumnElement[bool]) -> list[CoordinatorEntry]:
+        def read(session: Session) -> list[CoordinatorEntry]:
             is_there = or_(_entry.expires_ns.is_(None), _entry.expires_ns >= _now_ns(session))
             rows = select(_entry.key, _entry.value, _entry.revision).where(which, is_there).limit(ENTRIES_MAX)
             return sorted(
-                (Entry(key, bytes(value), revision) for key, value, revision in session.execute(rows)),
+                (CoordinatorEntry(key, bytes(value), revision) for key, value, revision in session.execute(rows)),
                 key=lambda entry: entry.key,
             )
 
@@ -166,15 +166,17 @@ class DatabaseCoordinator:
         try:
             return await asyncio.to_thread(work)
         except SQLAlchemyError as error:
-            raise CoordinatorUnavailable(f"the database of seats fails: {type(error).__name__}") from error
+            raise CoordinatorUnavailable(
+                f"the database of the coordinator failed: {type(error).__name__}"
+            ) from error
 
 
-def _held(seat: Seat) -> tuple[ColumnElement[bool], ...]:
+def _held(seat: HeldSeat) -> tuple[ColumnElement[bool], ...]:
     return _seat.name == seat.name, _seat.epoch == seat.epoch, _seat.holder == seat.token
 
 
 def _next_revision(session: Session) -> int:
-    """One more, until the transaction ends this process's alone; what has expired goes on the way."""
+    """Return the next revision, locked until the transaction ends, and delete expired entries."""
     found = update(clock_table).values(revision=_clock.revision + 1).returning(_clock.revision)
     revision: int = session.scalars(found).one()
     session.execute(delete(entry_table).where(_entry.expires_ns < _now_ns(session)))

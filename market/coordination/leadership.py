@@ -1,11 +1,11 @@
-"""Leading a chore: the seat is claimed whenever it is free, and kept while this process renews it in time."""
+"""Lead a job: claim the seat whenever it is free, and keep it while this process renews it in time."""
 
 import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
 
-from market.coordination.coordinator import Coordinator, CoordinatorUnavailable, Seat
+from market.coordination.coordinator import Coordinator, CoordinatorUnavailable, HeldSeat
 
 _log = logging.getLogger(__name__)
 
@@ -21,9 +21,9 @@ class Leadership:
     """One process's claim to a seat.
 
     Args:
-        ttl_s: how long a leader that says nothing keeps it.
-        highest_epoch: what the database knows of this seat (`fencing.highest_epoch`), for a coordinator that was
-            made anew to begin above.
+        ttl_s: how long a silent leader keeps it, in seconds.
+        highest_epoch: what the database knows of this seat (`fencing.highest_epoch`), so that a coordinator
+            whose data was lost starts above it.
     """
 
     def __init__(
@@ -37,16 +37,16 @@ class Leadership:
         self._name = name
         self._ttl_s = ttl_s
         self._highest_epoch = highest_epoch
-        self._seat: Seat | None = None
+        self._seat: HeldSeat | None = None
         self._until_s = 0.0
 
     @property
-    def seat(self) -> Seat | None:
-        """The seat while it is certainly held; what is written under it must pass `fencing.fence` all the same."""
+    def seat(self) -> HeldSeat | None:
+        """The seat while it is certainly held. Writes under it must still pass `fencing.fence`."""
         return self._seat if time.monotonic() < self._until_s else None
 
     async def run(self) -> None:
-        """Keep or claim it until cancelled; then it is given back."""
+        """Claim and renew the seat until cancelled, then give it back."""
         try:
             while True:
                 await self._look()
@@ -55,7 +55,7 @@ class Leadership:
             await self._leave()
 
     async def _look(self) -> None:
-        # From before it was asked for: the coordinator counts from some moment after that.
+        # Start the clock before the call, because the lease begins only when the coordinator receives it.
         began_s = time.monotonic()
         try:
             async with asyncio.timeout(self._ttl_s):
@@ -66,7 +66,7 @@ class Leadership:
                     above = await self._highest_epoch()
                     self._seat = await self._coordinator.acquire(self._name, self._ttl_s, above=above)
         except (CoordinatorUnavailable, TimeoutError) as error:
-            _log.warning("who leads %s cannot be found out: %s", self._name, error)
+            _log.warning("cannot find out who leads %s: %s", self._name, error)
         else:
             self._until_s = began_s + self._ttl_s
 

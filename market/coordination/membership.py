@@ -1,4 +1,4 @@
-"""Who is there: each process writes down what it is, again and again, and sees what the others have written."""
+"""Track which processes are present: each one publishes its facts periodically and reads those of the others."""
 
 import asyncio
 import logging
@@ -18,9 +18,9 @@ class Membership:
     """One process among the others.
 
     Args:
-        name: that nobody else has; `facts` are what the others are told.
-        ttl_s: how long one that says nothing is taken to be there.
-        on_change: told the name of one that came or went.
+        name: unique among the processes; `facts` are what the others read.
+        ttl_s: how long a silent process counts as present, in seconds.
+        on_change: called with the name of a process that came or went.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Membership:
         self._ttl_s = ttl_s
         self._on_change = on_change
         self.members: dict[str, bytes] = {}
-        """Facts by name, as they were told last; this process's own among them."""
+        """The latest facts by name, including this process's own."""
 
     async def run(self) -> None:
         """Be a member until cancelled."""
@@ -53,7 +53,7 @@ class Membership:
             try:
                 await self._coordinator.put(self._key, self._facts, ttl_s=self._ttl_s)
             except CoordinatorUnavailable as error:
-                _log.warning("this gateway cannot say that it is there: %s", error)
+                _log.warning("this gateway cannot announce itself: %s", error)
             await asyncio.sleep(self._ttl_s / 4)
 
     async def _watch(self) -> None:
@@ -73,4 +73,4 @@ class Membership:
             async with asyncio.timeout(_LEAVE_S):
                 await self._coordinator.delete(self._key)
         except (CoordinatorUnavailable, TimeoutError):
-            pass  # It ends with its time.
+            pass  # The entry expires by itself.

@@ -1,6 +1,6 @@
-"""Rights that were taken away: which keys open nothing any more, known everywhere a moment later.
+"""Share revoked keys, so that every process knows them a moment later.
 
-Only ever added to. Nobody asks the coordinator for a request: each process has the whole list, and keeps it while
+Entries are only ever added. No request asks the coordinator: each process has the whole list, and keeps it while
 the coordinator does not answer.
 """
 
@@ -15,10 +15,10 @@ _PREFIX = "rights/revoked/"
 
 
 class RevokedKeys(AbstractSet[str]):
-    """The ids of keys that were revoked.
+    """The ids of revoked keys.
 
     Args:
-        on_change: called when one more is known.
+        on_change: called when another one is known.
     """
 
     def __init__(self, coordinator: Coordinator, on_change: Callable[[], None]) -> None:
@@ -36,12 +36,12 @@ class RevokedKeys(AbstractSet[str]):
         return len(self._ids)
 
     async def load(self) -> None:
-        """Learn all of it at once, before anybody is let in. Raises CoordinatorUnavailable."""
+        """Load all ids before any request is admitted. Raises CoordinatorUnavailable."""
         found = await self._coordinator.entries(_PREFIX)
         self._ids |= {entry.key.removeprefix(_PREFIX) for entry in found}
 
     async def run(self) -> None:
-        """Learn of more until cancelled."""
+        """Add further ids until cancelled."""
         async with aclosing(self._coordinator.watch(_PREFIX)) as changes:
             async for change in changes:
                 key_id = change.key.removeprefix(_PREFIX)
@@ -50,11 +50,11 @@ class RevokedKeys(AbstractSet[str]):
                     self._on_change()
 
     async def add(self, key_id: str) -> None:
-        """Tell everybody that a key opens nothing any more.
+        """Publish that a key is revoked.
 
         Raises:
-            CoordinatorUnavailable: not everybody may know.
-            EntryInvalid: it is no key's id.
+            CoordinatorUnavailable: some processes may not know it.
+            EntryInvalid: it is not a key's id.
         """
         await self._coordinator.put(_PREFIX + key_id, str(time.time_ns()).encode())
         self._ids |= {key_id}

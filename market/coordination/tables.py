@@ -1,4 +1,7 @@
-"""Seats and entries of gateways that share a database. A seat's row stays for good: epochs must never go back."""
+"""Define the seats and entries of gateways that share a database.
+
+A seat's row is never deleted: epochs only grow.
+"""
 
 from sqlalchemy import BigInteger, CheckConstraint, Integer, LargeBinary, Text
 from sqlmodel import Field, SQLModel
@@ -7,7 +10,7 @@ BigInt = BigInteger().with_variant(Integer(), "sqlite")
 
 
 class CoordinationSeat(SQLModel, table=True):
-    """`epoch` is the highest that a holder had, or that a fenced transaction came with."""
+    """A seat. `epoch` is the highest of any holder or fenced transaction."""
 
     __tablename__ = "coordination_seat"
 
@@ -27,7 +30,7 @@ class CoordinationEntry(SQLModel, table=True):
 
 
 class CoordinationClock(SQLModel, table=True):
-    """The one row that revisions come from: who writes waits here for the writer before."""
+    """The single row that revisions come from: each writer waits here for the one before."""
 
     __tablename__ = "coordination_clock"
     __table_args__ = (CheckConstraint("id = 1", name="coordination_clock_one"),)

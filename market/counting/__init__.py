@@ -1,1 +1,1 @@
-"""What a request and its answer amount to in tokens: one rule, which buyer, seller and house all follow."""
+"""Count what a request and its answer amount to in tokens, by one rule for buyer, seller and house."""

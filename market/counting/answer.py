@@ -1,7 +1,7 @@
-"""An answer as far as it has come, put together from OpenAI's chunks: its texts, their hash, how it ended.
+"""Assemble an answer from OpenAI's chunks so far: its texts, their hash, and how it ended.
 
-Buyer and seller feed it the same chunks, cut however the way between them cuts them, and have the same texts and
-the same hash at the end. What is beyond its bounds is no answer: whoever hears it stops listening.
+Buyer and seller add the same chunks, however they were split on the way, and get the same texts and hash. An
+answer beyond the limits is invalid, and the reader stops.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,56 +17,56 @@ CHARS_MAX = 2**22
 CHOICES_MAX = 128
 CALLS_MAX = 128
 PIECES_MAX = 2**12
-"""Pieces of a text are joined beyond so many, for each costs ten times its text."""
+"""Beyond this number, pieces of a text are joined, because each costs ten times its text."""
 
 
 class AnswerSoFar:
-    """Fed with chunks as they come. `request` is the digest of the request that is answered, in hex."""
+    """The answer so far, fed with chunks. `request` is the digest of the answered request, in hex."""
 
     def __init__(self, request: str) -> None:
         self._request = request
-        self._choices: dict[int, _Choice] = {}
+        self._choices: dict[int, _ChoiceSoFar] = {}
         self.chars = 0
-        """Characters so far, of all texts: cheap to look at before anything is counted."""
+        """Characters of all texts so far: cheap to check before any counting."""
 
     def add(self, chunk: Mapping[str, Any]) -> None:
-        """Take a chunk of a stream, or a whole answer. What in it is no text says nothing.
+        """Add a chunk of a stream, or a whole answer. Parts without text are ignored.
 
         Raises:
-            StatementInvalid: with it the answer is more than any may be.
+            StatementInvalid: the answer exceeds a limit with it.
         """
         choices = chunk.get("choices")
         for place, said in enumerate(choices if isinstance(choices, list) else ()):
             if isinstance(said, dict):
-                self.chars += self._choice(_number(said.get("index"), place, CHOICES_MAX, "choices")).hear(said)
+                self.chars += self._choice(_number(said.get("index"), place, CHOICES_MAX, "choices")).add(said)
         if self.chars > CHARS_MAX:
-            raise StatementInvalid(f"an answer has at most {CHARS_MAX} characters")
+            raise StatementInvalid(f"an answer may have at most {CHARS_MAX} characters")
 
     def choices(self) -> tuple[Delivered, ...]:
-        """What was said so far, each choice by itself, in their order."""
+        """Return the text so far, one entry per choice, in order."""
         return tuple(self.by_index().values())
 
     def by_index(self) -> dict[int, Delivered]:
         return {index: choice.delivered for index, choice in sorted(self._choices.items())}
 
     def transcript(self) -> str:
-        """The hash of everything so far, in hex, as receipts name it."""
+        """Return the hash of everything so far, in hex, as in receipts."""
         return transcript_of(self._request, self.by_index())
 
     @property
     def finish_reasons(self) -> dict[int, str]:
-        """Why choices ended, by their index; those that have not ended are not in it."""
+        """Why choices ended, by their index, without those that have not ended."""
         return {index: each.finish for index, each in sorted(self._choices.items()) if each.finish}
 
-    def _choice(self, index: int) -> "_Choice":
-        return self._choices.setdefault(index, _Choice())
+    def _choice(self, index: int) -> "_ChoiceSoFar":
+        return self._choices.setdefault(index, _ChoiceSoFar())
 
 
 def transcript_of(request: str, choices: Mapping[int, Delivered]) -> str:
-    """The hash that receipts name, in hex, from the texts: what a dispute is decided by.
+    """Compute the hash in receipts, in hex, from the texts: it decides disputes.
 
     Raises:
-        StatementInvalid: the answer has more texts than any may.
+        StatementInvalid: the answer has too many texts.
     """
     transcript = Transcript(request)
     for index, said in choices.items():
@@ -79,7 +79,10 @@ def transcript_of(request: str, choices: Mapping[int, Delivered]) -> str:
 
 @dataclass(slots=True)
 class _Text:
-    """Grows by pieces. Halves of a surrogate pair that came apart are one character once both are there."""
+    """A text that grows by pieces.
+
+    Separated halves of a surrogate pair become one character once both have come.
+    """
 
     pieces: list[str] = field(default_factory=list)
 
@@ -96,7 +99,7 @@ class _Text:
 
 
 @dataclass(slots=True)
-class _Choice:
+class _ChoiceSoFar:
     content: _Text = field(default_factory=_Text)
     reasoning: _Text = field(default_factory=_Text)
     calls: dict[int, tuple[_Text, _Text]] = field(default_factory=dict)
@@ -107,8 +110,8 @@ class _Choice:
         calls = (Called(str(name), str(arguments)) for _, (name, arguments) in sorted(self.calls.items()))
         return Delivered(str(self.content), str(self.reasoning), tuple(calls))
 
-    def hear(self, said: Mapping[str, Any]) -> int:
-        """Take a chunk's part; returns the characters in it."""
+    def add(self, said: Mapping[str, Any]) -> int:
+        """Add a chunk's part and return the number of its characters."""
         if isinstance(reason := said.get("finish_reason"), str):
             self.finish = reason[:32]
         chars = self.content.add(said.get("text"))
@@ -116,11 +119,11 @@ class _Choice:
         if not isinstance(message, dict):
             return chars
         chars += self.content.add(message.get("content")) + self.content.add(message.get("refusal"))
-        # Some servers say it under both names.
+        # Some servers send it under both names.
         chars += self.reasoning.add(message.get("reasoning_content") or message.get("reasoning"))
-        return chars + sum(self._hear_call(number, function) for number, function in _functions(message))
+        return chars + sum(self._add_call(number, function) for number, function in _functions(message))
 
-    def _hear_call(self, number: int, function: Mapping[str, Any]) -> int:
+    def _add_call(self, number: int, function: Mapping[str, Any]) -> int:
         name, arguments = self.calls.setdefault(number, (_Text(), _Text()))
         return name.add(function.get("name")) + arguments.add(function.get("arguments"))
 
@@ -135,8 +138,8 @@ def _functions(message: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, A
 
 
 def _number(index: Any, place: int, most: int, what: str) -> int:
-    """`index` where it is one: `true` is none."""
+    """Return `index` if it is an integer (`true` is not), else `place`."""
     number = index if type(index) is int else place
     if not 0 <= number < most:
-        raise StatementInvalid(f"an answer has at most {most} {what}")
+        raise StatementInvalid(f"an answer may have at most {most} {what}")
     return number

@@ -1,11 +1,11 @@
-"""How large a tokenizer's tokens are, so that prices per token can be compared.
+"""Measure how large a tokenizer's tokens are, so that prices per token can be compared.
 
-A seller names the tokenizer that its listing's prices are for. One that cuts every text into single bytes makes a
-quarter of the price out of four times the tokens: nothing is counted wrongly, and the listing only looks cheap.
+A seller names the tokenizer of its listing's prices. A tokenizer of single bytes turns a price into four times the
+tokens at a quarter each: the counts are right, but the listing looks cheap.
 """
 
 from accounting.metering.counts import tokens_of_bytes
-from market.counting.counting import Counting
+from market.counting.token_count import Counting
 
 SAMPLE = (
     "The mill stands where the river bends. When the gate is raised, water falls on the wheel, the wheel turns "
@@ -20,8 +20,8 @@ SAMPLE = (
 
 
 def tokens_ratio(counting: Counting) -> float:
-    """How many tokens usual text comes to, beside one for every four bytes: what prices are to be multiplied by.
+    """Return the tokens of usual text relative to one for every four bytes: the factor for comparing prices.
 
-    1.9 with the demo model's 4,096 pieces of English, 3.6 with hardly more than single bytes.
+    It is 1.9 with the demo model's 4,096 pieces of English, and 3.6 with hardly more than single bytes.
     """
     return counting.text_tokens(SAMPLE) / tokens_of_bytes(len(SAMPLE.encode()))

@@ -1,7 +1,7 @@
-"""The patterns that known models' tokenizers cut texts by: whole ones, each of which passes over a text once.
+"""List the patterns that known models' tokenizers split texts by. Each whole pattern passes over a text once.
 
-A branch alone says nothing: a run of letters or spaces that one has read and fails at, another one behind it has
-to take whole, or the next try reads it again from its second character on.
+A single branch cannot be judged. If one branch reads a run of letters or spaces and fails, a later branch has to
+take the whole run. Otherwise the next attempt reads it again from its second character.
 """
 
 from itertools import chain, product
@@ -30,15 +30,15 @@ _SPACES = (r"\s+(?!\S)|\s+",)
 
 
 def _cased(ending: str) -> str:
-    """Words by their case: the first branch gives up only in front of what the second one takes."""
+    """Return words by their case. The first branch gives up only before text that the second one takes."""
     return rf"{_BEFORE}{_UPPER}*{_LOWER}+{ending}|{_BEFORE}{_UPPER}+{_LOWER}*{ending}"
 
 
-# What stands in each place of a family's pattern, in this order.
+# The alternatives for each position of a family's pattern, in this order.
 _FAMILIES: tuple[tuple[tuple[str, ...], ...], ...] = (
-    # GPT-2, and what came after it with its own way to write the endings.
+    # GPT-2, and its successors with their own way to write the endings.
     (_ENDINGS, (r" ?\p{L}+",), (r" ?\p{N}+", *_NUMBERS), (_SIGNS[0],), _SPACES),
-    # GPT-4, Llama 3, Qwen 2 to 3.5, GLM 4, and the model of the demonstration.
+    # GPT-4, Llama 3, Qwen 2 to 3.5, GLM 4, and the demo model.
     (
         _ENDINGS,
         (rf"{_BEFORE}\p{{L}}+", rf"{_BEFORE}+\p{{L}}+", rf"{_BEFORE}[\p{{L}}\p{{M}}]+"),
@@ -58,7 +58,7 @@ _FAMILIES: tuple[tuple[tuple[str, ...], ...], ...] = (
         _SPACES,
     ),
 )
-# One run, or a few characters, that a tokenizer cuts out by themselves beside its other patterns.
+# Single runs, or a few characters, that a tokenizer splits off in addition to its other patterns.
 _ALONE = (
     *_NUMBERS,
     *(r"\p{N}+", r"\d", "[0-9]", "[0-9][0-9][0-9]", "[\r\n]", r"[\r\n]", r"\s+"),

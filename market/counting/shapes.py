@@ -1,8 +1,8 @@
-"""Which tokenizers of strangers are counted with: of shapes that neither blow texts up nor take long over them.
+"""Decide which third-party tokenizers are accepted: those that neither blow texts up nor take long.
 
-A tokenizer.json is a program of a kind: its normalizers may put a thousand characters in the place of one, and its
-patterns may take a time that grows with the square of a text, in a library that nothing can interrupt. So its
-parts have to be among those that models' tokenizers are made of, and its patterns whole ones of known models.
+A tokenizer.json is a kind of program. Its normalizers may turn one character into a thousand. Its patterns may
+take quadratic time, in a library that cannot be interrupted. So its parts must be among those of models'
+tokenizers, and its patterns must be whole ones of known models.
 """
 
 from collections import Counter
@@ -15,13 +15,13 @@ from market.counting.patterns import KNOWN
 from market.errors import TokenizerRefused
 
 PARTS_MAX = 16
-"""Of a sequence of normalizers, pre-tokenizers or post-processors."""
+"""Most normalizers, pre-tokenizers or post-processors in a sequence."""
 WORD_CHARS_MAX = 100
-"""A WordPiece model takes time by the cube of it."""
+"""Longest word of a WordPiece model, which takes cubic time in it."""
 TOKEN_CHARS_MAX = 64
-"""The longest token of a Unigram model: a text is compared with it at each of its characters."""
+"""Longest token of a Unigram model, which compares it with a text at each character."""
 
-# Old files do not say: their model is a BPE where that can be, and whatever fits them otherwise.
+# Old files do not name a type: their model is a BPE if possible, or whatever else fits.
 _MODELS = frozenset((None, "BPE", "WordPiece", "Unigram", "WordLevel"))
 _NORMALIZERS = frozenset(
     ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Strip", "StripAccents", "Nmt", "ByteLevel", "BertNormalizer")
@@ -40,26 +40,26 @@ _PRE_TOKENIZERS = frozenset(
     )
 )
 _UNDERSCORE = "\u2581"
-# Each puts something in front of what it is given, or two characters in the place of one, whenever it is run.
+# Each of these adds a prefix, or turns one character into two, whenever it runs.
 _ONCE = frozenset(("ByteLevel", "Metaspace", "Prepend", "BertNormalizer"))
 _POST_PROCESSORS = frozenset(("ByteLevel", "BertProcessing", "RobertaProcessing", "TemplateProcessing"))
 
 
 def check_shape(content: bytes) -> bytes:
-    """Look at a tokenizer.json before any library does; returns what it may be given, which counts alike.
+    """Check a tokenizer.json before any library reads it. Return an equivalent file for counting.
 
-    That is the file written anew: what has a name twice is in it once, as it was looked at. What counting has no
-    use for is left out.
+    The file is encoded again, so a duplicate name appears once, as it was checked. Parts without use for counting
+    are left out.
 
     Raises:
-        TokenizerRefused: it is none, or has a part that is not known to be harmless; the error names it.
+        TokenizerRefused: it is no tokenizer, or has a part that is not known to be harmless; the error names it.
     """
     try:
         told = msgspec.json.decode(content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise TokenizerRefused("", "is no JSON") from None
+        raise TokenizerRefused("", "is not JSON") from None
     if not isinstance(told, dict):
-        raise TokenizerRefused("", "is no JSON object")
+        raise TokenizerRefused("", "is not a JSON object")
     _check_model(told.get("model"))
     normalizers = [*_parts(told.get("normalizer"), "normalizers")]
     pre_tokenizers = [*_parts(told.get("pre_tokenizer"), "pretokenizers")]
@@ -69,7 +69,7 @@ def check_shape(content: bytes) -> bytes:
         _check_pre_tokenizer(part, f"pre_tokenizer.{number}")
     kinds = Counter(part.get("type") for part in (*normalizers, *pre_tokenizers))
     if twice := sorted(kind for kind in _ONCE if kinds[kind] > 1):
-        raise TokenizerRefused("pre_tokenizer", f"has more than one {twice[0]}, with what normalizes")
+        raise TokenizerRefused("pre_tokenizer", f"has more than one {twice[0]}, normalizers included")
     for number, part in enumerate(_parts(told.get("post_processor"), "processors")):
         _check_post_processor(part, f"post_processor.{number}")
     return msgspec.json.encode(told | {"decoder": None, "truncation": None, "padding": None})
@@ -77,9 +77,9 @@ def check_shape(content: bytes) -> bytes:
 
 def _check_model(model: Any) -> None:
     if not isinstance(model, dict) or not _is_in(_MODELS, model.get("type")):
-        raise TokenizerRefused("model", "is of a kind that is not known")
+        raise TokenizerRefused("model", "is of an unknown kind")
     if model.get("dropout"):
-        raise TokenizerRefused("model.dropout", "makes the same text come to another count each time")
+        raise TokenizerRefused("model.dropout", "makes the count of a text vary")
     longest = model.get("max_input_chars_per_word", WORD_CHARS_MAX)
     if type(longest) is not int or not 0 < longest <= WORD_CHARS_MAX:
         raise TokenizerRefused("model.max_input_chars_per_word", f"is not within {WORD_CHARS_MAX}")
@@ -87,9 +87,9 @@ def _check_model(model: Any) -> None:
         raise TokenizerRefused("model.vocab", f"has a token of more than {TOKEN_CHARS_MAX} characters")
     if model.get("type") == "BPE" or "merges" in model:
         for name in ("continuing_subword_prefix", "end_of_word_suffix"):
-            # The library cuts merges by its length, through the middle of a character.
+            # The library splits merges by its length, even inside a character.
             if model.get(name):
-                raise TokenizerRefused(f"model.{name}", "is not known of any model that is sold")
+                raise TokenizerRefused(f"model.{name}", "is not used by any known model")
 
 
 def _pieces(vocabulary: Any) -> Iterator[str]:
@@ -99,7 +99,7 @@ def _pieces(vocabulary: Any) -> Iterator[str]:
 
 
 def _parts(part: Any, members: str) -> Iterator[dict[str, Any]]:
-    """The parts of a sequence, or the one part that there is. One sequence within another is none."""
+    """Yield the parts of a sequence, or the single part. A nested sequence is refused."""
     if part is None:
         return
     listed = part.get(members) if isinstance(part, dict) and part.get("type") == "Sequence" else [part]
@@ -120,7 +120,7 @@ def _check_normalizer(part: dict[str, Any], field: str) -> None:
     if kind == "Replace":
         is_space = part.get("pattern") == {"String": " "} and content == _UNDERSCORE
     if not is_space:
-        raise TokenizerRefused(field, f"is a {str(kind)[:40]} that may put anything in the place of a text")
+        raise TokenizerRefused(field, f"is a {str(kind)[:40]} that may replace a text with anything")
 
 
 def _check_pre_tokenizer(part: dict[str, Any], field: str) -> None:
@@ -129,7 +129,7 @@ def _check_pre_tokenizer(part: dict[str, Any], field: str) -> None:
         return
     pattern = part.get("pattern") if kind == "Split" else None
     if not isinstance(pattern, dict) or len(pattern) != 1:
-        raise TokenizerRefused(field, "is of a kind that is not known")
+        raise TokenizerRefused(field, "is of an unknown kind")
     ((form, text),) = pattern.items()
     if form == "String" and isinstance(text, str) and 0 < len(text) <= PARTS_MAX:
         return
@@ -140,8 +140,8 @@ def _check_pre_tokenizer(part: dict[str, Any], field: str) -> None:
 def _check_post_processor(part: dict[str, Any], field: str) -> None:
     kind, single = part.get("type"), part.get("single")
     if kind not in _POST_PROCESSORS:
-        raise TokenizerRefused(field, "is of a kind that is not known")
-    # In a template the text may stand as often as one likes, and each time counts.
+        raise TokenizerRefused(field, "is of an unknown kind")
+    # A template may contain the text repeatedly, and each time counts.
     if kind == "TemplateProcessing":
         pieces = single if isinstance(single, list) else [None, None]
         if sum(not isinstance(each, dict) or "SpecialToken" not in each for each in pieces) > 1:

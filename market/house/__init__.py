@@ -1,1 +1,1 @@
-"""The house: where buyers' credits are put aside for sellers, and what both have signed becomes money."""
+"""Run the house: it reserves buyers' credits for sellers, and turns what both have signed into money."""

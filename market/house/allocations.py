@@ -1,4 +1,4 @@
-"""Allocations: a buyer's credits are put aside for one seller, and the house signs that they are."""
+"""Issue allocations: reserve a buyer's credits for one seller, and sign that they are reserved."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from market.records.amounts import Amount
 from market.records.envelope import open_record
 
 OPEN_MAX = 256
-"""Of one buyer at a time."""
+"""Most open allocations of one buyer."""
 LIMIT_NANO_MIN = 1_000_000
 _HOUR_MS = 3_600_000
 _TRIES_MAX = 8
@@ -31,8 +31,11 @@ _column = allocation_table.c
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """`limit_nano` of the payer's credits for `hours`, to be spent as identity `buyer` at identity `seller`."""
+class AllocationRequest:
+    """A requested allocation of `limit_nano` of the payer's credits for `hours`.
+
+    Identity `buyer` spends them at identity `seller`.
+    """
 
     allocation_id: str
     payer: Payer
@@ -46,14 +49,14 @@ class Wanted:
 class Allocations:
     office: Office
 
-    def issue(self, wanted: Wanted) -> bytes:
-        """The allocation's record, once its credits are put aside; asked for again, the same one.
+    def issue(self, wanted: AllocationRequest) -> bytes:
+        """Reserve the credits and return the allocation's record. The same request again returns the same record.
 
         Raises:
-            NotRegistered: nobody is known as this seller.
-            HouseRefuses: the buyer is the seller, too many allocations are open, the seller is barred, it would
-                last too long, or there is another one with this id.
-            InsufficientCredit: there are fewer credits than that; given ones buy nothing here.
+            NotRegistered: the house does not know this seller.
+            HouseRefuses: the buyer is the seller, too many allocations are open, the seller is barred, the time is
+                too long, or the id belongs to another allocation.
+            InsufficientCredit: there are fewer credits; promotional ones cannot be used here.
         """
         with self.office.write() as session, session.begin():
             row = session.get(AllocationRow, wanted.allocation_id)
@@ -67,18 +70,18 @@ class Allocations:
             if self._is_forgotten(wanted.allocation_id):
                 raise
         with self.office.write() as session, session.begin():
-            # Who asked at the same moment, when there was too little, may have forgotten it since.
+            # A request at the same moment that found too few credits may have deleted the row since.
             return self._kept(session, AllocationRow(**row.model_dump())).raw.encode()
 
     def _kept(self, session: Session, row: AllocationRow) -> AllocationRow:
-        """The row with this one's id, which is this one unless there is another."""
+        """Return the stored row with this row's id. Store this row if there is none."""
         found = session.get(AllocationRow, row.id, with_for_update=True)
         if found is None:
             put_if_new(session, row)
             found = session.get_one(AllocationRow, row.id)
         return found
 
-    def _row(self, session: Session, wanted: Wanted) -> AllocationRow:
+    def _row(self, session: Session, wanted: AllocationRequest) -> AllocationRow:
         seller = seller_behind(session, wanted.seller)
         self._check(session, wanted, seller)
         now_ms = self.office.now_ms
@@ -103,23 +106,23 @@ class Allocations:
             expires_ns=(expires_ms + SETTLE_GRACE_MS) * MS_NS,
         )
 
-    def _check(self, session: Session, wanted: Wanted, seller: Seller) -> None:
+    def _check(self, session: Session, wanted: AllocationRequest, seller: Seller) -> None:
         most = self.office.terms.allocation_hours_max
         if not 1 <= wanted.hours <= most:
-            raise HouseRefuses("hours", f"an allocation lasts from 1 to {most} hours")
+            raise HouseRefuses("hours", f"an allocation must last from 1 to {most} hours")
         if wanted.limit_nano < LIMIT_NANO_MIN:
-            raise HouseRefuses("limit", f"an allocation is of {format_usd(LIMIT_NANO_MIN)} USD or more")
+            raise HouseRefuses("limit", f"an allocation must be at least {format_usd(LIMIT_NANO_MIN)} USD")
         if seller.user_id == wanted.payer.user_id or wanted.buyer == wanted.seller:
-            raise HouseRefuses("own_seller", "this seller is the buyer's own: it would pay itself")
+            raise HouseRefuses("own_seller", "this seller is the buyer's own, and buyers cannot pay themselves")
         if seller.forfeited_ns is not None or seller.barred_why:
-            why = seller.barred_why or "what it earned is forfeited"
-            raise HouseRefuses("seller_barred", f"nothing is bought of this seller now: {why}")
+            why = seller.barred_why or "its earnings are forfeited"
+            raise HouseRefuses("seller_barred", f"this seller cannot receive allocations now: {why}")
         now_ns = self.office.clock_ns()
         query = select(func.count()).where(_column.buyer_user == wanted.payer.user_id, _column.expires_ns > now_ns)
         if (session.scalar(query) or 0) >= OPEN_MAX:
-            raise HouseRefuses("too_many", f"{OPEN_MAX} allocations are open: let some of them end")
+            raise HouseRefuses("too_many", f"{OPEN_MAX} allocations are open: wait until some of them end")
 
-    def _put_aside(self, wanted: Wanted, seller_user: str, expires_ns: int) -> None:
+    def _put_aside(self, wanted: AllocationRequest, seller_user: str, expires_ns: int) -> None:
         for _ in range(_TRIES_MAX):
             if self.office.ledger.is_booked(f"hold:{wanted.allocation_id}"):
                 return
@@ -127,15 +130,16 @@ class Allocations:
             try:
                 self.office.ledger.book(market.hold(wanted.allocation_id, shares, expires_ns))
             except (InsufficientCredit, IdempotencyConflict):
-                # Somebody else has spent of one of them meanwhile, or put aside for this: it is looked again.
+                # Another request has spent some of these credits, or made this reservation. Look again.
                 continue
             return
-        raise LedgerBusy(f"the credits of {wanted.payer.user_id} change too quickly to put some aside")
+        raise LedgerBusy(f"the credits of {wanted.payer.user_id} change too quickly to reserve them")
 
     def _credits(self, payer: Payer, seller_user: str) -> Sequence[Share]:
-        """What was bought, in the order in which it pays.
+        """Return the payer's bought credits, in the order in which they pay.
 
-        An organization's pool buys nothing from its own people: two of them could turn it into their money.
+        An organization's pool cannot buy from its own members: two of them could turn its credits into their
+        money.
         """
         with self.office.read() as session:
             found = credits_of(session, payer, self.office.clock_ns())
@@ -144,7 +148,7 @@ class Allocations:
         return [share for share in found if not chart.is_promo(share.account) and share.account not in barred]
 
     def _is_forgotten(self, allocation_id: str) -> bool:
-        """Forget an allocation, of which nobody was told; False where its credits are put aside by now."""
+        """Delete an unpublished allocation. Return False if its credits are reserved by now."""
         with self.office.write() as session, session.begin():
             row = session.get(AllocationRow, allocation_id, with_for_update=True)
             if self.office.ledger.is_booked(f"hold:{allocation_id}"):
@@ -154,9 +158,9 @@ class Allocations:
             return True
 
 
-def _refuse_other(row: AllocationRow, wanted: Wanted) -> None:
-    """What was asked for first stands, even where its credits could not be put aside yet."""
+def _refuse_other(row: AllocationRow, wanted: AllocationRequest) -> None:
+    """Refuse a changed request: the first one under a key counts, even if its credits are not reserved yet."""
     was = open_record(row.raw.encode()).read("allocation", Allocation)
     then = row.buyer_user, row.limit_nano, was.buyer, was.seller
     if then != (wanted.payer.user_id, wanted.limit_nano, wanted.buyer, wanted.seller):
-        raise HouseRefuses("id", "this key has put aside something else before: take another one")
+        raise HouseRefuses("id", "this key was used for another allocation: choose another key")

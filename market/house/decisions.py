@@ -1,4 +1,4 @@
-"""The house's decisions: from what both sides have signed and brought to what is due, and who loses the fee."""
+"""Decide disputes: what is due, given both sides' signatures and submissions, and who loses the fee."""
 
 import json
 from collections.abc import Callable
@@ -11,34 +11,34 @@ from accounting.metering.delivered import TokenCounter
 from market.auditing.conduct import presumption
 from market.auditing.disputes import Dispute, Side, Verdict, decide
 from market.channels.channel import Lane
-from market.counting.counting import Counting
+from market.counting.token_count import Counting
 from market.errors import HouseRefuses
-from market.house.conducts import SETTLED, conduct_of
+from market.house.buyer_receipts import agreed_end, remembered
+from market.house.dispute_history import SETTLED, conduct_of
+from market.house.dispute_state import admitted_word, buyers_word, claim_of, is_about, lane_of, signed_counts
 from market.house.fees import Fees
 from market.house.office import Office
-from market.house.quarrels import admitted_word, buyers_word, claim_of, is_about, lane_of, signed_counts
 from market.house.settlements import decided_on, found
 from market.house.tables import AllocationRow, DisputeRow, allocation_table
 from market.house.texts import read_texts
-from market.house.words import agreed_end, remembered
 
 _allocation = allocation_table.c
 
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """`counter_of` gives the tokenizer of this hash, where the house has it."""
+    """Decide disputes. `counter_of` returns the tokenizer with this hash, if the house has it."""
 
     office: Office
     counter_of: Callable[[str], TokenCounter | None]
 
     def decide(self, dispute_id: str) -> DisputeRow:
-        """Decide by what is there. What it comes to is due from then on, and the fee is kept or freed.
+        """Decide by the submissions so far. The amount is due from then on, and the fee is kept or released.
 
-        Where nothing is disputed any more it ends without a loser: the other side has signed after all.
+        If nothing is disputed any more, because the other side has signed after all, it ends without a loser.
 
         Raises:
-            HouseRefuses: the house has not got the tokenizer that the listing names.
+            HouseRefuses: the house does not have the tokenizer that the listing names.
         """
         with self.office.read() as session:
             row = session.get_one(DisputeRow, dispute_id)
@@ -54,9 +54,9 @@ class Decisions:
         return row
 
     def is_ripe(self, row: DisputeRow, lane: Lane) -> bool:
-        """Whether nothing that may still come could change the verdict.
+        """Return whether no later submission could change the verdict.
 
-        What the seller has shown of the prompt stands: only the buyer could have made bytes that two keys open.
+        A prompt shown by the seller counts: only the buyer could have made bytes that two keys open.
         """
         dispute, is_shown = dispute_of(row, lane), row.seller_prompt_tokens is not None
         if row.buyer_text and row.seller_text:
@@ -66,14 +66,14 @@ class Decisions:
         return is_shown and signed_counts(remembered(row, lane)) is not None and dispute.is_small
 
     def counting(self, tokenizer: str) -> Counting:
-        """Raises HouseRefuses: the house has not got this tokenizer."""
+        """Return the counting by a tokenizer. Raises HouseRefuses if the house does not have it."""
         counter = self.counter_of(tokenizer)
         if counter is None:
             raise HouseRefuses("no_tokenizer", "the house cannot get the tokenizer that the listing names")
         return Counting(counter)
 
     def _write_down(self, dispute_id: str, verdict: Verdict | None) -> DisputeRow:
-        """A dispute is decided once: by whoever writes first. Without a verdict it ends as settled."""
+        """Store a decision. Only the first one counts. Without a verdict the dispute ends as settled."""
         with self.office.write() as session, session.begin():
             row = session.get_one(DisputeRow, dispute_id, with_for_update=True)
             if row.status == "open" and verdict is None:
@@ -91,7 +91,7 @@ class Decisions:
                 allocation.version += 1
                 allocation.look_ns = allocation.created_ns
             if row.status == "decided":
-                # What was said between two people is kept no longer than it takes to decide about it.
+                # Private text is deleted as soon as the dispute is decided.
                 row.buyer_text = row.seller_text = None
             session.flush()
             session.expunge(row)
@@ -106,7 +106,7 @@ class Decisions:
 
 
 def dispute_of(row: DisputeRow, lane: Lane) -> Dispute:
-    """What is disputed, with the receipts that were brought."""
+    """Return the dispute, with the submitted receipts."""
     opened_by: Side = "buyer" if row.opener == "buyer" else "seller"
     shown = (row.seller_prompt_tokens, row.buyer_prompt_tokens)
     proved = next((tokens for tokens in shown if tokens is not None), None)

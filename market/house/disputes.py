@@ -1,8 +1,8 @@
-"""Disputes: buyer and seller have signed different counts of one request, and the house counts again.
+"""Handle disputes: buyer and seller signed different counts of one request, and the house counts again.
 
-Whoever opens one puts a fee aside, which is kept if they lose. Each side brings the text that it says was
-delivered, or shows what was asked. With both texts there, with the prompt where that alone is denied, or after a
-day, it is decided (`market.auditing.disputes`), and what that adds to what the buyer has signed is due like
+The party that opens a dispute pays a fee into a hold, and loses it with the dispute. Each side submits the text
+that it says was delivered, or shows the prompt. The house decides with both texts, with the prompt if only that is
+denied, or after a day (`market.auditing.disputes`). Any amount beyond what the buyer has signed is then due like
 everything else.
 """
 
@@ -19,11 +19,10 @@ from market.auditing.disputes import Side
 from market.auditing.prompts import Shown, proved_prompt_tokens
 from market.channels.channel import Lane, due
 from market.errors import HouseRefuses, NotRegistered, StatementInvalid
-from market.house.conducts import conduct_of
+from market.house.buyer_receipts import keep_word
 from market.house.decisions import Decisions
-from market.house.fees import Fees, user_of
-from market.house.office import Office
-from market.house.quarrels import (
+from market.house.dispute_history import conduct_of
+from market.house.dispute_state import (
     LaneStanding,
     claim_of,
     dispute_id,
@@ -32,29 +31,30 @@ from market.house.quarrels import (
     lane_of,
     standings,
 )
+from market.house.fees import Fees, user_of
+from market.house.office import Office
 from market.house.settlements import found, parties
 from market.house.statements import identities_known
 from market.house.tables import AllocationRow, DisputeRow, allocation_table, dispute_table
 from market.house.terms import DAY_NS
 from market.house.texts import Texts, pack_texts
-from market.house.words import keep_word
 from market.listings.listing import Listing
 from market.records.envelope import Record, open_record
 
 ANSWER_NS = DAY_NS
-"""So long the other side may take to bring its text, in nanoseconds."""
+"""How long the other side may take to submit its text, in nanoseconds."""
 OPENED_PER_DAY_MAX = 100
-"""By one user: each keeps two texts here until it is decided."""
+"""Most disputes opened by one user a day, because each stores two texts until it is decided."""
 _HOUR_NS = 3600 * 10**9
 _row, _allocation = dispute_table.c, allocation_table.c
 
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """What a side has to say of a request that is disputed: a text, the prompt, receipts of it, or all of them.
+    """One side's submission about a disputed request: a text, the prompt, receipts of it, or all of them.
 
-    The request is the newest one that the seller claims on a lane of an allocation, and the listing is the one
-    that it was sold by: None where the dispute is open.
+    The request is the newest one that the seller claims on a lane of an allocation. `listing` is the one that it
+    was sold by, or None if the dispute is already open.
     """
 
     allocation: str
@@ -67,7 +67,7 @@ class Brought:
 
 @dataclass(frozen=True, slots=True)
 class _Proved:
-    """A prompt's tokens, and the digest of the sealed request that it was found in."""
+    """The tokens of a proved prompt, and the digest of its sealed request."""
 
     request: str
     tokens: int
@@ -75,19 +75,20 @@ class _Proved:
 
 @dataclass(frozen=True, slots=True)
 class Disputes:
-    """`counter_of` gives the tokenizer of this hash, where the house has it."""
+    """Handle disputes. `counter_of` returns the tokenizer with this hash, if the house has it."""
 
     office: Office
     counter_of: Callable[[str], TokenCounter | None]
 
     def bring(self, user_id: str, brought: Brought) -> DisputeRow:
-        """Take a side's word; the first one opens the dispute, the one that leaves nothing to wait for decides it.
+        """Take one side's submission. The first one opens the dispute; the one that completes it leads to a
+        decision.
 
         Raises:
             NotRegistered: the house has issued no such allocation, or to others than this user.
-            HouseRefuses: nothing is disputed on the lane, it is decided, or the opener is not heard.
+            HouseRefuses: nothing is disputed on the lane, it is decided, or the opener may not open one.
             StatementInvalid: the listing is not the voucher's, the text is too long, the prompt or a receipt is
-                not the voucher's, or a key not the request's; nothing is booked then.
+                not the voucher's, or a key not the request's; nothing is then booked.
             InsufficientCredit: the opener has less than the fee.
         """
         packed = pack_texts(brought.texts) if brought.texts else None
@@ -99,7 +100,7 @@ class Disputes:
             row = self._heard(session, allocation, brought, lane, user_id, is_kept=True)
             session.add(row)
             if brought.receipts and side != "buyer":
-                raise StatementInvalid("receipts are for the buyer to bring: settle yours", "receipts")
+                raise StatementInvalid("only the buyer submits receipts here: settle yours", "receipts")
             if brought.receipts:
                 keep_word(self.office, session, row, lane, brought.receipts)
             _keep(row, side, packed, proved, claim_of(lane).promise.voucher.request)
@@ -111,12 +112,15 @@ class Disputes:
         return self.decide(row.id) if is_ripe else row
 
     def check(self, user_id: str, brought: Brought) -> None:
-        """Whether this user has something to bring here, before anything is fetched for it; raises as `bring`."""
+        """Check that this user may submit something here, before anything is fetched for it.
+
+        Raises as `bring` does.
+        """
         with self.office.read() as session:
             _party(self.office, found(session, brought.allocation), user_id, brought)
 
     def of(self, user_id: str, digest: str) -> list[tuple[LaneStanding, DisputeRow | None]]:
-        """How each lane of an allocation of this user's stands, with the dispute about it.
+        """Return the state of each lane of this user's allocation, with the dispute about it.
 
         Raises:
             NotRegistered: the house has issued no such allocation, or to others than this user.
@@ -132,29 +136,29 @@ class Disputes:
         return [(each, by_lane.get((each.lane, each.seq))) for each in lanes]
 
     def statements_of(self, digest: str) -> tuple[Record, ...]:
-        """What an allocation's buyer has said about its keys, as far as the house knows. Raises NotRegistered."""
+        """Return the known statements of an allocation's buyer about its keys. Raises NotRegistered."""
         with self.office.read() as session:
             buyer = parties(self.office, found(session, digest)).buyer
             told = [open_record(raw) for raw in self.office.told(buyer)]
             return identities_known(session, (buyer,), told).statements_of(buyer)
 
     def tokenizers(self) -> list[str]:
-        """Those that open disputes will be decided by, by their hashes."""
+        """Return the hashes of the tokenizers that open disputes need."""
         with self.office.read() as session:
             return list(session.scalars(select(_row.tokenizer).where(_row.status == "open").distinct()))
 
     def due(self, limit: int) -> list[str]:
-        """Disputes that one side has not answered in time, by their ids."""
+        """Return the ids of disputes that one side has not answered in time."""
         with self.office.read() as session:
             ripe = (_row.status == "open", _row.answer_by_ns <= self.office.clock_ns())
             return list(session.scalars(select(_row.id).where(*ripe).limit(limit)))
 
     def decide(self, dispute_id: str) -> DisputeRow:
-        """Decide by what is there; raises as `Decisions.decide`."""
+        """Decide by the submissions so far. Raises as `Decisions.decide` does."""
         return self._decisions.decide(dispute_id)
 
     def put_off(self, dispute_id: str) -> None:
-        """Try an hour later to decide what could not be decided now."""
+        """Postpone a decision that failed by an hour."""
         with self.office.write() as session, session.begin():
             row = session.get_one(DisputeRow, dispute_id)
             row.answer_by_ns = self.office.clock_ns() + _HOUR_NS
@@ -164,7 +168,7 @@ class Disputes:
         return Decisions(self.office, self.counter_of)
 
     def _end_settled(self, user_id: str) -> None:
-        """End this user's disputes about what is settled by now: they keep no other from being opened."""
+        """End this user's disputes that are settled by now, so that they do not block new ones."""
         is_of = or_(_row.buyer_user == user_id, _row.seller_user == user_id)
         with self.office.read() as session:
             query = select(DisputeRow).where(is_of, _row.status == "open").order_by(_row.opened_ns)
@@ -175,9 +179,9 @@ class Disputes:
                 self.decide(row.id)
 
     def _proved(self, user_id: str, brought: Brought) -> _Proved:
-        """What the prompt comes to that is shown: outside of any transaction, for it may be megabytes.
+        """Return the tokens of the shown prompt. Runs outside of any transaction, because it may be megabytes.
 
-        Only for whoever could bring it, fee included, and once: nobody has the house count for nothing.
+        Only a user that may submit it, fee included, gets a count, and only once, so that counting is never free.
         """
         assert brought.prompt is not None, "there is something to prove"
         with self.office.read() as session:
@@ -204,28 +208,28 @@ class Disputes:
         *,
         is_kept: bool,
     ) -> DisputeRow:
-        """The dispute about the lane's newest request, a new one where nobody has opened any; locked to be kept.
+        """Return the dispute about the lane's newest request, or a new one; locked if `is_kept`.
 
         Raises:
-            HouseRefuses: it is decided, or nobody hears of a new one.
+            HouseRefuses: it is decided, or the user may not open a new one.
         """
         name = dispute_id(brought.allocation, brought.lane, lane)
         row = session.get(DisputeRow, name, with_for_update=is_kept)
         if row is None:
             return self._new(session, allocation, brought, lane, user_id)
         if row.status == "decided":
-            raise HouseRefuses("decided", f"this dispute is decided: {row.reason}")
+            raise HouseRefuses("decided", f"this dispute is already decided: {row.reason}")
         return row
 
     def _new(
         self, session: Session, allocation: AllocationRow, brought: Brought, lane: Lane, user_id: str
     ) -> DisputeRow:
         if brought.listing is None:
-            raise StatementInvalid("whoever opens a dispute brings the listing", "listing")
+            raise StatementInvalid("the listing is required to open a dispute", "listing")
         tokenizer = brought.listing.read("listing", Listing).tokenizer_sha256
         self._decisions.counting(tokenizer)
         if why := refusal_to_hear(conduct_of(session, user_id, self.office.clock_ns())):
-            raise HouseRefuses(why, "whoever has lost so many disputes, or has so many open, is not heard")
+            raise HouseRefuses(why, "you have lost too many disputes, or have too many open")
         now_ns = self.office.clock_ns()
         is_opener = or_(
             (_row.buyer_user == user_id) & (_row.opener == "buyer"),
@@ -233,7 +237,7 @@ class Disputes:
         )
         today = select(func.count()).where(is_opener, _row.opened_ns > now_ns - DAY_NS)
         if (session.scalar(today) or 0) >= OPENED_PER_DAY_MAX:
-            raise HouseRefuses("too_many_today", f"{OPENED_PER_DAY_MAX} disputes of a day are heard, no more")
+            raise HouseRefuses("too_many_today", f"{OPENED_PER_DAY_MAX} disputes were opened today, the maximum")
         return DisputeRow(
             id=dispute_id(brought.allocation, brought.lane, lane),
             allocation=brought.allocation,
@@ -250,7 +254,7 @@ class Disputes:
 
 
 def _keep(row: DisputeRow, side: Side, packed: str | None, proved: _Proved | None, request: str) -> None:
-    """What a side has brought. Raises HouseRefuses where another request came between."""
+    """Store one side's submission. Raises HouseRefuses if another request came meanwhile."""
     if proved and proved.request != request:
         raise HouseRefuses("not_disputed", "another request of this lane was answered meanwhile")
     if side == "buyer":
@@ -262,15 +266,15 @@ def _keep(row: DisputeRow, side: Side, packed: str | None, proved: _Proved | Non
 
 
 def _party(office: Office, allocation: AllocationRow, user_id: str, brought: Brought) -> tuple[Side, Lane]:
-    """Which side this user is, and the lane as it is known now.
+    """Return the user's side, and the lane as it is known now.
 
     Raises:
-        NotRegistered, HouseRefuses: it is none, or nothing is disputed there.
-        StatementInvalid: the listing is another one than the voucher's.
+        NotRegistered, HouseRefuses: the user is on no side, or nothing is disputed there.
+        StatementInvalid: the listing is not the voucher's.
     """
     side, lane = _side_of(allocation, user_id), disputed_lane(office, allocation, brought.lane)
     if brought.listing and brought.listing.digest != claim_of(lane).promise.voucher.listing:
-        raise StatementInvalid("the voucher's prices are those of another listing", "listing")
+        raise StatementInvalid("the voucher names another listing", "listing")
     return side, lane
 
 
@@ -279,4 +283,4 @@ def _side_of(allocation: AllocationRow, user_id: str) -> Side:
         return "buyer"
     if user_id == allocation.seller_user:
         return "seller"
-    raise NotRegistered("the house has issued no such allocation to you, nor for you")
+    raise NotRegistered("the house has issued no such allocation to you or for you")

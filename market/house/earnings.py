@@ -1,7 +1,7 @@
-"""Earnings on their way to being their seller's: they mature, or wait until a dispute about their buyer ends.
+"""Mature earnings, or withhold them until a dispute about their buyer ends.
 
-What matures is written down first, in one transaction with how far the books were looked through; then it is
-booked. Whoever finds what was written and not booked books it: no sale matures twice, and none is forgotten.
+Maturing earnings are first stored, in one transaction with the position in the books, and then booked. Any later
+run books what was stored and not booked. So no sale matures twice, and none is forgotten.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ from accounting.rules.market import BPS
 from accounting.spending.earned import Earned, earned_after, given_back
 from accounting.tables import account_table
 from market.house.office import Office
-from market.house.probation import Probation, Record, matures_before_ns, probation
+from market.house.probation import Probation, SellerHistory, matures_before_ns, probation
 from market.house.tables import (
     Maturity,
     Seller,
@@ -40,30 +40,30 @@ _maturity, _withheld, _allocation = maturity_table.c, withheld_table.c, allocati
 
 @dataclass(frozen=True, slots=True)
 class Earnings:
-    """`is_disputed` says of a buyer, by user, whether payments of theirs may be taken back."""
+    """Mature earnings. `is_disputed` returns whether a buyer's payments (by user) may be taken back."""
 
     office: Office
     is_disputed: Callable[[str], bool]
 
     def look(self) -> None:
-        """Let mature and release what is old enough, of every seller.
+        """Mature and release the earnings of every seller that are old enough.
 
         Raises:
-            LedgerError, SQLAlchemyError: it failed for some of them; for the others it is done.
+            LedgerError, SQLAlchemyError: it failed for some sellers, and succeeded for the others.
         """
         failed: Exception | None = None
         for user_id in self._earning():
             try:
                 self.mature(user_id)
             except (LedgerError, SQLAlchemyError) as error:
-                failed = error  # The others do not wait for it.
+                failed = error  # The other sellers do not wait for this one.
         self._book_all()
         self._release_all()
         if failed is not None:
             raise failed
 
     def mature(self, user_id: str) -> None:
-        """Write down what of a seller's earnings is old enough by now; `look` books it."""
+        """Store which of a seller's earnings are old enough by now. `look` books them."""
         now_ns = self.office.clock_ns()
         with self.office.write() as session, session.begin():
             seller = session.get(Seller, user_id, with_for_update=True)
@@ -75,7 +75,7 @@ class Earnings:
             self._free_withheld(session, user_id, bps)
             found = earned_after(session, user_id, seller.matured_seq, limit=_PAGE)
             ripe = [each for each in found if each.created_ns < before_ns]
-            # A clock that was set back must not let later ones go first.
+            # After a clock was set back, later sales must not mature first.
             ripe = ripe[: next((n for n, each in enumerate(found) if each.created_ns >= before_ns), len(found))]
             for day, some in groupby(ripe, key=lambda each: each.created_ns // DAY_NS):
                 self._write_down(session, user_id, f"{_date(day)}", list(some), bps)
@@ -144,7 +144,7 @@ class Earnings:
             self._move(row, "booked" if kept_nano else "released", amount_nano)
 
     def _book(self, user_id: str, label: str, amount_nano: int, bps: int) -> int:
-        """Book it as far as refunds have left it there; returns how much that is."""
+        """Book an amount, as far as refunds have left it, and return the booked amount."""
         for _ in range(_TRIES_MAX):
             there_nano = max(0, self.office.ledger.available(chart.seller_maturing(user_id)))
             some_nano = min(amount_nano, there_nano)
@@ -154,9 +154,9 @@ class Earnings:
             except InsufficientCredit:
                 continue
             except IdempotencyConflict:
-                return amount_nano  # It was booked, when more or less of it was there.
+                return amount_nano  # It was booked before, when the balance was different.
             if not some_nano and self.office.ledger.is_booked(posting.idem_key):
-                return amount_nano  # Nothing is there any more because another gateway has booked it just now.
+                return amount_nano  # The balance is empty because another gateway has just booked it.
             return some_nano
         raise LedgerBusy(f"the earnings of {user_id} change too quickly to mature")
 
@@ -169,13 +169,13 @@ class Earnings:
                 some_nano = min(kept_nano, there_nano)
                 self.office.ledger.book(earnings.reserve_released(row.seller_user, row.label, some_nano))
             except InsufficientCredit:
-                continue  # A refund has taken of it in this moment: the next look sees how much there is.
+                continue  # A refund has just taken some of it; the next run reads the new balance.
             except IdempotencyConflict:
-                pass  # It was released, when another amount of it was there.
+                pass  # It was released before, when the balance was different.
             self._move(row, "released", row.amount_nano)
 
     def _with_status(self, status: str, before_ns: int) -> Sequence[Maturity]:
-        """Of sellers who are not barred."""
+        """Return maturities with this status of sellers that are not barred."""
         barred = select(seller_table.c.user_id).where(seller_table.c.barred_why.is_not(None))
         query = select(Maturity).where(_maturity.status == status, _maturity.made_ns <= before_ns)
         query = query.where(_maturity.seller_user.not_in(barred)).order_by(_maturity.made_ns).limit(_PAGE)
@@ -185,7 +185,7 @@ class Earnings:
         return found
 
     def _move(self, row: Maturity, status: str, amount_nano: int) -> None:
-        # By its status too: another gateway may have moved it on at the same moment.
+        # Match the status as well: another gateway may have advanced it at the same moment.
         mine = (
             _maturity.seller_user == row.seller_user,
             _maturity.label == row.label,
@@ -196,7 +196,7 @@ class Earnings:
             session.execute(update(maturity_table).where(*mine).values(values))
 
     def _earning(self) -> list[str]:
-        """Sellers who have something that has not matured."""
+        """Return the sellers with earnings that have not matured."""
         account = account_table.c
         is_there = account.credits_posted - account.debits_posted > 0
         matches = account.code.startswith("seller:") & account.code.endswith(":maturing")
@@ -206,7 +206,7 @@ class Earnings:
             ]
 
     def probation_of(self, user_id: str) -> Probation:
-        """What a seller still lacks to be new no more."""
+        """Return what a seller still needs to leave the new-seller period."""
         with self.office.read() as session:
             return self._probation(session, user_id)
 
@@ -217,7 +217,7 @@ class Earnings:
             .group_by(_allocation.buyer_user)
         )
         rows = reader.execute(query).all()
-        record = Record({row[0]: int(row[1]) for row in rows}, min((row[2] for row in rows), default=None))
+        record = SellerHistory({row[0]: int(row[1]) for row in rows}, min((row[2] for row in rows), default=None))
         return probation(record, self.office.terms, self.office.clock_ns())
 
 
@@ -227,5 +227,5 @@ def _buyers(reader: Reader, allocation_ids: set[str]) -> dict[str, str]:
 
 
 def _date(day: int) -> str:
-    """A day by its number since 1970."""
+    """Return the date of a day, by its number since 1970."""
     return datetime.fromtimestamp(day * DAY_NS // 10**9, UTC).date().isoformat()

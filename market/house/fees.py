@@ -1,4 +1,4 @@
-"""The fee of a dispute: put aside from whoever opens it, kept if they lose."""
+"""Manage the fee of a dispute: held from the party that opens it, and kept if it loses."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from accounting import chart
 from accounting.errors import AlreadyResolved, HoldExpired, IdempotencyConflict, InsufficientCredit
 from accounting.rules import market
 from accounting.rules.market import BPS
-from accounting.rules.parts import Part, Share
+from accounting.rules.parts import HeldPart, Share
 from market.auditing.disputes import Side
 from market.house.office import Office
 from market.house.tables import DisputeRow
@@ -25,15 +25,15 @@ class Fees:
     office: Office
 
     def check(self, account: str, fee_nano: int) -> None:
-        """Whether it could be put aside now. Raises InsufficientCredit."""
+        """Check that the fee could be held now. Raises InsufficientCredit."""
         if (there_nano := self.office.ledger.available(account)) < fee_nano:
             raise InsufficientCredit(account, fee_nano, there_nano)
 
     def put_aside(self, row: DisputeRow, side: Side) -> DisputeRow:
-        """The fee, without which nothing is open. Who has put it aside is the opener, whoever was first to ask.
+        """Hold the fee, without which no dispute is open. The party that paid it is the opener.
 
         Raises:
-            InsufficientCredit: this side has less, and the other has put none aside; the dispute is forgotten.
+            InsufficientCredit: this side has less, and the other has paid no fee; the dispute is deleted.
         """
         share = Share(chart.user_paid(user_of(row, side)), row.fee_nano)
         other: Side = "seller" if side == "buyer" else "buyer"
@@ -48,21 +48,21 @@ class Fees:
         return self._opened(row, side)
 
     def end(self, row: DisputeRow) -> None:
-        """Kept if its opener has lost, else free again; the books do it once."""
+        """Keep the fee if its opener has lost, else release it. The books do it once."""
         opener = user_of(row, row.opener)
         seq = self.office.ledger.pending_seq(f"hold:{row.id}")
         if seq is None:
             return
-        part = Part(chart.user_paid(opener), row.fee_nano, seq)
-        order = market.Order(row.id, opener, (part,), row.answer_by_ns + _GRACE_NS)
-        sale = market.Sale(row.seller_user, row.fee_nano, BPS)
+        part = HeldPart(chart.user_paid(opener), row.fee_nano, seq)
+        order = market.PurchaseHold(row.id, opener, (part,), row.answer_by_ns + _GRACE_NS)
+        sale = market.SellerBill(row.seller_user, row.fee_nano, BPS)
         end = market.capture(order, sale) if row.loser == row.opener else market.release(order)
-        # It may have been ended before, or given back by the reaper.
+        # It may have been resolved before, or released by the reaper.
         with suppress(AlreadyResolved, HoldExpired):
             self.office.ledger.book(end)
 
     def _is_forgotten(self, dispute_id: str) -> bool:
-        """Forget a dispute whose fee nobody has put aside; False where the other side has."""
+        """Delete a dispute without a fee. Return False if the other side has paid it."""
         with self.office.write() as session, session.begin():
             new = session.get(DisputeRow, dispute_id, with_for_update=True)
             if self.office.ledger.is_booked(f"hold:{dispute_id}"):
@@ -75,7 +75,7 @@ class Fees:
         with self.office.write() as session, session.begin():
             kept = session.get(DisputeRow, row.id, with_for_update=True)
             if kept is None:
-                # The other side has asked at this moment too, had too little for the fee, and forgot it.
+                # The other side asked at the same moment, could not pay the fee, and deleted the row.
                 kept = DisputeRow(**row.model_dump())
                 session.add(kept)
             if kept.status == "new":

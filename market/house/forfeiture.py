@@ -1,4 +1,4 @@
-"""Forfeiture: what was sold was not what was listed, and whoever bought it gets the money back."""
+"""Forfeit earnings of a seller that did not sell what it listed: its buyers get their money back."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from accounting import chart
 from accounting.errors import IdempotencyConflict, InsufficientCredit, LedgerBusy
 from accounting.rules.usage_refunds import refund
-from accounting.spending.charges import event_legs, find_charge, find_standing
+from accounting.spending.charges import event_legs, find_charge, find_refund_parties
 from accounting.spending.earned import earned_after
 from market.errors import NotRegistered
 from market.house.office import Office
@@ -24,11 +24,12 @@ class Forfeiture:
     office: Office
 
     def forfeit(self, user_id: str, why: str) -> int:
-        """Give all that a seller has earned and that has not matured back to who paid it, and bar the seller.
+        """Refund all unmatured earnings of a seller to their buyers, and bar the seller. Return the number of
+        sales.
 
-        For proof that what was sold was not what was listed. The house gives its fee back, too: nobody earns by a
-        fraud. It is final: what is handed in later is not booked, and ending the bar changes nothing of that.
-        Returns how many sales that were; cut short and called again, it goes on.
+        Use it if it is proved that what was sold was not what was listed. The house returns its fee too, so that
+        it does not earn from fraud. It is final: records submitted later are not booked, and lifting the bar does
+        not change that. An interrupted call continues when it is repeated.
 
         Raises:
             NotRegistered: the user sells nothing here.
@@ -41,7 +42,8 @@ class Forfeiture:
             if seller.forfeited_ns is None:
                 seller.forfeited_ns = self.office.clock_ns()
             sales = set(self._given_up(session, seller))
-        # Again: what a settlement books in this moment is found now, or it finds then that this has happened.
+        # Search again: a settlement that books at this moment is found now, or it notices the forfeiture
+        # afterwards.
         with self.office.read() as session:
             sales.update(self._given_up(session, session.get_one(Seller, user_id)))
         for charge_id in sorted(sales):
@@ -50,12 +52,12 @@ class Forfeiture:
         return len(sales)
 
     def _given_up(self, session: Session, seller: Seller) -> list[str]:
-        """Sales that have not matured, and those that wait for the end of a dispute."""
+        """Return sales that have not matured, and those withheld because of a dispute."""
         withheld = select(_withheld.charge_id).where(_withheld.seller_user == seller.user_id)
         return [*self._unmatured(session, seller), *session.scalars(withheld)]
 
     def _unmatured(self, session: Session, seller: Seller) -> list[str]:
-        """Sales that nothing was told about yet, or that were told to mature and are not booked."""
+        """Return sales that are not in a maturity yet, or in one that is not booked."""
         new = (_maturity.seller_user == seller.user_id, _maturity.status == "new")
         ranges = [
             tuple(row) for row in session.execute(select(_maturity.first_seq, _maturity.last_seq).where(*new))
@@ -72,22 +74,22 @@ class Forfeiture:
         return found
 
     def _give_back(self, charge_id: str, why: str) -> None:
-        """Refund a sale whole. What the buyer owes is taken out of it."""
+        """Refund a whole sale, and settle the buyers' debts from it."""
         key = f"refund:{charge_id}"
         for _ in range(_TRIES_MAX):
             if self.office.ledger.is_booked(key):
                 break
             with self.office.read() as session:
                 charge = find_charge(session, charge_id)
-                assert charge is not None, "what a seller earned was charged to somebody"
-                standing = find_standing(session, charge, self.office.clock_ns())
+                assert charge is not None, "a seller's earnings were charged to a buyer"
+                standing = find_refund_parties(session, charge, self.office.clock_ns())
             try:
                 self.office.ledger.book(refund(charge, charge.charge_nano, why, standing))
             except (InsufficientCredit, IdempotencyConflict):
-                continue  # Something matured, or was refunded, in this moment: it is looked again.
+                continue  # Some of it matured or was refunded at this moment; look again.
             break
         else:
-            raise LedgerBusy(f"the draw {charge_id} changes too quickly to be given back")
+            raise LedgerBusy(f"the draw {charge_id} changes too quickly to be refunded")
         with self.office.read() as session:
             owners = {chart.owner_of(leg.credit) for leg in event_legs(session, key)} - {""}
         for owner in owners:

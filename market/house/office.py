@@ -1,4 +1,4 @@
-"""What every desk of the house works with."""
+"""Hold what every part of the house works with."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from msgspec import Struct
 from sqlalchemy.orm import Session
 
 from accounting.payments.ledger import Ledger
-from market.house.terms import Terms
+from market.house.terms import HouseTerms
 from market.records.envelope import Kind, Record
 
 MS_NS = 10**6
 
 
 class Speaker(Protocol):
-    """The house's own identity: what it says is signed with the key that speaks for it."""
+    """The house's own identity, which signs with its current key."""
 
     @property
     def id(self) -> str: ...
@@ -38,16 +38,16 @@ def _none(_: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Office:
-    """`epoch` tells how often the books have changed hands; `clock_ns` is the wall clock, or a test's.
+    """The house's context. `epoch` counts changes of the books' leader; `clock_ns` is the wall clock, or a test's.
 
-    `told` has what an identity has said about its keys, as gateways tell each other. `organization_of` says whose
-    pool a user draws from.
+    `told` returns an identity's statements about its keys, as gateways exchange them. `organization_of` returns
+    the organization whose pool a user draws from.
     """
 
     speaker: Speaker
     ledger: Ledger
     write: Callable[[], Session]
-    terms: Terms
+    terms: HouseTerms
     clock_ns: Callable[[], int]
     epoch: Callable[[], int]
     told: Callable[[str], Sequence[bytes]] = _nothing

@@ -1,14 +1,17 @@
-"""How long a seller is new: earnings mature later then, and a part of them is kept. Pure."""
+"""Decide how long a seller is new: meanwhile earnings mature later, and a part of them is held in reserve.
+
+Pure.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from market.house.terms import DAY_NS, Terms
+from market.house.terms import DAY_NS, HouseTerms
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """What a seller has done here: paid jobs by the buyer's account, and since when."""
+class SellerHistory:
+    """A seller's history here: paid jobs by the buyer's account, and the time of the first sale."""
 
     jobs: Mapping[str, int]
     first_sale_ns: int | None = None
@@ -20,7 +23,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Probation:
-    """What is still missing; nothing for whoever is new no more."""
+    """What is still missing to leave the new-seller period; all zero once it is over."""
 
     jobs: int
     buyers: int
@@ -31,8 +34,8 @@ class Probation:
         return not (self.jobs or self.buyers or self.days)
 
 
-def probation(record: Record, terms: Terms, now_ns: int) -> Probation:
-    """What a seller lacks. Of one buyer at most half of the jobs count: a friend is not enough."""
+def probation(record: SellerHistory, terms: HouseTerms, now_ns: int) -> Probation:
+    """Return what a seller lacks. One buyer counts for at most half of the jobs: a friend is not enough."""
     most = max(1, terms.probation_jobs // 2)
     jobs = sum(min(count, most) for count in record.jobs.values())
     days = 0 if record.first_sale_ns is None else max(0, now_ns - record.first_sale_ns) // DAY_NS
@@ -43,10 +46,10 @@ def probation(record: Record, terms: Terms, now_ns: int) -> Probation:
     )
 
 
-def matures_before_ns(terms: Terms, now_ns: int, *, is_new: bool) -> int:
-    """Sales before this moment are old enough: those of whole days (UTC) that ended so many days ago.
+def matures_before_ns(terms: HouseTerms, now_ns: int, *, is_new: bool) -> int:
+    """Return the time before which sales are old enough: whole days (UTC) that ended the required days ago.
 
-    With no days to wait, all sales up to now.
+    If there is no waiting time, all sales up to now are old enough.
     """
     days = terms.maturity_days_new if is_new else terms.maturity_days
     return now_ns if not days else (now_ns // DAY_NS - days) * DAY_NS

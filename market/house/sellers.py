@@ -1,4 +1,4 @@
-"""Who sells: which of the house's users an identity earns for."""
+"""Register sellers: which of the house's users an identity earns for."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from accounting.payments.rows import put_if_new
-from accounting.proofs.signing import is_signed
+from accounting.proofs.signing_key import is_signed
 from market.errors import HouseRefuses, NotRegistered, StatementInvalid
 from market.house.office import Office
 from market.house.statements import identities_known, keep_statements, open_statements
@@ -15,27 +15,30 @@ from market.house.tables import Seller, SellerIdentity, identity_table
 from market.records.envelope import open_record
 
 IDENTITIES_MAX = 8
-"""Of one user. Probation, caps and earnings are the user's: more identities win nobody more of them."""
+"""Most identities of one user.
+
+Probation, caps and earnings belong to the user, so more identities gain nothing.
+"""
 _DOMAIN = b"millrace seller\n"
 
 
 def proof_message(house: str, user_id: str) -> bytes:
-    """What an identity signs to earn for this user of this house: at another house it proves nothing."""
+    """Return what an identity signs to earn for this user of this house. It proves nothing at another house."""
     return _DOMAIN + house.encode() + b"\n" + user_id.encode()
 
 
 @dataclass(frozen=True, slots=True)
-class Sellers:
+class SellerRegistry:
     office: Office
 
     def register(self, user_id: str, identity: str, key: str, proof: str, statements: Sequence[bytes]) -> None:
-        """Let an identity earn for a user; again it changes nothing.
+        """Let an identity earn for a user. Repeating it changes nothing.
 
-        `proof` is the signature over `proof_message` by `key`, which must speak for the identity now. All are in
-        hex.
+        `proof` is the signature over `proof_message` by `key`, which must be the identity's current key. All are
+        in hex.
 
         Raises:
-            RecordInvalid, IdentityInvalid, StatementInvalid: what was signed does not say that.
+            RecordInvalid, IdentityInvalid, StatementInvalid: the signatures do not prove this.
             HouseRefuses: the identity earns for another user, or the user has too many.
         """
         said = open_statements(statements, (identity,))
@@ -43,7 +46,7 @@ class Sellers:
             told = map(open_record, self.office.told(identity))
             known = identities_known(session, (identity,), (*said, *told))
             if known.standing(identity, key) != "current":
-                raise StatementInvalid("the key does not speak for this identity")
+                raise StatementInvalid("the key is not this identity's current key")
             message = proof_message(self.office.speaker.id, user_id)
             if not is_signed(bytes.fromhex(key), bytes.fromhex(proof), message):
                 raise StatementInvalid("the proof is not this key's signature over this house and account")
@@ -59,7 +62,9 @@ class Sellers:
             raise HouseRefuses("identity_taken", "this identity earns for another account")
         count = select(func.count()).where(identity_table.c.user_id == user_id)
         if (session.scalar(count) or 0) > IDENTITIES_MAX:
-            raise HouseRefuses("too_many_identities", f"an account sells as {IDENTITIES_MAX} identities at most")
+            raise HouseRefuses(
+                "too_many_identities", f"an account may sell as at most {IDENTITIES_MAX} identities"
+            )
 
     def identities_of(self, user_id: str) -> list[str]:
         with self.office.read() as session:
@@ -67,20 +72,21 @@ class Sellers:
             return sorted(session.scalars(query))
 
     def identities(self) -> frozenset[str]:
-        """All that sell here."""
+        """Return all identities that sell here."""
         with self.office.read() as session:
             return frozenset(session.scalars(select(identity_table.c.identity)))
 
     def barred_why(self, user_id: str) -> str | None:
-        """Why a seller is barred, None for others."""
+        """Return why a seller is barred; None for others."""
         with self.office.read() as session:
             seller = session.get(Seller, user_id)
             return seller.barred_why if seller else None
 
     def bar(self, user_id: str, why: str | None) -> None:
-        """Allocate a seller nothing, and let nothing mature, until somebody looked into it; None ends it.
+        """Stop allocations to a seller and the maturing of its earnings until an admin has examined it. None ends
+        that.
 
-        What was forfeited stays so: such a seller earns nothing more.
+        A forfeiture stays: such a seller earns nothing more.
 
         Raises:
             NotRegistered: the user sells nothing here.
@@ -93,8 +99,8 @@ class Sellers:
 
 
 def seller_behind(session: Session, identity: str) -> Seller:
-    """The user whom an identity earns for. Raises NotRegistered."""
+    """Return the user whom an identity earns for. Raises NotRegistered."""
     found = session.get(SellerIdentity, identity)
     if found is None:
-        raise NotRegistered(f"no seller is registered here as {identity}")
+        raise NotRegistered(f"no seller with identity {identity} is registered here")
     return session.get_one(Seller, found.user_id)

@@ -1,7 +1,7 @@
-"""Settling: what both sides have signed is merged, and what is due beyond what was booked is booked.
+"""Settle channels: merge what both sides have signed, and book what is due beyond earlier bookings.
 
-What is known of a channel only grows, and what it comes to is a function of that: so records may come from
-anybody, in any order and as often as they like.
+What is known of a channel only grows, and its sum is a function of that. So records may come from any party, in
+any order and any number of times.
 """
 
 import json
@@ -17,24 +17,27 @@ from accounting.errors import HoldExpired, HoldNotFound, IdempotencyConflict, In
 from accounting.ledger.postings import Posting
 from accounting.rules.allocations import Allocated, Drawn, draw, draw_late
 from accounting.rules.parts import Share
-from accounting.spending.allocations import Account, account_of
+from accounting.spending.allocations import AllocationState, allocation_state
 from market.channels.channel import Channel, merge
 from market.channels.evidence import evidence, read_evidence
-from market.channels.terms import Terms, read_allocation
+from market.channels.terms import ChannelTerms, read_allocation
 from market.errors import HouseRefuses, NotRegistered
+from market.house.amounts_due import Decided, Reckoning, Seen, reckon
 from market.house.forfeiture import Forfeiture
 from market.house.office import MS_NS, Office
-from market.house.reckoning import Decided, Reckoning, Seen, reckon
 from market.house.statements import identities_known, keep_statements, open_statements, standing_to_settle
 from market.house.tables import AllocationRow, Seller, allocation_table
 from market.house.terms import DAY_NS
 from market.records.envelope import Record, open_record
-from market.records.standing import Standing
+from market.records.key_status import Standing
 
 LATE_NS = 30 * DAY_NS
-"""How long after its credits were given back something may still be drawn on an allocation, in nanoseconds."""
+"""How long after the release of its credits draws on an allocation are still possible, in nanoseconds."""
 DRAW_NANO_MIN = 1_000_000
-"""A tenth of a cent is drawn at once, and so are an allocation's first few draws; then less than that waits."""
+"""A tenth of a cent is drawn at once, and so are an allocation's first draws.
+
+After these, smaller amounts wait.
+"""
 DRAW_EVERY_NS = 10 * 10**9
 DRAWS_AT_ONCE = 16
 _TRIES_MAX = 16
@@ -43,7 +46,7 @@ _column = allocation_table.c
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """How a channel stands: what is known of it, and `settled_nano`, which is booked."""
+    """The state of a channel: what is known of it, and `settled_nano`, which is booked."""
 
     channel: str
     reckoning: Reckoning
@@ -57,12 +60,12 @@ class Settlements:
     def submit(self, digest: str, raws: Sequence[bytes], statements: Sequence[bytes] = ()) -> Settled:
         """Take records of an allocation's channel, and book what is due by now.
 
-        After an allocation's first draws, dust waits for a few seconds, so that nobody fills the books with it.
-        Of a seller who has forfeited nothing is booked any more.
+        After an allocation's first draws, tiny amounts wait for a few seconds, so that no one can flood the books.
+        For a seller with a forfeiture, nothing is booked any more.
 
         Raises:
             NotRegistered: the house has issued no such allocation.
-            RecordInvalid, IdentityInvalid, StatementInvalid: one record is not to be believed; none is kept.
+            RecordInvalid, IdentityInvalid, StatementInvalid: one record cannot be trusted; none is stored.
             HouseRefuses: it ended too long ago to book anything on it.
         """
         for _ in range(_TRIES_MAX):
@@ -80,20 +83,22 @@ class Settlements:
                 if settled_nano > row.drawn_nano:
                     self._give_back_if_forfeited(row.seller_user)
                 return Settled(terms.channel, reckoning, settled_nano)
-        raise LedgerBusy("this allocation is being settled by many at once")
+        raise LedgerBusy("too many requests are settling this allocation at once")
 
     def due(self, limit: int) -> list[str]:
-        """Allocations with receipts that nobody has answered in time, by their digests."""
+        """Return the digests of allocations with receipts that were not answered in time."""
         with self.office.read() as session:
             query = select(_column.digest).where(_column.look_ns <= self.office.clock_ns())
             return list(session.scalars(query.order_by(_column.look_ns).limit(limit)))
 
     def give_up(self, digest: str) -> None:
-        """Look after an allocation no more by itself: nothing can be booked on it."""
+        """Stop checking an allocation periodically, because nothing can be booked on it."""
         with self.office.write() as session, session.begin():
             session.execute(update(allocation_table).where(_column.digest == digest).values(look_ns=None))
 
-    def _read(self, session: Session, raws: Sequence[bytes], terms: Terms, said: Sequence[Record]) -> Channel:
+    def _read(
+        self, session: Session, raws: Sequence[bytes], terms: ChannelTerms, said: Sequence[Record]
+    ) -> Channel:
         told = [open_record(raw) for issuer in (terms.buyer, terms.seller) for raw in self.office.told(issuer)]
         identities = identities_known(session, (terms.buyer, terms.seller), (*said, *told))
         standing = standing_to_settle(identities, terms.buyer)
@@ -102,7 +107,7 @@ class Settlements:
     def _keep(
         self, row: AllocationRow, channel: Channel, said: Sequence[Record], *, is_over: bool
     ) -> Reckoning | None:
-        """Write down what is known now; None where somebody else has learned something meanwhile."""
+        """Store what is known now. Return None if another process has stored something meanwhile."""
         reckoning = reckon(channel, row.limit_nano, _seen_of(row), decided_on(row), self.office.now_ms)
         values = {
             "evidence": json.dumps([record.raw.decode() for record in evidence(channel)]),
@@ -122,7 +127,7 @@ class Settlements:
         return reckoning if is_mine else None
 
     def _book(self, row: AllocationRow, reckoning: Reckoning) -> int:
-        """Draw what is due and return how much is drawn altogether."""
+        """Draw what is due and return the sum of all draws."""
         allocated = Allocated(row.id, row.buyer_user, row.seller_user, row.limit_nano, row.fee_bps, row.expires_ns)
         before = Drawn(row.turns, row.drawn_nano)
         for _ in range(_TRIES_MAX):
@@ -135,24 +140,24 @@ class Settlements:
             try:
                 self.office.ledger.book(posting)
             except (IdempotencyConflict, InsufficientCredit, HoldExpired):
-                continue  # Somebody drew, spent or reaped meanwhile: it is looked again how it stands.
-        raise LedgerBusy("this allocation is being settled by many at once")
+                continue  # Another process drew, spent or reaped meanwhile; read the state again.
+        raise LedgerBusy("too many requests are settling this allocation at once")
 
     def _give_back_if_forfeited(self, user_id: str) -> None:
-        """Whoever has forfeited while something was booked has not earned that after all."""
+        """Refund what was booked while the seller's earnings were being forfeited."""
         with self.office.read() as session:
             seller = session.get_one(Seller, user_id)
         if seller.forfeited_ns is not None:
             Forfeiture(self.office).forfeit(user_id, seller.barred_why or "forfeited")
 
-    def _account(self, allocation_id: str, before: Drawn) -> Account:
+    def _account(self, allocation_id: str, before: Drawn) -> AllocationState:
         with self.office.read() as session:
-            account = account_of(session, allocation_id, before)
+            account = allocation_state(session, allocation_id, before)
         if account is None:
-            raise HoldNotFound(f"nothing was ever put aside for {allocation_id}")
+            raise HoldNotFound(f"no credits were ever reserved for {allocation_id}")
         return account
 
-    def _next(self, allocated: Allocated, account: Account, due_nano: int) -> Posting | None:
+    def _next(self, allocated: Allocated, account: AllocationState, due_nano: int) -> Posting | None:
         if not account.is_reaped:
             return draw(allocated, account.drawn, due_nano)
         more_nano = min(due_nano, allocated.limit_nano) - account.drawn.amount_nano
@@ -164,7 +169,7 @@ class Settlements:
         return draw_late(allocated, account.drawn, due_nano, covered=covered)
 
     def _remember(self, row: AllocationRow, reckoning: Reckoning, drawn: Drawn) -> None:
-        """Whoever reads the books next begins there; and nobody has to look after what is booked."""
+        """Store where the next reading of the books starts, and stop checks of what is booked."""
         if drawn.turns == row.turns:
             return
         with self.office.write() as session, session.begin():
@@ -177,7 +182,7 @@ class Settlements:
 
 
 def _look_ns(row: AllocationRow, reckoning: Reckoning) -> int | None:
-    """When somebody has to look after it: what is due and not booked, and what nobody answers."""
+    """Return when to check it again: for amounts due but not booked, and for unanswered receipts."""
     times_ns = [] if reckoning.look_ms is None else [reckoning.look_ms * MS_NS]
     if (more_nano := reckoning.due_nano - row.drawn_nano) > 0:
         times_ns.append(_draw_ns(row, more_nano))
@@ -185,14 +190,14 @@ def _look_ns(row: AllocationRow, reckoning: Reckoning) -> int | None:
 
 
 def _draw_ns(row: AllocationRow, more_nano: int) -> int:
-    """From when on so much more may be drawn; never only after the rest was given back."""
+    """Return from when on this amount may be drawn, always before the rest is released."""
     if more_nano >= DRAW_NANO_MIN or row.turns < DRAWS_AT_ONCE:
         return row.created_ns
     return min(row.drawn_ns + DRAW_EVERY_NS, row.expires_ns - DRAW_EVERY_NS)
 
 
 def found(session: Session, digest: str) -> AllocationRow:
-    """The allocation with this digest. Raises NotRegistered."""
+    """Return the allocation with this digest. Raises NotRegistered."""
     row = session.scalar(select(AllocationRow).where(_column.digest == digest))
     if row is None:
         raise NotRegistered("the house has issued no such allocation")
@@ -200,14 +205,14 @@ def found(session: Session, digest: str) -> AllocationRow:
     return row
 
 
-def parties(office: Office, row: AllocationRow) -> Terms:
-    """Between whom an allocation's channel is."""
+def parties(office: Office, row: AllocationRow) -> ChannelTerms:
+    """Return the two parties of an allocation's channel."""
     terms, _ = read_allocation(open_record(row.raw.encode()), office.speaker.id, _believed)
     return terms
 
 
-def known(row: AllocationRow, terms: Terms) -> Channel:
-    """What was known before: it was checked when it came, and counts whatever became of its keys since."""
+def known(row: AllocationRow, terms: ChannelTerms) -> Channel:
+    """Return the stored channel. It was verified on arrival, and counts whatever became of its keys since."""
     return read_evidence(_records(json.loads(row.evidence)), terms, _believed)
 
 
@@ -220,7 +225,7 @@ def _believed(_: str, __: str) -> Standing:
 
 
 def decided_on(row: AllocationRow) -> dict[int, Decided]:
-    """What the house has decided about an allocation's lanes."""
+    """Return the house's decisions about an allocation's lanes."""
     kept: dict[str, Any] = json.loads(row.decided)
     return {int(n): Decided(seq, amount_nano) for n, (seq, amount_nano) in kept.items()}
 

@@ -1,4 +1,4 @@
-"""What identities have said about their keys, as far as the house was told."""
+"""Store identities' statements about their keys, as far as the house has received them."""
 
 from collections.abc import Collection, Iterable, Sequence
 
@@ -12,19 +12,19 @@ from market.identity.connected import connected, keys_reached
 from market.identity.lineage import Identities
 from market.identity.statements import check_statement
 from market.records.envelope import Record, open_record
-from market.records.standing import Standing, StandingOf
+from market.records.key_status import Standing, StandingOf
 
 STATEMENTS_MAX = 64
-"""Of one request."""
+"""Most statements in one request."""
 _KINDS = ("founding", "rotation", "revocation")
 _column = statement_table.c
 
 
 def open_statements(raws: Iterable[bytes], issuers: Collection[str]) -> list[Record]:
-    """Read statements that came from anywhere, as far as they are by one of these.
+    """Read statements from an untrusted source, and keep those by one of the issuers.
 
     Raises:
-        RecordInvalid, IdentityInvalid: one is not to be believed.
+        RecordInvalid, IdentityInvalid: one cannot be trusted.
         StatementInvalid: one is of another kind.
     """
     records = []
@@ -39,7 +39,7 @@ def open_statements(raws: Iterable[bytes], issuers: Collection[str]) -> list[Rec
 
 
 def keep_statements(session: Session, records: Sequence[Record]) -> None:
-    """Keep what is new of them and matters to their identities; strangers cannot fill an identity's place."""
+    """Store new statements that matter to their identities. Third parties cannot fill an identity's space."""
     for issuer in sorted({record.issuer for record in records}):
         kept = _kept(session, (issuer,))
         said = {record.digest: record for record in records if record.issuer == issuer}
@@ -53,17 +53,17 @@ def keep_statements(session: Session, records: Sequence[Record]) -> None:
 
 
 def identities_known(session: Session, issuers: Collection[str], said: Sequence[Record] = ()) -> Identities:
-    """What is known of these identities, `said` and all that was kept."""
+    """Return what is known of these identities, from `said` and everything stored."""
     records = _kept(session, issuers) | {record.digest: record for record in said}
     return Identities(records.values())
 
 
 def standing_to_settle(identities: Identities, buyer: str) -> StandingOf:
-    """Whose signatures count when a channel is settled.
+    """Return whose signatures count when a channel is settled.
 
-    A buyer's count also after it has revoked its key. Its credits are put aside for this one seller: whoever stole
-    the key could have spent no more than that, but a buyer could revoke its own to pay for nothing. Neither could
-    it say to the seller that one key follows another, and to the house that a third one does.
+    A buyer's signature counts even after it has revoked its key. Its credits are reserved for this one seller, so
+    a thief of the key could have spent no more. But a buyer could revoke its own key to avoid payment. It could
+    also name one successor to the seller and another to the house.
     """
     reached = keys_reached(buyer, identities.statements_of(buyer))
 

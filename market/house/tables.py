@@ -1,6 +1,6 @@
-"""The house's tables: who sells, what was allocated, what is known of each channel. Money is in the books alone.
+"""Define the house's tables: sellers, allocations, and what is known of each channel. Money is only in the books.
 
-Times are nanoseconds since 1970. Records are kept as they were signed; columns of JSON have lists of them as text.
+Times are nanoseconds since 1970. Records are stored as they were signed. JSON columns have lists of them as text.
 """
 
 from sqlalchemy import BigInteger, Index, Integer, Text, UniqueConstraint
@@ -10,9 +10,11 @@ BigInt = BigInteger().with_variant(Integer(), "sqlite")
 
 
 class Seller(SQLModel, table=True):
-    """A user of the house who sells. Of what it has earned, all up to the transfer `matured_seq` has been told to
-    mature. To whom is barred by `barred_why` nothing is allocated, and nothing matures. Who has forfeited, at
-    `forfeited_ns`, earns nothing any more, whatever is handed in later.
+    """A user of the house that sells.
+
+    Its earnings up to the transfer `matured_seq` have been stored for maturing. If `barred_why` is set, it gets no
+    allocations, and nothing matures. After a forfeiture at `forfeited_ns` it earns nothing more, whatever is
+    submitted later.
     """
 
     __tablename__ = "house_seller"
@@ -25,7 +27,7 @@ class Seller(SQLModel, table=True):
 
 
 class SellerIdentity(SQLModel, table=True):
-    """An identity that sells for a user; it never changes hands."""
+    """An identity that sells for a user. It never changes its user."""
 
     __tablename__ = "house_identity"
     __table_args__ = (Index("house_identity_user", "user_id"),)
@@ -36,7 +38,7 @@ class SellerIdentity(SQLModel, table=True):
 
 
 class KeyStatement(SQLModel, table=True):
-    """What an identity said about its keys: founding, rotation or revocation."""
+    """An identity's statement about its keys: founding, rotation or revocation."""
 
     __tablename__ = "house_statement"
     __table_args__ = (Index("house_statement_issuer", "issuer"),)
@@ -50,10 +52,10 @@ class KeyStatement(SQLModel, table=True):
 class AllocationRow(SQLModel, table=True):
     """An allocation, and what is known of its channel.
 
-    `evidence` is the few records that say all of it, `seen` since when each unanswered receipt is known, `decided`
-    what lanes come to at least, by disputes and by what nobody answered in time. `turns` and `drawn_nano` remember
-    how far the books are at least, and `drawn_ns` since when. `look_ns` is when something is due that may not be
-    booked: a receipt that nobody has answered, or what a process died over.
+    `evidence` is the few records that prove all of it. `seen` has the first time of each unanswered receipt.
+    `decided` has each lane's lowest sum, by disputes and expired deadlines. `turns` and `drawn_nano` remember a
+    lower bound of the books' draws, and `drawn_ns` its time. `look_ns` is when something due may be unbooked: an
+    unanswered receipt, or a draw interrupted by a crash.
     """
 
     __tablename__ = "house_allocation"
@@ -85,10 +87,10 @@ class AllocationRow(SQLModel, table=True):
 
 
 class Maturity(SQLModel, table=True):
-    """Earnings that are old enough: told to mature once, then booked, and what is kept of them released one day.
+    """Earnings that are old enough: stored once for maturing, then booked, and their reserve released later.
 
-    They came by transfers from `first_seq` to `last_seq`. `status` goes from `new` to `booked`, and to `released`
-    where nothing is kept of it any more.
+    They came by the transfers from `first_seq` to `last_seq`. `status` goes from `new` to `booked`, and to
+    `released` once nothing is held in reserve.
     """
 
     __tablename__ = "house_maturity"
@@ -105,9 +107,9 @@ class Maturity(SQLModel, table=True):
 
 
 class Withheld(SQLModel, table=True):
-    """Earnings that were old enough while their buyer's payments were disputed: they wait for the end of that.
+    """Earnings that were old enough while their buyer's payments were disputed. They wait until that ends.
 
-    `amount_nano` is what the sale brought; what was given back of it is taken off when they are let go.
+    `amount_nano` is what the sale brought. Refunds are subtracted when the earnings are freed.
     """
 
     __tablename__ = "house_withheld"
@@ -121,11 +123,11 @@ class Withheld(SQLModel, table=True):
 
 
 class DisputeRow(SQLModel, table=True):
-    """A dispute about one request of a channel. Each side brings its text, by `answer_by_ns` at the latest.
+    """A dispute about one request of a channel. Each side submits its text, by `answer_by_ns` at the latest.
 
-    Of a prompt that a side has shown its count is kept alone, nothing of the prompt. `receipts` are those of the
-    request that were brought, as a JSON list of records. `status` goes from `new` to
-    `open`, once its fee is put aside, to `decided`. `loser` may be nobody.
+    Of a shown prompt only the count is stored, never its text. `receipts` are the submitted receipts of the
+    request, as a JSON list of records. `status` goes from `new` to `open` once the fee is held, and to `decided`.
+    `loser` may be None.
     """
 
     __tablename__ = "house_dispute"

@@ -1,4 +1,4 @@
-"""What the house asks and gives, the same for everybody."""
+"""Define the house's terms, the same for everyone."""
 
 from dataclasses import dataclass
 
@@ -6,18 +6,19 @@ from market.channels.terms import ANSWER_S_MAX
 
 DAY_NS = 86_400 * 10**9
 ANSWER_MS = 2 * ANSWER_S_MAX * 1000
-"""So long a buyer has to answer a seller's receipt that the house has seen; then it is due as it stands.
+"""How long a buyer has to answer a receipt that the house has seen, in ms. Then the receipt's amount is due.
 
-A seller may hand in the first one at its answer's beginning: the buyer signs at the end, and has to get here then.
+A seller may submit its first receipt as its answer begins. The buyer signs at the end, and then has to reach the
+house.
 """
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """`fee_bps` and `reserve_bps` are hundredths of a percent of what is sold.
+class HouseTerms:
+    """The terms. `fee_bps` and `reserve_bps` are hundredths of a percent of what is sold.
 
     A seller is on probation for `probation_days` and `probation_jobs` paid jobs of at least `probation_buyers`
-    buyers. Earnings mature after `maturity_days_new` until then, after `maturity_days` from then on.
+    buyers. Until then earnings mature after `maturity_days_new`, and from then on after `maturity_days`.
     """
 
     fee_bps: int = 500

@@ -1,1 +1,1 @@
-"""Who trades: identities that outlive their keys, and what other gateways can check of that alone."""
+"""Identify who trades: identities that outlive their keys, and what other gateways can check about them."""

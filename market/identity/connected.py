@@ -1,12 +1,12 @@
-"""Which statements can matter to an identity: those by its own keys, and not more than it can need.
+"""Select which statements can matter to an identity: those by its own keys, up to a limit.
 
-Anybody can sign a statement in anybody's name. Lineages leave such ones out; so must whoever keeps statements, or
-strangers would fill the place of an identity's own. What is connected does not depend on the order of arrival.
+Anyone can sign a statement in another's name. Lineages leave such statements out. Stores must do so too, or third
+parties would fill the space for an identity's own. The selection does not depend on the order of arrival.
 """
 
 from collections.abc import Collection, Iterable, Iterator
 
-from accounting.proofs.signing import fingerprint_of
+from accounting.proofs.signing_key import fingerprint_of
 from market.identity.statements import Founding, Revocation, Rotation
 from market.records.envelope import Record
 
@@ -15,10 +15,10 @@ REVOCATIONS_KEPT = 96
 
 
 def connected(identity: str, statements: Collection[Record]) -> list[Record]:
-    """The statements about this identity's keys by one of them, or by its recovery key, as far as they have room.
+    """Return the statements about this identity's keys by one of them or by its recovery key, up to the limits.
 
-    The recovery key's come first, then rotations by their numbers: who has stolen a key cannot push out what was
-    said before. They must have passed `check_statement`.
+    Those by the recovery key come first, then rotations by their numbers, so a thief of a key cannot displace
+    earlier statements. All must have passed `check_statement`.
     """
     founding = [each for each in statements if each.kind == "founding"]
     root, recovery = _beginning(identity, statements)
@@ -34,13 +34,13 @@ def connected(identity: str, statements: Collection[Record]) -> list[Record]:
 
 
 def keys_reached(identity: str, statements: Collection[Record]) -> frozenset[str]:
-    """Every key that some chain of an identity's rotations leads to, whichever of two chains is the right one."""
+    """Return every key that some chain of an identity's rotations leads to, whichever of two chains is right."""
     root, recovery = _beginning(identity, statements)
     return frozenset(_reached(root, recovery, [each for each in statements if each.kind == "rotation"]))
 
 
 def _beginning(identity: str, statements: Iterable[Record]) -> tuple[str, str]:
-    """Root and recovery key; no root where nothing tells it."""
+    """Return root and recovery key. The root is "" if nothing tells it."""
     root = ""
     for record in statements:
         if record.kind == "founding":
@@ -60,7 +60,7 @@ def _named(record: Record) -> Iterator[str]:
 
 
 def _reached(root: str, recovery: str, rotations: Iterable[Record]) -> dict[str, set[int]]:
-    """Every key that some chain of rotations leads to, with the numbers of rotations that it takes."""
+    """Return every key that some chain of rotations leads to, with the numbers of rotations on the way."""
     following: dict[tuple[str, int], list[str]] = {}
     for record in rotations:
         rotation = record.read("rotation", Rotation)

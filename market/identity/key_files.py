@@ -1,12 +1,12 @@
-"""An identity's key on disk, and the step from one key to the next that a crash cannot tear apart.
+"""Store an identity's key on disk, and move from one key to the next in a crash-safe way.
 
-`prepare_successor` makes the next key beside the current one; the rotation is signed and kept; only then does
-`adopt_successor` put it in the current one's place. Whoever starts in between finds both keys and the rotation.
+`prepare_successor` creates the next key beside the current one. The rotation is signed and stored. Only then does
+`adopt_successor` replace the current key. After a crash in between, both keys and the rotation exist.
 """
 
 from pathlib import Path
 
-from accounting.proofs.signing import KeyFile, Signer
+from accounting.proofs.signing_key import KeyFile, Signer
 
 
 def successor_path(path: Path) -> Path:
@@ -14,7 +14,7 @@ def successor_path(path: Path) -> Path:
 
 
 def prepare_successor(path: Path) -> Signer:
-    """The key that will come after this file's, made (mode 0600) where there is none yet.
+    """Return the key that will follow this file's. Create it (mode 0600) if it does not exist.
 
     Raises:
         SigningKeyUnusable: the file cannot be read, written or understood.
@@ -23,7 +23,7 @@ def prepare_successor(path: Path) -> Signer:
 
 
 def adopt_successor(path: Path, new_key: bytes) -> bool:
-    """Put the prepared key in this file's place if it is the one that the rotation names. Raises OSError."""
+    """Replace this file with the prepared key if it is the one that the rotation names. Raises OSError."""
     following = successor_path(path)
     if not following.exists() or KeyFile(following).signer().public_key != new_key:
         return False

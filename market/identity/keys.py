@@ -1,22 +1,22 @@
-"""Ed25519 keys, and the identities that begin with one.
+"""Define Ed25519 keys, and the identities that begin with one.
 
-An identity's id is the SHA-256 of the public key that it began with, in hex; with a recovery key, of both, one
-after the other. The recovery key is kept elsewhere, and outranks every other: who steals a key without it can
-stop an identity, but not become it.
+An identity's id is the SHA-256 in hex of its first public key, or of first and recovery key together. The recovery
+key is stored elsewhere and outranks every other. A thief of a key without it can stop an identity, but not become
+it.
 """
 
 import hashlib
 
-from accounting.proofs.signing import Signer, fingerprint_of
+from accounting.proofs.signing_key import Signer, fingerprint_of
 
 
 def identity_of(root_key: bytes, recovery_key: bytes = b"") -> str:
-    """The id of the identity that begins with these public keys."""
+    """Return the id of the identity that begins with these public keys."""
     return hashlib.sha256(root_key + recovery_key).hexdigest()
 
 
 def signer_of(seed: bytes) -> Signer:
-    """The key that these 32 bytes are, for keys that are derived and stored nowhere."""
+    """Return the key that these 32 bytes are. For derived keys, which are stored nowhere."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 

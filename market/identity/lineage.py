@@ -1,22 +1,22 @@
-"""Which keys an identity has had, and what each is worth now: found out from its own signed statements.
+"""Work out which keys an identity has had, and how far each is trusted now, from its own signed statements.
 
-The order in which the statements came, and their times, play no part: a thief can write any time that he likes.
-So a key with two successors, or with one that spoke before, is not decided by who was first. The identity is then
-dead, unless its recovery key says which successor is right.
+Neither the order of arrival nor the time of a statement counts, because a thief can write any time. So if a key
+has two successors, or one that was used before, being first decides nothing. The identity is then dead, unless its
+recovery key names the right successor.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from accounting.proofs.signing import fingerprint_of
+from accounting.proofs.signing_key import fingerprint_of
 from market.identity.statements import ROTATIONS_MAX, Founding, Revocation, Rotation
 from market.records.envelope import Record
-from market.records.standing import Standing
+from market.records.key_status import Standing
 
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """Keys in the order in which they spoke; the last one does now, unless it is revoked or `is_forked`."""
+    """Keys in their order of use. The last one is current, unless it is revoked or `is_forked`."""
 
     identity: str
     keys: tuple[str, ...] = ()
@@ -25,9 +25,9 @@ class Lineage:
     is_forked: bool = False
 
     def standing(self, key: str) -> Standing:
-        """What a record of this identity with this key is worth.
+        """Return how far a record of this identity with this key is trusted.
 
-        Of a retired key what it promised before still counts; who suspects that it leaked revokes it.
+        Promises of a retired key still count. An owner that suspects a leak revokes it.
         """
         if key not in self.keys:
             return "unknown"
@@ -37,7 +37,7 @@ class Lineage:
 
 
 class Identities:
-    """What is known of all identities, from their founding, rotations and revocations.
+    """The known facts about all identities, from their foundings, rotations and revocations.
 
     The statements must have passed `check_statement`.
     """
@@ -50,10 +50,10 @@ class Identities:
                 self._statements.setdefault(record.issuer, []).append(record)
 
     def standing(self, identity: str, key: str) -> Standing:
-        """What a record of this identity with this key is worth.
+        """Return how far a record of this identity with this key is trusted.
 
-        Where no statement tells how the identity began, it is the key whose hash is the id: strangers can say
-        whatever they like about it.
+        If no statement tells how the identity began, its root is the key whose hash is the id, because third
+        parties may claim anything about it.
         """
         found = self.lineage(identity)
         if not found.keys:
@@ -61,11 +61,11 @@ class Identities:
         return found.standing(key)
 
     def statements_of(self, identity: str) -> tuple[Record, ...]:
-        """What the identity has said about its keys, as far as it is known."""
+        """Return the known statements of the identity about its keys."""
         return tuple(self._statements.get(identity, ()))
 
     def lineage(self, identity: str) -> Lineage:
-        # Kept only for those with statements: strangers may ask about as many identities as they like.
+        # Remember only identities with statements: third parties may ask about any number of identities.
         if identity not in self._statements:
             return Lineage(identity)
         if identity not in self._lineages:
@@ -83,7 +83,7 @@ def _lineage(identity: str, records: list[Record]) -> Lineage:
 
 
 def _beginning(identity: str, records: list[Record]) -> tuple[str, str]:
-    """Root and recovery key. Without a founding, the root is the key whose hash is the id."""
+    """Return root and recovery key. Without a founding, the root is the key whose hash is the id."""
     for record in records:
         if record.kind == "founding":
             founding = record.read("founding", Founding)
@@ -105,7 +105,7 @@ def _follow(root: str, recovery: str, records: list[Record]) -> tuple[tuple[str,
 
 
 def _successors(key: str, recovery: str, number: int, records: list[Record]) -> set[str]:
-    """The keys that may follow: those that the recovery key names, or else those that this key does."""
+    """Return the keys that may follow: those named by the recovery key, or else those named by this key."""
     by_signer: dict[str, set[str]] = {key: set(), recovery: set()}
     for record in records:
         rotation = record.read("rotation", Rotation)
@@ -115,7 +115,10 @@ def _successors(key: str, recovery: str, number: int, records: list[Record]) -> 
 
 
 def _revoked(keys: tuple[str, ...], recovery: str, records: list[Record]) -> frozenset[str]:
-    """A key may be revoked by itself, by those after it, and by the recovery key; never by those before it."""
+    """Return the revoked keys.
+
+    A key itself, later keys and the recovery key may revoke it; earlier keys may not.
+    """
     revoked = set()
     for record in records:
         key = record.read("revocation", Revocation).key

@@ -1,12 +1,12 @@
-"""A buyer has another key for every seller, so that sellers cannot tell that they serve the same one.
+"""Derive a separate buyer's key for every seller, so that sellers cannot tell that they serve the same buyer.
 
-All of them come from one secret: nothing is stored, and the same seller always meets the same pseudonym, since
-credit and vouchers rest on it. Who is behind a pseudonym, only the house knows that certifies it.
+All of them come from one secret, so nothing is stored. A seller always meets the same pseudonym, because credit
+and vouchers depend on it. Only the house that certifies a pseudonym knows its owner.
 """
 
 import hmac
 
-from accounting.proofs.signing import Signer
+from accounting.proofs.signing_key import Signer
 from market.errors import IdentityInvalid
 from market.identity.keys import signer_of
 
@@ -15,7 +15,7 @@ _SECRET_BYTES = 32
 
 
 def pseudonym_for(secret: bytes, seller_id: str) -> Signer:
-    """The buyer's key towards this seller; its fingerprint is the id of an identity that begins with it.
+    """Return the buyer's key towards this seller. Its fingerprint is the id of an identity that begins with it.
 
     Raises:
         IdentityInvalid: the secret is not 32 bytes, or the seller has no id.

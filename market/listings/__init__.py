@@ -1,1 +1,1 @@
-"""What sellers offer, when, and at which price."""
+"""Describe what sellers offer, when, and at which price."""

@@ -1,6 +1,6 @@
-"""Which addresses a listing may name: public names over TLS: no listing makes a buyer call its own network.
+"""Check which addresses a listing may name: only public names over TLS, so that no buyer calls its own network.
 
-This looks at the text alone. Whoever connects must look at the addresses that the name stands for as well.
+This checks only the text. Code that connects must also check the addresses that the name resolves to.
 """
 
 import ipaddress
@@ -26,27 +26,27 @@ _PRIVATE = (
 
 
 def check_endpoint(url: str, *, allows_loopback: bool = False) -> None:
-    """Check that an address is `https://name`, of a name that is public by its form.
+    """Check that an address is `https://name`, with a public form of name.
 
-    `allows_loopback` also takes `http://127.0.0.1:port`: for trying things out on one machine.
+    With `allows_loopback`, `http://127.0.0.1:port` is also valid, for trials on one machine.
 
     Raises:
-        ListingInvalid: it is not.
+        ListingInvalid: it is not valid.
     """
     if allows_loopback and re.fullmatch(r"http://127\.0\.0\.1:[0-9]{1,5}", url):
         return
     host = url.removeprefix("https://")
     if host == url or len(url) > URL_MAX:
-        raise ListingInvalid("endpoint", "is not https:// and a name, with nothing after it")
+        raise ListingInvalid("endpoint", "must be https:// and a name, with nothing after it")
     labels = host.split(".")
     if len(labels) < 2 or labels[-1] in _PRIVATE or not all(map(_LABEL.fullmatch, labels)):
-        raise ListingInvalid("endpoint", "is not a public name in lower case")
+        raise ListingInvalid("endpoint", "must be a public name in lower case")
     if _is_address(host):
-        raise ListingInvalid("endpoint", "is an address, where a name is expected")
+        raise ListingInvalid("endpoint", "must be a name, not an address")
 
 
 def _is_address(host: str) -> bool:
-    """Also where it is written short, as in 127.1, which some resolvers take."""
+    """Return whether a host is an IP address, short forms like 127.1 included, which some resolvers accept."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

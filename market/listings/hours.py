@@ -1,4 +1,4 @@
-"""When a seller sells: weekly windows in its own time, which is an offset from UTC and needs no table of zones."""
+"""Decide when a seller sells: weekly windows in its own time, an offset from UTC that needs no time zone table."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -16,11 +16,11 @@ _EPOCH_WEEKDAY = 3
 """The first of January 1970 was a Thursday."""
 
 
-class Window(Struct, frozen=True):
-    """From one time of day until another on these days (0 is Monday), at this offset from UTC.
+class WeeklyWindow(Struct, frozen=True):
+    """From one time of day to another on these days (0 is Monday), at this offset from UTC.
 
-    Where it ends at or before its beginning, it ends on the day after: 22:00 to 07:00 is a night, and 00:00 to
-    00:00 a day. The days are those on which it begins.
+    If it ends at or before its beginning, it ends on the next day: 22:00 to 07:00 is a night, and 00:00 to 00:00 a
+    day. The days are those on which it begins.
     """
 
     days: tuple[Weekday, ...]
@@ -29,12 +29,12 @@ class Window(Struct, frozen=True):
     utc_offset: UtcOffset = "+00:00"
 
 
-def is_open(windows: Sequence[Window], now_ms: int) -> bool:
-    """Whether it is in one of them; without any, it always is."""
+def is_open(windows: Sequence[WeeklyWindow], now_ms: int) -> bool:
+    """Return whether the time is in one of the windows; always True without any."""
     return not windows or any(_is_in(window, now_ms) for window in windows)
 
 
-def _is_in(window: Window, now_ms: int) -> bool:
+def _is_in(window: WeeklyWindow, now_ms: int) -> bool:
     now = _minute_of_week(now_ms, _offset_minutes(window.utc_offset))
     length = (_minute_of_day(window.ends) - _minute_of_day(window.begins) - 1) % _DAY_MINUTES + 1
     gone = [(now - day * _DAY_MINUTES - _minute_of_day(window.begins)) % _WEEK_MINUTES for day in window.days]

@@ -1,4 +1,4 @@
-"""When a seller's machines are idle enough to be sold: its own rules, against how its machines are."""
+"""Decide when a seller's machines are idle enough to be sold, by its own rules and the machines' state."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -11,7 +11,7 @@ _MINUTE_S = 60
 
 
 class IdleRule(Struct, frozen=True):
-    """Own queue empty for so long, the accelerator no busier than this, and not on battery unless allowed."""
+    """The conditions: minutes of an empty own queue, the highest load of the accelerator, and battery power."""
 
     queue_empty_minutes: Annotated[int, Meta(ge=0, le=1440)] = 5
     gpu_percent_max: Annotated[int, Meta(ge=0, le=100)] = 100
@@ -19,10 +19,10 @@ class IdleRule(Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
-    """How the machines are. `queue_empty_s` is 0 while an own request runs; None: nobody can tell.
+class MachineCondition:
+    """The state of the machines. `queue_empty_s` is 0 while an own request runs. None means unknown.
 
-    `gpu_percent` is what others than the market use of the accelerator.
+    `gpu_percent` is the use of the accelerator by anything other than the market.
     """
 
     queue_empty_s: float
@@ -30,10 +30,10 @@ class Condition:
     is_on_battery: bool | None = None
 
 
-def hindrance(rule: IdleRule, condition: Condition) -> Hindrance | None:
-    """What keeps the machines from being sold now, None where nothing does.
+def hindrance(rule: IdleRule, condition: MachineCondition) -> Hindrance | None:
+    """Return what keeps the machines from being sold now; None if nothing does.
 
-    What nobody can tell hinders only where the rule asks for it: a desktop without a battery says nothing of one.
+    Unknown values block only if the rule needs them: a desktop without a battery does not report one.
     """
     if condition.queue_empty_s <= 0 or condition.queue_empty_s < rule.queue_empty_minutes * _MINUTE_S:
         return "own_requests"

@@ -1,6 +1,6 @@
-"""A listing: one model that one seller offers, in a record that it signs anew at least every ten minutes.
+"""Define a listing: one model that one seller offers, in a record that it signs again at least every ten minutes.
 
-Names are OpenRouter's where it has them. Prices are nano-USD per million tokens, as decimal strings.
+Names follow OpenRouter where it has them. Prices are nano-USD per million tokens, as decimal strings.
 """
 
 from typing import Annotated, Literal
@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from market.errors import ListingInvalid
 from market.listings.endpoint import URL_MAX, check_endpoint
-from market.listings.hours import Window, is_open
+from market.listings.hours import WeeklyWindow, is_open
 from market.listings.idle import IdleRule
 from market.listings.prices import Prices
 from market.records.envelope import Count, Hex32, Record
@@ -24,7 +24,10 @@ ContentFlag = Literal[
 ]
 Tier = Literal["declared", "canary", "logprob", "redundancy", "toploc", "tee"]
 TIERS: tuple[Tier, ...] = ("declared", "canary", "logprob", "redundancy", "toploc", "tee")
-"""What was looked at, from nothing upwards; the last two are reserved. None says that a model is the one."""
+"""What was audited, from nothing upwards.
+
+The last two are reserved. None proves that a model is the listed one.
+"""
 
 Id = Annotated[str, Meta(min_length=1, max_length=200)]
 CountryCode = Annotated[str, Meta(pattern=r"^[A-Z]{2}\Z")]
@@ -33,14 +36,14 @@ Share = Annotated[int, Meta(ge=0, le=10**6)]
 
 
 class Datacenter(Struct, frozen=True):
-    """Where the machines are: ISO 3166 country, and a region of it if the seller names one."""
+    """Where the machines are: the ISO 3166 country, and a region of it if the seller names one."""
 
     country_code: CountryCode
     region: Annotated[str, Meta(max_length=64)] = ""
 
 
 class DataPolicy(Struct, frozen=True):
-    """What the seller says that it does with what it sees. It can do otherwise: buyers decide by their labels."""
+    """What the seller says about its use of data. It can do otherwise, so buyers decide by their data labels."""
 
     retains_prompts: bool
     may_publish: bool
@@ -49,12 +52,12 @@ class DataPolicy(Struct, frozen=True):
 
     @property
     def is_zdr(self) -> bool:
-        """Zero data retention, as OpenRouter's `zdr` asks for."""
+        """Zero data retention, as in OpenRouter's `zdr`."""
         return not (self.retains_prompts or self.may_publish or self.training or self.retention_days)
 
 
 class Capacity(Struct, frozen=True):
-    """Requests at once, tokens in a second for each of them, how many may wait, and the least that is worth it."""
+    """Concurrent requests, tokens per second of each, longest queue, and smallest accepted answer."""
 
     slots: Annotated[int, Meta(ge=1, le=4096)]
     tokens_per_second: Share
@@ -63,7 +66,7 @@ class Capacity(Struct, frozen=True):
 
 
 class Evidence(Struct, frozen=True):
-    """An auditor's finding: what was looked at, when, and the digest of what was found."""
+    """An auditor's result: what was audited, when, and the digest of the findings."""
 
     tier: Tier
     auditor: Hex32
@@ -72,10 +75,10 @@ class Evidence(Struct, frozen=True):
 
 
 class Listing(Struct, frozen=True):
-    """`endpoint` is None for a seller that no tunnel reaches, which comes to ask for work.
+    """A listing. `endpoint` is None for a seller without a tunnel, which fetches its work.
 
-    `sealing_key` is the X25519 key that bodies are sealed for. `refuses` are kinds of content that the owner does
-    not want on these machines.
+    `sealing_key` is the X25519 key for sealing bodies. `refuses` are kinds of content that the owner does not want
+    on these machines.
     """
 
     id: Id
@@ -96,14 +99,14 @@ class Listing(Struct, frozen=True):
     output_modalities: Annotated[tuple[Modality, ...], Meta(max_length=8)] = ("text",)
     supported_features: Annotated[tuple[Feature, ...], Meta(max_length=16)] = ()
     refuses: Annotated[tuple[ContentFlag, ...], Meta(max_length=16)] = ()
-    hours: Annotated[tuple[Window, ...], Meta(max_length=21)] = ()
+    hours: Annotated[tuple[WeeklyWindow, ...], Meta(max_length=21)] = ()
     idle: IdleRule = IdleRule()
     evidence: Annotated[tuple[Evidence, ...], Meta(max_length=16)] = ()
     is_ready: bool = True
 
 
 def read_listing(record: Record, *, allows_loopback: bool = False) -> Listing:
-    """Read a listing and check that it makes sense.
+    """Read a listing and check that it is consistent.
 
     Raises:
         RecordInvalid: a field is not what it must be.
@@ -113,23 +116,23 @@ def read_listing(record: Record, *, allows_loopback: bool = False) -> Listing:
     if listing.max_output_length > listing.context_length:
         raise ListingInvalid("max_output_length", "is longer than the context")
     if listing.pricing.input_cache_read > listing.pricing.prompt:
-        raise ListingInvalid("pricing.input_cache_read", "is dearer than the prompt")
+        raise ListingInvalid("pricing.input_cache_read", "is higher than the price of the prompt")
     if not listing.data_policy.retains_prompts and listing.data_policy.retention_days:
-        raise ListingInvalid("data_policy.retention_days", "is set, and no prompts are retained")
+        raise ListingInvalid("data_policy.retention_days", "is set, although no prompts are retained")
     if listing.endpoint is not None:
         check_endpoint(listing.endpoint, allows_loopback=allows_loopback)
     return listing
 
 
 def is_on_offer(listing: Listing, now_ms: int) -> bool:
-    """Whether it is ready, and within its hours."""
+    """Return whether the listing is ready and within its hours."""
     return listing.is_ready and is_open(listing.hours, now_ms)
 
 
 def tier_of(listing: Listing, seller: str, trusted: frozenset[str]) -> Tier:
-    """The highest tier that somebody whom the reader trusts has found, by the listing, which is its seller's word.
+    """Return the highest tier from a trusted auditor in the listing, which is only its seller's word.
 
-    Who decides by it asks the auditors themselves (`market.auditing.findings`).
+    To decide by it, ask the auditors themselves (`market.auditing.findings`).
     """
     found = (each.tier for each in listing.evidence if each.auditor in trusted and each.auditor != seller)
     return max(found, key=TIERS.index, default="declared")

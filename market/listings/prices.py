@@ -1,4 +1,4 @@
-"""A listing's prices, and what a request will really cost where not every one is answered."""
+"""Define a listing's prices, and what a request really costs if some attempts fail."""
 
 from msgspec import Struct
 
@@ -7,7 +7,7 @@ from market.records.amounts import Amount
 
 
 class Prices(Struct, frozen=True):
-    """Nano-USD per million tokens, and `request` for each request that is answered. OpenRouter's names."""
+    """Nano-USD per million tokens, and `request` per answered request. The names are OpenRouter's."""
 
     prompt: Amount
     completion: Amount
@@ -16,15 +16,15 @@ class Prices(Struct, frozen=True):
 
     @property
     def price(self) -> Price:
-        """As the books have it: plain integers."""
+        """The prices as the books take them: plain integers."""
         return Price(int(self.prompt), int(self.input_cache_read), int(self.completion))
 
 
 def cost_nano(prices: Prices, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> int:
-    """What an answer costs, in nano-USD. Where nothing was answered, the prompt is free too.
+    """Return what an answer costs, in nano-USD. If nothing was answered, the prompt is free too.
 
     Raises:
-        AmountInvalid: counts or a result that no event may carry.
+        AmountInvalid: no event may carry the counts or the result.
     """
     if completion_tokens == 0:
         return 0
@@ -32,8 +32,8 @@ def cost_nano(prices: Prices, prompt_tokens: int, cached_tokens: int, completion
 
 
 def effective_nano(nano: int, success_rate: float, waited_s: float = 0.0, second_nano: int = 0) -> float:
-    """What one answer costs in the end: failed attempts count, and seconds beyond what was wanted.
+    """Return the real cost of one answer, including failed attempts and seconds of delay.
 
-    `success_rate` is above 0; `waited_s` are seconds too late, `second_nano` what one of them is worth.
+    `success_rate` is above 0. `waited_s` is the delay in seconds, `second_nano` the cost of one of them.
     """
     return nano / success_rate + max(0.0, waited_s) * second_nano

@@ -1,1 +1,1 @@
-"""Which of many strangers gets a request: pure, with reasons, and nothing to be gained by lying about oneself."""
+"""Choose which of many third parties gets a request: pure, with reasons, and such that lying gains nothing."""

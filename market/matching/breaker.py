@@ -1,6 +1,6 @@
-"""Leaving out who does far worse than others just now: compared with peers, so that our own bad line trips nobody.
+"""Leave out sellers that do far worse than their peers now. A bad connection of our own then trips none of them.
 
-A seller alone on a model has no peers; it is left out when nearly nothing of it comes.
+A seller alone on a model has no peers; it is left out when nearly all its requests fail.
 """
 
 from collections import deque
@@ -19,7 +19,7 @@ _FAILING_ALONE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """What half a minute showed: requests, the share that failed, and the median of seconds to a first token."""
+    """Half a minute of results: requests, the share that failed, and the median time to first token in seconds."""
 
     asked: int = 0
     failing: float = 0.0
@@ -33,7 +33,7 @@ class Recent:
     _outcomes: deque[tuple[float, float | None]] = field(default_factory=lambda: deque(maxlen=_OUTCOMES_MAX))
 
     def add(self, now_s: float, ttft_s: float | None) -> None:
-        """Take note of an answer, with the seconds until it began, or of a failure: None."""
+        """Add an answer, with the seconds until it began, or a failure: None."""
         self._outcomes.append((now_s, ttft_s))
 
     def signal(self, now_s: float) -> Signal:
@@ -46,7 +46,7 @@ class Recent:
 
 
 def is_tripped(own: Signal, peers: Sequence[Signal]) -> bool:
-    """Whether a seller is left out for now; `peers` has a signal of every other owner on this model."""
+    """Return whether a seller is left out for now. `peers` has a signal of every other owner on this model."""
     if own.asked < _OUTCOMES_MIN:
         return False
     known = [peer for peer in peers if peer.asked]

@@ -1,4 +1,4 @@
-"""What is known of a seller's listing when a request is to be placed, and what the request is, for matching."""
+"""Represent the facts about a seller's listing and a request that matching needs."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,14 +8,14 @@ from market.matching.caps import LearnedCap
 from market.matching.track import Track
 
 PROBATION_COST_MAX_NANO = 10_000_000
-"""A cent: dearer requests are not placed with newcomers."""
+"""A cent: more expensive requests are not sent to new sellers."""
 
 Exclusion = Literal["broken", "full", "probation"]
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What matters of a request: whether newcomers may see it, by when it should begin, what a second is worth."""
+    """A request's needs: whether new sellers may see it, by when it should begin, and the cost of a second."""
 
     is_sensitive: bool = False
     ttft_target_s: float = 2.0
@@ -24,11 +24,10 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A listing that could serve a request; hard rules (model, region, policy, price limits) are behind it.
+    """A listing that could serve a request, after the hard rules (model, region, policy, price limits).
 
-    `owner` is who is behind the seller as far as anybody knows: identities of one owner compete as one.
-    `cost_nano` is what the request will probably cost there, `saved_nano` how much of that a prefix saves which it
-    still holds.
+    `owner` is the seller's owner as far as known: identities of one owner compete as one. `cost_nano` is the
+    probable cost of the request there, `saved_nano` the part that a cached prefix saves.
     """
 
     listing: str
@@ -47,7 +46,7 @@ class Candidate:
         return self.cap.headroom(self.in_flight)
 
     def effective_nano(self, need: Need) -> float:
-        """What an answer costs there in the end, without what a prefix saves."""
+        """Return the real cost of an answer there, without the savings of a prefix."""
         return self._effective_nano(self.cost_nano, need)
 
     def effective_with_prefix_nano(self, need: Need) -> float:
@@ -58,7 +57,7 @@ class Candidate:
         return effective_nano(nano, self.track.served.rate, late_s, need.second_nano)
 
     def exclusion(self, need: Need) -> Exclusion | None:
-        """Why it is not even weighed."""
+        """Return why it is not weighed at all, or None."""
         if self.is_broken:
             return "broken"
         if self.headroom <= 0:

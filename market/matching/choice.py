@@ -1,4 +1,4 @@
-"""Who gets the request: drawn by weight, twice, the less busy of both; now and then somebody else, to learn."""
+"""Choose a seller: the less busy of two weighted draws, and now and then a random one, to learn."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -6,49 +6,49 @@ from itertools import groupby
 from typing import Literal
 
 from market.matching.candidate import Candidate, Need
-from market.matching.weighing import Weighed, weigh
+from market.matching.weights import Weighed, weigh
 
 EXPLORED = 0.01
-"""The share of requests that go to anybody at all, all newcomers together included."""
+"""The share of requests that go to a random owner, new sellers included."""
 PREFIX_EPSILON = 0.05
-"""A held prefix decides only where it saves more than this part of the price."""
+"""A cached prefix decides only if it saves more than this part of the price."""
 
 Chance = Callable[[], float]
-"""The next random number from 0 up to 1; given from outside, so that a choice can be repeated."""
+"""Returns the next random number from 0 up to 1. Passed in, so that a choice can be repeated."""
 Reason = Literal["drawn", "prefix", "explored", "only_newcomers"]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """Who was chosen and why, with everything that was weighed."""
+class MatchChoice:
+    """The chosen candidate and the reason, with everything that was weighed."""
 
     candidate: Candidate
     reason: Reason
     weighed: tuple[Weighed, ...]
 
 
-def choose(candidates: Sequence[Candidate], need: Need, chance: Chance) -> Choice | None:
-    """Choose a candidate, or None where nobody may serve.
+def choose(candidates: Sequence[Candidate], need: Need, chance: Chance) -> MatchChoice | None:
+    """Choose a candidate, or return None if none may serve.
 
-    For another attempt after a failure, choose again without those that failed.
+    After a failure, choose again without the candidates that failed.
     """
     weighed = tuple(weigh(candidates, need))
     able = [each.candidate for each in weighed if each.excluded is None]
     if not able:
         return None
     if chance() < EXPLORED:
-        return Choice(_anybody(able, chance), "explored", weighed)
+        return MatchChoice(_anybody(able, chance), "explored", weighed)
     if not any(each.share for each in weighed):
-        return Choice(_anybody(able, chance), "only_newcomers", weighed)
+        return MatchChoice(_anybody(able, chance), "only_newcomers", weighed)
     drawn = _less_busy(_draw(weighed, chance), _draw(weighed, chance))
     holder = _holder(weighed, need)
     if holder and _saves(holder, drawn, need):
-        return Choice(holder, "prefix", weighed)
-    return Choice(drawn, "drawn", weighed)
+        return MatchChoice(holder, "prefix", weighed)
+    return MatchChoice(drawn, "drawn", weighed)
 
 
 def _anybody(able: Sequence[Candidate], chance: Chance) -> Candidate:
-    """Every owner alike, then each of its listings alike."""
+    """Return a random listing of a random owner."""
     ordered = sorted(able, key=lambda each: (each.owner, each.listing))
     owners = [list(listings) for _, listings in groupby(ordered, key=lambda each: each.owner)]
     listings = owners[int(chance() * len(owners))]
@@ -61,7 +61,7 @@ def _draw(weighed: Sequence[Weighed], chance: Chance) -> Candidate:
         point -= each.share
         if point < 0:
             return each.candidate
-    # The shares add up to 1 but for rounding; the first has the largest.
+    # The shares add up to 1 except for rounding; the first is the largest.
     return weighed[0].candidate
 
 

@@ -1,1 +1,1 @@
-"""What gateways say to each other with their signature under it, and which of it counts."""
+"""Define the signed records that gateways exchange, and which of them count."""

@@ -1,4 +1,4 @@
-"""Money inside signed records: nano-USD, as a decimal string because JSON's numbers are not exact enough."""
+"""Encode money in signed records: nano-USD as decimal strings, because JSON's numbers are not exact enough."""
 
 import re
 from typing import Any
@@ -9,7 +9,7 @@ _DECIMAL = re.compile(r"0|[1-9][0-9]{0,15}")
 
 
 class Amount(int):
-    """Nano-USD from zero up to `MAX_EVENT_NANO`. The books take plain integers only: give them `int(amount)`."""
+    """Nano-USD from zero up to `MAX_EVENT_NANO`. The books take only plain integers: pass `int(amount)`."""
 
     def __new__(cls, value: int) -> "Amount":
         if type(value) not in (int, cls) or not 0 <= value <= MAX_EVENT_NANO:
@@ -18,7 +18,7 @@ class Amount(int):
 
 
 def read_amount(kind: type, value: Any) -> Any:
-    """Decode what msgspec leaves to us: `Amount`, from plain ASCII digits without leading zeros."""
+    """Decode `Amount`, which msgspec leaves to us, from plain ASCII digits without leading zeros."""
     if kind is not Amount:
         raise NotImplementedError(f"no field may be a {kind.__name__}")
     if not isinstance(value, str) or not _DECIMAL.fullmatch(value):
@@ -27,7 +27,7 @@ def read_amount(kind: type, value: Any) -> Any:
 
 
 def write_amount(value: Any) -> str:
-    """Encode what msgspec leaves to us."""
+    """Encode `Amount`, which msgspec leaves to us."""
     if not isinstance(value, Amount):
         raise NotImplementedError(f"no field may be a {type(value).__name__}")
     return str(int(value))

@@ -1,8 +1,8 @@
-"""Which records a gateway knows, and how what two gateways know becomes one: the highest revision stays.
+"""Collect the records that a gateway knows, and merge those of two gateways: the highest revision stays.
 
-`merge` is a join: in whatever order, however often and over whatever detours gateways tell each other, all of them
-come to know the same. It therefore asks no clock and believes nobody; what has expired, what was said with a key
-that may no longer speak, and what was superseded is left out only where the book is read (`alive`).
+`merge` is a join: in any order, any number of times and along any path, all gateways end up with the same records.
+So it uses no clock and trusts no one. Expired records, those by keys without authority, and superseded ones are
+left out only when the book is read (`alive`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,16 +10,19 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from market.records.envelope import LIFETIME_MAX_MS, Kind, Record
-from market.records.standing import StandingOf
+from market.records.key_status import StandingOf
 
 NAMES_MAX = 64
-"""How many records of one kind one key may have here: those with the first names stay."""
+"""Most records of one kind by one key: those with the first names stay."""
 AHEAD_MS = 60_000
-"""How far ahead of the reader's clock a record may have been made."""
+"""How far ahead of the reader's clock a record's time may be."""
 
 
 class Slot(NamedTuple):
-    """What competes for one place. The key is part of it: nobody else can supersede what an identity said."""
+    """What competes for one place.
+
+    The key is part of it, so only an identity's own keys supersede its statements.
+    """
 
     kind: Kind
     issuer: str
@@ -29,15 +32,15 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    """The newest record of each slot; never changed, only replaced."""
+    """The newest record of each slot. It is never changed, only replaced."""
 
     slots: Mapping[Slot, Record] = field(default_factory=dict)
 
 
 def book_of(records: Iterable[Record]) -> Book:
-    """A book with these records, as far as they have room.
+    """Return a book with these records, up to the limits.
 
-    Their bodies must have been read before: a record that says nothing would hide the one that it supersedes.
+    The bodies must be valid: an invalid record would hide the one that it supersedes.
     """
     newest: dict[Slot, Record] = {}
     for record in records:
@@ -47,15 +50,15 @@ def book_of(records: Iterable[Record]) -> Book:
 
 
 def merge(one: Book, other: Book) -> Book:
-    """Everything that either of them knows: commutative, associative, idempotent."""
+    """Return everything that either of them knows: commutative, associative, idempotent."""
     return book_of((*one.slots.values(), *other.slots.values()))
 
 
 def alive(book: Book, now_ms: int, standing: StandingOf) -> list[Record]:
-    """The records that count now, the newest of every issuer's name, if it has not expired.
+    """Return the valid records: the newest one for each issuer's name, unless it has expired.
 
-    `now_ms` is a clock that gateways agree about to within `AHEAD_MS`; `standing` says what a key of an identity
-    is worth. A name whose newest record has expired has none: an older one does not come back.
+    `now_ms` is a clock on which gateways agree to within `AHEAD_MS`. `standing` returns how far an identity's key
+    is trusted. If the newest record of a name has expired, an older one does not come back.
     """
     newest: dict[tuple[str, str, str], Record] = {}
     for slot, record in book.slots.items():
@@ -66,9 +69,9 @@ def alive(book: Book, now_ms: int, standing: StandingOf) -> list[Record]:
 
 
 def forget(book: Book, now_ms: int) -> Book:
-    """The book without what has been expired so long that nothing older can still be valid.
+    """Return the book without records that expired so long ago that no older one can still be valid.
 
-    That holds for issuers whose higher revisions were made later; others harm their own records only.
+    This holds for issuers whose higher revisions were made later; others harm only their own records.
     """
     return book_of(record for record in book.slots.values() if not _is_forgotten(record, now_ms))
 
@@ -78,13 +81,14 @@ def slot_of(record: Record) -> Slot:
 
 
 def _order(record: Record) -> tuple[int, str, bytes]:
-    # Two records of one revision are the issuer's fault; everybody must still keep the same one. So are two
-    # signatures over the same members, which have one digest.
+    # If an issuer signs two records of one revision, every gateway must still keep the same one. The same holds
+    # for
+    # # two signatures over the same members, which have one digest.
     return record.revision, record.digest, record.raw
 
 
 def _with_room(slots: Iterable[Slot]) -> list[Slot]:
-    """By name alone: were it by age or revision, it would depend on the order in which books are merged."""
+    """Limit slots by name alone: with age or revision, the result would depend on the order of merges."""
     groups: dict[tuple[str, str, str], list[Slot]] = {}
     for slot in slots:
         groups.setdefault(slot[:3], []).append(slot)

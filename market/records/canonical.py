@@ -1,7 +1,7 @@
-"""JSON with one way to write it (RFC 8785), so that a signature is over bytes that anybody can make again.
+"""Write JSON in one canonical form (RFC 8785), so that anyone can reproduce the signed bytes.
 
-Only what needs no rounding is let in: strings, booleans, null, lists, objects, and integers that every reader of
-JSON keeps exact. No fractions at all. Amounts of money travel as decimal strings (`amounts`).
+Only exact values are allowed: strings, booleans, null, lists, objects, and integers that every JSON reader keeps
+exact. Fractions are not. Amounts of money are decimal strings (`amounts`).
 """
 
 from json.encoder import encode_basestring
@@ -9,7 +9,7 @@ from json.encoder import encode_basestring
 from market.errors import RecordInvalid
 
 INTEGER_MAX = 2**53 - 1
-"""Beyond it JavaScript rounds, and RFC 8785 refuses."""
+"""Beyond this JavaScript rounds, and RFC 8785 refuses."""
 DEPTH_MAX = 12
 
 
@@ -17,14 +17,14 @@ def canonical(value: object) -> bytes:
     """Write a value in its only form, as UTF-8.
 
     Raises:
-        RecordInvalid: for fractions, large integers, half characters, deep nesting and foreign types; it names
-            where.
+        RecordInvalid: it has a fraction, a large integer, half a character, deep nesting or a foreign type; the
+            error names the place.
     """
     text = _write(value, "", DEPTH_MAX)
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise RecordInvalid("", "has half of a surrogate pair, which is no character") from None
+        raise RecordInvalid("", "has half of a surrogate pair") from None
 
 
 def _write(value: object, path: str, depth: int) -> str:
@@ -42,7 +42,7 @@ def _write(value: object, path: str, depth: int) -> str:
         return f"[{','.join(_write(each, f'{path}[{i}]', depth - 1) for i, each in enumerate(value))}]"
     if isinstance(value, dict):
         return _object(value, path, depth - 1)
-    raise RecordInvalid(path, f"is a {type(value).__name__}, which signed records have not")
+    raise RecordInvalid(path, f"is a {type(value).__name__}, which signed records cannot contain")
 
 
 def _integer(value: int, path: str) -> str:
@@ -60,7 +60,7 @@ def _object(value: dict[object, object], path: str, depth: int) -> str:
 
 
 def _code_units(key: object) -> bytes:
-    """What RFC 8785 sorts names by: UTF-16, which puts some characters elsewhere than their code points would."""
+    """Return the sort key of RFC 8785: UTF-16, which orders some characters differently from code points."""
     if not isinstance(key, str):
-        raise RecordInvalid(str(key), "is no string, as names in JSON are")
+        raise RecordInvalid(str(key), "is not a string, as a name in JSON must be")
     return key.encode("utf-16-be", "surrogatepass")

@@ -1,9 +1,8 @@
-"""The one envelope of everything that gateways sign: who says it, what kind, which revision, until when.
+"""Define the envelope of everything that gateways sign: the issuer, the kind, the revision, and the expiry.
 
-A record is a JSON object in canonical form, of which there is exactly one; anything else is refused, so that a
-record cannot be changed into another one that means the same. The signature is Ed25519 over `DOMAIN` and the
-canonical form of all other members; the record's digest is the SHA-256 of the same bytes. Members that are not
-known here are signed and kept like the others.
+A record is a JSON object in its only canonical form. Any other form is refused, so a record cannot be changed into
+an equivalent one. The signature is Ed25519 over `DOMAIN` and the canonical form of all other members. The record's
+digest is the SHA-256 of the same bytes. Unknown members are signed and kept like the others.
 """
 
 import hashlib
@@ -14,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from accounting.proofs.signing import Signer, is_key, is_signed
+from accounting.proofs.signing_key import Signer, is_key, is_signed
 from market.errors import RecordInvalid
 from market.records.amounts import read_amount, write_amount
 from market.records.canonical import INTEGER_MAX, canonical
@@ -51,7 +50,7 @@ LIFETIME_MAX_MS: dict[Kind, int | None] = {
     "payment": None,
     "findings": 2 * _DAY_MS,
 }
-"""How long after it was made a record of each kind may expire; None for what stays true for good."""
+"""How long after its creation a record of each kind may expire, in ms; None for permanent ones."""
 
 Hex32 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 """32 bytes: a SHA-256, an identity or a public key."""
@@ -77,11 +76,11 @@ class _Envelope(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record whose signature is right: `key` said it, in the name of `issuer`.
+    """A record with a valid signature: `key` signed it, in the name of `issuer`.
 
-    Whether that key may speak for that identity is the identity's history to say. `name` tells records of one
-    kind and issuer apart, `revision` which of those with the same name is the newest. Times are the issuer's.
-    `digest` is of what is signed: a second signature over the same members makes no second record.
+    The identity's history decides whether that key may speak for it. `name` distinguishes records of one kind and
+    issuer. `revision` tells which of those with the same name is the newest. Times are the issuer's. `digest`
+    covers the signed bytes, so a second signature over the same members makes no second record.
     """
 
     kind: Kind
@@ -96,13 +95,13 @@ class Record:
     digest: str
 
     def read(self, kind: Kind, shape: type[B]) -> B:
-        """Return the body as what this kind of record says.
+        """Return the body, decoded as this kind of record.
 
         Raises:
             RecordInvalid: the record is of another kind, or a field is not what it must be.
         """
         if self.kind != kind:
-            raise RecordInvalid("kind", f"is {self.kind}, where a {kind} is expected")
+            raise RecordInvalid("kind", f"is {self.kind}, but must be {kind}")
         try:
             return msgspec.json.decode(self.body, type=shape, dec_hook=read_amount)
         except msgspec.ValidationError as error:
@@ -111,7 +110,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Saying:
-    """What is to be signed. See `Record` for what the members mean."""
+    """A record before it is signed. See `Record` for the meaning of its members."""
 
     kind: Kind
     issuer: str
@@ -123,10 +122,10 @@ class Saying:
 
 
 def sign(saying: Saying, signer: Signer) -> Record:
-    """Sign it, and return it as everybody else will read it.
+    """Sign a record, and return it as every reader will read it.
 
     Raises:
-        RecordInvalid: nobody would accept such a record.
+        RecordInvalid: no gateway would accept such a record.
     """
     members = {
         "v": 1,
@@ -144,10 +143,10 @@ def sign(saying: Saying, signer: Signer) -> Record:
 
 
 def open_record(raw: bytes) -> Record:
-    """Read a record that came from anywhere, and check form, bounds and signature.
+    """Read a record from an untrusted source, and check form, bounds and signature.
 
     Raises:
-        RecordInvalid: it is not to be believed; the error names the field.
+        RecordInvalid: it cannot be trusted; the error names the field.
     """
     members = _members(raw)
     try:
@@ -157,7 +156,7 @@ def open_record(raw: bytes) -> Record:
     _check_lifetime(envelope)
     key, signature = bytes.fromhex(envelope.key), bytes.fromhex(members.pop("signature"))
     if not is_key(key):
-        raise RecordInvalid("key", "is no Ed25519 key that a signature can be believed of")
+        raise RecordInvalid("key", "is not a secure Ed25519 key")
     signed = DOMAIN + canonical(members)
     if not is_signed(key, signature, signed):
         raise RecordInvalid("signature", "is not that of this key over this record")
@@ -177,12 +176,12 @@ def open_record(raw: bytes) -> Record:
 
 def _members(raw: bytes) -> dict[str, Any]:
     if len(raw) > RECORD_BYTES_MAX:
-        raise RecordInvalid("", f"has {len(raw)} bytes, and {RECORD_BYTES_MAX} are the most")
+        raise RecordInvalid("", f"has {len(raw)} bytes, more than the maximum of {RECORD_BYTES_MAX}")
     try:
         members = msgspec.json.decode(raw, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise RecordInvalid("", "is no JSON object") from None
-    # Spaces, another order, a name that is there twice, another way to write a character: all of it ends here.
+        raise RecordInvalid("", "is not a JSON object") from None
+    # This refuses spaces, another order, a duplicate name, and another way to write a character.
     if canonical(members) != raw:
         raise RecordInvalid("", "is not in its canonical form (RFC 8785)")
     return members
@@ -192,16 +191,16 @@ def _check_lifetime(envelope: _Envelope) -> None:
     longest_ms = LIFETIME_MAX_MS[envelope.kind]
     if longest_ms is None:
         if envelope.expires_ms is not None:
-            raise RecordInvalid("expires_ms", f"is set, and a {envelope.kind} stays true")
+            raise RecordInvalid("expires_ms", f"is set, but a {envelope.kind} never expires")
         return
     if envelope.expires_ms is None:
-        raise RecordInvalid("expires_ms", f"is missing, and a {envelope.kind} must end")
+        raise RecordInvalid("expires_ms", f"is missing, but a {envelope.kind} must expire")
     if not envelope.made_ms < envelope.expires_ms <= envelope.made_ms + longest_ms:
         raise RecordInvalid("expires_ms", f"is not within {longest_ms} ms after made_ms")
 
 
 def _invalid(error: msgspec.ValidationError, within: str) -> RecordInvalid:
-    """Turn `Expected X - at $.a.b` into the field and what is wrong with it."""
+    """Turn `Expected X - at $.a.b` into the field and the problem."""
     problem, _, place = str(error).partition(" - at `$")
     path = within + place.rstrip("`")
     if missing := _MISSING.fullmatch(problem):

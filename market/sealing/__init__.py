@@ -1,1 +1,1 @@
-"""Bodies that only buyer and seller can read, whoever carries them."""
+"""Encrypt bodies so that only the buyer and the seller can read them, and no machine that forwards them."""

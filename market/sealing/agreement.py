@@ -1,13 +1,13 @@
-"""How two gateways come to the same keys: X25519 with a key of the request, HKDF-SHA256 over all that they mean.
+"""Agree on keys between two gateways: X25519 with a key of the request, HKDF-SHA256 over the whole context.
 
     shared   = X25519(request's own key, seller's sealing key)
     request  = HKDF(shared, salt = own key,                   info = DOMAIN "request" + context)
     response = HKDF(shared, salt = own key || seller's nonce, info = DOMAIN "response" + context)
 
-The context is what both believe about the request: channel, lane, number, seller, sealing key. If they disagree in
-anything, nothing can be opened. The sealing key is in the seller's signed listing, and so bound to its identity;
-the seller makes a new one often and forgets the old, after which what was sent can be read by nobody. The seller's
-nonce makes the keys of an answer new even if a request is answered twice.
+The context is what both know about the request: channel, lane, number, seller, sealing key. If they disagree on
+any of it, nothing can be opened. The seller's signed listing has the sealing key, which binds it to its identity.
+The seller replaces it often and forgets the old one; after that, no one can read what was sent. The seller's nonce
+makes the keys of an answer new even if a request is answered twice.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ Direction = Literal["request", "response"]
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a sealed request is about. Two requests never have the same: a lane's numbers are used once."""
+    """What a sealed request is about. It is unique, because a lane's numbers are used once."""
 
     channel: str
     lane: int
@@ -57,7 +57,7 @@ class Keys:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What both sides have in common about one request."""
+    """What both sides share for one request."""
 
     shared: bytes
     own_key: bytes
@@ -78,19 +78,19 @@ class SealingKey:
         self.public = _raw(self._private.public_key())
 
     def agree(self, own_key: bytes, context: Context) -> Agreement:
-        """The seller's side, from the public key that came with the request.
+        """Return the seller's side, from the public key that came with the request.
 
         Raises:
-            SealBroken: that is no usable key.
+            SealBroken: that key is unusable.
         """
         return Agreement(_exchange(self._private, own_key), own_key, context.bound_to(self.public))
 
 
 def agree_with(sealing_key: bytes, context: Context) -> Agreement:
-    """The buyer's side, with a new key of its own that is used for this request only.
+    """Return the buyer's side, with a new key of its own for this request only.
 
     Raises:
-        SealBroken: the seller's sealing key is no usable key.
+        SealBroken: the seller's sealing key is unusable.
     """
     private = X25519PrivateKey.generate()
     own_key = _raw(private.public_key())
@@ -101,8 +101,8 @@ def _exchange(private: X25519PrivateKey, public: bytes) -> bytes:
     try:
         return private.exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError:
-        # Also where the result would be all zeros, whatever our key is.
-        raise SealBroken("the other side's key is no usable X25519 key") from None
+        # This includes keys for which the result would be all zeros, whatever our key is.
+        raise SealBroken("the other side's key is not a usable X25519 key") from None
 
 
 def _raw(key: X25519PublicKey) -> bytes:

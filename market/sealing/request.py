@@ -1,8 +1,8 @@
-"""A sealed request and its sealed answer, from both ends.
+"""Seal a request and its answer, and open both.
 
-A request travels as 32 bytes of the buyer's key for it, and then as pieces of a sealed stream, each with its
-length in four bytes before it. An answer begins with the seller's nonce of 32 bytes, and its pieces travel as its
-carrier wants them: an event each, for instance.
+A request is sent as 32 bytes of the buyer's key for it, followed by the pieces of a sealed stream, each after its
+length in four bytes. An answer begins with the seller's nonce of 32 bytes. Its carrier frames the pieces, for
+example as one event each.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ _LENGTH_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class SealedRequest:
-    """The buyer's end: what to send, and how to open what comes back. `digest` is what a voucher names."""
+    """The buyer's end: what to send, and how to open the answer. A voucher names `digest`."""
 
     sealed: bytes
     agreement: Agreement
@@ -33,35 +33,35 @@ class SealedRequest:
         return digest_of(self.sealed)
 
     def answer(self, seller_nonce: bytes) -> Opener:
-        """Opens the answer that began with this nonce.
+        """Return the opener of the answer that began with this nonce.
 
         Raises:
-            SealBroken: it is no nonce.
+            SealBroken: the nonce is invalid.
         """
         return Opener(self.agreement.keys("response", _checked_nonce(seller_nonce)))
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedRequest:
-    """The seller's end: what was asked, and how to seal the answer to it."""
+    """The seller's end: the request's body, and how to seal the answer."""
 
     body: bytes
     agreement: Agreement
 
     def answer(self) -> tuple[bytes, Sealer]:
-        """A new nonce, to be sent first, and what seals the answer."""
+        """Return a new nonce, to be sent first, and the sealer of the answer."""
         nonce = os.urandom(SELLER_NONCE_BYTES)
         return nonce, Sealer(self.agreement.keys("response", nonce))
 
 
 def seal_request(body: bytes, sealing_key: bytes, context: Context) -> SealedRequest:
-    """Seal a body for the seller who has published this key.
+    """Seal a body for the seller that published this key.
 
     Raises:
-        SealBroken: the key is none, or the body is too large.
+        SealBroken: the key is invalid, or the body is too large.
     """
     if len(body) > BODY_BYTES_MAX:
-        raise SealBroken(f"a request has {len(body)} bytes, and {BODY_BYTES_MAX} are the most")
+        raise SealBroken(f"a request has {len(body)} bytes, more than the maximum of {BODY_BYTES_MAX}")
     agreement = agree_with(sealing_key, context)
     sealer = Sealer(agreement.keys("request"))
     starts = range(0, max(1, len(body)), PIECE_BYTES_MAX)
@@ -71,23 +71,23 @@ def seal_request(body: bytes, sealing_key: bytes, context: Context) -> SealedReq
 
 
 def open_request(sealed: bytes, key: SealingKey, context: Context, seen: Seen) -> OpenedRequest:
-    """Open a request that came from anywhere, once.
+    """Open a request from an untrusted source, once.
 
     Raises:
-        SealBroken: it was not sealed with this key about this, was changed, or came before.
+        SealBroken: it was not sealed with this key and context, was changed, or came before.
     """
     if len(sealed) > SEALED_BYTES_MAX:
-        raise SealBroken(f"a sealed request has {len(sealed)} bytes, and {SEALED_BYTES_MAX} are the most")
+        raise SealBroken(f"a sealed request has {len(sealed)} bytes, more than the maximum of {SEALED_BYTES_MAX}")
     own_key = sealed[:KEY_BYTES]
     agreement = key.agree(own_key, context)
     body = open_with(sealed, agreement.keys("request"))
-    # Only now: what cannot be opened takes no room among those that were seen.
+    # Add it only now, so that requests that cannot be opened take no space.
     seen.add(own_key)
     return OpenedRequest(body, agreement)
 
 
 def open_with(sealed: bytes, keys: Keys) -> bytes:
-    """The body of a sealed request for whoever was shown its keys: the house, in a dispute.
+    """Return the body of a sealed request to a party that was shown its keys: the house, in a dispute.
 
     Raises:
         SealBroken: they are not its keys, or it was changed.
@@ -114,5 +114,5 @@ def _pieces(framed: bytes) -> Iterator[bytes]:
 
 def _checked_nonce(nonce: bytes) -> bytes:
     if len(nonce) != SELLER_NONCE_BYTES:
-        raise SealBroken(f"an answer begins with a nonce of {SELLER_NONCE_BYTES} bytes")
+        raise SealBroken(f"an answer must begin with a nonce of {SELLER_NONCE_BYTES} bytes")
     return nonce

@@ -1,4 +1,4 @@
-"""Which requests have been opened already with one sealing key, so that none is answered twice."""
+"""Remember which requests were opened with one sealing key, so that none is answered twice."""
 
 from market.errors import SealBroken
 
@@ -6,9 +6,9 @@ SEEN_MAX = 100_000
 
 
 class Seen:
-    """The buyers' keys of all requests since the sealing key was made; it lives as long as that key.
+    """The buyers' keys of all requests since the sealing key was made. It lives as long as that key.
 
-    It forgets nothing: when it is full, nothing more is opened until there is a new sealing key.
+    It forgets nothing. When it is full, no request is opened until there is a new sealing key.
     """
 
     def __init__(self, room: int = SEEN_MAX) -> None:
@@ -17,14 +17,14 @@ class Seen:
 
     @property
     def is_nearly_full(self) -> bool:
-        """Time for a new sealing key."""
+        """Whether it is time for a new sealing key."""
         return len(self._keys) * 4 >= self._room * 3
 
     def add(self, own_key: bytes) -> None:
-        """Take note of a request.
+        """Add a request.
 
         Raises:
-            SealBroken: it came before, or there is no room left.
+            SealBroken: it came before, or there is no space left.
         """
         if own_key in self._keys:
             raise SealBroken("this request came before")

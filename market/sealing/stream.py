@@ -1,7 +1,7 @@
-"""A sealed sequence of pieces: none can be changed, left out, doubled, moved or added, and its end is its end.
+"""Seal a sequence of pieces: none can be changed, omitted, duplicated, moved or added, and the end is certain.
 
-Every piece has the next nonce, and says inside its authenticated part whether it is the last. Before it is sealed
-a piece is filled up to a multiple of 64 bytes: the lengths of single words would tell a listener much of them.
+Every piece uses the next nonce, and its authenticated part says whether it is the last. Before sealing, a piece is
+padded to a multiple of 64 bytes, because the lengths of single words would tell an eavesdropper much about them.
 """
 
 from cryptography.exceptions import InvalidTag
@@ -19,7 +19,7 @@ _MORE, _LAST = b"\x00", b"\x01"
 
 
 class Sealer:
-    """Seals one direction's pieces in their order. A pair of keys may be used by one sealer only."""
+    """Seal one direction's pieces in their order. Use a pair of keys with one sealer only."""
 
     def __init__(self, keys: Keys) -> None:
         self._cipher = ChaCha20Poly1305(keys.key)
@@ -27,7 +27,7 @@ class Sealer:
         self._has_ended = False
 
     def seal(self, piece: bytes, *, is_last: bool = False) -> bytes:
-        """Return the piece as it may travel. Nothing can be sealed after the last one."""
+        """Return the sealed piece. No piece can follow the last one."""
         assert not self._has_ended, "the last piece was sealed before"
         assert len(piece) <= PIECE_BYTES_MAX, "a piece has a limit"
         self._has_ended = is_last
@@ -36,7 +36,7 @@ class Sealer:
 
 
 class Opener:
-    """Opens what a sealer sealed, in the same order. After a failure nothing more can be opened."""
+    """Open what a sealer sealed, in the same order. After a failure nothing more can be opened."""
 
     def __init__(self, keys: Keys) -> None:
         self._cipher = ChaCha20Poly1305(keys.key)
@@ -64,7 +64,7 @@ class Opener:
         return _unfilled(filled)
 
     def finish(self) -> None:
-        """Make sure that nothing was cut off.
+        """Check that nothing was cut off.
 
         Raises:
             SealBroken: the last piece has not come.
@@ -74,7 +74,7 @@ class Opener:
 
 
 class _Counter:
-    """Nonces: the first one, with the number of the piece over its end."""
+    """Nonces: the first one, with the piece's number XORed into its end."""
 
     def __init__(self, first: bytes) -> None:
         self._first = int.from_bytes(first)

@@ -1,4 +1,4 @@
-"""The books: accounts, events, transfers, usage, and the triggers that keep them honest."""
+"""Create the books: accounts, events, transfers, usage, and the triggers that protect them."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -28,7 +28,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    raise NotImplementedError("books are not taken down; the way back is the backup taken before")
+    raise NotImplementedError("books cannot be downgraded: restore the backup taken before the upgrade")
 
 
 def _create_account() -> None:
@@ -137,12 +137,12 @@ def _create_usage() -> None:
     op.create_index("usage_started", "usage", ["started_ns"])
 
 
-# SQLite. INSERT OR REPLACE deletes the row in its way without asking the delete triggers, so the insert triggers
-# look for such a row first. INSERT OR IGNORE and OR FAIL reach into triggers and take the sting out of a constraint
-# that is broken there, and a pragma turns references or checks off altogether; RAISE(ABORT) obeys none of them, so
-# transfer_check asks for all that a constraint also asks for, and transfer_apply that it changed what it should.
-# An account may change only together with a transfer that touches it and is newer than the last one applied; the
-# apply trigger brings every transfer's number along, so no number is left to forge with.
+# SQLite. INSERT OR REPLACE deletes a conflicting row without running the delete triggers, so the insert triggers
+# look for such a row first. INSERT OR IGNORE and OR FAIL also weaken constraints that fail inside triggers, and a
+# pragma can turn references or checks off altogether. RAISE(ABORT) obeys none of them. So transfer_check repeats
+# every condition of the constraints, and transfer_apply checks that it changed what it should. An account may change
+# only together with a transfer that touches it and is newer than the last one applied. The apply trigger stores every
+# transfer's number, so no number is left for a forgery.
 SQLITE_TRIGGERS = (
     """
     CREATE TRIGGER account_open BEFORE INSERT ON account BEGIN
@@ -249,9 +249,9 @@ SQLITE_TRIGGERS = (
     ),
 )
 
-# PostgreSQL. The same rules. The functions look names up in their own schema, whatever the caller's search path is
-# and whatever temporary table bears the name of one of ours. Accounts are locked in the order of their ids, so that
-# two writers cannot deadlock.
+# PostgreSQL. The same rules. The functions look names up in their own schema, regardless of the caller's search
+# path and of temporary tables with the same names. Accounts are locked in the order of their ids, so that two writers
+# cannot deadlock.
 POSTGRESQL_TRIGGERS = (
     """
     CREATE FUNCTION ledger_refuse() RETURNS trigger LANGUAGE plpgsql

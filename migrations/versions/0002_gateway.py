@@ -1,4 +1,4 @@
-"""The gateway: API keys by keyed hash, and what became of every request."""
+"""Create the gateway's tables: API keys by keyed hash, and the outcome of every request."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Organizations, people, roles, limits, sessions of the console, and the audit log of every admin action."""
+"""Create organizations, people, roles, limits, console sessions, and the audit log of admin actions."""
 
 import time
 
@@ -10,7 +10,7 @@ down_revision = "0002"
 branch_labels = None
 depends_on = None
 
-# SQLite counts up by itself only what is called INTEGER.
+# SQLite numbers rows automatically only in columns of type INTEGER.
 COUNTED = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
@@ -25,7 +25,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    raise NotImplementedError("an audit log is not taken down; the way back is the backup taken before")
+    raise NotImplementedError("an audit log cannot be downgraded: restore the backup taken before the upgrade")
 
 
 def _create_people() -> None:
@@ -113,7 +113,7 @@ def _create_rest() -> None:
 
 
 def _move_in(now_ns: int) -> None:
-    """Whoever has keys becomes a person of the house, and its owner the admin."""
+    """Make every user with keys a person of the house, and the owner its admin."""
     connection = op.get_bind()
     values = {"now": now_ns}
     connection.execute(sa.text("INSERT INTO organization VALUES ('home', 'home', :now)"), values)
@@ -127,7 +127,7 @@ def _move_in(now_ns: int) -> None:
     )
 
 
-# SQLite's INSERT OR REPLACE takes a row away without asking the delete trigger, so the insert trigger looks first.
+# SQLite's INSERT OR REPLACE deletes a row without running the delete trigger, so the insert trigger checks first.
 SQLITE_TRIGGERS = (
     """
     CREATE TRIGGER audit_entry_append BEFORE INSERT ON audit_entry BEGIN

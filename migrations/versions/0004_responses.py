@@ -1,4 +1,4 @@
-"""Stored responses."""
+"""Create stored responses."""
 
 import sqlalchemy as sa
 from alembic import op

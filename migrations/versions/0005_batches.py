@@ -1,4 +1,4 @@
-"""Files and batches."""
+"""Create files and batches."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Usage rows of many requests belong to one event; the request log keeps numbers and no words."""
+"""Let one event have the usage rows of many requests; keep only numbers in the request log."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -19,19 +19,19 @@ def upgrade() -> None:
         _rebuild_usage()
     else:
         _rekey_usage()
-    # What a limit begins with after a start is read by key or person, and must not read a whole month.
+    # After a start, limits read usage by key or person. That must not read a whole month.
     op.create_index("usage_key", "usage", ["key_id", "started_ns"])
     op.create_index("usage_user", "usage", ["user_id", "started_ns"])
-    # The decision's numbers say it again, at no cost to those whom nobody asks about.
+    # The text can be rebuilt from the decision's numbers, at no cost for requests that are never viewed.
     op.drop_column("request_record", "reason")
 
 
 def downgrade() -> None:
-    raise NotImplementedError("books are not taken down; the way back is the backup taken before")
+    raise NotImplementedError("books cannot be downgraded: restore the backup taken before the upgrade")
 
 
 def _rebuild_usage() -> None:
-    """SQLite changes no primary key. What guards the old table goes with it, so the new one gets its own."""
+    """Replace the table, because SQLite cannot change a primary key. Its triggers go with it and are created again."""
     op.execute("ALTER TABLE usage RENAME TO usage_0001")
     op.execute("DROP INDEX usage_started")
     op.create_table(
@@ -51,7 +51,7 @@ def _rebuild_usage() -> None:
     )
     op.create_index("usage_started", "usage", ["started_ns"])
     columns = ", ".join(column["name"] for column in sa.inspect(op.get_bind()).get_columns("usage"))
-    op.execute(f"INSERT INTO usage ({columns}) SELECT {columns} FROM usage_0001")  # noqa: S608  names of ours
+    op.execute(f"INSERT INTO usage ({columns}) SELECT {columns} FROM usage_0001")  # noqa: S608  own names
     op.execute("DROP TABLE usage_0001")
     for statement in SQLITE_TRIGGERS:
         op.execute(statement)
@@ -64,7 +64,7 @@ def _rekey_usage() -> None:
 
 
 SQLITE_TRIGGERS = (
-    # INSERT OR REPLACE deletes the row in its way without asking the delete trigger: migration 0001 says more.
+    # INSERT OR REPLACE deletes a conflicting row without running the delete trigger; see migration 0001.
     """
     CREATE TRIGGER usage_append BEFORE INSERT ON usage BEGIN
       SELECT RAISE(ABORT, 'usage rows are not replaced')

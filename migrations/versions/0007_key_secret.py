@@ -1,4 +1,4 @@
-"""Which secret the keys are hashed with, so that a gateway with another one is told at its start."""
+"""Store which secret hashes the keys, so that a gateway with another one notices at its start."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""The model that answered, where that is not the one asked for. Rows from before do not say."""
+"""Store the model that answered if it is not the requested one. Older rows do not have it."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -15,4 +15,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    raise NotImplementedError("books are not taken down; the way back is the backup taken before")
+    raise NotImplementedError("books cannot be downgraded: restore the backup taken before the upgrade")

@@ -1,4 +1,4 @@
-"""Payments: what was asked of Stripe, what Stripe told, and how far top-ups, refunds, disputes and payouts are."""
+"""Create payments: calls to Stripe, its messages, and the progress of top-ups, refunds, disputes and payouts."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -18,7 +18,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    raise NotImplementedError("books are not taken down; the way back is the backup taken before")
+    raise NotImplementedError("books cannot be downgraded: restore the backup taken before the upgrade")
 
 
 def _text(name: str, *, optional: bool = False, key: bool = False) -> sa.Column[str]:

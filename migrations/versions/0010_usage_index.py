@@ -1,4 +1,4 @@
-"""People's usage is found by their keys: an index of its own cost as much as half the row."""
+"""Find people's usage by their keys: a separate index cost half as much space as the rows."""
 
 from alembic import op
 
@@ -13,4 +13,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    raise NotImplementedError("books are not taken down; the way back is the backup taken before")
+    raise NotImplementedError("books cannot be downgraded: restore the backup taken before the upgrade")

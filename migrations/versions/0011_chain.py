@@ -1,4 +1,4 @@
-"""Proofs: blocks of events, chained by their hashes and signed."""
+"""Create proofs: signed blocks of events, chained by their hashes."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -13,7 +13,7 @@ BIG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 def upgrade() -> None:
     _create_tables()
-    # A block reads the usage rows of its events, and they are written in their order: the index grows at its end.
+    # A block reads the usage rows of its events. They are written in that order, so the index grows at its end.
     op.create_index("usage_event", "usage", ["event_seq"])
     connection = op.get_bind()
     if connection.dialect.name == "sqlite":
@@ -26,7 +26,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    raise NotImplementedError("books are not taken down; the way back is the backup taken before")
+    raise NotImplementedError("books cannot be downgraded: restore the backup taken before the upgrade")
 
 
 def _create_tables() -> None:
@@ -59,7 +59,7 @@ def _create_tables() -> None:
     )
 
 
-# As in migration 0001: INSERT OR REPLACE deletes without asking the delete triggers, pragmas turn references and
+# As in migration 0001: INSERT OR REPLACE deletes without running the delete triggers, pragmas turn references and
 # checks off, and RAISE(ABORT) obeys none of them.
 SQLITE_TRIGGERS = (
     """

@@ -1,4 +1,4 @@
-"""Who writes the books where several gateways share them; PostgreSQL applies all transfers of a statement at once."""
+"""Store which gateway writes shared books. On PostgreSQL, apply all transfers of a statement at once."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -19,13 +19,13 @@ def upgrade() -> None:
         for statement in POSTGRESQL_TRIGGERS:
             op.execute(statement.replace("<schema>", schema))
         if connection.scalar(sa.text("SELECT current_setting('server_version_num')::int")) >= 180000:
-            # The trigger above asks for all that they ask for; each would ask once for every transfer.
+            # The trigger above checks all their conditions. Each of them would run once per transfer.
             for column in ("event_seq", "debit", "credit", "pending_seq"):
                 op.execute(f"ALTER TABLE transfer ALTER CONSTRAINT transfer_{column}_fkey NOT ENFORCED")
 
 
 def downgrade() -> None:
-    raise NotImplementedError("books are not taken down; the way back is the backup taken before")
+    raise NotImplementedError("books cannot be downgraded: restore the backup taken before the upgrade")
 
 
 def _create_seat() -> None:
@@ -45,18 +45,18 @@ def _create_seat() -> None:
         sa.Column("certificate", sa.Text, nullable=False),
         sa.Column("expires_ns", BIG, nullable=False),
     )
-    # The seat is there from the beginning and empty: it only ever changes hands.
+    # The empty seat exists from the beginning. From then on it only changes its holder.
     nobody = {"id": 1, "epoch": 0, "holder": "", "address": "", "fingerprint": "", "expires_ns": 0}
     op.bulk_insert(leader, [nobody])
 
 
-# The rules of migration 0001, asked once for all transfers of a statement and not for each: an account that a
-# hundred of them touch is updated once, where every update of a row in one transaction walks past all earlier ones.
-# What is accepted stays what it was. A transfer counts only on what those before it have left, by their numbers:
-# `least` is the least that an account ever has available on the way. Accounts are updated in the order of their
-# ids, so that two writers cannot deadlock. Transfers are looked up by their numbers and by nothing else: plans are
-# made when the tables are young, and must still fit when they are not. References are asked for here as well: one
-# query for all, where the database's own checks are one for each and two fifths of what a transfer costs.
+# The rules of migration 0001, checked once for all transfers of a statement. An account that a hundred of them touch
+# is updated once, because every update of a row in one transaction scans all its earlier versions. The same transfers
+# are accepted as before. A transfer may use only what those with smaller numbers have left: `least` is an account's
+# lowest available amount on the way. Accounts are updated in the order of their ids, so that two writers cannot
+# deadlock. Transfers are found only by their numbers, because plans are made while the tables are small and must
+# still fit later. References are checked here as well, in one query for all. The database's own checks run once per
+# transfer and are two fifths of its cost.
 POSTGRESQL_TRIGGERS = (
     "DROP TRIGGER transfer_apply ON transfer",
     "DROP FUNCTION ledger_apply()",

@@ -1,5 +1,7 @@
-"""Promo lots: credits that were given and end one day. What console sessions used is found by who signed in. Breaches
-of the books' rules that somebody has accepted."""
+"""Create promo lots, which are credits with an expiry, and accepted breaches of the books' rules.
+
+An index finds what console sessions used by their user.
+"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -28,7 +30,7 @@ def upgrade() -> None:
     )
     op.create_index("promo_lot_user", "promo_lot", ["user_id", "expires_ns"])
     op.create_index("promo_lot_expires", "promo_lot", ["expires_ns"])
-    # Requests of console sessions have no key, so that the index by keys has all people's under one.
+    # Requests of console sessions have no key, so the index by keys has those of all people under one value.
     sessions = sa.text("key_id = ''")
     op.create_index(
         "usage_session", "usage", ["user_id", "started_ns"], sqlite_where=sessions, postgresql_where=sessions
@@ -46,11 +48,11 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    raise NotImplementedError("books are not taken down; the way back is the backup taken before")
+    raise NotImplementedError("books cannot be downgraded: restore the backup taken before the upgrade")
 
 
 def _append_only(table: str, is_there: str) -> None:
-    """When a lot ends is never changed: its end is part of what was given. Nor is what somebody has accepted."""
+    """Protect lots and accepted breaches from changes: the end of a lot is part of its grant."""
     if op.get_bind().dialect.name == "sqlite":
         statements = sqlite_triggers(table, is_there)
     else:
@@ -63,7 +65,7 @@ def _append_only(table: str, is_there: str) -> None:
 
 
 def sqlite_triggers(table: str, is_there: str) -> tuple[str, ...]:
-    # INSERT OR REPLACE deletes the row in its way without asking the delete trigger: migration 0001 says more.
+    # INSERT OR REPLACE deletes a conflicting row without running the delete trigger; see migration 0001.
     append = f"""
     CREATE TRIGGER {table}_append BEFORE INSERT ON {table} BEGIN
       SELECT RAISE(ABORT, 'rows of {table} are not replaced') WHERE EXISTS (SELECT 1 FROM {table} WHERE {is_there});

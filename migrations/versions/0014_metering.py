@@ -1,4 +1,4 @@
-"""Tokens apart by what they were for; versions of prices, and since when each of them is valid."""
+"""Count tokens by kind; store versions of prices, and from when each of them is valid."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -45,11 +45,11 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    raise NotImplementedError("books are not taken down; the way back is the backup taken before")
+    raise NotImplementedError("books cannot be downgraded: restore the backup taken before the upgrade")
 
 
 def _append_only() -> None:
-    """Whoever could change a price afterwards could make any charge look right."""
+    """Protect prices from changes: a changed price could make any charge look right."""
     if op.get_bind().dialect.name == "sqlite":
         statements = SQLITE_TRIGGERS
     else:
@@ -63,7 +63,7 @@ def _append_only() -> None:
 
 
 SQLITE_TRIGGERS = (
-    # INSERT OR REPLACE deletes the row in its way without asking the delete trigger: migration 0001 says more.
+    # INSERT OR REPLACE deletes a conflicting row without running the delete trigger; see migration 0001.
     """
     CREATE TRIGGER price_append BEFORE INSERT ON price BEGIN
       SELECT RAISE(ABORT, 'prices are not replaced') WHERE EXISTS (SELECT 1 FROM price WHERE id = NEW.id);

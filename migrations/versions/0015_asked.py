@@ -1,4 +1,4 @@
-"""What was asked of /accounting/v1 under a key, and the answer that was given; what payments do now and then."""
+"""Store requests to /accounting/v1 by their key, with their answers, and the periodic jobs of payments."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -41,4 +41,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    raise NotImplementedError("books are not taken down; the way back is the backup taken before")
+    raise NotImplementedError("books cannot be downgraded: restore the backup taken before the upgrade")

@@ -1,4 +1,4 @@
-"""The house of the market: who sells, what was allocated, what is known of each channel."""
+"""Create the market's house: sellers, allocations, and what is known of each channel."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -105,4 +105,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    raise NotImplementedError("books are not taken down; the way back is the backup taken before")
+    raise NotImplementedError("books cannot be downgraded: restore the backup taken before the upgrade")

@@ -1,4 +1,4 @@
-"""Keys of guests: market jobs that this gateway answers while its owner does not need it."""
+"""Create keys of guests: market jobs that this gateway answers while its owner does not need it."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Signed records of others; seats, and small things that gateways tell each other through the database."""
+"""Create signed records of other gateways, and seats and small entries that gateways share in the database."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -33,7 +33,7 @@ def upgrade() -> None:
         sa.Column("revision", BIG, nullable=False),
         sa.Column("expires_ns", BIG),
     )
-    # Where revisions come from, one after the other: whoever writes waits for the one before to commit.
+    # Revisions come from this row, one after the other: each writer waits for the previous one to commit.
     clock = op.create_table(
         "coordination_clock",
         sa.Column("id", BIG, primary_key=True, autoincrement=False),
@@ -44,4 +44,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    raise NotImplementedError("books are not taken down; the way back is the backup taken before")
+    raise NotImplementedError("books cannot be downgraded: restore the backup taken before the upgrade")

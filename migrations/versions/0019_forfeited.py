@@ -1,4 +1,4 @@
-"""Sellers who have forfeited what they earned; when an allocation was drawn from."""
+"""Store which sellers have forfeited their earnings, and when an allocation was last drawn from."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Passwords, the one-time links that they are chosen by, and from where each session of the console was opened."""
+"""Create passwords, the one-time links to set them, and the origin of each console session."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""What prompts that are disputed come to, as a side of the dispute has proved it."""
+"""Store the proved token counts of disputed prompts, by the side that proved them."""
 
 import sqlalchemy as sa
 from alembic import op

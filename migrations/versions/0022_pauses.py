@@ -1,4 +1,4 @@
-"""What an operator has paused: buying on a lane, or selling."""
+"""Store what an operator has paused: buying on a lane, or selling."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Receipts of the disputed request that a side has brought: the house keeps the newest of a lane alone."""
+"""Store submitted receipts of the disputed request, because the house keeps only the newest of a lane."""
 
 import sqlalchemy as sa
 from alembic import op

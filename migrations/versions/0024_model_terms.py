@@ -1,4 +1,4 @@
-"""Further names of the pool's models and prices of providers' models, as operators set them."""
+"""Store operators' aliases of the pool's models and prices of providers' models."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""What automatic top-ups may come to in a month."""
+"""Limit automatic top-ups per month."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -12,7 +12,7 @@ BIG = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
 
 def upgrade() -> None:
-    # Whoever had set up automatic top-ups before gets what a new wish gets that says nothing else: 500 USD.
+    # Existing automatic top-ups get the default limit of new ones: 500 USD.
     op.add_column("payer", sa.Column("auto_month_nano", BIG, nullable=False, server_default="500000000000"))
 
 

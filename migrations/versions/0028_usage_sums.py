@@ -1,4 +1,4 @@
-"""Running sums of what keys, people, teams and organizations use by day: limits read them instead of usage rows."""
+"""Keep running sums of usage by key, person, team and organization per day. Limits read them, not usage rows."""
 
 import time
 from datetime import UTC, datetime, timedelta
@@ -36,8 +36,8 @@ def upgrade() -> None:
         statements = tuple(statement.replace("<schema>", schema) for statement in POSTGRESQL_TRIGGERS)
     for statement in statements:
         op.execute(statement)
-    # The trigger's lock on usage rows comes first: what another gateway books is summed here or by the trigger.
-    connection.execute(sa.text(f"INSERT INTO usage_sum {_summed(_BOOKED)}"), {"since_ns": _last_month_ns()})  # noqa: S608  names of ours
+    # Creating the trigger locks usage rows first, so another gateway's bookings are summed here or by the trigger.
+    connection.execute(sa.text(f"INSERT INTO usage_sum {_summed(_BOOKED)}"), {"since_ns": _last_month_ns()})  # noqa: S608  own names
 
 
 def downgrade() -> None:
@@ -50,13 +50,13 @@ def downgrade() -> None:
 
 
 def _last_month_ns() -> int:
-    """Limits count in this month; whoever upgrades at its very begin still sees the one before."""
+    """Return the start of the previous month. Limits need this month; an upgrade at its start may need the last one."""
     first = datetime.fromtimestamp(time.time(), UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     before = (first - timedelta(days=1)).replace(day=1)
     return int(before.timestamp()) * 10**9
 
 
-# What one usage row adds. Columns are of the row in both databases' words.
+# The values that one usage row adds, in SQL that both databases accept.
 _FACTS = """
   {row}started_ns / 86400000000000 AS day, {row}model AS model, COALESCE({row}served_model, '') AS served_model,
   CASE WHEN {row}outcome = 'complete' OR {row}completion_tokens > 0 THEN 1 ELSE 0 END AS requests,
@@ -64,7 +64,7 @@ _FACTS = """
   {row}charge_nano AS spend_nano
 """
 
-# All rows of a key, a person, a department and a day together, before they are told apart by scope.
+# Sums by key, person, department and day, before they are split by scope.
 _GROUPED = """
   SELECT key_id, user_id, department, day, model, served_model,
     SUM(requests) AS requests, SUM(tokens) AS tokens, SUM(spend_nano) AS spend_nano
@@ -88,7 +88,7 @@ def _summed(grouped: str) -> str:
     SELECT scope, day, model, served_model, SUM(requests), SUM(tokens), SUM(spend_nano)
     FROM ({" UNION ALL ".join(scopes)}) AS scoped
     GROUP BY scope, day, model, served_model
-    """  # noqa: S608  names of ours
+    """  # noqa: S608  own names
 
 
 SQLITE_TRIGGER = f"""
@@ -104,9 +104,9 @@ CREATE TRIGGER usage_summed AFTER INSERT ON usage BEGIN
   ON CONFLICT DO UPDATE SET requests = requests + excluded.requests, tokens = tokens + excluded.tokens,
     spend_nano = spend_nano + excluded.spend_nano;
 END
-"""  # noqa: S608  names of ours
+"""  # noqa: S608  own names
 
-# Once for each statement, however many rows it has.
+# Runs once per statement, whatever the number of rows.
 POSTGRESQL_TRIGGERS = (
     f"""
     CREATE FUNCTION usage_summed() RETURNS trigger LANGUAGE plpgsql
@@ -118,7 +118,7 @@ POSTGRESQL_TRIGGERS = (
         tokens = sums.tokens + EXCLUDED.tokens, spend_nano = sums.spend_nano + EXCLUDED.spend_nano;
       RETURN NULL;
     END $$
-    """,  # noqa: S608  names of ours
+    """,  # noqa: S608  own names
     """
     CREATE TRIGGER usage_summed AFTER INSERT ON usage REFERENCING NEW TABLE AS added
       FOR EACH STATEMENT EXECUTE FUNCTION usage_summed()

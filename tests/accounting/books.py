@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Engine
 
 from accounting.ledger.balances import Balance, balance
-from accounting.ledger.health import Finding, findings
+from accounting.ledger.health import BrokenRule, findings
 from accounting.ledger.poster import Poster
 from accounting.ledger.postings import Posted, Posting, UsageRecord
 from accounting.rules import grants
@@ -57,7 +57,7 @@ class Books(AbstractContextManager["Books"]):
         with self.read() as session:
             return balance(session, code)
 
-    def findings(self, *, deep: bool = True) -> list[Finding]:
+    def findings(self, *, deep: bool = True) -> list[BrokenRule]:
         with self.read() as session:
             return findings(session, self.now_ns, deep=deep)
 

@@ -14,8 +14,8 @@ from accounting.ledger.journal import Failpoint
 from accounting.ledger.postings import Posted, Posting
 from accounting.rules import burst, earnings, grants, local, market, usage_refunds
 from accounting.rules.held import CloudBill, Hold, Payer
-from accounting.rules.parts import Part, Share
-from accounting.spending.charges import find_charge, find_standing
+from accounting.rules.parts import HeldPart, Share
+from accounting.spending.charges import find_charge, find_refund_parties
 from accounting.spending.leases import Leases
 from gateway.database import open_engine
 from tests.accounting.books import ANSWER_S, MINUTE_NS, START_NS, Books, usage
@@ -76,9 +76,9 @@ class Doomed:
         self._book(credit(f"bob/{request_id}-pool"))
         shares = (Share(chart.user_paid("bob"), CREDIT_NANO // 2), Share(chart.pool_paid("lab"), CREDIT_NANO // 2))
         placed = self._book(market.hold(request_id, shares, EXPIRES_NS))
-        parts = [Part(share.account, share.amount_nano, seq) for share, seq in _numbered(shares, placed)]
-        order = market.Order(request_id, "bob", tuple(parts), EXPIRES_NS)
-        sale = market.Sale("sam", CHARGE_NANO, fee_bps=1000)
+        parts = [HeldPart(share.account, share.amount_nano, seq) for share, seq in _numbered(shares, placed)]
+        order = market.PurchaseHold(request_id, "bob", tuple(parts), EXPIRES_NS)
+        sale = market.SellerBill("sam", CHARGE_NANO, fee_bps=1000)
         self._book(market.capture(order, sale, usage(request_id, lane="market")))
         self._book(earnings.matured("sam", request_id, sale.net_nano // 2, reserve_bps=1000))
         if number % 2:
@@ -107,7 +107,7 @@ class Doomed:
         with self._books.read() as session:
             charge = find_charge(session, request_id)
             assert charge is not None
-            standing = find_standing(session, charge, time.time_ns())
+            standing = find_refund_parties(session, charge, time.time_ns())
         self._book(usage_refunds.refund(charge, REFUND_NANO, "kill test", standing))
 
     def _book(self, posting: Posting) -> Posted:

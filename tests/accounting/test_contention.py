@@ -11,7 +11,7 @@ from accounting.errors import InsufficientCredit
 from accounting.leading.shared import SharedLedger
 from accounting.ledger.poster import Poster
 from accounting.rules import market
-from accounting.rules.parts import Part, Share
+from accounting.rules.parts import HeldPart, Share
 from gateway.database import write_sessions
 from tests.accounting.books import ANSWER_S, Books
 
@@ -47,8 +47,8 @@ def _buy(poster: Poster, name: str, seller: str) -> str:
         (pending_seq,) = poster.submit(hold).result(ANSWER_S).transfer_seqs
     except InsufficientCredit:
         return "refused"
-    order = market.Order(name, "ann", (Part(PAYER, CHARGE_NANO, pending_seq),), 2**62)
-    poster.submit(market.capture(order, market.Sale(seller, CHARGE_NANO, FEE_BPS))).result(ANSWER_S)
+    order = market.PurchaseHold(name, "ann", (HeldPart(PAYER, CHARGE_NANO, pending_seq),), 2**62)
+    poster.submit(market.capture(order, market.SellerBill(seller, CHARGE_NANO, FEE_BPS))).result(ANSWER_S)
     return "bought"
 
 

@@ -10,7 +10,7 @@ from accounting.ledger.postings import Leg, Posting
 from accounting.rules import allocations, burst, grants, market
 from accounting.rules.corrections import correction
 from accounting.rules.held import CloudBill
-from accounting.rules.parts import Part, Share
+from accounting.rules.parts import HeldPart, Share
 from accounting.rules.variances import owed_beyond
 from accounting.spending.lots import Lot, Lots
 from gateway.database import write_sessions
@@ -52,11 +52,11 @@ def written(books: Books) -> Books:
     books.post(owed_beyond("r1", "acme", 25, 30))
     shares = (Share(ANN, 30),)
     placed = books.post(market.hold("r3", shares, books.now_ns))
-    order = market.Order("r3", "ann", (Part(ANN, 30, placed.transfer_seqs[0]),), books.now_ns)
-    books.post(market.capture(order, market.Sale("sam", 30, 1000), usage("r3", lane="market")))
+    order = market.PurchaseHold("r3", "ann", (HeldPart(ANN, 30, placed.transfer_seqs[0]),), books.now_ns)
+    books.post(market.capture(order, market.SellerBill("sam", 30, 1000), usage("r3", lane="market")))
     aside = books.post(market.hold("a1", (Share(ANN, 30),), books.now_ns))
     allocated = allocations.Allocated("a1", "ann", "sam", 30, 1000, books.now_ns)
-    drawn = allocations.draw(allocated, allocations.Drawn(parts=(Part(ANN, 30, aside.transfer_seqs[0]),)), 10)
+    drawn = allocations.draw(allocated, allocations.Drawn(parts=(HeldPart(ANN, 30, aside.transfer_seqs[0]),)), 10)
     assert drawn
     books.post(drawn)
     late = books.hold("r2", "ann", 10)

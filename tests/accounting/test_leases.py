@@ -14,7 +14,7 @@ from accounting.errors import DatabaseFailing, HoldExpired, InsufficientCredit
 from accounting.ledger.journal import Failpoint
 from accounting.ledger.postings import Posted, Posting
 from accounting.rules.held import CloudBill, Hold, Payer
-from accounting.spending import roller
+from accounting.spending import lease_renewer
 from accounting.spending.lease import LEASE_NS
 from accounting.spending.leases import Leases
 from gateway.records.settler import Settler
@@ -255,7 +255,7 @@ def test_what_is_booked_at_the_last_try_is_the_lease_s(books: Books) -> None:
     writer = Moody(books.poster)
     leases = Leases(writer, books.read, clock_ns=lambda: books.now_ns)
     books.credit("ann", 1000)
-    writer.denials = roller._TRIES_MAX
+    writer.denials = lease_renewer._TRIES_MAX
     asked = leases.hold("r1", Payer("ann"), 100)
     assert leases.turn()
     leases.end(result(asked), 0)
@@ -267,7 +267,7 @@ def test_where_the_books_deny_too_often_who_waits_is_told_so(books: Books) -> No
     writer = Moody(books.poster)
     leases = Leases(writer, books.read, clock_ns=lambda: books.now_ns)
     books.credit("ann", 1000)
-    writer.denials = roller._TRIES_MAX + 1
+    writer.denials = lease_renewer._TRIES_MAX + 1
     asked = leases.hold("r1", Payer("ann"), 100)
     assert isinstance(asked, Future)
     assert not leases.turn()

@@ -17,7 +17,7 @@ from accounting.spending import purses
 from accounting.spending.lease import LEASE_NS
 from accounting.spending.leases import Leases
 from accounting.spending.lots import Lot, Lots, lots_of
-from accounting.spending.purse import Purse, Source
+from accounting.spending.purse import FundingSource, Purse
 from accounting.spending.purses import Purses, credits_of, purse_of
 from accounting.spending.reaper import lease_tip, open_holds
 from accounting.tables import lot_table
@@ -53,8 +53,8 @@ def test_lots_that_end_first_pay_first_then_the_pool_then_own_credits(books: Boo
         later = user_promo("ann", "0-later")
         assert found == [Share(account, 100) for account in (LOT_A, LOT_B, later, POOL, OWN)]
         assert purse_of(session, FORMER, books.now_ns)[-2:] == (
-            Source(later, START_NS + 61 * MINUTE_NS),
-            Source(OWN),
+            FundingSource(later, START_NS + 61 * MINUTE_NS),
+            FundingSource(OWN),
         )
     all_of_them = (LOT_A, LOT_B, later, POOL, OWN)
     for number, expected in enumerate(
@@ -144,10 +144,10 @@ def test_a_lot_is_given_once_and_stays_what_it_is(books: Books, engine: Engine) 
 
 def test_a_market_lot_pays_for_no_cloud_request(books: Books, engine: Engine) -> None:
     lots = Lots(write_sessions(engine), clock_ns=lambda: books.now_ns)
-    with pytest.raises(PostingInvalid, match="nowhere"):
+    with pytest.raises(PostingInvalid, match="its scope must be 'cloud'"):
         lots.write_down(Lot("a", "ann", 100, books.now_ns + MINUTE_NS, "market"))
     with books.read() as session:
-        assert purse_of(session, ANN, books.now_ns) == (Source(OWN),)
+        assert purse_of(session, ANN, books.now_ns) == (FundingSource(OWN),)
 
 
 def test_parts_of_a_process_that_died_come_back_together(books: Books, engine: Engine) -> None:

@@ -6,8 +6,8 @@ from sqlalchemy import Engine
 from accounting.ledger.postings import Posting
 from accounting.rules import burst, usage_refunds
 from accounting.rules.held import CloudBill
-from accounting.rules.parts import Part, Share
-from accounting.spending.charges import find_charge, find_standing
+from accounting.rules.parts import HeldPart, Share
+from accounting.spending.charges import find_charge, find_refund_parties
 from accounting.spending.lots import Lot, Lots
 from gateway.database import write_sessions
 from tests.accounting.books import MINUTE_NS, Books, usage
@@ -23,7 +23,7 @@ def spent(books: Books, engine: Engine) -> Books:
     books.credit("ann", 10)
     shares = (Share(LOT, 10), Share(OWN, 10))
     placed = books.post(burst.lease("first", (), (), shares, expires_ns=books.now_ns + MINUTE_NS))
-    parts = [Part(each.account, 10, seq) for each, seq in zip(shares, placed.transfer_seqs, strict=True)]
+    parts = [HeldPart(each.account, 10, seq) for each, seq in zip(shares, placed.transfer_seqs, strict=True)]
     bill = CloudBill("acme", 10, 6)
     ended = [(bill, usage(request, lane="cloud", charge_nano=10, cost_nano=6)) for request in ("r1", "r2")]
     books.post(burst.lease("second", parts, ended, expires_ns=0))
@@ -35,7 +35,7 @@ def refund(books: Books, request_id: str) -> Posting:
     with books.read() as session:
         charge = find_charge(session, request_id)
         assert charge is not None
-        standing = find_standing(session, charge, books.now_ns)
+        standing = find_refund_parties(session, charge, books.now_ns)
     return usage_refunds.refund(charge, charge.charge_nano, "test", standing)
 
 

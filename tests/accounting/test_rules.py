@@ -10,16 +10,18 @@ from hypothesis import strategies as st
 from accounting.errors import AmountInvalid, PostingInvalid
 from accounting.ledger.postings import Posting
 from accounting.rules import charged, debts, earnings, grants, invoices, market, usage_refunds, variances
-from accounting.rules.parts import Part, Share
-from accounting.rules.usage_refunds import Standing
+from accounting.rules.parts import HeldPart, Share
+from accounting.rules.usage_refunds import RefundParties
 from tests.accounting.books import ANSWER_S, Books, outcome, usage
 
-ORDER = market.Order("r1", "ann", (Part("pool:lab:paid", 30, 1), Part("user:ann:paid", 70, 2)), 2**60)
-NOTHING = Standing()
+ORDER = market.PurchaseHold(
+    "r1", "ann", (HeldPart("pool:lab:paid", 30, 1), HeldPart("user:ann:paid", 70, 2)), 2**60
+)
+NOTHING = RefundParties()
 
 
 def _charge(amount: int, fee_bps: int) -> charged.Charged:
-    found = charged.charged("r1", market.capture(ORDER, market.Sale("sam", amount, fee_bps)).legs)
+    found = charged.charged("r1", market.capture(ORDER, market.SellerBill("sam", amount, fee_bps)).legs)
     assert found is not None
     return found
 
@@ -29,7 +31,7 @@ def test_a_refund_is_what_it_says_and_takes_from_nobody_more_than_was_got(
     amount: int, fee_bps: int, back: int, has: int
 ) -> None:
     charge = _charge(amount, fee_bps)
-    standing = Standing((Share("seller:sam:maturing", has),))
+    standing = RefundParties((Share("seller:sam:maturing", has),))
     if back > amount:
         with pytest.raises(PostingInvalid):
             usage_refunds.refund(charge, back, "test", standing)
@@ -50,26 +52,26 @@ def test_a_refund_is_of_something_and_at_most_of_all(amount: int) -> None:
 
 
 def test_what_was_charged_nothing_has_nothing_to_give_back() -> None:
-    assert charged.charged("r1", market.capture(ORDER, market.Sale("sam", 0, 1000)).legs) is None
-    assert charged.charged_together("r1", (), charged.Ended(0, 7, "acme")) is None
+    assert charged.charged("r1", market.capture(ORDER, market.SellerBill("sam", 0, 1000)).legs) is None
+    assert charged.charged_together("r1", (), charged.RequestCharge(0, 7, "acme")) is None
 
 
 def test_nobody_knows_whose_bill_it_is_on() -> None:
-    lease = charged.charged_together("r1", [], charged.Ended(60, 40, "acme"))
+    lease = charged.charged_together("r1", [], charged.RequestCharge(60, 40, "acme"))
     assert lease is not None
     with pytest.raises(PostingInvalid):
         usage_refunds.refund(lease, 60, "test", NOTHING, provider_credits=True)
 
 
 def test_given_credits_buy_nothing_on_the_market() -> None:
-    with pytest.raises(PostingInvalid, match="given"):
+    with pytest.raises(PostingInvalid, match="promotional credits, which cannot pay sellers"):
         market.hold("r1", [Share("user:ann:paid", 5), Share("user:ann:promo:l1", 5)], 2**60)
 
 
 @pytest.mark.parametrize("fee_bps", [-1, 10_001, 1.5, True, "10"])
 def test_a_fee_is_a_part_of_the_charge(fee_bps: Any) -> None:
     with pytest.raises(PostingInvalid):
-        market.Sale("sam", 100, fee_bps)
+        market.SellerBill("sam", 100, fee_bps)
 
 
 @pytest.mark.parametrize("amount", [-1, 10**15 + 1, 1.5, True])
@@ -111,8 +113,10 @@ def test_one_request_is_bought_once_whoever_delivers(books: Books) -> None:
     """Two sellers that both believe to have answered: the first is paid, the other is not."""
     books.credit("ann", 100)
     placed = books.post(market.hold("r1", [Share("user:ann:paid", 100)], books.now_ns))
-    order = market.Order("r1", "ann", (Part("user:ann:paid", 100, placed.transfer_seqs[0]),), books.now_ns)
-    sales = [market.Sale(seller, 50, 1000) for seller in ("sam", "sue")]
+    order = market.PurchaseHold(
+        "r1", "ann", (HeldPart("user:ann:paid", 100, placed.transfer_seqs[0]),), books.now_ns
+    )
+    sales = [market.SellerBill(seller, 50, 1000) for seller in ("sam", "sue")]
     futures = [books.poster.submit(market.capture(order, sale, usage("r1", lane="market"))) for sale in sales]
     assert [outcome(future) for future in futures] == ["posted", "IdempotencyConflict"]
     assert books.balance("seller:sam:maturing").posted_nano == 45

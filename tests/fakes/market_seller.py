@@ -15,13 +15,23 @@ from msgspec import structs
 
 from accounting.metering.tokenizers import Pinned, load_counter
 from gateway.market.challenge import DOMAIN
-from market.channels.admission import Asked, Credit, refusal
+from market.channels.admission import ChannelCredit, PricedRequest, refusal
 from market.channels.channel import Channel, delivered, promised
-from market.channels.job import Code, Cut, Job, Piece, Wanted, pack_piece, read_job, read_receipts, read_wanted
+from market.channels.job import (
+    Code,
+    Cut,
+    JobBody,
+    MarketJob,
+    Piece,
+    pack_piece,
+    read_job,
+    read_job_body,
+    read_receipts,
+)
 from market.channels.statements import Delivery, Promise, Receipt, Voucher, read_receipt, read_voucher
-from market.channels.terms import Terms, read_allocation
+from market.channels.terms import ChannelTerms, read_allocation
 from market.counting.answer import AnswerSoFar
-from market.counting.counting import Counting
+from market.counting.token_count import Counting
 from market.identity.lineage import Identities
 from market.listings.listing import Capacity, Datacenter, DataPolicy, Listing
 from market.listings.prices import Prices, cost_nano
@@ -158,8 +168,8 @@ class MarketSeller:
         promise = read_voucher(open_record(job.voucher), terms, STANDING)
         self._hear(terms, job.receipts)
         channel = self.channels.setdefault(terms.channel, Channel(terms))
-        credit = Credit(int(granted.limit_nano), allocation.expires_ms)
-        asked = Asked(digest_of(job.sealed), 0)
+        credit = ChannelCredit(int(granted.limit_nano), allocation.expires_ms)
+        asked = PricedRequest(digest_of(job.sealed), 0)
         now_ms = time.time_ns() // 10**6
         if why := refusal(channel, promise, asked, self._offered, credit, open_ceilings={}, now_ms=now_ms):
             self.refused.append(why.reason)
@@ -167,11 +177,13 @@ class MarketSeller:
         self.channels[terms.channel] = promised(channel, promise)
         return await self._serve(request, job, terms, promise)
 
-    async def _serve(self, request: web.Request, job: Job, terms: Terms, promise: Promise) -> web.StreamResponse:
+    async def _serve(
+        self, request: web.Request, job: MarketJob, terms: ChannelTerms, promise: Promise
+    ) -> web.StreamResponse:
         voucher = promise.voucher
         context = Context(terms.channel, voucher.lane, voucher.seq, self.id)
         opened = open_request(job.sealed, self._sealing, context, self._seen)
-        wanted = read_wanted(opened.body)
+        wanted = read_job_body(opened.body)
         self.wanted.append(wanted.request)
         nonce, sealer = opened.answer()
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
@@ -196,7 +208,7 @@ class MarketSeller:
         await telling.say(Piece("r", receipt.record.raw), is_last=True)
         return response
 
-    async def _speak(self, telling: "_Telling", answer: AnswerSoFar, wanted: Wanted) -> None:
+    async def _speak(self, telling: "_Telling", answer: AnswerSoFar, wanted: JobBody) -> None:
         texts, kind = self.manners.texts, wanted.kind
         for n, text in enumerate((*texts, "")):
             if self.manners.fault and n == self.manners.at:
@@ -253,7 +265,7 @@ class MarketSeller:
         self._hear(self.channels[channel].terms, records)
         return web.Response()
 
-    def _hear(self, terms: Terms, raw: list[bytes]) -> None:
+    def _hear(self, terms: ChannelTerms, raw: list[bytes]) -> None:
         promises: dict[str, Promise] = {}
         channel = self.channels.get(terms.channel, Channel(terms))
         for record in map(open_record, raw):

@@ -11,12 +11,12 @@ from sqlalchemy.orm import Session
 from accounting.errors import BooksUnavailable
 from accounting.ledger.postings import Posted, Posting
 from accounting.rules.held import CloudBill, Hold, Payer
-from accounting.spending import roller
+from accounting.spending import lease_renewer
 from accounting.spending.lease import Lease
+from accounting.spending.lease_renewal import Draw
+from accounting.spending.lease_renewer import LeaseRenewer
 from accounting.spending.leases import Leases
 from accounting.spending.purses import Purses
-from accounting.spending.roll import Draw
-from accounting.spending.roller import Roller
 from gateway.records.settler import Settler
 from gateway.records.spool import Settlement
 from tests.accounting.books import usage
@@ -89,7 +89,7 @@ def test_a_request_that_failed_after_its_lease_is_written_down_and_nothing_else(
 
 
 def test_a_turn_of_leases_has_one_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roller, "ANSWER_TIMEOUT_S", ANSWER_S)
+    monkeypatch.setattr(lease_renewer, "ANSWER_TIMEOUT_S", ANSWER_S)
     silent = Silent()
     purses = Purses(no_session)
     leases = []
@@ -101,6 +101,6 @@ def test_a_turn_of_leases_has_one_limit(monkeypatch: pytest.MonkeyPatch) -> None
         purses._remembered[payer] = (time.time_ns(), lease.purse)
         leases.append(lease)
     began_s = time.monotonic()
-    assert not Roller(silent, purses, threading.Lock(), time.time_ns).roll(leases)
+    assert not LeaseRenewer(silent, purses, threading.Lock(), time.time_ns).renew(leases)
     assert time.monotonic() - began_s < LIMIT_S
     assert all(lease.unanswered for lease in leases)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 from accounting.ledger.poster import Poster
 from accounting.ledger.postings import Leg, Posting
 from accounting.proofs.maker import BlockMaker
-from accounting.proofs.signing import KeyFile
+from accounting.proofs.signing_key import KeyFile
 from gateway.cli.main import app
 from gateway.data_folder import DataFolder
 from gateway.database import open_engine, read_sessions, write_sessions

@@ -14,7 +14,7 @@ from accounting.chart import pool_paid, user_paid, user_promo, user_receivable
 from accounting.errors import BooksBroken, DatabaseFailing
 from accounting.ledger import health
 from accounting.ledger.balances import balance
-from accounting.ledger.health import Finding
+from accounting.ledger.health import BrokenRule
 from accounting.payments.errors import PayerFrozen
 from accounting.rules.held import CloudBill, Hold, Payer
 from accounting.spending.leases import Leases
@@ -65,7 +65,7 @@ async def test_every_rule_is_looked_at_once_for_many_who_ask(
     looks = []
     look, may_end = health.findings, threading.Event()
 
-    def counted(*arguments: Any, **options: Any) -> list[Finding]:
+    def counted(*arguments: Any, **options: Any) -> list[BrokenRule]:
         looks.append(time.monotonic())
         may_end.wait(60)
         return look(*arguments, **options)

@@ -13,7 +13,7 @@ import pytest
 
 from accounting.chart import EXPENSE_OWN_USE
 from accounting.ledger.balances import balance
-from accounting.ledger.health import Finding, findings
+from accounting.ledger.health import BrokenRule, findings
 from gateway.data_folder import DataFolder
 from gateway.database import open_engine, read_sessions
 from tests.fakes import openai_provider as provider
@@ -182,7 +182,7 @@ def test_a_spending_limit_is_all_that_the_owner_needs(house: House) -> None:
     assert refusal["code"] == "budget_exceeded", refusal
 
 
-def booked(house: House) -> tuple[int, list[Finding]]:
+def booked(house: House) -> tuple[int, list[BrokenRule]]:
     """The expense of the owner's own use, and every broken rule of the ledger."""
     engine = open_engine(DataFolder(house.gateway.folder).dsn)
     try:

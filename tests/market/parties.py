@@ -4,7 +4,7 @@ import hashlib
 
 from msgspec import Struct
 
-from accounting.proofs.signing import Signer
+from accounting.proofs.signing_key import Signer
 from market.identity.keys import identity_of, signer_of
 from market.identity.lineage import Identities
 from market.records.envelope import Kind, Record, Saying, sign

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from market.channels.admission import Asked, Credit, refusal, reserved_nano
+from market.channels.admission import ChannelCredit, PricedRequest, refusal, reserved_nano
 from market.channels.channel import Channel, delivered, settle
 from market.channels.credit_line import CreditLine, Paid, Payment, agree, first_owes_nano, limit_nano, read_payment
-from market.channels.promising import Order, free_lane, next_voucher
+from market.channels.next_voucher import VoucherOrder, free_lane, next_voucher
 from market.channels.statements import Promise
 from market.channels.terms import LANES_MAX
 from market.errors import StatementInvalid
@@ -19,11 +19,15 @@ from tests.market.parties import NOW_MS, STANDING, id_of, said
 from tests.market.trade import BUYER, DIGEST, PRICES, SELLER, TERMS, receive, vouch
 
 OFFERED = {DIGEST: PRICES}
-ASKED = Asked(DIGEST, 500)
+ASKED = PricedRequest(DIGEST, 500)
 
 
 def reason(channel: Channel, *voucher: int, **changed: Any) -> str | None:
-    given: dict[str, Any] = {"asked": ASKED, "offered": OFFERED, "credit": Credit(10_000, NOW_MS + 3_600_000)}
+    given: dict[str, Any] = {
+        "asked": ASKED,
+        "offered": OFFERED,
+        "credit": ChannelCredit(10_000, NOW_MS + 3_600_000),
+    }
     given |= {"open_ceilings": {}, "now_ms": NOW_MS} | changed
     refused = refusal(channel, vouch(*voucher), **given)
     assert refused is None or refused.sentence
@@ -48,13 +52,13 @@ def test_each_thing_that_stands_against_a_voucher_has_its_name() -> None:
     assert reason(served(0, is_final=False), 0, 5, 0, 500) == "busy"
     assert reason(empty, *voucher, open_ceilings={0: 500}) == "busy"
     assert reason(served(100), 0, 5, 0, 500) == "unpaid"
-    assert reason(served(100), 0, 5, owed_nano.amount_nano, 90_000, credit=Credit(10**6)) is None
+    assert reason(served(100), 0, 5, owed_nano.amount_nano, 90_000, credit=ChannelCredit(10**6)) is None
     assert reason(empty, *voucher, offered={DIGEST: Prices(Amount(0), Amount(0), Amount(0))}) == "prices"
     assert reason(empty, *voucher, offered={}) == "prices"
-    assert reason(empty, *voucher, asked=Asked("f" * 64, 500)) == "request"
+    assert reason(empty, *voucher, asked=PricedRequest("f" * 64, 500)) == "request"
     assert reason(empty, 0, 1, 0, 499) == "low"
-    assert reason(empty, *voucher, credit=Credit(10_000, NOW_MS + 60_000)) == "ended"
-    assert reason(empty, *voucher, credit=Credit(499)) == "limit"
+    assert reason(empty, *voucher, credit=ChannelCredit(10_000, NOW_MS + 60_000)) == "ended"
+    assert reason(empty, *voucher, credit=ChannelCredit(499)) == "limit"
     assert reason(empty, *voucher, open_ceilings={1: 9_501}) == "limit"
     assert reason(empty, *voucher, open_ceilings={1: 9_500}) is None
 
@@ -67,10 +71,10 @@ steps_of_four_lanes = st.lists(
 @given(steps_of_four_lanes)
 def test_what_is_admitted_never_passes_the_limit(steps: list[tuple[int, int, int, bool]]) -> None:
     """Requests begin and end on four lanes, some go on for a while, and each delivers what its ceiling lets it."""
-    channel, running, credit = Channel(TERMS), dict[int, Promise](), Credit(3_000)
+    channel, running, credit = Channel(TERMS), dict[int, Promise](), ChannelCredit(3_000)
     for seq, (lane, tokens, most_nano, ends) in enumerate(steps, 1):
         ceilings = {n: int(promise.voucher.ceiling_nano) for n, promise in running.items()}
-        order = Order(DIGEST, DIGEST, PRICES, most_nano)
+        order = VoucherOrder(DIGEST, DIGEST, PRICES, most_nano)
         limit = {
             "limit_nano": credit.limit_nano,
             "open_ceilings": {n: v for n, v in ceilings.items() if n != lane},
@@ -78,7 +82,7 @@ def test_what_is_admitted_never_passes_the_limit(steps: list[tuple[int, int, int
         voucher = next_voucher(channel, lane, seq, order, **limit)  # type: ignore[arg-type]
         if voucher and lane not in running:
             promise = vouch(lane, voucher.seq, int(voucher.base_nano), int(voucher.ceiling_nano))
-            asked = Asked(DIGEST, most_nano)
+            asked = PricedRequest(DIGEST, most_nano)
             assert refusal(channel, promise, asked, OFFERED, credit, open_ceilings=ceilings, now_ms=NOW_MS) is None
             running[lane] = promise
         if ends and (promised := running.pop(lane, None)):

@@ -76,11 +76,11 @@ def test_a_canary_knows_how_its_answer_begins() -> None:
     assert failings(frozen, said(REFERENCE).lstrip() + " and more", nudged(0.004)) == ()
     # Where the model itself hardly knows, another word is no lie.
     assert failings(frozen, "the mill grinds what water brings", ()) == ()
-    assert failings(frozen, "I am only a small model", ()) == ("the answer begins otherwise than the model's",)
+    assert failings(frozen, "I am only a small model", ()) == ("the answer begins differently from the model's",)
     (far,) = failings(frozen, said(REFERENCE), nudged(0.01))
     assert "nats a token away" in far
     (other,) = failings(frozen, said(REFERENCE), (Told(" made", -0.1), Told(" up", -0.1), *REFERENCE[:2]))[1:]
-    assert "of another text" in other
+    assert "belong to another text" in other
     assert is_retired(USES_MAX, 0)
     assert is_retired(0, 3)
     assert not is_retired(3, 2)
@@ -91,8 +91,8 @@ def test_a_whole_answer_has_nothing_behind_it() -> None:
     assert frozen is not None
     assert frozen.is_whole
     assert failings(frozen, "the mill grinds what\n", ()) == ()
-    assert failings(frozen, "the mill grinds what\u200b", ()) == ("the answer goes on where the model's ends",)
-    assert failings(frozen, "the mill", ()) == ("the answer begins otherwise than the model's",)
+    assert failings(frozen, "the mill grinds what\u200b", ()) == ("the answer continues where the model's ends",)
+    assert failings(frozen, "the mill", ()) == ("the answer begins differently from the model's",)
 
 
 def test_texts_alone_make_a_canary_too() -> None:
@@ -275,12 +275,12 @@ def looked_at(case: Case, *audits: Audit) -> Case:
 def test_nobody_loses_money_by_canaries_alone() -> None:
     case = new_case(is_probation=True)
     assert decide(case).action == "none"
-    failed = [audit("canary", f"c{n}", "the answer begins otherwise than the model's") for n in range(6)]
+    failed = [audit("canary", f"c{n}", "the answer begins differently from the model's") for n in range(6)]
     assert decide(looked_at(case, failed[0])).action == "watch"
     case = looked_at(case, *failed)
     decision = decide(case)
     assert decision.action == "suspend"
-    assert "probability below 6e-07" in decision.reasons[0]
+    assert "is below 6e-07" in decision.reasons[0]
     assert len(decision.reasons) == 7
     assert not any("c1" in reason for reason in decision.reasons)
     for n in range(FAILED_MIN):

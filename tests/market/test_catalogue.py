@@ -12,7 +12,7 @@ import torch
 
 from market.auditing.sequential import ALPHA, FAILING_MAX, Kind
 from market.auditing.verdicts import Audit
-from market.counting.padding import padding
+from market.counting.padding_flags import padding_flags
 from tests.market.cheats import Bench, Draw, Shown, caught_after, mixed
 from tests.market.parties import NOW_MS
 from tests.market.texts import honest_texts
@@ -59,8 +59,8 @@ def test_cheats_are_caught_within_five_hundred_requests(shown: Mapping[str, Show
 
 def test_padding_is_seen_with_the_first_answer() -> None:
     text = next(honest_texts(3, 1))
-    assert padding(text) == ()
-    assert padding(text + "\u200b" * len(text)) == ("invisible", "repeated")
+    assert padding_flags(text) == ()
+    assert padding_flags(text + "\u200b" * len(text)) == ("invisible", "repeated")
 
 
 def at_the_limit(chance: Random, kind: Kind | None) -> Audit:

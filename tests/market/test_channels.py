@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from market.channels.channel import Channel, Due, delivered, merge, promised, settle
 from market.channels.evidence import evidence, read_evidence
 from market.channels.statements import Delivery, Receipt, Voucher, read_receipt, read_voucher
-from market.channels.terms import Allocation, Terms, read_allocation
+from market.channels.terms import Allocation, ChannelTerms, read_allocation
 from market.channels.transcript import INTERIM_TOKENS, TextKind, Transcript, needs_receipt
 from market.errors import StatementInvalid
 from market.listings.prices import Prices
@@ -146,7 +146,7 @@ def test_a_stranger_comes_to_the_same_from_the_records_alone(requests: list[Requ
 def test_receipts_without_their_voucher_prove_nothing() -> None:
     records = evidence(known(trade_of([Request(0, 100, 500)]).by_seller))
     receipts = [record for record in records if record.kind == "receipt"]
-    with pytest.raises(StatementInvalid, match="not among"):
+    with pytest.raises(StatementInvalid, match="missing from the records"):
         read_evidence(receipts, TERMS, STANDING)
     with pytest.raises(StatementInvalid, match="at most"):
         read_evidence([said("buyer", "payment", PRICES)], TERMS, STANDING)
@@ -225,7 +225,7 @@ def test_statements_that_fit_nothing_are_refused() -> None:
     with pytest.raises(StatementInvalid):
         read_receipt(said("eve", "receipt", fitting, issuer=SELLER), promise, TERMS, STANDING)
     with pytest.raises(StatementInvalid):
-        merge(Channel(TERMS), Channel(Terms(SELLER, BUYER, DIGEST)))
+        merge(Channel(TERMS), Channel(ChannelTerms(SELLER, BUYER, DIGEST)))
 
 
 def test_prices_beyond_all_sense_are_refused_where_they_are_read() -> None:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from accounting.metering.delivered import SEGMENT_CHARS, Called, Delivered, TokenCounter
 from accounting.metering.tokenizers import Pinned, load_counter
 from market.counting.answer import CALLS_MAX, CHARS_MAX, CHOICES_MAX, AnswerSoFar, transcript_of
-from market.counting.counting import Counting
 from market.counting.measure import tokens_ratio
-from market.counting.padding import padding
+from market.counting.padding_flags import padding_flags
+from market.counting.token_count import Counting
 from market.errors import RequestNotCounted, StatementInvalid
 from tests.accounting.tokenizer import make_tokenizer, pinned
 from tests.market.texts import ROOT, honest_texts
@@ -210,14 +210,14 @@ PADDED = {
 
 @pytest.mark.parametrize("kind", PADDED)
 def test_padding_is_counted_and_seen(counter: TokenCounter, kind: str) -> None:
-    assert padding(PADDED[kind])
+    assert padding_flags(PADDED[kind])
     counts = Counting(counter).delivered([Delivered(PADDED[kind])])
     assert counts.content_tokens > Counting(counter).delivered([Delivered(TALE)]).content_tokens
     assert counts.content_tokens == counter.count([PADDED[kind]])
 
 
 def flagged(count: int) -> Counter[str]:
-    return Counter(flag for text in honest_texts(7, count) for flag in padding(text))
+    return Counter(flag for text in honest_texts(7, count) for flag in padding_flags(text))
 
 
 def test_honest_texts_are_not_flagged() -> None:

@@ -14,7 +14,7 @@ from market.auditing.prompts import Shown, proved_prompt_tokens
 from market.channels.channel import Channel, delivered, settle
 from market.channels.statements import Delivery, Promise, Receipt, read_receipt
 from market.counting.answer import transcript_of
-from market.counting.counting import Counting
+from market.counting.token_count import Counting
 from market.errors import StatementInvalid
 from market.sealing.agreement import Context, SealingKey
 from market.sealing.request import open_request, seal_request

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accounting.proofs.signing import KeyFile, is_signed
+from accounting.proofs.signing_key import KeyFile, is_signed
 from market.errors import IdentityInvalid
 from market.identity.key_files import adopt_successor, prepare_successor, successor_path
 from market.identity.keys import identity_of

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from market.errors import ListingInvalid, RecordInvalid
 from market.listings.endpoint import check_endpoint
-from market.listings.hours import Window, is_open
-from market.listings.idle import Condition, IdleRule, hindrance
+from market.listings.hours import WeeklyWindow, is_open
+from market.listings.idle import IdleRule, MachineCondition, hindrance
 from market.listings.listing import (
     Capacity,
     Datacenter,
@@ -148,10 +148,12 @@ times = st.integers(0, 24 * 60 - 1).map(lambda minute: f"{minute // 60:02}:{minu
 offsets = st.tuples(st.sampled_from("+-"), st.integers(0, 14 * 60)).map(
     lambda it: f"{it[0]}{it[1] // 60:02}:{it[1] % 60:02}"
 )
-windows = st.builds(Window, st.lists(st.integers(0, 6), max_size=7, unique=True).map(tuple), times, times, offsets)
+windows = st.builds(
+    WeeklyWindow, st.lists(st.integers(0, 6), max_size=7, unique=True).map(tuple), times, times, offsets
+)
 
 
-def is_open_by_calendar(window: Window, now_ms: int) -> bool:
+def is_open_by_calendar(window: WeeklyWindow, now_ms: int) -> bool:
     """The same by Python's calendar: did it begin today or yesterday, and has it not ended yet?"""
     sign = -1 if window.utc_offset[0] == "-" else 1
     offset = sign * timedelta(hours=int(window.utc_offset[1:3]), minutes=int(window.utc_offset[4:]))
@@ -168,29 +170,29 @@ def is_open_by_calendar(window: Window, now_ms: int) -> bool:
 
 
 @given(windows, st.integers(NOW_MS, NOW_MS + 14 * 86_400_000))
-def test_hours_are_those_of_the_calendar(window: Window, now_ms: int) -> None:
+def test_hours_are_those_of_the_calendar(window: WeeklyWindow, now_ms: int) -> None:
     assert is_open([window], now_ms) == is_open_by_calendar(window, now_ms)
 
 
 def test_without_hours_it_is_always_open() -> None:
     assert is_open([], NOW_MS)
-    assert not is_open([Window((), "00:00", "00:00")], NOW_MS)
+    assert not is_open([WeeklyWindow((), "00:00", "00:00")], NOW_MS)
     assert is_on_offer(LISTING, NOW_MS)
     assert not is_on_offer(msgspec.structs.replace(LISTING, is_ready=False), NOW_MS)
 
 
 def test_an_owner_comes_before_the_market() -> None:
     rule = IdleRule(queue_empty_minutes=5, gpu_percent_max=20)
-    idle = Condition(300, gpu_percent=20)
+    idle = MachineCondition(300, gpu_percent=20)
     assert hindrance(rule, idle) is None
-    assert hindrance(rule, Condition(299, 0)) == "own_requests"
-    assert hindrance(IdleRule(queue_empty_minutes=0), Condition(0)) == "own_requests"
-    assert hindrance(IdleRule(queue_empty_minutes=0), Condition(0.1)) is None
-    assert hindrance(rule, Condition(300, 21)) == "gpu"
-    assert hindrance(rule, Condition(300, None)) == "gpu"
-    assert hindrance(IdleRule(), Condition(300, None)) is None
-    assert hindrance(IdleRule(), Condition(300, 0, is_on_battery=True)) == "battery"
-    assert hindrance(IdleRule(on_battery=True), Condition(300, 0, is_on_battery=True)) is None
+    assert hindrance(rule, MachineCondition(299, 0)) == "own_requests"
+    assert hindrance(IdleRule(queue_empty_minutes=0), MachineCondition(0)) == "own_requests"
+    assert hindrance(IdleRule(queue_empty_minutes=0), MachineCondition(0.1)) is None
+    assert hindrance(rule, MachineCondition(300, 21)) == "gpu"
+    assert hindrance(rule, MachineCondition(300, None)) == "gpu"
+    assert hindrance(IdleRule(), MachineCondition(300, None)) is None
+    assert hindrance(IdleRule(), MachineCondition(300, 0, is_on_battery=True)) == "battery"
+    assert hindrance(IdleRule(on_battery=True), MachineCondition(300, 0, is_on_battery=True)) is None
 
 
 def test_a_sellers_own_word_is_no_evidence() -> None:

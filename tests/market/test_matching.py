@@ -14,7 +14,7 @@ from market.matching.candidate import PROBATION_COST_MAX_NANO, Candidate, Need
 from market.matching.caps import LearnedCap
 from market.matching.choice import EXPLORED, choose
 from market.matching.track import HALF_LIFE_S, Tally, Track
-from market.matching.weighing import weigh
+from market.matching.weights import weigh
 
 NEED = Need()
 counts = st.integers(0, 500).map(float)

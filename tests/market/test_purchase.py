@@ -4,12 +4,12 @@ import msgspec
 
 from accounting.money import charge
 from accounting.rules import market as rules
-from accounting.rules.parts import Part
-from market.channels.admission import Asked, Credit, refusal
+from accounting.rules.parts import HeldPart
+from market.channels.admission import ChannelCredit, PricedRequest, refusal
 from market.channels.channel import Channel, Due, delivered, merge, settle
-from market.channels.promising import Order, next_voucher
+from market.channels.next_voucher import VoucherOrder, next_voucher
 from market.channels.statements import Receipt, read_receipt, read_voucher
-from market.channels.terms import Allocation, Terms, read_allocation
+from market.channels.terms import Allocation, ChannelTerms, read_allocation
 from market.channels.transcript import Transcript
 from market.identity.keys import identity_of
 from market.identity.pseudonyms import pseudonym_for
@@ -72,7 +72,7 @@ def test_a_purchase_from_listing_to_posting() -> None:
     context = Context(terms.channel, 0, 1, SELLER)
     request = seal_request(BODY, bytes.fromhex(listing.sealing_key), context)
     most_nano = cost_nano(listing.pricing, 5, 0, 100)
-    order = Order(request.digest, record.digest, listing.pricing, most_nano)
+    order = VoucherOrder(request.digest, record.digest, listing.pricing, most_nano)
     limit_nano = int(allocation.limit_nano)
     voucher = next_voucher(Channel(terms), 0, 0, order, limit_nano=limit_nano, open_ceilings={})
     assert voucher is not None
@@ -80,8 +80,8 @@ def test_a_purchase_from_listing_to_posting() -> None:
 
     # The seller checks the promise before it opens the request.
     promise = read_voucher(open_record(vouched.raw), terms, STANDING)
-    offered, asked = {record.digest: listing.pricing}, Asked(request.digest, most_nano)
-    credit = Credit(limit_nano, allocated.expires_ms)
+    offered, asked = {record.digest: listing.pricing}, PricedRequest(request.digest, most_nano)
+    credit = ChannelCredit(limit_nano, allocated.expires_ms)
     refused = refusal(Channel(terms), promise, asked, offered, credit, open_ceilings={}, now_ms=NOW_MS)
     assert refused is None
     opened = open_request(request.sealed, sealing_key, context, Seen())
@@ -110,8 +110,8 @@ def test_a_purchase_from_listing_to_posting() -> None:
     assert_posts(due, terms)
 
 
-def assert_posts(due: Due, terms: Terms) -> None:
+def assert_posts(due: Due, terms: ChannelTerms) -> None:
     """The books take the amount as it is."""
-    order = rules.Order("a1", "ann", (Part("user:ann:paid", 10**6, 7),), 2**62)
-    posting = rules.capture(order, rules.Sale(terms.seller, due.amount_nano, 500))
+    order = rules.PurchaseHold("a1", "ann", (HeldPart("user:ann:paid", 10**6, 7),), 2**62)
+    posting = rules.capture(order, rules.SellerBill(terms.seller, due.amount_nano, 500))
     assert sum(leg.amount_nano for leg in posting.legs if leg.debit == "user:ann:paid") == due.amount_nano

@@ -14,7 +14,7 @@ from market.matching.candidate import Candidate, Need
 from market.matching.caps import LearnedCap
 from market.matching.choice import EXPLORED, choose
 from market.matching.track import NOTHING_KNOWN, Tally, Track
-from market.matching.weighing import weigh
+from market.matching.weights import weigh
 
 NEED = Need()
 HONEST = [f"honest{n}" for n in range(4)]

@@ -9,8 +9,8 @@ import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from accounting.metering.delivered import SEGMENT_CHARS, Delivered, TokenCounter
-from market.counting.counting import Counting
 from market.counting.shapes import check_shape
+from market.counting.token_count import Counting
 from market.errors import TokenizerRefused
 from tests.accounting.tokenizer import make_tokenizer
 

@@ -6,16 +6,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from market.channels.admission import Asked, Credit, refusal, reserved_nano
+from market.channels.admission import ChannelCredit, PricedRequest, refusal, reserved_nano
 from market.channels.channel import Channel, delivered, merge, promised, settle
-from market.channels.promising import Order, free_lane, next_voucher
+from market.channels.next_voucher import VoucherOrder, free_lane, next_voucher
 from market.channels.statements import Delivery, Promise
 from tests.market.parties import NOW_MS
 from tests.market.trade import BUYER, DIGEST, PRICES, SELLER, TERMS, cost_nano, receive, vouch
 
 PROMPT_TOKENS = 100
 LIMIT_NANO = 3_000_000
-CREDIT = Credit(LIMIT_NANO)
+CREDIT = ChannelCredit(LIMIT_NANO)
 
 seldom = st.sampled_from([False, False, False, False, True])
 
@@ -46,7 +46,7 @@ class Wire(RuleBasedStateMachine):
     @rule(most_tokens=st.integers(500, 2_000), arrives=st.booleans())
     def ask(self, most_tokens: int, arrives: bool) -> None:
         lane = free_lane(self.vouched)
-        order = Order(DIGEST, DIGEST, PRICES, cost_nano(PROMPT_TOKENS, most_tokens))
+        order = VoucherOrder(DIGEST, DIGEST, PRICES, cost_nano(PROMPT_TOKENS, most_tokens))
         ceilings = {n: int(promise.voucher.ceiling_nano) for n, promise in self.vouched.items()}
         assert lane is not None
         voucher = next_voucher(
@@ -75,7 +75,7 @@ class Wire(RuleBasedStateMachine):
 
     def _seller_hears(self, promise: Promise) -> None:
         ceilings = {n: int(stream.promise.voucher.ceiling_nano) for n, stream in self.streams.items()}
-        asked = Asked(DIGEST, int(promise.voucher.ceiling_nano - promise.voucher.base_nano))
+        asked = PricedRequest(DIGEST, int(promise.voucher.ceiling_nano - promise.voucher.base_nano))
         offered = {DIGEST: PRICES}
         if not refusal(self.seller, promise, asked, offered, CREDIT, open_ceilings=ceilings, now_ms=NOW_MS):
             self.streams[promise.voucher.lane] = Stream(promise)

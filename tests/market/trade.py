@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from market.channels.channel import Channel, delivered, merge, promised
 from market.channels.statements import Delivery, Promise, Receipt, Voucher, read_receipt, read_voucher
-from market.channels.terms import Terms
+from market.channels.terms import ChannelTerms
 from market.channels.transcript import INTERIM_TOKENS
 from market.listings import prices
 from market.listings.prices import Prices
@@ -14,7 +14,7 @@ from tests.market.parties import STANDING, id_of, said
 
 DIGEST = "0" * 64
 BUYER, SELLER = id_of("buyer"), id_of("seller")
-TERMS = Terms(BUYER, SELLER, DIGEST)
+TERMS = ChannelTerms(BUYER, SELLER, DIGEST)
 PRICES = Prices(Amount(50_000_000), Amount(400_000_000), Amount(5_000_000), Amount(100))
 
 

@@ -130,7 +130,7 @@ async def _put_in(services: Services, user_id: str, amount_nano: int, posting: P
     till = services.till
     if till is None:
         return await _moved(services.books, posting)
-    if await till.ask(till.payments.topups.desk.ledger.is_booked, posting.idem_key):
+    if await till.ask(till.payments.topups.context.ledger.is_booked, posting.idem_key):
         return await _moved(services.books, posting)
     move = till.moving(user_id, amount_nano)
     await till.ask(move.begin)

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from pydantic import StringConstraints
 from sqlalchemy.orm import Session
 
-from accounting.ledger.health import Finding
+from accounting.ledger.health import BrokenRule
 from accounting.proofs import blocks
 from accounting.proofs.blocks import SignedBlock
 from accounting.proofs.maker import Unproven
@@ -96,7 +96,7 @@ async def show_health(operator: Operator, deep: bool = False) -> Facts:
     }
 
 
-def _broken_facts(found: Finding) -> Facts:
+def _broken_facts(found: BrokenRule) -> Facts:
     return {"rule": found.rule, "meaning": found.meaning, "where": list(found.where)}
 
 

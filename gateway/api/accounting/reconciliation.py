@@ -4,7 +4,7 @@ import asyncio
 
 from fastapi import APIRouter
 
-from accounting.payments.standing import standing
+from accounting.payments.status_report import status_report
 from gateway.api.accounting.asking import Facts, Key
 from gateway.api.accounting.keyed import KeyedRoute
 from gateway.api.accounting.paying import Paying
@@ -23,7 +23,7 @@ class Frozen(Body):
 @router.get("")
 async def show_payments(till: Paying, operator: Operator) -> Facts:
     """How payments are: mode, messages that wait or failed, the last reconciliation."""
-    return {"mode": till.mode, **await operator.services.books.look(standing)}
+    return {"mode": till.mode, **await operator.services.books.look(status_report)}
 
 
 @router.post("/reconcile")

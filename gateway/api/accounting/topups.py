@@ -41,7 +41,7 @@ class AutoTopup(Body):
 @router.get("/quote")
 async def quote_topup(till: Paying, _: Somebody, amount: Annotated[UsdAmount, Query()]) -> Facts:
     """What a top-up costs, its fee included, before anybody pays."""
-    paid = await till.ask(quote, till.payments.topups.desk.terms, amount)
+    paid = await till.ask(quote, till.payments.topups.context.terms, amount)
     return {
         "credits": format_usd(paid.credit_nano),
         "fee": format_usd(paid.fee_nano),

@@ -14,7 +14,7 @@ from accounting.ledger.postings import Posting
 from accounting.money import UsdAmount, format_usd
 from accounting.rules.charged import Charged
 from accounting.rules.usage_refunds import refund
-from accounting.spending.charges import event_legs, find_charge, find_standing
+from accounting.spending.charges import event_legs, find_charge, find_refund_parties
 from gateway.api.accounting.asking import Facts, Key
 from gateway.api.accounting.keyed import KeyedRoute
 from gateway.api.authority import Operator
@@ -90,6 +90,6 @@ def _asked(session: Session, wanted: UsageRefund) -> tuple[Charged, int, Posting
         if given_nano != amount_nano:
             raise Conflict(f"amount: {format_usd(given_nano)} of it was given back before", param="amount")
         return charge, amount_nano, None
-    standing = find_standing(session, charge, time.time_ns())
+    standing = find_refund_parties(session, charge, time.time_ns())
     event = refund(charge, amount_nano, wanted.reason, standing, provider_credits=wanted.provider_credits)
     return charge, amount_nano, event

@@ -12,10 +12,10 @@ from gateway.errors import RequestInvalid
 from gateway.times import at
 from market.auditing.prompts import Shown
 from market.errors import RecordInvalid
+from market.house.dispute_state import LaneStanding
 from market.house.disputes import Brought
-from market.house.quarrels import LaneStanding
 from market.house.tables import DisputeRow
-from market.house.texts import Text
+from market.house.texts import ChoiceText
 from market.listings.listing import Listing
 from market.records.envelope import Record
 from market.sealing.agreement import Keys
@@ -32,7 +32,7 @@ async def bring(house: Open, person: Person, wanted: NewDispute) -> Facts:
     listing = read_record(wanted.listing, "listing") if wanted.listing else None
     receipts = tuple(read_record(raw, "receipts") for raw in wanted.receipts)
     digest = read_record(wanted.allocation, "allocation").digest
-    texts = {n: Text(text.content, text.reasoning, text.calls) for n, text in wanted.texts.items()}
+    texts = {n: ChoiceText(text.content, text.reasoning, text.calls) for n, text in wanted.texts.items()}
     prompt = _shown(wanted.prompt) if wanted.prompt else None
     brought = Brought(digest, wanted.lane, listing, texts, prompt, receipts)
     await house.ask(house.disputes.check, person.user_id, brought)

@@ -11,9 +11,9 @@ from gateway.api.fields import Body, Text
 from market.channels.evidence import EVIDENCE_MAX
 from market.channels.terms import LANES_MAX
 from market.counting.answer import CALLS_MAX, CHOICES_MAX
+from market.house.buyer_receipts import RECEIPTS_MAX
 from market.house.statements import STATEMENTS_MAX
 from market.house.texts import CHARS_MAX
-from market.house.words import RECEIPTS_MAX
 from market.records.envelope import RECORD_BYTES_MAX
 from market.sealing.request import SEALED_BYTES_MAX
 

@@ -23,7 +23,7 @@ from gateway.house.relay_sessions import SESSION_S, Sessions
 from gateway.market.relayed_request import PART_PACKED_BYTES_MAX, AnswerPart, Method, body_bytes_max, read_part
 from gateway.market.throttle import Throttle, network_of
 from market.errors import JobInvalid
-from market.records.standing import StandingOf
+from market.records.key_status import StandingOf
 
 PACKED = "application/octet-stream"
 KNOCKS_PER_MINUTE = 120

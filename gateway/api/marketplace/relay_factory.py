@@ -11,7 +11,7 @@ from market.house.sellers import seller_behind
 from market.house.statements import identities_known
 from market.house.tables import AllocationRow, allocation_table
 from market.identity.lineage import Identities
-from market.records.standing import Standing
+from market.records.key_status import Standing
 
 
 def relay_of(house: House, is_ending: Callable[[], bool]) -> Relay:

@@ -15,7 +15,7 @@ from gateway.identity.caller import Caller
 from gateway.market.gossip_routes import router as gossip
 from gateway.market.throttle import network_of
 from gateway.services import Services
-from market.house.allocations import Wanted
+from market.house.allocations import AllocationRequest
 from market.house.settlements import Settled
 
 keyed = APIRouter(prefix="/market/v1", route_class=KeyedRoute)
@@ -56,7 +56,7 @@ async def allocate(house: Open, services: Shared, person: Person, key: Key, want
         most = house.office.terms.allocation_hours_max
         raise RequestInvalid(f"hours is too large. Credits are allocated for at most {most} hours.", param="hours")
     allocation_id = f"a-{id_of('allocation', person.user_id, key)}"
-    asked = Wanted(allocation_id, person.payer, wanted.buyer, wanted.seller, wanted.limit, wanted.hours)
+    asked = AllocationRequest(allocation_id, person.payer, wanted.buyer, wanted.seller, wanted.limit, wanted.hours)
     raw = await house.ask(house.allocations.issue, asked)
     return {"allocation": raw.decode()}
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from accounting.ledger.postings import HOLD_GRACE_NS, Posted
 from accounting.rules import allocations, market
 from accounting.rules.allocations import Allocated, Drawn
-from accounting.rules.parts import Part, Share
+from accounting.rules.parts import HeldPart, Share
 from tests.accounting.books import MINUTE_NS
 from tests.accounting.economy.market import FEES_BPS
 from tests.accounting.economy.model import Charge, Shares, taken
@@ -124,7 +124,7 @@ def _paid_out(one: Open, due: int) -> tuple[dict[str, int], int]:
 
 
 def _remember(world: World, one: Open, held: Known | None, due: int, net: int, paid: Shares) -> None:
-    parts: tuple[Part, ...] = held.parts if held else ()
+    parts: tuple[HeldPart, ...] = held.parts if held else ()
     turns = one.drawn.turns + 1
     world.allocations[one.name] = replace(one, drawn=Drawn(turns, due, parts))
     payers = {account: amount for account, amount in paid if amount}

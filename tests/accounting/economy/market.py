@@ -5,7 +5,7 @@ from collections import Counter
 from accounting.ledger.postings import HOLD_GRACE_NS, Posted, Posting
 from accounting.rules import earnings, market, usage_refunds
 from accounting.rules.parts import Share
-from accounting.spending.charges import find_charge, find_standing
+from accounting.spending.charges import find_charge, find_refund_parties
 from tests.accounting.books import MINUTE_NS, usage
 from tests.accounting.economy.model import Charge, Shares, taken
 from tests.accounting.economy.world import GREEDY, POOL, SELLERS, Attempt, Known, World, known, moves
@@ -120,7 +120,7 @@ def _refund_posting(world: World, request: str, amount: int, *, is_credited: boo
     with world.books.read() as session:
         charge = find_charge(session, request)
         assert charge is not None
-        standing = find_standing(session, charge, world.books.now_ns)
+        standing = find_refund_parties(session, charge, world.books.now_ns)
     return usage_refunds.refund(charge, amount, "bad answer", standing, provider_credits=is_credited)
 
 
@@ -164,18 +164,18 @@ def _back_to_payers(world: World, charge: Charge, amount: int) -> Counter[str]:
     return back
 
 
-def _sale(world: World, hold: Known) -> market.Sale:
+def _sale(world: World, hold: Known) -> market.SellerBill:
     charge = min(hold.amount * world.chance.choice(PERCENTS) // 100, 10**15)
-    return market.Sale(world.chance.choice(SELLERS), charge, world.chance.choice(FEES_BPS))
+    return market.SellerBill(world.chance.choice(SELLERS), charge, world.chance.choice(FEES_BPS))
 
 
-def _named(sale: market.Sale, charge: int, fee: int) -> str:
+def _named(sale: market.SellerBill, charge: int, fee: int) -> str:
     """Who sold it is told by who is paid, and so by nothing where a seller gets nothing."""
     return sale.seller_id if charge > fee else ""
 
 
-def _order(hold: Known) -> market.Order:
-    return market.Order(hold.name, hold.owner, hold.parts, hold.expires_ns)
+def _order(hold: Known) -> market.PurchaseHold:
+    return market.PurchaseHold(hold.name, hold.owner, hold.parts, hold.expires_ns)
 
 
 def _sold(world: World, hold: Known, seller: str, charge: int, fee: int, paid: Shares) -> None:

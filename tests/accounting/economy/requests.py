@@ -5,7 +5,7 @@ from collections import Counter
 from accounting.ledger.postings import HOLD_GRACE_NS, Posted
 from accounting.rules import burst, local, variances
 from accounting.rules.held import CloudBill, Hold
-from accounting.rules.parts import Part, Share
+from accounting.rules.parts import HeldPart, Share
 from tests.accounting.books import MINUTE_NS, usage
 from tests.accounting.economy.model import Charge, Model, Shares, taken
 from tests.accounting.economy.world import POOL, PROVIDER, Attempt, Known, World, known, moves
@@ -96,7 +96,7 @@ def owed(world: World) -> Attempt:
     paid = taken(covered, charge)
     debt = charge - sum(amount for _, amount in paid)
     deltas = shared(charge, cost) | {account: -amount for account, amount in paid}
-    hold = Known(name, (Part(f"user:{user}:paid", most, 1),), user, "burst", world.books.now_ns)
+    hold = Known(name, (HeldPart(f"user:{user}:paid", most, 1),), user, "burst", world.books.now_ns)
     shares = [Share(*share) for share in covered]
     record = usage(name, lane="cloud", provider=PROVIDER)
     posting = burst.owed_capture(_hold(hold), CloudBill(PROVIDER, asked, cost), record, shares)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from accounting.ledger.balances import ROWS_MAX, balances
 from accounting.ledger.postings import Posted, Posting
 from accounting.rules import grants
-from accounting.rules.parts import Part
+from accounting.rules.parts import HeldPart
 from tests.accounting.books import ANSWER_S, MINUTE_NS, Books, outcome
 from tests.accounting.economy.model import Charge, Deltas, Model, Shares
 
@@ -40,7 +40,7 @@ class Known:
     """Something that was put aside, as its owner remembers it."""
 
     name: str
-    parts: tuple[Part, ...]
+    parts: tuple[HeldPart, ...]
     owner: str
     lane: str
     expires_ns: int
@@ -161,7 +161,7 @@ def known(name: str, parts: Shares, posted: Posted, *, owner: str, lane: str, ex
     seqs = posted.transfer_seqs[len(posted.transfer_seqs) - len(parts) :]
     with_seqs = zip(parts, seqs, strict=True)
     return Known(
-        name, tuple(Part(code, amount, seq) for (code, amount), seq in with_seqs), owner, lane, expires_ns
+        name, tuple(HeldPart(code, amount, seq) for (code, amount), seq in with_seqs), owner, lane, expires_ns
     )
 
 

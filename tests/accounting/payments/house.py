@@ -11,14 +11,14 @@ from accounting.errors import BooksBroken
 from accounting.money import NANO_PER_USD
 from accounting.payments.calls import Calls, OnCallFailpoint
 from accounting.payments.client import Stripe
-from accounting.payments.desk import Desk
+from accounting.payments.context import PaymentsContext
 from accounting.payments.errors import WebhookRefused
 from accounting.payments.inbox import Inbox
 from accounting.payments.ledger import Ledger
 from accounting.payments.payments import Payments, open_payments
 from accounting.payments.reconciliation import Report
 from accounting.payments.tables import Topup
-from accounting.payments.terms import Terms, from_cents
+from accounting.payments.terms import PaymentTerms, from_cents
 from accounting.rules.corrections import correction
 from gateway.database import write_sessions
 from tests.accounting.books import ANSWER_S, Books
@@ -46,10 +46,12 @@ def open_house(
     write = write_sessions(engine)
     stripe = Stripe(API_KEY, base_url=url, timeout_s=30)
     calls = Calls(stripe, write, clock_ns=clock_ns, pause_s=0, doubt_s=0, failpoint=failpoint)
-    desk = Desk(Ledger(books.poster, books.read), calls, write, Terms(), clock_ns=clock_ns, stale_s=0, check=check)
+    context = PaymentsContext(
+        Ledger(books.poster, books.read), calls, write, PaymentTerms(), clock_ns=clock_ns, stale_s=0, check=check
+    )
     secrets = {"account": ("whsec_old", ACCOUNT_SECRET), "connect": (CONNECT_SECRET,)}
     inbox = Inbox(write, secrets, is_live=False, failpoint=failpoint, clock_ns=clock_ns)  # type: ignore[arg-type]
-    return open_payments(desk, inbox, grace_s=GRACE_S)
+    return open_payments(context, inbox, grace_s=GRACE_S)
 
 
 class House(AbstractContextManager["House"]):

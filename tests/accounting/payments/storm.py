@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any, get_args
 
 from accounting.errors import LedgerError
-from accounting.payments.terms import Terms, from_cents
+from accounting.payments.terms import PaymentTerms, from_cents
 from tests.accounting.payments.house import USD, House
 from tests.fakes.stripe import connect, paying
 from tests.fakes.stripe.faults import Fault
@@ -57,7 +57,7 @@ class Storm:
         self.house.settle()
 
     def buy(self) -> None:
-        amount_nano = self.chance.choice(Terms().topup_amounts_nano)
+        amount_nano = self.chance.choice(PaymentTerms().topup_amounts_nano)
         self._try(self.house.payments.topups.open, self._id("t"), self.chance.choice(USERS), amount_nano)
 
     def pay(self) -> None:

@@ -7,11 +7,11 @@ from sqlalchemy import Engine, func, select, update
 
 from accounting.payments.chores import Chores
 from accounting.payments.errors import WrongAccount, WrongMode
-from accounting.payments.frozen import Frozen
+from accounting.payments.frozen import FrozenUsers
 from accounting.payments.keeper import Keeper, Schedule
 from accounting.payments.mode import keep_account, keep_mode
 from accounting.payments.purge import purge
-from accounting.payments.standing import standing
+from accounting.payments.status_report import status_report
 from accounting.payments.tables import stripe_call_table, stripe_event_table
 from accounting.rules import debts
 from accounting.rules.corrections import correction
@@ -28,7 +28,7 @@ def chores_of(house: House, engine: Engine, holder: str, *, is_alone: bool = Fal
 @pytest.fixture
 def keeper(house: House, engine: Engine) -> Callable[[str, Schedule], Keeper]:
     def keeper(holder: str, schedule: Schedule) -> Keeper:
-        return Keeper(house.payments, chores_of(house, engine, holder), Frozen(house.books.read), schedule)
+        return Keeper(house.payments, chores_of(house, engine, holder), FrozenUsers(house.books.read), schedule)
 
     return keeper
 
@@ -89,7 +89,7 @@ def test_what_is_done_with_is_forgotten_after_its_time(house: House, engine: Eng
     with house.books.read() as session:
         left = session.scalar(select(func.count()).select_from(stripe_event_table))
         assert (left, session.scalar(select(func.count()).select_from(stripe_call_table))) == (1, 0)
-        facts = standing(session)
+        facts = status_report(session)
     assert (facts["failed"], [each["reason"] for each in facts["failures"]]) == (1, ["test"])
     house.check()
 
@@ -104,7 +104,7 @@ def test_a_top_up_settles_what_the_user_owes_once(house: House) -> None:
     intent_id = house.payments.topups.find("t1").intent_id or ""
     house.payments.topups.intent_changed(intent_id)
     assert house.balance("asset:user_recv:ann") == 2 * USD, "an old payment pays no new debt"
-    house.payments.topups.desk.ledger.settle_debt(f"stripe:{intent_id}", "ann")
+    house.payments.topups.context.ledger.settle_debt(f"stripe:{intent_id}", "ann")
     assert house.balance("asset:user_recv:ann") == 2 * USD
     assert debts.settled("x", "ann", 0, 5).legs == ()
     house.check()
@@ -140,7 +140,7 @@ def test_a_key_of_another_account_moves_nothing(
 
 
 def test_who_is_frozen_is_known_after_a_look(house: House) -> None:
-    frozen = Frozen(house.books.read)
+    frozen = FrozenUsers(house.books.read)
     house.payments.payers.freeze("ann", "dispute dp_1")
     assert frozen.why("ann") is None
     frozen.look()

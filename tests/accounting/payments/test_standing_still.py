@@ -8,10 +8,10 @@ from sqlalchemy import Engine, select, update
 
 from accounting.payments.chores import Chores
 from accounting.payments.errors import PaymentInvalid, PaymentNotFound, StripeUnavailable
-from accounting.payments.frozen import Frozen
+from accounting.payments.frozen import FrozenUsers
 from accounting.payments.keeper import Keeper, Schedule
 from accounting.payments.payers import locked
-from accounting.payments.resuming import below_threshold, go_on
+from accounting.payments.resumption import below_threshold, go_on
 from accounting.payments.tables import stripe_event_table
 from accounting.payments.topups import Topups
 from gateway.database import open_engine, write_sessions
@@ -25,7 +25,7 @@ def test_a_message_that_was_given_up_is_worked_off_when_somebody_asks(house: Hou
     topup, worker = house.payments.topups.open("t1", "ann", 25 * USD), house.payments.worker
     house.pay(topup.session_id or "")
     house.stripe.webhooks.deliver(house.post)
-    with worker.desk.write() as session, session.begin():
+    with worker.context.write() as session, session.begin():
         session.execute(update(stripe_event_table).values(status="failed", tries=20))
         ids = session.scalars(select(stripe_event_table.c.id)).all()
     assert worker.run() == 0
@@ -33,7 +33,7 @@ def test_a_message_that_was_given_up_is_worked_off_when_somebody_asks(house: Hou
         worker.retry(event_id)
     worker.run()
     assert (house.payments.topups.find("t1").status, worker.count("failed")) == ("paid", 0)
-    with pytest.raises(PaymentInvalid, match="only failed ones"):
+    with pytest.raises(PaymentInvalid, match="only failed messages"):
         worker.retry(ids[0])
     with pytest.raises(PaymentNotFound):
         worker.retry("evt_nowhere")
@@ -70,7 +70,7 @@ def test_what_breaks_keeps_neither_those_behind_it_nor_the_day_s_work(
     monkeypatch.setattr(Topups, "session_changed", breaks)
     monkeypatch.setattr(Topups, "run_auto", lambda _: [][1])
     chores = Chores(house.books.read, write_sessions(engine), "one", True, lambda: house.books.now_ns)
-    keeper = Keeper(house.payments, chores, Frozen(house.books.read), Schedule())
+    keeper = Keeper(house.payments, chores, FrozenUsers(house.books.read), Schedule())
     keeper.look()
     assert house.payments.topups.find("good").status == "paid"
     assert house.payments.topups.find("bad").updated_ns == house.books.now_ns, "another one's turn next time"
@@ -90,9 +90,9 @@ def test_a_stripe_that_is_dead_is_asked_once() -> None:
 
 
 def test_only_who_is_below_the_threshold_is_asked_for(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("accounting.payments.resuming._PAGE", 2)
+    monkeypatch.setattr("accounting.payments.resumption._PAGE", 2)
     house.buy("t1", "rich", saves=True)
-    with house.payments.topups.desk.write() as session, session.begin():
+    with house.payments.topups.context.write() as session, session.begin():
         for user_id, below_usd in (("a", 5), ("b", 5), ("c", None), ("d", 5), ("rich", 5)):
             locked(session, user_id).auto_below_nano = below_usd and below_usd * USD
     assert list(below_threshold(house.books.read)) == ["a", "b", "d"]

@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accounting.payments.errors import PaymentInvalid, PaymentNotFound, StripeUnavailable
-from accounting.payments.terms import NANO_PER_CENT, Terms, quote
+from accounting.payments.terms import NANO_PER_CENT, PaymentTerms, quote
 from tests.accounting.payments.house import HOUR_NS, USD, House
 
 
-@given(st.sampled_from(Terms().topup_amounts_nano), st.integers(0, 5_000), st.integers(0, 500))
+@given(st.sampled_from(PaymentTerms().topup_amounts_nano), st.integers(0, 5_000), st.integers(0, 500))
 def test_a_fee_is_whole_cents_and_covers_share_and_minimum(credit_nano: int, bps: int, min_cents: int) -> None:
-    terms = Terms(fee_bps=bps, fee_min_nano=min_cents * NANO_PER_CENT)
+    terms = PaymentTerms(fee_bps=bps, fee_min_nano=min_cents * NANO_PER_CENT)
     fee_nano = quote(terms, credit_nano).fee_nano
     assert fee_nano % NANO_PER_CENT == 0
     assert fee_nano >= max(credit_nano * bps / 10_000, terms.fee_min_nano)

@@ -79,7 +79,7 @@ def test_a_dispute_that_was_noted_freezes_whatever_dies_next(house: House) -> No
     def die(*_: object) -> None:
         raise KeyboardInterrupt
 
-    ledger = type(house.payments.topups.desk.ledger)
+    ledger = type(house.payments.topups.context.ledger)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(ledger, "take_back", die)
         house.payments.disputes.changed(dispute["id"])
@@ -212,7 +212,7 @@ def test_no_more_is_paid_unasked_than_a_month_allows(house: House) -> None:
     with pytest.raises(PaymentInvalid, match=r"one top-up costs 26\.38 USD") as refused:
         payers.top_up_below("ann", 20 * USD, 25 * USD, 24, 26 * USD)
     assert refused.value.field == "per_month"
-    price_nano = quote(house.payments.topups.desk.terms, 25 * USD).total_nano
+    price_nano = quote(house.payments.topups.context.terms, 25 * USD).total_nano
     payers.top_up_below("ann", 20 * USD, 25 * USD, 24, 3 * price_nano - 1)
     _spend_all(house, "t1")
     method = house.stripe.state.objects[payers.find("ann").method_id or ""]
@@ -240,7 +240,7 @@ def test_no_more_is_paid_unasked_than_a_month_allows(house: House) -> None:
 
 def test_gateways_that_buy_at_once_keep_within_the_month_together(house: House, engine: Engine) -> None:
     house.buy("t1", saves=True)
-    price_nano = quote(house.payments.topups.desk.terms, 25 * USD).total_nano
+    price_nano = quote(house.payments.topups.context.terms, 25 * USD).total_nano
     house.payments.payers.top_up_below("ann", 20 * USD, 25 * USD, 24, 2 * price_nano)
     others = [open_house(house.books, engine, house.stripe.url) for _ in range(3)]
     for number in range(4):

@@ -6,7 +6,7 @@ from pathlib import Path
 from sqlalchemy import Engine
 
 from accounting.proofs.maker import BlockMaker
-from accounting.proofs.signing import KeyFile
+from accounting.proofs.signing_key import KeyFile
 from accounting.proofs.verdict import Verdict
 from accounting.proofs.verification import verify
 from accounting.rules import burst, local

@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 
 from accounting.proofs.blocks import blocks_after, every_key, public_keys
 from accounting.proofs.maker import EventsMissing, Unproven
-from accounting.proofs.signing import KeyFile, SigningKeyUnusable, make_key
+from accounting.proofs.signing_key import KeyFile, SigningKeyUnusable, make_key
 from accounting.rules import grants
 from tests.accounting.books import ANSWER_S, Books
 from tests.accounting.proofs.proven import book_some, checked, maker
@@ -112,7 +112,7 @@ def test_a_key_that_others_can_read_signs_nothing(tmp_path: Path) -> None:
         KeyFile(key).signer()
     key.chmod(0o600)
     key.write_text("no key")
-    with pytest.raises(SigningKeyUnusable, match="no private key"):
+    with pytest.raises(SigningKeyUnusable, match="not a private key"):
         KeyFile(key).signer()
 
 

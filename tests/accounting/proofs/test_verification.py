@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from accounting.proofs.blocks import Head
 from accounting.proofs.maker import BlockMaker
-from accounting.proofs.signing import KeyFile
+from accounting.proofs.signing_key import KeyFile
 from accounting.proofs.tail import Tail
 from accounting.proofs.verdict import Verdict
 from accounting.proofs.verification import BlockUnknown, verify

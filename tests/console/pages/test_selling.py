@@ -36,11 +36,10 @@ from gateway.market.outbound import OutboundReply
 from gateway.payments.opening import terms_of
 from gateway.settings import HouseSettings, PaymentsSettings, SellingSettings, Settings
 from gateway.times import at
-from market.channels.terms import Terms
+from market.channels.terms import ChannelTerms
 from market.counting.answer import transcript_of
 from market.house.tables import DisputeRow, Maturity
-from market.house.terms import DAY_NS
-from market.house.terms import Terms as HouseTerms
+from market.house.terms import DAY_NS, HouseTerms
 from tests.accounting.tokenizer import make_tokenizer
 from tests.console.browsing import visiting
 from tests.console.pages.settings_files import settings_file
@@ -102,7 +101,7 @@ async def open_house(folder: Path, stripe: StripeServer, **terms: Any) -> AsyncI
 async def traded(hall: Hall, jobs: int = 1) -> Dealing:
     """Ann has put 2 USD aside for Sam, and both have signed for some requests."""
     allocation = await hall.allocated("ann", "2.00")
-    dealing = Dealing(Terms(id_of("buyer"), id_of("seller"), allocation.digest))
+    dealing = Dealing(ChannelTerms(id_of("buyer"), id_of("seller"), allocation.digest))
     for _ in range(jobs):
         dealing.serve(0, 10_000_000, 5_000)
     assert (await hall.settle(allocation, dealing.records)).status_code == 200
@@ -248,7 +247,7 @@ async def test_a_payout_is_made_once_however_often_its_form_is_sent(tmp_path: Pa
             page = await sam.get(f"{SELLING}/earnings")
             assert "First say where you are paid" in page.text
             early = await sam.post(f"{SELLING}/earnings/payout", amount="0.10", once=uuid.uuid4().hex)
-            assert (early.status_code, "onboard first" in early.text) == (400, True)
+            assert (early.status_code, "complete onboarding first" in early.text) == (400, True)
             linked = await sam.post(f"{SELLING}/earnings/onboard", once=once_of(page.text))
             assert re.search('href="https://connect.stripe.test/[^"]*" target="_blank" rel="noopener', linked.text)
             account = await asyncio.to_thread(shop.till.payments.sellers.find, "sam")
@@ -414,7 +413,7 @@ async def test_a_seller_opens_a_dispute_and_the_rule_decides(tmp_path: Path, str
         pinned.path.rename(hall.house.counters.folder / f"{sha256}.json")
         listing = listed(endpoint=None, tokenizer_sha256=sha256)
         allocation = await hall.allocated("ann", "0.50")
-        dealing = Dealing(Terms(id_of("buyer"), id_of("seller"), allocation.digest), listing=listing.digest)
+        dealing = Dealing(ChannelTerms(id_of("buyer"), id_of("seller"), allocation.digest), listing=listing.digest)
         said = transcript_of(DIGEST, {0: Delivered(words)})
         await hall.settle(allocation, dealing.serve(0, 0, 10, tells=2000, transcript=said))
         path = f"{SELLING}/standing/dispute?allocation={allocation.digest}&lane=0"

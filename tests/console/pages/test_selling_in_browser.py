@@ -17,7 +17,7 @@ from sqlalchemy import create_engine, insert
 
 from gateway.data_folder import ADMIN_HEADER, DataFolder
 from gateway.selling.tables import metadata, sales
-from market.channels.terms import Terms
+from market.channels.terms import ChannelTerms
 from market.house.sellers import proof_message
 from market.records.envelope import open_record
 from tests.clusters import DEMO_MODEL
@@ -106,7 +106,7 @@ def trade(gateway: Gateway) -> Trade:
     wanted = {"buyer": id_of("buyer"), "seller": id_of("seller"), "limit": "2.00"}
     raw = ask("/market/v1/allocations", ann, **wanted)["allocation"]
     digest = open_record(raw.encode()).digest
-    dealing = Dealing(Terms(id_of("buyer"), id_of("seller"), digest))
+    dealing = Dealing(ChannelTerms(id_of("buyer"), id_of("seller"), digest))
     dealing.serve(0, 10_000_000, 5_000)
     dealing.serve(1, 0, 1_000, tells=5_000)
     ask("/market/v1/settlements", {}, allocation=raw, records=[record.raw.decode() for record in dealing.records])

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from sqlalchemy import update
 
-from accounting.ledger.health import Finding
+from accounting.ledger.health import BrokenRule
 from accounting.payments.errors import PayerFrozen
 from accounting.payments.tables import stripe_event_table
 from accounting.rules.held import Payer
@@ -258,7 +258,7 @@ async def test_credits_bought_a_moment_ago_stay_out_of_the_pool(serve: Serve) ->
 async def test_broken_books_refuse_what_sends_money_away(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     async with shop.of("ann") as ann, shop.served.machine as machine:
         topup = await shop.buy(ann)
-        broken = Finding("equation", ("x",))
+        broken = BrokenRule("equation", ("x",))
         monkeypatch.setattr(shop.served.services.books.inspection, "_essential", broken)
         for asked in (
             await post(machine, "/refunds", topup=topup, amount="5.00"),

@@ -89,7 +89,9 @@ async def test_who_sells_another_model_gets_nothing_more(tmp_path: Path) -> None
         assert await suspended_after(market, cheat, honest) <= REQUESTS_MAX
         told = await offers_of(market)
         (row,) = [row for row in told.offers if row.seller == cheat.id]
-        assert row.suspended_why.startswith("mill-1b: an honest seller comes to this with a probability below")
+        assert row.suspended_why.startswith(
+            "mill-1b: the probability of this result for an honest seller is below"
+        )
         assert [each.reason for each in told.excluded if each.seller == cheat.id] == ["suspended"]
         assert [each.seller for each in drawn(told.offers, lambda: 0.5)] == [honest.id]
         assert excluded(told.offers)[row.listing] == f"suspended: {row.suspended_why}"

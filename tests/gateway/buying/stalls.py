@@ -15,7 +15,7 @@ from gateway.buying.orders import BuyerLimits, Orders
 from gateway.buying.server import opened
 from gateway.cloud_worker.exchange import Message
 from gateway.market.record_keeper import RecordKeeper
-from market.counting.counting import Counting
+from market.counting.token_count import Counting
 from market.listings.prices import Prices, cost_nano
 from market.records.amounts import Amount
 from market.records.envelope import Record

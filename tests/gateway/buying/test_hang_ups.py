@@ -23,7 +23,7 @@ from gateway.lanes.base import Call, Meter
 from gateway.lanes.market import MarketLane
 from gateway.openai import read_request
 from market.counting.answer import AnswerSoFar
-from market.counting.counting import Counting
+from market.counting.token_count import Counting
 from market.listings.prices import Prices
 from market.records.amounts import Amount
 from tests.gateway.buying.test_lane import ASKED, Fair, fair

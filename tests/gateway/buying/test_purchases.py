@@ -10,7 +10,7 @@ from accounting.metering.tokenizers import load_counter
 from gateway.buying.channels import ENDS_WITHIN_MS
 from gateway.buying.credit import UNUSED_MAX
 from gateway.buying.shop import QUOTED_MS
-from market.counting.counting import Counting
+from market.counting.token_count import Counting
 from market.listings.listing import Datacenter, DataPolicy
 from market.listings.prices import Prices, cost_nano
 from market.records.amounts import Amount

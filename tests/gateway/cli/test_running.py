@@ -83,7 +83,7 @@ def test_credits_are_bought_once_and_earnings_looked_at(gateway: Gateway) -> Non
     assert millrace(gateway.folder, "topup", "x").exit_code == output.WRONG_USAGE
     assert data(millrace(gateway.folder, "earnings", "--json"))["earned"]["payable"] == "0.00"
     unpaid = millrace(gateway.folder, "payout", "5.00")
-    assert (unpaid.exit_code, "onboard first" in unpaid.stderr) == (output.FAILED, True)
+    assert (unpaid.exit_code, "complete onboarding first" in unpaid.stderr) == (output.FAILED, True)
     assert data(millrace(gateway.folder, "payout", "--onboard", "--json"))["url"].startswith("http")
     assert data(millrace(gateway.folder, "payout", "--json")) == []
     assert all(key["revoked_ns"] for key in keys(gateway))

@@ -7,11 +7,11 @@ import pytest
 
 from market.coordination.coordinator import (
     VALUE_BYTES_MAX,
-    Change,
     Coordinator,
     CoordinatorUnavailable,
+    EntryChange,
     EntryInvalid,
-    Seat,
+    HeldSeat,
 )
 
 STEP_S = 60.0
@@ -98,7 +98,7 @@ async def entries_end_with_their_time(one: Coordinator, other: Coordinator) -> N
     watching = other.watch("members/")
     seen = {(await next_of(watching)).key for _ in range(2)}
     assert seen == {"members/one", "members/two"}
-    assert await next_of(watching) == Change("members/one", None)
+    assert await next_of(watching) == EntryChange("members/one", None)
     await watching.aclose()
     assert [entry.key for entry in await one.entries("members/")] == ["members/two"]
 
@@ -106,9 +106,9 @@ async def entries_end_with_their_time(one: Coordinator, other: Coordinator) -> N
 async def a_watch_tells_what_is_and_what_comes(one: Coordinator, other: Coordinator) -> None:
     await one.put("rights/a", b"1")
     watching = other.watch("rights/")
-    assert await next_of(watching) == Change("rights/a", b"1")
+    assert await next_of(watching) == EntryChange("rights/a", b"1")
     await one.put("rightsx", b"not under it")
-    for change in (Change("rights/b", b"2"), Change("rights/a", b"3"), Change("rights/b", None)):
+    for change in (EntryChange("rights/b", b"2"), EntryChange("rights/a", b"3"), EntryChange("rights/b", None)):
         if change.value is None:
             await one.delete(change.key)
         else:
@@ -130,12 +130,12 @@ async def nonsense_is_refused(one: Coordinator) -> None:
     assert await one.put("a", bytes(VALUE_BYTES_MAX))
 
 
-async def next_of(watching: AsyncGenerator[Change]) -> Change:
+async def next_of(watching: AsyncGenerator[EntryChange]) -> EntryChange:
     async with asyncio.timeout(STEP_S):
         return await anext(watching)
 
 
-async def seat_within(coordinator: Coordinator, name: str, above: int = 0) -> Seat:
+async def seat_within(coordinator: Coordinator, name: str, above: int = 0) -> HeldSeat:
     """The seat, as soon as it is free and the coordinator answers."""
     async with asyncio.timeout(STEP_S):
         while True:

@@ -6,9 +6,9 @@ import pytest
 from sqlalchemy import Engine, text
 
 from gateway.database import open_engine, read_sessions, write_sessions
-from market.coordination.coordinator import Coordinator, CoordinatorUnavailable, Deposed, Seat
+from market.coordination.coordinator import Coordinator, CoordinatorUnavailable, Deposed, HeldSeat
 from market.coordination.database import DatabaseCoordinator
-from market.coordination.fencing import fence, highest_epoch
+from market.coordination.fence import fence, highest_epoch
 from tests.gateway.coordination import contract
 
 pytestmark = pytest.mark.anyio
@@ -50,7 +50,7 @@ async def test_whoever_lost_the_seat_writes_nothing(engine: Engine) -> None:
         fence(session.connection(), successor)
         assert highest_epoch(session.connection(), "maturity") == successor.epoch
     # Seats that are kept elsewhere: the first write of a successor ends what came before.
-    elsewhere = [Seat("elsewhere", epoch, "token", 5.0) for epoch in (7, 9)]
+    elsewhere = [HeldSeat("elsewhere", epoch, "token", 5.0) for epoch in (7, 9)]
     for seat in elsewhere:
         with write() as session, session.begin():
             fence(session.connection(), seat)

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.coordination.etcd import EtcdCoordinator
 from gateway.coordination.etcd_members import EtcdMembers
-from market.coordination.coordinator import CoordinatorUnavailable, Seat
+from market.coordination.coordinator import CoordinatorUnavailable, HeldSeat
 from market.coordination.leadership import Leadership
 from market.coordination.membership import Membership
 from market.coordination.rights import RevokedKeys
@@ -168,7 +168,7 @@ async def test_of_two_sides_only_the_one_with_most_members_decides(tmp_path: Pat
         await others.aclose()
 
 
-async def _renewed(coordinator: EtcdCoordinator, seat: Seat) -> bool:
+async def _renewed(coordinator: EtcdCoordinator, seat: HeldSeat) -> bool:
     try:
         return await coordinator.renew(seat)
     except CoordinatorUnavailable:

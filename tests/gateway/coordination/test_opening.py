@@ -12,7 +12,7 @@ from gateway.database import open_engine, read_sessions, write_sessions
 from gateway.identity.keys import Keys
 from gateway.settings import CoordinationSettings, SettingsInvalid, read_settings
 from market.coordination.coordinator import Deposed
-from market.coordination.fencing import fence
+from market.coordination.fence import fence
 
 pytestmark = pytest.mark.anyio
 

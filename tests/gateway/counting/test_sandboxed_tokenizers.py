@@ -18,7 +18,7 @@ from gateway.counting import sandboxed_tokenizers as module
 from gateway.counting.frames import CountingLimits
 from gateway.counting.process import CountingProcess
 from gateway.counting.sandboxed_tokenizers import SandboxedTokenizers
-from market.counting.counting import Counting
+from market.counting.token_count import Counting
 from market.errors import CountingUnavailable, TokenizerRefused
 from tests.accounting.tokenizer import make_tokenizer
 from tests.gateway.counting.strangers import aborting, kept, panicking, slow

@@ -13,7 +13,7 @@ from accounting.money import format_usd
 from accounting.spending.lots import Lot
 from gateway.house.periodic import PeriodicTasks
 from gateway.quota import Quota
-from market.channels.terms import Terms, read_allocation
+from market.channels.terms import ChannelTerms, read_allocation
 from market.counting.answer import transcript_of
 from market.house.sellers import proof_message
 from market.identity.statements import revoke
@@ -159,7 +159,7 @@ async def test_an_identity_earns_for_one_account_which_has_signed_for_it(hall: H
 
 async def test_records_that_are_not_the_channels_are_refused_by_name(hall: Hall) -> None:
     allocation = await hall.allocated("ann", "0.50")
-    terms = Terms(id_of("buyer"), id_of("seller"), allocation.digest)
+    terms = ChannelTerms(id_of("buyer"), id_of("seller"), allocation.digest)
     dealing = Dealing(terms)
     promise, receipt, _ = dealing.serve()
     elsewhere = Dealing(replace(terms, backing="0" * 64)).serve()
@@ -179,7 +179,7 @@ async def test_records_that_are_not_the_channels_are_refused_by_name(hall: Hall)
 
 async def test_a_buyer_who_revokes_its_key_pays_for_what_it_signed(hall: Hall) -> None:
     allocation = await hall.allocated("ann", "0.50")
-    dealing = Dealing(Terms(id_of("buyer"), id_of("seller"), allocation.digest))
+    dealing = Dealing(ChannelTerms(id_of("buyer"), id_of("seller"), allocation.digest))
     dealing.serve()
     buyer, seller = (
         revoke(id_of(name), key_of(name).public_key, key_of(name), NOW_MS) for name in ("buyer", "seller")
@@ -197,7 +197,7 @@ async def test_earnings_are_shown_and_become_payable(tmp_path: Path, dsn: str) -
         await hall.credit("ann", USD)
         await hall.register("sam", "seller")
         allocation = await hall.allocated("ann", "0.50")
-        dealing = Dealing(Terms(id_of("buyer"), id_of("seller"), allocation.digest))
+        dealing = Dealing(ChannelTerms(id_of("buyer"), id_of("seller"), allocation.digest))
         dealing.serve()
         await hall.settle(allocation, dealing.records)
         await asyncio.to_thread(PeriodicTasks(hall.house, 1.0).look)
@@ -233,7 +233,7 @@ async def test_a_dispute_is_counted_by_the_tokenizer_that_the_listing_names(hall
     sha256, words = pinned.sha256.lower(), "the mill grinds what the race brings " * 100
     listing = listed(endpoint=None, tokenizer_sha256=sha256)
     allocation = await hall.allocated("ann", "0.50")
-    dealing = Dealing(Terms(id_of("buyer"), id_of("seller"), allocation.digest), listing=listing.digest)
+    dealing = Dealing(ChannelTerms(id_of("buyer"), id_of("seller"), allocation.digest), listing=listing.digest)
     said = transcript_of(DIGEST, {0: Delivered(words)})
     await hall.settle(allocation, dealing.serve(0, 0, 10, tells=2000, transcript=said))
     body = {

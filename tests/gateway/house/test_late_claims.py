@@ -18,9 +18,9 @@ from gateway.buying.store import BegunJob, BuyingStore, EndedJob
 from gateway.market.outbound import Outbound
 from gateway.market.record_keeper import RecordKeeper
 from market.channels.statements import Receipt
-from market.channels.terms import Terms, read_allocation
+from market.channels.terms import ChannelTerms, read_allocation
 from market.counting.answer import transcript_of
-from market.counting.counting import Counting
+from market.counting.token_count import Counting
 from market.records.envelope import Record
 from tests.accounting.tokenizer import make_tokenizer
 from tests.gateway.house.conftest import USD, Hall
@@ -36,7 +36,7 @@ CAME = "the mill grinds what the river brings. " * 20
 MADE_UP = "the mill grinds what the race brings " * 400
 
 
-def keep(store: BuyingStore, terms: Terms, allocation: Record, jobs: list[list[Record]]) -> None:
+def keep(store: BuyingStore, terms: ChannelTerms, allocation: Record, jobs: list[list[Record]]) -> None:
     """What the buyer's process has on disk of its requests on lane 0."""
     ends_ms = time.time_ns() // 10**6 - 2 * 24 * 3_600_000
     store.add_channel(

@@ -19,9 +19,9 @@ from gateway.house.relay_sessions import SESSIONS_PER_SELLER_MAX
 from gateway.market.outbound import Outbound, OutboundReply, Unreachable
 from gateway.market.relayed_request import AnswerPart
 from gateway.selling.pull import Pull, PullPace
-from market.channels.job import Job, pack_job
+from market.channels.job import MarketJob, pack_job
 from market.channels.statements import Voucher
-from market.channels.terms import Allocation, Terms
+from market.channels.terms import Allocation, ChannelTerms
 from market.records.amounts import Amount
 from tests.gateway.house.relays import BOUNDS, HOUSE, PATIENCE_S, relaying, served
 from tests.market.parties import id_of, key_of, said
@@ -41,9 +41,9 @@ def job(seller: str = SELLER, house: str = "house", lasts_ms: int = 3_600_000, s
     allocation = said(
         house, "allocation", Allocation(BUYER, seller, Amount(10**9), "h", 1), made_ms=now_ms, lasts_ms=lasts_ms
     )
-    terms = Terms(BUYER, seller, allocation.digest)
+    terms = ChannelTerms(BUYER, seller, allocation.digest)
     voucher = Voucher(terms.channel, 0, 1, DIGEST, DIGEST, PRICES, Amount(0), Amount(1000))
-    return pack_job(Job(said("buyer", "voucher", voucher, "v", 1).raw, [allocation.raw], sealed))
+    return pack_job(MarketJob(said("buyer", "voucher", voucher, "v", 1).raw, [allocation.raw], sealed))
 
 
 @dataclass

@@ -14,12 +14,22 @@ import msgspec
 
 from accounting.metering.tokenizers import Pinned, load_counter
 from market.channels.channel import Channel, delivered, promised
-from market.channels.job import Cut, Job, Piece, Wanted, pack_job, pack_receipts, pack_wanted, read_cut, read_piece
-from market.channels.promising import Order, next_voucher
+from market.channels.job import (
+    Cut,
+    JobBody,
+    MarketJob,
+    Piece,
+    pack_job,
+    pack_job_body,
+    pack_receipts,
+    read_cut,
+    read_piece,
+)
+from market.channels.next_voucher import VoucherOrder, next_voucher
 from market.channels.statements import Delivery, Promise, Receipt, Voucher, read_receipt, read_voucher
-from market.channels.terms import Allocation, Terms, read_allocation
+from market.channels.terms import Allocation, ChannelTerms, read_allocation
 from market.counting.answer import AnswerSoFar
-from market.counting.counting import Counting
+from market.counting.token_count import Counting
 from market.listings.listing import Listing, read_listing
 from market.listings.prices import cost_nano
 from market.records.amounts import Amount
@@ -58,7 +68,7 @@ class Purchase:
 
     promise: Promise
     request: SealedRequest
-    job: Job
+    job: MarketJob
     prompt_tokens: int
     answer: AnswerSoFar
     status: int = 0
@@ -125,7 +135,7 @@ class Buyer:
         record = said("house", "allocation", allocation, made_ms=self.made_ms, lasts_ms=86_400_000)
         self.rest_on([record], read_allocation(record, id_of("house"), STANDING)[0])
 
-    def rest_on(self, backing: list[Record], terms: Terms) -> None:
+    def rest_on(self, backing: list[Record], terms: ChannelTerms) -> None:
         """Begin a channel on this."""
         self.backing, self.terms = backing, terms
         self.channel = Channel(terms)
@@ -147,12 +157,12 @@ class Buyer:
         self.last_seq += 1
         context = Context(self.terms.channel, lane, self.last_seq, self.seller)
         sealed = seal_request(
-            pack_wanted(Wanted("completion" if "prompt" in body else "chat", body)),
+            pack_job_body(JobBody("completion" if "prompt" in body else "chat", body)),
             bytes.fromhex(self.listing.sealing_key),
             context,
         )
         most_nano = cost_nano(self.listing.pricing, prompt_tokens, 0, most_tokens)
-        order = Order(sealed.digest, self.listing_record.digest, self.listing.pricing, most_nano)
+        order = VoucherOrder(sealed.digest, self.listing_record.digest, self.listing.pricing, most_nano)
         voucher = next_voucher(
             self.channel, lane, self.last_seq - 1, order, limit_nano=self.limit_nano, open_ceilings={}
         )
@@ -164,7 +174,7 @@ class Buyer:
         record = said(self.name, "voucher", changed, "v", changed.seq, made_ms=self.made_ms + self.skew_ms)
         promise = read_voucher(record, self.terms, STANDING)
         self.channel = promised(self.channel, promise)
-        job = Job(record.raw, [each.raw for each in self.backing], sealed.sealed, [], self.receipts[-32:])
+        job = MarketJob(record.raw, [each.raw for each in self.backing], sealed.sealed, [], self.receipts[-32:])
         return Purchase(promise, sealed, job, prompt_tokens, AnswerSoFar(changed.request))
 
     async def buy(self, purchase: Purchase) -> Purchase:

@@ -17,7 +17,7 @@ from gateway.selling.process import listening, serving
 from gateway.settings import SellingSettings
 from market.channels.channel import Channel
 from market.channels.evidence import read_evidence
-from market.channels.terms import Terms
+from market.channels.terms import ChannelTerms
 from market.records.envelope import Record, open_record
 from tests.gateway.selling.buyer import Buyer
 from tests.gateway.selling.stage import MODEL, Stage, staged
@@ -40,7 +40,7 @@ class Shop:
     stage: Stage
     endpoint: str
 
-    async def known(self, terms: Terms) -> Channel:
+    async def known(self, terms: ChannelTerms) -> Channel:
         """What the seller has on disk of a channel."""
         kept = await self.agent.submitting.store.evidence(terms.channel)
         return read_evidence(map(open_record, kept), terms, STANDING)

@@ -14,7 +14,7 @@ from gateway.limits.hang_ups import UNPAID_MAX
 from gateway.selling.own_gateway import GatewayAway
 from gateway.selling.upstream import Upstream
 from gateway.selling.wanted import GatewayRequest
-from market.channels.admission import Asked
+from market.channels.admission import PricedRequest
 from market.channels.channel import settle
 from market.channels.statements import Receipt
 from market.channels.transcript import INTERIM_TOKENS
@@ -211,7 +211,7 @@ async def test_owners_rules_end_what_is_being_answered(tmp_path: Path) -> None:
 async def test_request_that_the_gateway_cannot_be_asked_ends_at_once(tmp_path: Path) -> None:
     """Threat 26: it does not hold its slot until somebody loses patience."""
     async with open_shop(tmp_path) as shop:
-        order = GatewayRequest("chat", {"messages": object()}, 1, Asked("0" * 64, 1))
+        order = GatewayRequest("chat", {"messages": object()}, 1, PricedRequest("0" * 64, 1))
         async with Upstream.asking(shop.agent.watch.gateway, order) as upstream, asyncio.timeout(60):
             with pytest.raises(GatewayAway):
                 await upstream.next(patience_s=300)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from accounting.proofs.signing import is_signed
+from accounting.proofs.signing_key import is_signed
 from gateway.market.challenge import is_behind
 from gateway.selling import process as selling_serving
 from gateway.selling.http_carrier import AgentProtocol

@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from accounting.proofs.signing import Signer
+from accounting.proofs.signing_key import Signer
 from accounting.rules.held import Payer
 from gateway.api.marketplace.forms import NewSettlement
 from gateway.database import open_engine
 from market.channels.terms import read_allocation
-from market.house.allocations import Wanted
+from market.house.allocations import AllocationRequest
 from market.house.sellers import proof_message
 from market.identity.statements import ROTATIONS_MAX, rotate
 from market.listings.prices import cost_nano
@@ -42,7 +42,7 @@ def rest_on(buyer: Buyer, house: House, shop: Shop) -> None:
     signer = shop.agent.own.signer
     proof = signer.sign(proof_message(HouseVoice.id, "sam")).hex()
     house.sellers.register("sam", buyer.seller, signer.public_key.hex(), proof, ())
-    wanted = Wanted("a-1", Payer("ann", ""), buyer.terms.buyer, buyer.seller, USD, 24)
+    wanted = AllocationRequest("a-1", Payer("ann", ""), buyer.terms.buyer, buyer.seller, USD, 24)
     allocation = open_record(house.allocations.issue(wanted))
     buyer.rest_on([allocation], read_allocation(allocation, HouseVoice.id, STANDING)[0])
 

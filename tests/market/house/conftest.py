@@ -14,16 +14,15 @@ from accounting.money import NANO_PER_USD
 from accounting.payments.ledger import Ledger
 from accounting.rules.held import Payer
 from gateway.database import open_engine, write_sessions
-from market.channels.terms import Terms as Parties
-from market.channels.terms import read_allocation
-from market.house.allocations import Allocations, Wanted
+from market.channels.terms import ChannelTerms, read_allocation
+from market.house.allocations import AllocationRequest, Allocations
 from market.house.disputes import Disputes
 from market.house.earnings import Earnings
 from market.house.forfeiture import Forfeiture
 from market.house.office import MS_NS, Office
-from market.house.sellers import Sellers, proof_message
+from market.house.sellers import SellerRegistry, proof_message
 from market.house.settlements import Settled, Settlements
-from market.house.terms import Terms
+from market.house.terms import HouseTerms
 from market.records.envelope import Kind, Record, open_record
 from tests.accounting.books import Books
 from tests.market.parties import STANDING, id_of, key_of, said
@@ -51,7 +50,7 @@ class House:
 
     books: Books
     engine: Engine
-    terms: Terms = field(default_factory=Terms)
+    terms: HouseTerms = field(default_factory=HouseTerms)
     disputed: set[str] = field(default_factory=set)
     counters: dict[str, TokenCounter] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))
@@ -66,7 +65,7 @@ class House:
             lambda: 0,
             organization_of=lambda user_id: "lab" if user_id == "sam" else "",
         )
-        self.sellers, self.allocations = Sellers(self.office), Allocations(self.office)
+        self.sellers, self.allocations = SellerRegistry(self.office), Allocations(self.office)
         self.settlements = Settlements(self.office)
         self.earnings = Earnings(self.office, self.disputed.__contains__)
         self.forfeiture = Forfeiture(self.office)
@@ -85,10 +84,10 @@ class House:
         seller: str = "seller",
         pool: str = "",
         allocation_id: str = "",
-    ) -> tuple[Record, Parties]:
+    ) -> tuple[Record, ChannelTerms]:
         """An allocation to spend as `buyer`, and the channel that it opens."""
         name = allocation_id or f"a-{next(self._numbers)}"
-        wanted = Wanted(name, Payer(user_id, pool), id_of("buyer"), id_of(seller), limit_nano, hours)
+        wanted = AllocationRequest(name, Payer(user_id, pool), id_of("buyer"), id_of(seller), limit_nano, hours)
         record = open_record(self.allocations.issue(wanted))
         return record, read_allocation(record, HouseVoice.id, STANDING)[0]
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from accounting.money import format_usd
 from market.channels.statements import Receipt, Voucher
-from market.channels.terms import Terms
+from market.channels.terms import ChannelTerms
 from market.records.amounts import Amount
 from market.records.envelope import Record
 from tests.market.parties import said
@@ -17,7 +17,7 @@ MOST_TOKENS = 10_000
 class Dealing:
     """Requests served one after the other on their lanes; `due_nano` is what they come to."""
 
-    terms: Terms
+    terms: ChannelTerms
     buyer: str = "buyer"
     seller: str = "seller"
     records: list[Record] = field(default_factory=list)

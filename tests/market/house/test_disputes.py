@@ -14,13 +14,13 @@ from market.auditing.disputes import Side
 from market.auditing.prompts import Shown
 from market.channels.statements import Receipt, Voucher
 from market.counting.answer import transcript_of
-from market.counting.counting import Counting
+from market.counting.token_count import Counting
 from market.errors import HouseRefuses, NotRegistered, StatementInvalid
 from market.house import disputes
 from market.house.disputes import ANSWER_NS, Brought
 from market.house.fees import Fees
 from market.house.tables import DisputeRow
-from market.house.texts import Text
+from market.house.texts import ChoiceText
 from market.listings.listing import Listing
 from market.records.amounts import Amount
 from market.records.envelope import Record
@@ -64,7 +64,7 @@ class Quarrel:
         return records
 
     def brings(self, user_id: str, words: str = WORDS, allocation: str = "") -> str:
-        texts = {0: Text(words)}
+        texts = {0: ChoiceText(words)}
         brought = Brought(allocation or self.allocation.digest, 0, self.listing, texts)
         row = self.house.disputes.bring(user_id, brought)
         return f"{row.status} {row.reason} {row.loser}"
@@ -127,7 +127,7 @@ def test_whoever_disputes_what_was_right_has_paid_for_it(quarrel: Quarrel) -> No
 def test_a_day_has_so_many_disputes_of_one_user(quarrel: Quarrel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disputes, "OPENED_PER_DAY_MAX", 0)
     quarrel.served(quarrel.tokens, 4 * quarrel.tokens)
-    with pytest.raises(HouseRefuses, match="of a day"):
+    with pytest.raises(HouseRefuses, match="opened today"):
         quarrel.brings("ann")
 
 
@@ -201,7 +201,7 @@ class LateClaim(Quarrel):
         return said("seller", "receipt", receipt, "0", 1)
 
     def answers(self, *receipts: Record, words: str = "", user_id: str = "ann") -> str:
-        texts = {0: Text(words)} if words else {}
+        texts = {0: ChoiceText(words)} if words else {}
         brought = Brought(self.allocation.digest, 0, None, texts, receipts=receipts)
         row = self.house.disputes.bring(user_id, brought)
         return f"{row.status} {row.reason} {row.loser}"
@@ -241,7 +241,7 @@ def test_receipts_of_anything_else_are_refused(late: LateClaim) -> None:
         with pytest.raises(StatementInvalid) as refused:
             late.answers(receipt)
         assert refused.value.field == "receipts"
-    with pytest.raises(StatementInvalid, match="for the buyer to bring"):
+    with pytest.raises(StatementInvalid, match="only the buyer submits receipts"):
         late.answers(late.claim(2), user_id="sam")
     assert late.answers(late.own, late.sellers) == "decided agreed_before seller"
 

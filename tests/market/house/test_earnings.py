@@ -5,14 +5,14 @@ import pytest
 from accounting.errors import LedgerBusy
 from accounting.rules.earnings import RESERVE_DAYS
 from accounting.rules.usage_refunds import refund
-from accounting.spending.charges import find_charge, find_standing
+from accounting.spending.charges import find_charge, find_refund_parties
 from accounting.spending.earned import earned_after
 from market.channels.statements import Voucher
 from market.errors import HouseRefuses
 from market.house import earnings
 from market.house.earnings import Earnings
-from market.house.probation import Record, probation
-from market.house.terms import DAY_NS, Terms
+from market.house.probation import SellerHistory, probation
+from market.house.terms import DAY_NS, HouseTerms
 from market.records.amounts import Amount
 from market.records.canonical import INTEGER_MAX
 from tests.databases import Kind
@@ -90,7 +90,7 @@ def test_whoever_is_new_no_more_waits_two_days_and_nothing_is_kept(house: House)
 def test_a_friend_who_buys_much_is_not_enough(
     jobs: dict[str, int], days: int, lacking: tuple[int, int, int]
 ) -> None:
-    found = probation(Record(jobs, 0 if jobs else None), Terms(), days * DAY_NS)
+    found = probation(SellerHistory(jobs, 0 if jobs else None), HouseTerms(), days * DAY_NS)
     assert (found.jobs, found.buyers, found.days) == lacking
 
 
@@ -148,7 +148,7 @@ def test_what_waits_for_one_dispute_keeps_nothing_of_others_waiting(
 
 
 def test_without_days_to_wait_earnings_mature_at_once(house: House) -> None:
-    house.terms = Terms(maturity_days_new=0, reserve_bps=0)
+    house.terms = HouseTerms(maturity_days_new=0, reserve_bps=0)
     house.__post_init__()
     earned = sum(sell(house) for _ in range(2))
     house.wait(1)
@@ -181,7 +181,7 @@ def test_what_was_given_back_of_a_disputed_sale_is_not_all_of_it(house: House) -
         charge_id = earned_after(session, "sam", 0, limit=1)[0].charge_id
         charge = find_charge(session, charge_id)
         assert charge
-        standing = find_standing(session, charge, house.books.now_ns)
+        standing = find_refund_parties(session, charge, house.books.now_ns)
     house.books.post(refund(charge, charge.charge_nano // 10, "goodwill", standing))
     rest = house.posted(SELLER + "maturing")
     assert 0 < rest < sold

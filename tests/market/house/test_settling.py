@@ -13,13 +13,12 @@ from accounting.rules import grants
 from gateway.database import write_sessions
 from market.channels.channel import Channel, due, merge, settle
 from market.channels.evidence import read_evidence
-from market.channels.terms import ANSWER_S_MAX, SETTLE_GRACE_MS
-from market.channels.terms import Terms as Parties
+from market.channels.terms import ANSWER_S_MAX, SETTLE_GRACE_MS, ChannelTerms
 from market.errors import HouseRefuses
 from market.house.allocations import LIMIT_NANO_MIN
+from market.house.amounts_due import Decided, Seen, reckon
 from market.house.earnings import Earnings
 from market.house.office import MS_NS
-from market.house.reckoning import Decided, Seen, reckon
 from market.house.settlements import Settlements
 from market.house.terms import ANSWER_MS
 from market.records.envelope import Record
@@ -92,7 +91,7 @@ def test_neither_time_nor_decisions_nor_later_records_ever_lower_what_is_due(
     waits_ms: int,
 ) -> None:
     """Of each lane: tokens, tokens more that the seller tells, whether the buyer signs, and what was awarded."""
-    terms = Parties(id_of("buyer"), id_of("seller"), DIGEST)
+    terms = ChannelTerms(id_of("buyer"), id_of("seller"), DIGEST)
     dealing, decided = Dealing(terms), dict[int, Decided]()
     channel, seen, before_nano, now_ms = Channel(terms), dict[int, Seen](), 0, 0
     for some in (known, later):
@@ -226,13 +225,13 @@ def test_an_allocation_whose_credits_could_not_be_put_aside_is_not_another_one_l
         away.setattr(house.books.poster, "submit", busy)
         with pytest.raises(LedgerBusy):
             house.allocate(limit_nano=90 * USD, allocation_id="a-same")
-    with pytest.raises(HouseRefuses, match="something else before"):
+    with pytest.raises(HouseRefuses, match="used for another allocation"):
         house.allocate(limit_nano=USD, allocation_id="a-same")
     house.allocate(limit_nano=90 * USD, allocation_id="a-same")
     assert house.held() == 90 * USD
 
 
 def test_an_allocation_is_worth_its_record(house: House) -> None:
-    with pytest.raises(HouseRefuses, match=r"0\.001 USD or more"):
+    with pytest.raises(HouseRefuses, match=r"at least 0\.001 USD"):
         house.allocate(limit_nano=LIMIT_NANO_MIN - 1)
     house.allocate(limit_nano=LIMIT_NANO_MIN)

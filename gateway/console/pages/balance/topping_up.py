@@ -226,7 +226,7 @@ async def _page(
 async def _offers(till: "Till") -> list[Offer]:
     from accounting.payments.terms import quote
 
-    terms = till.payments.topups.desk.terms
+    terms = till.payments.topups.context.terms
     quotes = [quote(terms, amount_nano) for amount_nano in terms.topup_amounts_nano]
     return [Offer(format_usd(one.credit_nano), one.credit_nano, one.fee_nano) for one in quotes]
 

@@ -111,7 +111,7 @@ class OwnAccount:
 
     async def bounds(self) -> Bounds:
         till = self._till()
-        terms = till.payments.payouts.desk.terms
+        terms = till.payments.payouts.context.terms
         rows = await till.ask(till.payments.payouts.newest, self._user, None, _OF_A_DAY)
         since_ns = time.time_ns() - _DAY_NS
         today = (row.amount_nano for row in rows if row.created_ns > since_ns and row.status not in _GONE)

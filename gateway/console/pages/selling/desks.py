@@ -7,11 +7,11 @@ from sqlalchemy import func, or_, select
 
 from gateway.house.house import House
 from market.auditing.conduct import Conduct
-from market.auditing.findings import Finding
+from market.auditing.findings import AuditFinding
 from market.errors import MarketError
-from market.house.conducts import conduct_of
+from market.house.dispute_history import conduct_of
+from market.house.dispute_state import LaneStanding, standings
 from market.house.disputes import ANSWER_NS
-from market.house.quarrels import LaneStanding, standings
 from market.house.tables import (
     AllocationRow,
     DisputeRow,
@@ -183,7 +183,7 @@ def record_of(house: House, user_id: str) -> Record:
         return Record(int(row[0]), int(row[1]), row[2], conduct_of(session, user_id, now_ns))
 
 
-def findings_about(house: House, identities: Sequence[str]) -> list[tuple[str, Finding]]:
+def findings_about(house: House, identities: Sequence[str]) -> list[tuple[str, AuditFinding]]:
     """What auditors have told this house of these identities, with the auditor's; nobody's about itself."""
     told = house.keeper.findings(house.office.now_ms)
     wanted = frozenset(identities)

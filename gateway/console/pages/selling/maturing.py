@@ -16,7 +16,7 @@ from accounting.rules.market import BPS
 from accounting.spending.earned import Earned, earned_after, given_back
 from gateway.house.house import House
 from market.house.tables import Maturity, Seller, Withheld, maturity_table, withheld_table
-from market.house.terms import DAY_NS, Terms
+from market.house.terms import DAY_NS, HouseTerms
 
 LINES_SHOWN = 50
 _PAGE = 1_000
@@ -61,7 +61,7 @@ def money_of(house: House, user_id: str) -> Money:
 
 
 def by_day(
-    sales: Iterable[Earned], back: dict[str, int], terms: Terms, *, is_new: bool, is_barred: bool
+    sales: Iterable[Earned], back: dict[str, int], terms: HouseTerms, *, is_new: bool, is_barred: bool
 ) -> list[Portion]:
     """Each day's sales that have not matured; `back` is what of each was given back. Pure.
 

@@ -9,7 +9,7 @@ from gateway.errors import RequestInvalid
 from gateway.house.house import House
 from gateway.identity.caller import Caller
 from market.auditing.conduct import fee_nano
-from market.house.quarrels import LaneStanding, claim_of, disputed_lane, signed_counts
+from market.house.dispute_state import LaneStanding, claim_of, disputed_lane, signed_counts
 from market.house.settlements import found as allocation_found
 
 

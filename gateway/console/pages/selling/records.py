@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import structlog
 
-from accounting.proofs.signing import SigningKeyUnusable
+from accounting.proofs.signing_key import SigningKeyUnusable
 from gateway.market.identity import OwnIdentity
 from gateway.market.room import OWN
 from market.auditing.findings import Findings, read_findings

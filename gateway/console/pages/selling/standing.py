@@ -22,7 +22,7 @@ from market.listings.listing import Tier
 if TYPE_CHECKING:
     from gateway.console.pages.selling.records import AgentFiles
     from gateway.house.house import House
-    from market.auditing.findings import Finding
+    from market.auditing.findings import AuditFinding
 
 STANDING = f"{PATH}/standing"
 # A form holds 64 KiB, the record of the listing among it.
@@ -57,7 +57,7 @@ class Looked:
 
     auditor: str
     is_house: bool
-    finding: "Finding"
+    finding: "AuditFinding"
     means: str
 
 
@@ -150,7 +150,7 @@ async def _looked(visitor: Visitor, identities: Sequence[str]) -> list[Looked]:
     return [Looked(auditor, auditor == speaker, each, LOOKED_AT[each.tier]) for auditor, each in found]
 
 
-def _heard(files: "AgentFiles") -> "list[tuple[str, Finding]]":
+def _heard(files: "AgentFiles") -> "list[tuple[str, AuditFinding]]":
     identity = files.identity()
     if identity is None:
         return []

@@ -1,4 +1,4 @@
-"""What every undertaking of payments works with, made once and handed to each."""
+"""Hold what every part of payments works with, made once and passed to each."""
 
 import time
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from accounting.payments.calls import TAG, Calls
 from accounting.payments.client import Object, Stripe
 from accounting.payments.errors import PaymentMismatch
 from accounting.payments.ledger import Ledger, OpenSession
-from accounting.payments.terms import Terms
+from accounting.payments.terms import PaymentTerms
 
 
 def _books_are_sound() -> None:
@@ -16,16 +16,17 @@ def _books_are_sound() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class PaymentsContext:
     ledger: Ledger
     calls: Calls
     write: OpenSession
-    terms: Terms = field(default_factory=Terms)
+    terms: PaymentTerms = field(default_factory=PaymentTerms)
     clock_ns: Callable[[], int] = time.time_ns
     stale_s: float = 60.0
-    """How long an undertaking may stand still before it is looked at again without having been asked."""
+    """How long a transaction may stand still before it is checked again unasked, in seconds."""
     check: Callable[[], None] = _books_are_sound
-    """Raises BooksBroken while a rule of the books is broken: no money is sent out then, nor charged unasked."""
+    """Raises BooksBroken while a rule of the books is broken: no money is then sent out or charged automatically.
+    """
 
     @property
     def stripe(self) -> Stripe:
@@ -41,7 +42,7 @@ class Desk:
 
 
 def own_id(made: Object, prefix: str) -> str | None:
-    """Return our id of what a call of ours made at Stripe, None for what others made."""
+    """Return our own id of an object that one of our calls made at Stripe; None for other objects."""
     tag = str(made["metadata"].get(TAG, ""))
     return tag.removeprefix(prefix) if tag.startswith(prefix) else None
 
@@ -53,4 +54,4 @@ def check_currency(made: Object) -> None:
 
 def check_mode(made: Object, *, is_live: bool) -> None:
     if made["livemode"] != is_live:
-        raise PaymentMismatch(f"{made['id']} is of the other mode than our key")
+        raise PaymentMismatch(f"{made['id']} and our key are of different modes")

@@ -1,4 +1,4 @@
-"""The way to the leader's door: a group of events goes there, its answers come back, then the next."""
+"""Connect to the leader's server: send a group of events, read its answers, then send the next group."""
 
 import contextlib
 import socket
@@ -7,26 +7,26 @@ from collections.abc import Callable, Sequence
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from accounting.leading.credentials import Credentials, peer_fingerprint, refuse_other_protocols
 from accounting.leading.errors import FrameInvalid, LeaderAway
 from accounting.leading.frames import Reply, pack_events, read_frame, unpack_answers
-from accounting.leading.papers import Papers, peer_fingerprint, refuse_other_protocols
-from accounting.leading.seat import Leader
+from accounting.leading.leader_lease import Leader
 from accounting.ledger.postings import Posting
 
 CONNECT_S = 3.0
 ANSWER_S = 15.0
-"""Longest wait for the leader's answers: more than its own for the database. That it is gone shows sooner."""
+"""Longest wait for the leader's answers: longer than its own for the database. A lost connection shows sooner."""
 
 
-class Link:
-    """A connection to one leader, used by one thread; any thread may `cut` it, which ends a wait at once."""
+class LeaderConnection:
+    """A connection to one leader, used by one thread. Any thread may `cut` it, which ends a wait at once."""
 
     def __init__(self, leader: Leader, connection: ssl.SSLSocket) -> None:
         self.leader = leader
         self._connection = connection
 
     @classmethod
-    def dial(cls, leader: Leader, papers: Papers, certificate: str) -> "Link":
+    def dial(cls, leader: Leader, credentials: Credentials, certificate: str) -> "LeaderConnection":
         """Connect to the leader, which must hold the key of `certificate`. Raises LeaderAway."""
         host, _, port = leader.address.rpartition(":")
         try:
@@ -36,16 +36,14 @@ class Link:
                 f"{leader.holder} leads the books, and {leader.address} cannot be reached: {error}"
             ) from None
         try:
-            connection = papers.client_context(certificate).wrap_socket(bare)
+            connection = credentials.client_context(certificate).wrap_socket(bare)
         except OSError as error:
             bare.close()
-            raise LeaderAway(
-                f"{leader.address} is not the leader of the books that it should be: {error}"
-            ) from None
+            raise LeaderAway(f"{leader.address} is not the expected leader of the books: {error}") from None
         link = cls(leader, connection)
         if peer_fingerprint(connection) != leader.fingerprint:
             link.close()
-            raise LeaderAway(f"{leader.address} is not the leader of the books that it should be")
+            raise LeaderAway(f"{leader.address} is not the expected leader of the books")
         try:
             refuse_other_protocols(connection)
         except LeaderAway:
@@ -56,7 +54,7 @@ class Link:
         return link
 
     def ask(self, postings: Sequence[Posting]) -> list[Reply]:
-        """The leader's answer to each event, in order.
+        """Return the leader's answer to each event, in order.
 
         Raises:
             LeaderAway: no answer came. Each event may have been booked; the same keys may be sent again.
@@ -67,39 +65,42 @@ class Link:
                 self._connection.sendall(frame)
                 content = read_frame(self._connection)
                 if not content:
-                    raise LeaderAway(f"{self.leader.address} has closed its door")
+                    raise LeaderAway(f"{self.leader.address} has closed the link")
                 answers += unpack_answers(content)
         except OSError as error:
             raise LeaderAway(f"the link to {self.leader.address} is lost: {error}") from None
         if len(answers) != len(postings):
-            raise FrameInvalid(f"{len(answers)} answers to {len(postings)} events")
+            raise FrameInvalid(f"{len(answers)} answers for {len(postings)} events")
         return answers
 
     def cut(self) -> None:
-        """End whatever waits on the link. From any thread."""
+        """End any wait on the link. Callable from any thread."""
         cut(self._connection)
 
     def close(self) -> None:
         self._connection.close()
 
 
-class Way:
-    """The way to whoever leads: one link, dialled when it is first needed and whenever the leader is another one.
+class LeaderClient:
+    """Keep one link to the current leader, dialled when it is first needed and after a change of leader.
 
-    Belongs to the poster's thread but for `cut_old`.
+    Belongs to the poster's thread, except for `cut_old`.
 
     Args:
-        papers: who we are.
-        certificates: gives every gateway's certificate (PEM) by its fingerprint.
+        credentials: this process's key and certificate.
+        certificates: returns every gateway's certificate (PEM) by its fingerprint.
     """
 
-    def __init__(self, papers: Papers, certificates: Callable[[], dict[str, str]]) -> None:
-        self._papers = papers
+    def __init__(self, credentials: Credentials, certificates: Callable[[], dict[str, str]]) -> None:
+        self._credentials = credentials
         self._certificates = certificates
-        self._link: Link | None = None
+        self._link: LeaderConnection | None = None
 
     def ask(self, leader: Leader, postings: Sequence[Posting]) -> list[Reply]:
-        """The leader's answer to each event, in order. Raises LeaderAway, after which the next call dials anew."""
+        """Return the leader's answer to each event, in order.
+
+        Raises LeaderAway; the next call then dials again.
+        """
         try:
             return self._linked(leader).ask(postings)
         except LeaderAway:
@@ -107,7 +108,7 @@ class Way:
             raise
 
     def cut_old(self, epoch: int) -> None:
-        """Whoever waits for the leader of another epoch waits in vain: it may be frozen and never answer."""
+        """End a wait for the leader of an older epoch, which may be frozen and never answer."""
         link = self._link
         if link and link.leader.epoch != epoch:
             link.cut()
@@ -117,7 +118,7 @@ class Way:
         if link:
             link.close()
 
-    def _linked(self, leader: Leader) -> Link:
+    def _linked(self, leader: Leader) -> LeaderConnection:
         if self._link is None or self._link.leader.epoch != leader.epoch:
             self.close()
             try:
@@ -127,11 +128,14 @@ class Way:
                 raise LeaderAway(reason) from None
             if certificate is None:
                 raise LeaderAway("the leader of the books has not registered its certificate")
-            self._link = Link.dial(leader, self._papers, certificate)
+            self._link = LeaderConnection.dial(leader, self._credentials, certificate)
         return self._link
 
 
 def cut(connection: socket.socket) -> None:
-    """Shut a connection beneath its TLS, so that a thread that waits on it goes on. It still is to be closed."""
+    """Shut a connection beneath its TLS, which wakes a thread that waits on it.
+
+    The caller still has to close it.
+    """
     with contextlib.suppress(OSError):
         socket.socket.shutdown(connection, socket.SHUT_RDWR)

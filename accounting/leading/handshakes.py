@@ -1,7 +1,8 @@
-"""Handshakes under way at the leader's door: few at once, fewer of one address, the oldest go when more come.
+"""Limit the handshakes in progress at the leader's server: in total and per address. The oldest make room for new
+ones.
 
-A gateway's handshake takes milliseconds. Whoever connects and says nothing can fill this list and nothing else,
-and is put out of it by the next who comes, so that gateways get in however many strangers there are.
+A gateway's handshake takes milliseconds. A client that connects and stays silent only fills this list, and the
+next client evicts it. So gateways get in, however many unknown clients connect.
 """
 
 from collections import Counter
@@ -13,8 +14,8 @@ OF_ONE_ADDRESS_MAX = 8
 Who = TypeVar("Who")
 
 
-class Newcomers(Generic[Who]):
-    """Who is shaking hands, the oldest first. Bounded; not safe for threads: its owner has a lock."""
+class Handshakes(Generic[Who]):
+    """Handshakes in progress, the oldest first. Bounded. Not thread-safe: its owner holds a lock."""
 
     def __init__(self) -> None:
         self._addresses: dict[Who, str] = {}
@@ -26,7 +27,7 @@ class Newcomers(Generic[Who]):
         return who in self._addresses
 
     def enter(self, who: Who, address: str) -> Who | None:
-        """Take in another one; return who has to go for it, if anybody has."""
+        """Add a handshake. Return the one that has to make room for it, or None."""
         put_out = self._too_many(address)
         if put_out is not None:
             del self._addresses[put_out]
@@ -34,7 +35,7 @@ class Newcomers(Generic[Who]):
         return put_out
 
     def leave(self, who: Who) -> None:
-        """It has shaken hands, or will not any more."""
+        """Remove a handshake that has ended, successfully or not."""
         self._addresses.pop(who, None)
 
     def _too_many(self, address: str) -> Who | None:

@@ -1,12 +1,12 @@
-"""The fence of a chore: inside of its transaction, so that nobody who has lost the seat commits anything.
+"""Fence a job's transaction, so that no process commits after it has lost the seat.
 
-It is the same whatever keeps the seat. The database remembers the highest epoch that came: once a successor has
-written, or where the database keeps the seat has taken it, everybody before it is refused.
+The fence is independent of where the seat is stored. The database remembers the highest epoch that came. Older
+ones are refused once a successor has written, or, if the database stores the seat, has taken it.
 """
 
 from sqlalchemy import Connection, text
 
-from market.coordination.coordinator import Deposed, Seat
+from market.coordination.coordinator import Deposed, HeldSeat
 
 _PASS = text(
     "INSERT INTO coordination_seat (name, epoch, holder, expires_ns) VALUES (:name, :epoch, '', 0)"
@@ -15,8 +15,8 @@ _PASS = text(
 )
 
 
-def fence(connection: Connection, seat: Seat) -> None:
-    """Let the transaction on only while no higher epoch is known, and keep higher ones waiting until it has ended.
+def fence(connection: Connection, seat: HeldSeat) -> None:
+    """Let the transaction go on only while no higher epoch is known, and make higher ones wait until it ends.
 
     Raises:
         Deposed: another process has taken the seat.
@@ -26,6 +26,6 @@ def fence(connection: Connection, seat: Seat) -> None:
 
 
 def highest_epoch(connection: Connection, name: str) -> int:
-    """The highest that is known here: `above` for `acquire` where the coordinator may have been made anew."""
+    """Return the highest known epoch: `above` for `acquire`, in case the coordinator's data was lost."""
     found = text("SELECT epoch FROM coordination_seat WHERE name = :name")
     return connection.execute(found, {"name": name}).scalar() or 0

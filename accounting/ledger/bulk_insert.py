@@ -1,8 +1,8 @@
-"""Many rows into one table with few statements, as tuples in the order of the table's columns.
+"""Insert many rows into one table with few statements. A row is a tuple in the order of the table's columns.
 
-On SQLite Python gives its lock away at every statement and takes it back after: with a statement for each row, a
-writer beside a busy event loop would wait for its turn as often as there are rows. On PostgreSQL each parameter
-costs a conversion, so that many rows go as one JSON text.
+On SQLite, Python releases its lock at every statement and takes it back afterwards. With a statement per row, a
+writer beside a busy event loop would wait for the lock once per row. On PostgreSQL each parameter costs a
+conversion, so the rows travel together as one JSON text.
 """
 
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ from sqlalchemy import BigInteger, Connection, Integer, LargeBinary, Table
 
 Row: TypeAlias = tuple[Any, ...]
 
-# Long enough that statements cost little beside their rows; well below the parameters that a statement may have.
+# Long enough that a statement's cost is small beside its rows'; far below the limit of parameters per statement.
 _ROWS_A_STATEMENT = 64
 _ROWS_AS_JSON = 8
 _encode = msgspec.json.Encoder().encode
 
 
 def insert_rows(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
-    """Insert every row, or raise what the database raises at the first that it refuses."""
+    """Insert every row. Raises the database's error at the first row that it refuses."""
     is_postgresql = connection.dialect.name == "postgresql"
     if is_postgresql and len(rows) >= _ROWS_AS_JSON:
         connection.exec_driver_sql(_json_statement(table), (_encode(rows).decode(),))
@@ -36,7 +36,7 @@ def insert_rows(connection: Connection, table: Table, rows: Sequence[Row]) -> No
 @lru_cache(maxsize=512)
 def _statement(table: Table, rows: int, mark: str) -> str:
     row = f"({', '.join([mark] * len(table.columns))})"
-    return f"INSERT INTO {_into(table)} VALUES {', '.join([row] * rows)}"  # noqa: S608  names of ours
+    return f"INSERT INTO {_into(table)} VALUES {', '.join([row] * rows)}"  # noqa: S608  our own names
 
 
 @lru_cache(maxsize=64)
@@ -51,7 +51,7 @@ def _into(table: Table) -> str:
 
 
 def _value(number: int, column_type: Any) -> str:
-    """How a row's value of that number is read; bytes travel in base64, as msgspec writes them."""
+    """Return the SQL that reads a row's value of that number. Bytes are in base64, as msgspec writes them."""
     value = f"value ->> {number}"
     if isinstance(column_type, LargeBinary):
         return f"decode({value}, 'base64')"

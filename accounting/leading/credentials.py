@@ -1,7 +1,7 @@
-"""A process's certificate among those that share the books, made anew at every start and known by its fingerprint.
+"""Make the certificate of one process that shares the books: new at every start, identified by its fingerprint.
 
-No authority signs it: each gateway writes its own into the database that all of them share, and trusts those that
-it finds there and no others.
+No authority signs it. Each gateway writes its own into the shared database, and trusts only those that it finds
+there.
 """
 
 import hashlib
@@ -19,29 +19,31 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from accounting.leading.errors import LeaderAway
 
 PROTOCOL = "millrace-books/1"
-"""What is said over a link, told in the handshake; another number wherever frames, events or answers change."""
+"""The protocol of a link, negotiated in the handshake. Change the number if frames, events or answers change."""
 
-# It outlives every process; what ends sooner is its registration.
+# The certificate outlives every process. Only its registration ends sooner.
 _VALID = timedelta(days=3650)
 _CLOCK_SKEW = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Papers:
-    """A private key and the certificate for it, both PEM; `fingerprint` is the certificate's SHA-256 in hex."""
+class Credentials:
+    """A private key and its certificate, both PEM. `fingerprint` is the certificate's SHA-256 in hex."""
 
     key: str
     certificate: str
     fingerprint: str
 
     def server_context(self, trusted: Iterable[str]) -> ssl.SSLContext:
-        """TLS 1.3 for those alone who hold the key of one of these certificates (PEM)."""
+        """Return a TLS 1.3 context that accepts only clients with the key of one of these certificates (PEM)."""
         context = self._context(ssl.PROTOCOL_TLS_SERVER, trusted)
         context.num_tickets = 0
         return context
 
     def client_context(self, trusted: str) -> ssl.SSLContext:
-        """TLS 1.3 with whoever holds the key of this certificate (PEM), at whatever address."""
+        """Return a TLS 1.3 context that accepts only a server with the key of this certificate (PEM), at any
+        address.
+        """
         return self._context(ssl.PROTOCOL_TLS_CLIENT, [trusted])
 
     def _context(self, protocol: int, trusted: Iterable[str]) -> ssl.SSLContext:
@@ -53,7 +55,7 @@ class Papers:
         # Each certificate is its own authority.
         context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
         context.load_verify_locations(cadata="".join(trusted))
-        # The library only takes files; this one is its owner's, and gone at once.
+        # The library only reads files. Only this user can read the file, and it is deleted at once.
         with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
             file.write(self.key + self.certificate)
             file.flush()
@@ -61,8 +63,8 @@ class Papers:
         return context
 
 
-def make_papers(holder: str) -> Papers:
-    """A new key and certificate; `holder` is a name for people."""
+def make_credentials(holder: str) -> Credentials:
+    """Make a key and a certificate. `holder` is a name for people."""
     key, now = Ed25519PrivateKey.generate(), datetime.now(UTC)
     name = x509.Name(
         [x509.NameAttribute(NameOID.COMMON_NAME, holder.encode()[:60].decode(errors="ignore") or "?")]
@@ -86,11 +88,11 @@ def make_papers(holder: str) -> Papers:
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     public = certificate.public_bytes(serialization.Encoding.PEM)
-    return Papers(private.decode(), public.decode(), certificate.fingerprint(hashes.SHA256()).hex())
+    return Credentials(private.decode(), public.decode(), certificate.fingerprint(hashes.SHA256()).hex())
 
 
 def peer_fingerprint(link: ssl.SSLSocket) -> str:
-    """Whose certificate the other end of a finished handshake has. Raises LeaderAway where it has none."""
+    """Return the fingerprint of the peer's certificate after a handshake. Raises LeaderAway if it has none."""
     certificate = link.getpeercert(binary_form=True)
     if not certificate:
         raise LeaderAway("the other end showed no certificate")
@@ -98,6 +100,6 @@ def peer_fingerprint(link: ssl.SSLSocket) -> str:
 
 
 def refuse_other_protocols(link: ssl.SSLSocket) -> None:
-    """Only equals follow one another. Raises LeaderAway where the other end is of another version."""
+    """Check that both ends run the same protocol version. Raises LeaderAway if the other end runs another one."""
     if link.selected_alpn_protocol() != PROTOCOL:
         raise LeaderAway(f"the other end does not speak {PROTOCOL}: gateways that share books need one version")

@@ -1,4 +1,4 @@
-"""What is disputed on a lane, as the house knows it: whose word stands against whose, and how each lane stands."""
+"""Read what is disputed on a lane: both sides' statements, and the state of each lane."""
 
 import hashlib
 from collections.abc import Collection
@@ -23,10 +23,10 @@ Standing = Literal["claimed", "disputed", "settled"]
 
 @dataclass(frozen=True, slots=True)
 class LaneStanding:
-    """How a lane's newest request stands; `receipt` is the digest of the seller's receipt.
+    """The state of a lane's newest request. `receipt` is the digest of the seller's receipt.
 
-    `records` are those that `nano`, what is open of it, follows from. `claimed` waits for the buyer's word, or for
-    the end of the time it has; `settled` is never disputed any more.
+    `nano`, the open amount, follows from `records`. `claimed` waits for the buyer's answer or its deadline.
+    `settled` is never disputed again.
     """
 
     lane: int
@@ -38,7 +38,10 @@ class LaneStanding:
 
 
 def standings(office: Office, allocation: AllocationRow, over: Collection[tuple[int, int]]) -> list[LaneStanding]:
-    """Of every lane on which the seller has signed for something. `over`: decided disputes, by lane and seq."""
+    """Return the state of every lane with a receipt of the seller.
+
+    `over` has decided disputes, by lane and seq.
+    """
     terms, decided = parties(office, allocation), decided_on(allocation)
     found = []
     for n, lane in known(allocation, terms).lanes.items():
@@ -54,7 +57,7 @@ def standings(office: Office, allocation: AllocationRow, over: Collection[tuple[
 
 
 def disputed_lane(office: Office, allocation: AllocationRow, number: int) -> Lane:
-    """The lane as it is known now. Raises HouseRefuses: nothing is disputed on it."""
+    """Return the lane as it is known now. Raises HouseRefuses if nothing is disputed on it."""
     lane = lane_of(office, allocation, number)
     if not due(lane).disputed_nano:
         raise HouseRefuses("not_disputed", "buyer and seller have not signed different counts on this lane")
@@ -66,12 +69,12 @@ def lane_of(office: Office, allocation: AllocationRow, number: int) -> Lane:
 
 
 def is_about(lane: Lane, seq: int) -> bool:
-    """Whether the request `seq` is what is disputed on the lane."""
+    """Return whether the request `seq` is disputed on the lane."""
     return bool(due(lane).disputed_nano) and claim_of(lane).receipt.seq == seq
 
 
 def dispute_id(allocation: str, number: int, lane: Lane) -> str:
-    """By what the dispute is about: two who open it at once open one."""
+    """Return the id, made from the subject, so that two parties that open a dispute at once open the same one."""
     name = f"{allocation}:{number}:{claim_of(lane).receipt.seq}"
     return f"d-{hashlib.sha256(name.encode()).hexdigest()[:32]}"
 
@@ -82,22 +85,25 @@ def claim_of(lane: Lane) -> Delivery:
 
 
 def signed_counts(lane: Lane) -> Delivery | None:
-    """The buyer's own receipt for the request, where there is one."""
+    """Return the buyer's own receipt for the request, if there is one."""
     claim, assent = claim_of(lane), lane.assent
     is_its_own = isinstance(assent, Delivery) and assent.promise.digest == claim.promise.digest
     return assent if isinstance(assent, Delivery) and is_its_own else None
 
 
 def buyers_word(lane: Lane) -> Delivery:
-    """What the buyer has signed about the request. Who has only gone on to the next one, denies that any came."""
+    """Return the buyer's statement about the request.
+
+    A buyer that only went on to the next one denies any delivery.
+    """
     return signed_counts(lane) or _word(lane, completion_tokens=0, transcript=_NOTHING)
 
 
 def admitted_word(lane: Lane) -> Delivery:
-    """The same, where what was asked can be shown: who has gone on to the next one has admitted a sum, at least.
+    """Return the buyer's statement if the prompt can be shown: going on to the next request admits at least a sum.
 
-    A sum says neither how much was answered nor what was asked: taken as all for the answer, it denies the prompt.
-    Who means something else has a receipt to hand in.
+    A sum does not say how much was prompt and how much answer. Taken as all answer, it denies the prompt. A buyer
+    that means something else can submit a receipt.
     """
     if found := signed_counts(lane):
         return found
@@ -112,6 +118,6 @@ def admitted_word(lane: Lane) -> Delivery:
 
 
 def _word(lane: Lane, **counts: int | str) -> Delivery:
-    """The claim with other counts, as if the buyer had signed it: its voucher stands for its signature."""
+    """Return the claim with other counts, as if the buyer had signed it. Its voucher stands for its signature."""
     claim = claim_of(lane)
     return replace(claim, receipt=with_fields(claim.receipt, **counts), record=claim.promise.record)

@@ -1,4 +1,4 @@
-"""Top-ups, refunds and payouts as lists: newest first, a page at a time."""
+"""List top-ups, refunds and payouts: newest first, a page at a time."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -21,7 +21,10 @@ def newest(
     before: str | None,
     limit: int,
 ) -> list[Row]:
-    """Return those of a user, or all; `before` is the last one that is known. Raises PaymentNotFound for that."""
+    """Return a user's rows, or all rows.
+
+    `before` is the last known id; PaymentNotFound is raised if it is unknown.
+    """
     place = tuple_(col(kind.created_ns), col(kind.id))
     query = select(kind).order_by(col(kind.created_ns).desc(), col(kind.id).desc()).limit(limit)
     if user_id is not None:
@@ -30,6 +33,6 @@ def newest(
         if before is not None:
             known = session.get(kind, before)
             if known is None:
-                raise PaymentNotFound(f"before: there is no {before} to go on from")
+                raise PaymentNotFound(f"before: no row has the id {before}")
             query = query.where(place < (known.created_ns, known.id))
         return list(session.scalars(query))

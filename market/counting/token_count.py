@@ -1,10 +1,10 @@
-"""Tokens of prompts and answers as the market bills them: of texts alone, by the tokenizer that a listing pins.
+"""Count tokens of prompts and answers as the market bills them: from text alone, by the listing's tokenizer.
 
-    prompt = tokens of every text in it, each by itself, + 4 a message, + 3
+    prompt = tokens of every text in it, each by itself, + 4 per message, + 3
     answer = tokens of content, of visible reasoning, of each call's name and arguments, each by itself
 
-No chat template is rendered: templates differ between engines, and what a seller puts around a prompt is the
-seller's affair. Nothing rests on what a backend says: whoever pays for a reported count pays for whatever is
+No chat template is rendered: templates differ between engines, and what a seller adds to a prompt is its own
+affair. Nothing depends on what a backend reports: a buyer that pays for reported counts pays for whatever is
 reported (arXiv 2505.21627).
 """
 
@@ -19,38 +19,38 @@ from accounting.metering.delivered import Counts, Delivered, TokenCounter, count
 from market.errors import RequestNotCounted
 
 MESSAGE_TOKENS = 4
-"""What chat templates usually put around a message."""
+"""The usual tokens that a chat template adds per message."""
 PROMPT_TOKENS = 3
-"""What they usually put around all of them."""
+"""The usual tokens that it adds around all messages."""
 
 _TEXT_PARTS = {"text": "text", "input_text": "text", "refusal": "refusal"}
 
 
 class Counting:
-    """Counts by one tokenizer; by the bytes of UTF-8, four a token, where it is None or fails at a text."""
+    """Count with one tokenizer, or by four bytes of UTF-8 a token if it is None or fails on a text."""
 
     def __init__(self, counter: TokenCounter | None) -> None:
         self._counter = counter
 
     def remembering(self) -> "Counting":
-        """The same for one answer that grows: what of its texts is counted for good is not counted again."""
+        """Return a counter for one growing answer, which does not recount finished parts."""
         return Counting(self._counter.remembering() if self._counter else None)
 
     def prompt_tokens(self, request: Mapping[str, Any]) -> int:
-        """Return what the prompt of an OpenAI chat or completion request comes to.
+        """Return the tokens of the prompt of an OpenAI chat or completion request.
 
         Raises:
-            RequestNotCounted: it has a part that no text stands for, such as a picture; the error names it.
+            RequestNotCounted: it has a part without text, such as a picture; the error names it.
         """
         texts, frame_tokens = [*_prompt_texts(request)], PROMPT_TOKENS + _frame_tokens(request)
         return self._tokens(texts) + frame_tokens
 
     def text_tokens(self, text: str) -> int:
-        """Return what a text by itself comes to."""
+        """Return the tokens of a single text."""
         return self._tokens([text])
 
     def delivered(self, choices: Iterable[Delivered]) -> Counts:
-        """Return what all choices of an answer come to. Takes about a microsecond for each token."""
+        """Return the tokens of all choices of an answer. Takes about a microsecond per token."""
         said = list(choices)
         try:
             return count_all(self._counter, said)
@@ -63,7 +63,7 @@ class Counting:
             try:
                 return self._counter.count(known)
             except TextNotCounted:
-                # The same text fails at the same tokenizer for everybody, and everybody then counts its bytes.
+                # A text fails in the same tokenizer for every party, and every party then counts its bytes.
                 pass
         return tokens_of_bytes(sum(len(readable(text).encode()) for text in known))
 
@@ -71,13 +71,13 @@ class Counting:
 def _prompt_texts(request: Mapping[str, Any]) -> Iterator[str]:
     for number, message in enumerate(_list(request.get("messages"))):
         if not isinstance(message, dict):
-            raise RequestNotCounted(f"messages[{number}]", "is no message")
+            raise RequestNotCounted(f"messages[{number}]", "is not a message")
         yield from _message_texts(message, f"messages[{number}]")
     prompt = request.get("prompt")
     yield from (each for each in (prompt if isinstance(prompt, list) else [prompt]) if isinstance(each, str))
     if isinstance(suffix := request.get("suffix"), str):
         yield suffix
-    # Names, descriptions and schemas: every template shows them to the model, each in its own way.
+    # Every template shows names, descriptions and schemas to the model, in its own way.
     for tool in chain(_list(request.get("tools")), _list(request.get("functions"))):
         yield _json(tool)
 
@@ -86,7 +86,7 @@ def _json(tool: Any) -> str:
     try:
         return json.dumps(tool, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     except RecursionError:
-        raise RequestNotCounted("tools", "is nested too deep to be counted") from None
+        raise RequestNotCounted("tools", "is nested too deeply to be counted") from None
 
 
 def _message_texts(message: Mapping[str, Any], field: str) -> Iterator[str]:
@@ -104,7 +104,7 @@ def _part_text(part: Any, field: str) -> str:
     kind = part.get("type") if isinstance(part, dict) else None
     text = part.get(_TEXT_PARTS[kind]) if kind in _TEXT_PARTS else None
     if not isinstance(text, str):
-        raise RequestNotCounted(field, f"is {kind or 'nothing'}, and only text has a count on the market")
+        raise RequestNotCounted(field, f"is {kind or 'empty'}, but the market counts only text")
     return text
 
 
@@ -115,7 +115,7 @@ def _function_texts(function: Any) -> Iterator[str]:
 
 
 def _frame_tokens(request: Mapping[str, Any]) -> int:
-    """Of messages, and of prompts that are given as tokens already."""
+    """Return the tokens around messages, and of prompts given as token ids."""
     prompt = request.get("prompt")
     ids = sum(1 if isinstance(each, int) else len(each) for each in _list(prompt) if isinstance(each, int | list))
     return ids + MESSAGE_TOKENS * len(_list(request.get("messages")))

@@ -1,6 +1,6 @@
-"""The key that blocks are signed with: a file of one gateway, made on first use and replaced at will.
+"""Manage the key that signs blocks: a file of one gateway, made on first use and replaceable at any time.
 
-`cryptography` is imported when a key is first needed: commands that only read the books do without.
+`cryptography` is imported when a key is first needed, because commands that only read the books do without it.
 """
 
 import hashlib
@@ -22,12 +22,12 @@ _SMALL_ORDER_YS = frozenset({0, 1, _FIELD - 1, _ORDER_8_Y, _FIELD - _ORDER_8_Y})
 
 
 class SigningKeyUnusable(RuntimeError):
-    """The file of the signing key cannot be read, written or understood."""
+    """Raised when the file of the signing key cannot be read, written or understood."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """A private key at hand: `sign` gives 64 bytes, `fingerprint` is the SHA-256 of `public_key` in hex."""
+    """A loaded private key. `sign` returns 64 bytes. `fingerprint` is the SHA-256 of `public_key` in hex."""
 
     fingerprint: str
     public_key: bytes
@@ -35,7 +35,7 @@ class Signer:
 
 
 class KeyFile:
-    """An Ed25519 key in PEM (PKCS 8, not encrypted), readable by its owner alone."""
+    """An Ed25519 key in PEM (PKCS 8, not encrypted), readable only by its owner."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -43,10 +43,10 @@ class KeyFile:
         self._signer: Signer | None = None
 
     def signer(self) -> Signer:
-        """The file's key, made where there is none; read again once the file was replaced.
+        """Return the file's key. Create it if it is missing; read it again after the file was replaced.
 
         Raises:
-            SigningKeyUnusable: as its name says.
+            SigningKeyUnusable: the file cannot be used.
         """
         try:
             stamp = self._stamp_now()
@@ -70,9 +70,9 @@ class KeyFile:
 
 
 def make_key(path: Path) -> None:
-    """Write a new key in the place of the old one, if there is one, whose owner and mode it gets.
+    """Write a new key. It replaces the old one, if any, and takes over its owner and mode.
 
-    Raises OSError, also where the file cannot be given to that owner: the gateway could not read it.
+    Raises OSError, also if the file cannot be given to that owner: the gateway could not read it.
     """
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -84,7 +84,7 @@ def make_key(path: Path) -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file for its owner alone, in one step: a crash leaves the old content or the new one.
+    """Write a file that only its owner can read, in one step: after a crash it has the old content or the new one.
 
     Raises OSError.
     """
@@ -112,9 +112,9 @@ def _load(path: Path) -> Signer:
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), None)
     except (ValueError, TypeError):
-        raise SigningKeyUnusable(f"{path} is no private key in PEM") from None
+        raise SigningKeyUnusable(f"{path} is not a private key in PEM") from None
     if not isinstance(key, Ed25519PrivateKey):
-        raise SigningKeyUnusable(f"{path} is no Ed25519 key")
+        raise SigningKeyUnusable(f"{path} is not an Ed25519 key")
     public = key.public_key().public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
     return Signer(fingerprint_of(public), public, key.sign)
 
@@ -124,7 +124,7 @@ def fingerprint_of(public_key: bytes) -> str:
 
 
 def is_key(public_key: bytes) -> bool:
-    """Whether these 32 bytes can be somebody's public key: the one encoding of a point that is not of small order.
+    """Return whether these 32 bytes can be a public key: the only encoding of a point that is not of small order.
 
     A point whose x is 0 has a second encoding, and is of small order as well.
     """
@@ -133,10 +133,10 @@ def is_key(public_key: bytes) -> bool:
 
 
 def is_signed(public_key: bytes, signature: bytes, message: bytes) -> bool:
-    """Whether the holder of a key signed this; never under a key for which `is_key` says no.
+    """Return whether the holder of a key signed this message. It never accepts a key that `is_key` rejects.
 
-    The library refuses a signature whose second half is not below the group's order, so that nobody can make a
-    second signature out of one.
+    The library refuses a signature whose second half is not below the group's order, so no one can derive a second
+    signature from one.
     """
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey

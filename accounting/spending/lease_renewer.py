@@ -1,4 +1,4 @@
-"""Has the leases' events booked: reads what there is to draw from, waits for the books, follows what they deny."""
+"""Book the leases' events: read the balances to draw from, wait for the books, and handle denials."""
 
 import logging
 import threading
@@ -21,63 +21,63 @@ from accounting.ledger.postings import MAX_USAGES, Posted
 from accounting.ledger.writer import Writer
 from accounting.rules.held import Payer
 from accounting.spending.lease import Lease
+from accounting.spending.lease_renewal import LeaseRenewal, fail_captures, fail_draws, tell_ended
 from accounting.spending.purse import Purse
 from accounting.spending.purses import Purses
-from accounting.spending.roll import Roll, fail_captures, fail_draws, tell_ended
 
 _log = logging.getLogger(__name__)
 
 ANSWER_TIMEOUT_S = 30.0
-"""How long the books may take for one turn of all leases: as long as those who draw wait."""
-# Another process may take credits between an answer and the next try.
+"""How long the books may take for one turn of all leases, in seconds: as long as requests wait for a draw."""
+# Another process may take credits between an answer and the next attempt.
 _TRIES_MAX = 16
-# Who was refused a moment ago is looked at before the books are asked again, for so many nanoseconds: many at once
-# by one reading, where each event that the books deny takes time from those who can pay.
+# For this many nanoseconds after a refusal, balances are read before the books are asked again. One read covers
+# # many payers, while each event that the books deny takes time from those who can pay.
 _POOR_NS = 10**9
 _POOR_MAX = 16_384
-# Fewer are read for one after the other.
+# Below this number, balances are read one by one.
 _SURVEYED_LEAST = 2
 
 
-class Roller:
-    """Belongs to the leases' thread. `lock` is held whenever a lease is touched, and never while anybody waits."""
+class LeaseRenewer:
+    """Belongs to the leases' thread. It holds `lock` whenever it touches a lease, and never while it waits."""
 
     def __init__(self, poster: Writer, purses: Purses, lock: threading.Lock, clock_ns: Callable[[], int]) -> None:
         self._poster = poster
         self._purses = purses
         self._lock = lock
         self._clock_ns = clock_ns
-        # When this turn's answers must be here, on the monotonic clock.
+        # The deadline for this turn's answers, on the monotonic clock.
         self._until_s = 0.0
         self._poor: dict[Payer, int] = {}
-        # What this turn has read of all who lacked something, as long as it may be true.
+        # Balances that this turn has read for payers who lacked credits, while they may still be true.
         self._seen: dict[Payer, Purse] = {}
         self._seen_nano: dict[str, int] = {}
 
-    def roll(self, leases: Sequence[Lease], *, is_closing: bool = False) -> bool:
-        """Book what there is to book of every lease; False where the books did not answer for one of them."""
+    def renew(self, leases: Sequence[Lease], *, is_closing: bool = False) -> bool:
+        """Book what is due of every lease. Return False if the books failed to answer for any."""
         self._until_s = time.monotonic() + ANSWER_TIMEOUT_S
         self._survey([lease for lease in leases if not lease.is_single or self._is_poor(lease)])
-        rolls = [(lease, roll) for lease in leases if (roll := self._next(lease, is_closing=is_closing))]
+        renewals = [(lease, renewal) for lease in leases if (renewal := self._next(lease, is_closing=is_closing))]
         short = [lease for lease in leases if lease.draws]
-        # All are under way before the first is waited for: they share the writer's groups.
-        started = [(lease, roll, self._submit(roll)) for lease, roll in rolls]
+        # Submit all before waiting for the first: they share the writer's groups.
+        started = [(lease, renewal, self._submit(renewal)) for lease, renewal in renewals]
         denied, is_well = [], True
-        for lease, roll, future in started:
+        for lease, renewal, future in started:
             answer = self._answer(future)
             if _is_denial(answer):
-                denied.append((lease, roll, answer))
+                denied.append((lease, renewal, answer))
             else:
-                is_well &= self._settle(lease, roll, answer)
-        # Now that no event of theirs is under way, leases may be asked to give back what others lack.
+                is_well &= self._settle(lease, renewal, answer)
+        # No event of these leases is in flight now, so other leases may be asked to give back what they lack.
         self._survey([lease for lease, _, answer in denied if isinstance(answer, InsufficientCredit)], denied=True)
-        for lease, roll, answer in denied:
+        for lease, renewal, answer in denied:
             if lease.unanswered:
-                # It was asked to give back what another one lacks, and nobody knows yet whether it has.
-                self._put_off(lease, roll)
+                # It was asked to give back what another one lacks, and the outcome is unknown yet.
+                self._put_off(lease, renewal)
                 is_well = False
             else:
-                is_well &= self._finish(lease, roll, answer, leases)
+                is_well &= self._finish(lease, renewal, answer, leases)
         self._survey(short)
         for lease in short:
             if time.monotonic() >= self._until_s:
@@ -87,10 +87,10 @@ class Roller:
         return is_well
 
     def _serve_short(self, lease: Lease, others: Sequence[Lease]) -> bool:
-        """Serve draws that a first look had too little for with what other leases give back, or refuse them."""
+        """Serve draws that lacked credits with what other leases give back, or refuse them."""
         self._recall(lease, others)
-        roll = self._next(lease, is_final=True)
-        return roll is None or self._finish(lease, roll, self._answer(self._submit(roll)))
+        renewal = self._next(lease, is_final=True)
+        return renewal is None or self._finish(lease, renewal, self._answer(self._submit(renewal)))
 
     def _next(
         self,
@@ -99,19 +99,19 @@ class Roller:
         captures_max: int = MAX_USAGES,
         is_final: bool = False,
         is_closing: bool = False,
-    ) -> Roll | None:
-        """The lease's next event with as many captures as fit; one that no event may hold fails by itself.
+    ) -> LeaseRenewal | None:
+        """Return the lease's next event with as many captures as fit. A capture that fits no event fails alone.
 
-        A final one is made with what there is now: after a denial, or where a look has found too little.
+        A final event uses the current balances: after a denial, or if an earlier read found too little.
         """
         if lease.unanswered:
             return lease.unanswered
-        available = self._available(lease, anew=is_final) if lease.draws else None
+        available = self._available(lease, refresh=is_final) if lease.draws else None
         asked = list(lease.draws) if is_final else []
         with self._lock:
             while True:
                 try:
-                    roll = lease.roll(
+                    renewal = lease.renew(
                         self._clock_ns(),
                         available,
                         captures_max=captures_max,
@@ -120,25 +120,25 @@ class Roller:
                     )
                     if any(draw.future.done() for draw in asked):
                         self._remember_poor(lease)
-                    return roll
+                    return renewal
                 except LedgerError as error:
                     captures_max = min(captures_max, len(lease.captures)) // 2
                     if not captures_max:
                         lease.give_up(error)
                         captures_max = MAX_USAGES
 
-    def _available(self, lease: Lease, *, anew: bool) -> dict[str, int] | None:
-        """What may be drawn from the lease's accounts; None where there is one, which the books themselves know.
+    def _available(self, lease: Lease, *, refresh: bool) -> dict[str, int] | None:
+        """Return what may be drawn from the lease's accounts; None for a single account, which the books check.
 
-        Those that draw are told where it cannot be read.
+        If it cannot be read, the draws fail.
         """
         seen = self._seen.get(lease.payer)
         if seen is not None and all(part.account in self._seen_nano for part in lease.parts):
             lease.purse = seen
             return {account: self._seen_nano[account] for account in lease.accounts}
         try:
-            lease.purse = self._purses.look(lease.payer) if anew else self._purses.of(lease.payer)
-            knows_one = lease.is_single and not anew and not self._is_poor(lease)
+            lease.purse = self._purses.look(lease.payer) if refresh else self._purses.of(lease.payer)
+            knows_one = lease.is_single and not refresh and not self._is_poor(lease)
             return None if knows_one else self._purses.available(lease.accounts)
         except BooksUnavailable as error:
             with self._lock:
@@ -147,7 +147,7 @@ class Roller:
             return None
 
     def _survey(self, leases: Sequence[Lease], *, denied: bool = False) -> None:
-        """Read what there is for all of them at once; where that fails each is told so when it is read for."""
+        """Read the balances for all these leases at once. If that fails, each lease reads its own later."""
         self._seen, self._seen_nano = {}, {}
         lacking = [lease for lease in leases if (lease.draws or denied) and not lease.unanswered]
         if len(lacking) < _SURVEYED_LEAST:
@@ -164,9 +164,9 @@ class Roller:
             self._poor.clear()
         self._poor[lease.payer] = self._clock_ns() + _POOR_NS
 
-    def _submit(self, roll: Roll) -> "Future[Posted] | LedgerError":
+    def _submit(self, renewal: LeaseRenewal) -> "Future[Posted] | LedgerError":
         try:
-            return self._poster.submit(roll.posting)
+            return self._poster.submit(renewal.posting)
         except LedgerError as error:
             return error
 
@@ -180,60 +180,62 @@ class Roller:
         except TimeoutError:
             return DatabaseFailing("the books did not answer in time")
 
-    def _settle(self, lease: Lease, roll: Roll, answer: Posted | LedgerError) -> bool:
-        """An answer that ends the matter, or at least the turn: whether there was one."""
+    def _settle(self, lease: Lease, renewal: LeaseRenewal, answer: Posted | LedgerError) -> bool:
+        """Handle an answer that is no denial. Return whether the books answered."""
         if isinstance(answer, Posted):
-            self._grant(lease, roll, answer)
+            self._grant(lease, renewal, answer)
             return True
-        self._leave_unanswered(lease, roll, answer)
+        self._leave_unanswered(lease, renewal, answer)
         return False
 
     def _finish(
-        self, lease: Lease, roll: Roll, answer: Posted | LedgerError, others: Sequence[Lease] = ()
+        self, lease: Lease, renewal: LeaseRenewal, answer: Posted | LedgerError, others: Sequence[Lease] = ()
     ) -> bool:
-        """Make of what was denied what may be booked, until it is; False where the books stop answering."""
+        """Rebuild a denied event until the books take it. Return False if they stop answering."""
         for _ in range(_TRIES_MAX):
             if isinstance(answer, Posted) or not _is_denial(answer):
-                return self._settle(lease, roll, answer)
+                return self._settle(lease, renewal, answer)
             if isinstance(answer, InsufficientCredit):
                 self._recall(lease, others)
-            again = self._after_denial(lease, roll, answer)
-            # What it was made of is not asked a second time: what was read may not be true any more.
+            again = self._after_denial(lease, renewal, answer)
+            # Do not reuse what the denied event was built from: it may no longer be true.
             self._seen.pop(lease.payer, None)
             if again is None:
                 return True
-            roll, answer = again, self._answer(self._submit(again))
+            renewal, answer = again, self._answer(self._submit(again))
         if not _is_denial(answer):
-            return self._settle(lease, roll, answer)
-        # Who ended them brings them again.
+            return self._settle(lease, renewal, answer)
+        # The caller that ended these requests submits them again.
         with self._lock:
             lease.denied()
-        _log.error("a lease was not rolled: %s", answer)
-        roll.fail(DatabaseFailing("the books changed their mind too often"))
+        _log.error("a lease was not renewed: %s", answer)
+        renewal.fail(DatabaseFailing("the books changed their mind too often"))
         return False
 
     def _recall(self, lease: Lease, others: Sequence[Lease]) -> None:
-        """Have this process's other leases on the same accounts give back what no request needs of them."""
+        """Let this process's other leases on the same accounts release what no request needs."""
         accounts = lease.accounts
-        rolls = []
+        renewals = []
         for other in others:
             is_beside = any(part.account in accounts for part in other.parts)
             if other is lease or other.unanswered or not is_beside or other.free_nano <= 0:
                 continue
-            if roll := self._next(other, is_closing=True):
-                rolls.append((other, roll, self._submit(roll)))
-        if rolls:
-            # What they give back is there for everybody.
+            if renewal := self._next(other, is_closing=True):
+                renewals.append((other, renewal, self._submit(renewal)))
+        if renewals:
+            # Any payer may take what they release, so earlier readings are void.
             self._seen.clear()
-        for other, roll, future in rolls:
-            self._finish(other, roll, self._answer(future))
+        for other, renewal, future in renewals:
+            self._finish(other, renewal, self._answer(future))
 
-    def _grant(self, lease: Lease, roll: Roll, posted: Posted) -> None:
+    def _grant(self, lease: Lease, renewal: LeaseRenewal, posted: Posted) -> None:
         now_ns = self._clock_ns()
         with self._lock:
             lease.unanswered = None
-            lease.rolled(roll, posted, now_ns)
-            granted = [(draw, lease.grant(draw, now_ns), draw.request_id in lease.reserved) for draw in roll.draws]
+            lease.renewed(renewal, posted, now_ns)
+            granted = [
+                (draw, lease.grant(draw, now_ns), draw.request_id in lease.reserved) for draw in renewal.draws
+            ]
         for draw, held, is_running in granted:
             if held is not None:
                 draw.future.set_result(held)
@@ -241,65 +243,67 @@ class Roller:
                 tell_ended(draw)
             else:
                 draw.future.set_exception(DatabaseFailing("the books were too slow for a lease"))
-        for capture in roll.captures:
+        for capture in renewal.captures:
             if not capture.future.done():
                 capture.future.set_result(posted)
 
-    def _leave_unanswered(self, lease: Lease, roll: Roll, error: LedgerError) -> None:
-        """Booked or not, nobody knows: the same event is sent again until that is known, nothing else before."""
+    def _leave_unanswered(self, lease: Lease, renewal: LeaseRenewal, error: LedgerError) -> None:
+        """Keep an event with an unknown outcome: send it again until it is answered, and nothing else before."""
         with self._lock:
-            lease.unanswered = Roll(roll.posting, roll.captures, [], roll.shares, roll.expires_ns)
-            # Who came meanwhile would wait for as long as the books are away.
-            draws, lease.draws = roll.draws + lease.draws, []
+            lease.unanswered = LeaseRenewal(
+                renewal.posting, renewal.captures, [], renewal.shares, renewal.expires_ns
+            )
+            # Draws that came meanwhile would wait for as long as the books are away.
+            draws, lease.draws = renewal.draws + lease.draws, []
         fail_draws(draws, error)
-        fail_captures(roll.captures, error)
+        fail_captures(renewal.captures, error)
 
-    def _put_off(self, lease: Lease, roll: Roll) -> None:
-        """What was denied comes behind what is not answered; who draws would wait for as long as that takes."""
+    def _put_off(self, lease: Lease, renewal: LeaseRenewal) -> None:
+        """Queue the denied captures behind an unanswered event, and fail the draws, which would wait too long."""
         with self._lock:
-            lease.captures[:0] = roll.captures
-        fail_draws(roll.draws, DatabaseFailing("the books did not answer in time"))
+            lease.captures[:0] = renewal.captures
+        fail_draws(renewal.draws, DatabaseFailing("the books did not answer in time"))
 
-    def _after_denial(self, lease: Lease, roll: Roll, denial: LedgerError) -> Roll | None:
-        """Make of what was denied what may be booked."""
+    def _after_denial(self, lease: Lease, renewal: LeaseRenewal, denial: LedgerError) -> LeaseRenewal | None:
+        """Build an event that the books may take from a denied one."""
         captures_max = MAX_USAGES
         is_final = isinstance(denial, InsufficientCredit)
         with self._lock:
             lease.denied()
             if isinstance(denial, UsageBooked):
-                self._drop_booked(lease, roll, denial.request_ids)
+                self._drop_booked(lease, renewal, denial.request_ids)
             elif isinstance(denial, HoldExpired | AlreadyResolved | HoldNotFound):
                 lease.lose()
-                fail_captures(roll.captures + lease.captures, HoldExpired("the lease was given back by others"))
+                fail_captures(renewal.captures + lease.captures, HoldExpired("the lease was given back by others"))
                 lease.captures.clear()
-                lease.draws[:0] = roll.draws
-            elif isinstance(denial, InsufficientCredit) and denial.account not in roll.accounts:
-                # More has ended than was put aside for it: what was delivered is charged beside the lease.
-                for capture in roll.captures:
+                lease.draws[:0] = renewal.draws
+            elif isinstance(denial, InsufficientCredit) and denial.account not in renewal.accounts:
+                # More has ended than was reserved for it: charge what was delivered outside the lease.
+                for capture in renewal.captures:
                     lease.forget(capture.usage.request_id)
-                fail_captures(roll.captures, HoldExpired("the lease has less than was delivered on it"))
-                lease.draws[:0] = roll.draws
+                fail_captures(renewal.captures, HoldExpired("the lease has less than was delivered on it"))
+                lease.draws[:0] = renewal.draws
             elif isinstance(denial, InsufficientCredit):
-                lease.captures[:0], lease.draws[:0] = roll.captures, roll.draws
-            elif len(roll.captures) > 1:
-                captures_max = len(roll.captures) // 2
-                lease.captures[:0], lease.draws[:0] = roll.captures, roll.draws
+                lease.captures[:0], lease.draws[:0] = renewal.captures, renewal.draws
+            elif len(renewal.captures) > 1:
+                captures_max = len(renewal.captures) // 2
+                lease.captures[:0], lease.draws[:0] = renewal.captures, renewal.draws
             else:
-                for capture in roll.captures:
+                for capture in renewal.captures:
                     lease.forget(capture.usage.request_id)
-                roll.fail(denial)
+                renewal.fail(denial)
         return self._next(lease, captures_max=captures_max, is_final=is_final)
 
-    def _drop_booked(self, lease: Lease, roll: Roll, request_ids: frozenset[str]) -> None:
+    def _drop_booked(self, lease: Lease, renewal: LeaseRenewal, request_ids: frozenset[str]) -> None:
         rest = []
-        for capture in roll.captures:
+        for capture in renewal.captures:
             if capture.usage.request_id in request_ids:
                 lease.forget(capture.usage.request_id)
                 if not capture.future.done():
                     capture.future.set_result(None)
             else:
                 rest.append(capture)
-        lease.captures[:0], lease.draws[:0] = rest, roll.draws
+        lease.captures[:0], lease.draws[:0] = rest, renewal.draws
 
 
 def _is_denial(answer: Posted | LedgerError) -> bool:

@@ -1,4 +1,4 @@
-"""The leader's door: whom it lets in, what it says to nonsense, and that what travels arrives as it was sent."""
+"""The leader's server: whom it lets in, what it says to nonsense, and that what travels arrives as it was sent."""
 
 import logging
 import socket
@@ -18,8 +18,9 @@ from accounting.errors import (
     PostingInvalid,
     UsageBooked,
 )
-from accounting.leading import papers
-from accounting.leading.door import CONNECTIONS_MAX, HANDSHAKE_S, Door
+from accounting.leading import credentials
+from accounting.leading.client import LeaderConnection
+from accounting.leading.credentials import Credentials, make_credentials
 from accounting.leading.errors import FrameInvalid, LeaderAway
 from accounting.leading.frames import (
     EVENTS_MAX,
@@ -30,10 +31,9 @@ from accounting.leading.frames import (
     unpack_answers,
     unpack_events,
 )
-from accounting.leading.link import Link
-from accounting.leading.newcomers import OF_ONE_ADDRESS_MAX, UNDER_WAY_MAX, Newcomers
-from accounting.leading.papers import Papers, make_papers
-from accounting.leading.seat import Leader
+from accounting.leading.handshakes import OF_ONE_ADDRESS_MAX, UNDER_WAY_MAX, Handshakes
+from accounting.leading.leader_lease import Leader
+from accounting.leading.server import CONNECTIONS_MAX, HANDSHAKE_S, LeaderServer
 from accounting.leading.shared import with_port
 from accounting.ledger.postings import Posted, Posting
 from accounting.rules import local
@@ -46,32 +46,32 @@ def _busy(_: Posting) -> "Future[Posted]":
 
 
 @contextmanager
-def door(*friends: Papers) -> Iterator[tuple[Leader, str]]:
-    """The door of a leader whose writer is busy, and the certificate that it has."""
-    own = make_papers("door")
-    opened = Door(own, lambda: {each.fingerprint: each.certificate for each in friends}, _busy)
+def server(*friends: Credentials) -> Iterator[tuple[Leader, str]]:
+    """The server of a leader whose writer is busy, and the certificate that it has."""
+    own = make_credentials("server")
+    opened = LeaderServer(own, lambda: {each.fingerprint: each.certificate for each in friends}, _busy)
     port = opened.listen("127.0.0.1", 0)
     opened.open()
     try:
-        yield Leader(1, "door", f"127.0.0.1:{port}", own.fingerprint, is_live=True), own.certificate
+        yield Leader(1, "server", f"127.0.0.1:{port}", own.fingerprint, is_live=True), own.certificate
     finally:
         opened.close()
 
 
 def test_the_door_knows_whom_it_lets_in_and_who_comes_knows_the_door() -> None:
-    friend, stranger = make_papers("friend"), make_papers("stranger")
-    with door(friend) as (leader, certificate):
-        with closing(Link.dial(leader, friend, certificate)) as link:
+    friend, stranger = make_credentials("friend"), make_credentials("stranger")
+    with server(friend) as (leader, certificate):
+        with closing(LeaderConnection.dial(leader, friend, certificate)) as link:
             assert [type(answer) for answer in link.ask([credit("c1"), credit("c2")])] == [LedgerBusy] * 2
-        with pytest.raises(LeaderAway), closing(Link.dial(leader, stranger, certificate)) as link:
+        with pytest.raises(LeaderAway), closing(LeaderConnection.dial(leader, stranger, certificate)) as link:
             link.ask([credit("c1")])
-        with pytest.raises(LeaderAway, match="not the leader"):
-            Link.dial(leader, friend, stranger.certificate)
+        with pytest.raises(LeaderAway, match="not the expected leader"):
+            LeaderConnection.dial(leader, friend, stranger.certificate)
 
 
 def test_the_door_ends_a_link_that_says_nonsense_and_stays(caplog: pytest.LogCaptureFixture) -> None:
-    friend = make_papers("friend")
-    with door(friend) as (leader, certificate):
+    friend = make_credentials("friend")
+    with server(friend) as (leader, certificate):
         host, _, port = leader.address.partition(":")
         for nonsense in (
             b"GET / HTTP/1.1\r\n\r\n",
@@ -86,9 +86,9 @@ def test_the_door_ends_a_link_that_says_nonsense_and_stays(caplog: pytest.LogCap
                 assert rude.recv(1) == b""
         with socket.create_connection((host, int(port)), ANSWER_S) as bare:
             bare.sendall(b"no TLS at all")
-        with closing(Link.dial(leader, friend, certificate)) as link:
+        with closing(LeaderConnection.dial(leader, friend, certificate)) as link:
             assert len(link.ask([credit("c1")])) == 1
-    assert "no events of ours" in caplog.text
+    assert "invalid events" in caplog.text
 
 
 def _address(leader: Leader) -> tuple[str, int]:
@@ -97,26 +97,26 @@ def _address(leader: Leader) -> tuple[str, int]:
 
 
 def test_strangers_who_say_nothing_keep_no_gateway_out(caplog: pytest.LogCaptureFixture) -> None:
-    friend = make_papers("friend")
-    with door(friend) as (leader, certificate), ExitStack() as stack:
+    friend = make_credentials("friend")
+    with server(friend) as (leader, certificate), ExitStack() as stack:
         for _ in range(CONNECTIONS_MAX + 1):
             stack.enter_context(socket.create_connection(_address(leader), ANSWER_S))
-        with closing(Link.dial(leader, friend, certificate)) as link:
+        with closing(LeaderConnection.dial(leader, friend, certificate)) as link:
             assert len(link.ask([credit("c1")])) == 1
     assert [each for each in caplog.records if each.levelno > logging.INFO] == []
 
 
 def test_newcomers_are_few_and_the_oldest_of_the_busiest_address_goes() -> None:
-    newcomers = Newcomers[int]()
-    assert [newcomers.enter(number, "one") for number in range(OF_ONE_ADDRESS_MAX + 1)][-2:] == [None, 0]
-    others = [newcomers.enter(100 + number, f"other{number}") for number in range(UNDER_WAY_MAX)]
+    handshakes = Handshakes[int]()
+    assert [handshakes.enter(number, "one") for number in range(OF_ONE_ADDRESS_MAX + 1)][-2:] == [None, 0]
+    others = [handshakes.enter(100 + number, f"other{number}") for number in range(UNDER_WAY_MAX)]
     assert others[-OF_ONE_ADDRESS_MAX:] == [*range(1, OF_ONE_ADDRESS_MAX), 8]
-    assert len(newcomers) == UNDER_WAY_MAX
+    assert len(handshakes) == UNDER_WAY_MAX
 
 
 def test_who_shakes_hands_with_a_door_that_is_shut_is_sent_away(caplog: pytest.LogCaptureFixture) -> None:
-    own, friend = make_papers("door"), make_papers("friend")
-    opened = Door(own, lambda: {friend.fingerprint: friend.certificate}, _busy)
+    own, friend = make_credentials("server"), make_credentials("friend")
+    opened = LeaderServer(own, lambda: {friend.fingerprint: friend.certificate}, _busy)
     port = opened.listen("127.0.0.1", 0)
     opened.open()
     with socket.create_connection(("127.0.0.1", port), ANSWER_S) as waiting:
@@ -128,8 +128,8 @@ def test_who_shakes_hands_with_a_door_that_is_shut_is_sent_away(caplog: pytest.L
 
 
 def test_only_equals_follow_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    friend = make_papers("friend")
-    with door(friend) as (leader, certificate):
+    friend = make_credentials("friend")
+    with server(friend) as (leader, certificate):
         older = friend.client_context(certificate)
         older.set_alpn_protocols(["millrace-books/0"])
         with (
@@ -137,16 +137,16 @@ def test_only_equals_follow_one_another(monkeypatch: pytest.MonkeyPatch) -> None
             older.wrap_socket(bare) as link,
         ):
             assert link.recv(1) == b""
-        monkeypatch.setattr(papers, "PROTOCOL", "millrace-books/2")
+        monkeypatch.setattr(credentials, "PROTOCOL", "millrace-books/2")
         with pytest.raises(LeaderAway, match="does not speak millrace-books/2"):
-            Link.dial(leader, friend, certificate)
+            LeaderConnection.dial(leader, friend, certificate)
 
 
 def test_an_event_that_cannot_be_read_is_refused_alone() -> None:
-    friend, encode = make_papers("friend"), msgspec.msgpack.encode
+    friend, encode = make_credentials("friend"), msgspec.msgpack.encode
     events = [msgspec.Raw(encode(each)) for each in (credit("c1"), {"kind": "newer"}, credit("c2"))]
     frame = encode(events)
-    with door(friend) as (leader, certificate):
+    with server(friend) as (leader, certificate):
         context = friend.client_context(certificate)
         with socket.create_connection(_address(leader), ANSWER_S) as bare, context.wrap_socket(bare) as link:
             link.sendall(len(frame).to_bytes(4, "big") + frame)

@@ -1,4 +1,4 @@
-"""The buyer's side: the next voucher of a lane, within the channel's credit. Pure."""
+"""Make the buyer's next voucher of a lane, within the channel's credit. Pure."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from market.records.amounts import Amount
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """What is to be bought: a sealed request, by its digest, at a listing's prices, for so much at most."""
+class VoucherOrder:
+    """A planned purchase: a sealed request, by its digest, at a listing's prices, for at most `most_nano`."""
 
     request: str
     listing: str
@@ -22,7 +22,7 @@ class Order:
 
 
 def free_lane(busy: Collection[int]) -> int | None:
-    """The first lane without a request, None where there are too many at once."""
+    """Return the first lane without a request; None if all are busy."""
     return next((n for n in range(LANES_MAX) if n not in busy), None)
 
 
@@ -30,15 +30,16 @@ def next_voucher(
     channel: Channel,
     lane: int,
     last_seq: int,
-    order: Order,
+    order: VoucherOrder,
     *,
     limit_nano: int,
     open_ceilings: Mapping[int, int],
 ) -> Voucher | None:
-    """The voucher to sign for an order, None where the channel's credit does not reach.
+    """Return the voucher to sign for an order; None if the channel's credit is too small.
 
-    `last_seq` is the number of the last voucher ever signed on this lane, served or not: it must have been kept
-    before it was sent. What the buyer has signed before is the base; the last request's receipt belongs to it.
+    `last_seq` is the number of the last voucher ever signed on this lane, served or not; the caller must have
+    stored it before sending. The base is what the buyer has signed before, so store the last request's receipt
+    first.
     """
     assent = channel.lanes.get(lane, Lane()).assent
     base_nano = assent.amount_nano if assent else 0

@@ -1,4 +1,4 @@
-"""Whether a key may speak for an identity. Signatures say who wrote; this says whether it counts."""
+"""Check whether a key may speak for an identity. A signature shows the writer; this decides whether it counts."""
 
 from collections.abc import Callable
 from typing import Literal, TypeAlias
@@ -8,17 +8,17 @@ from market.records.envelope import Record
 
 Standing = Literal["current", "retired", "revoked", "unknown"]
 StandingOf: TypeAlias = Callable[[str, str], Standing]
-"""From an identity and a public key, both in hex."""
+"""Called with an identity and a public key, both in hex."""
 
 
 def check_speaker(record: Record, issuer: str, standing: StandingOf) -> None:
-    """Check that a statement is by this identity, with a key that may speak for it, or did when it was made.
+    """Check that a statement is by this identity, with a key that is or was entitled to speak for it.
 
     Raises:
         StatementInvalid: it is not.
     """
     if record.issuer != issuer:
-        raise StatementInvalid(f"this {record.kind} is for {issuer[:16]} to sign, not for {record.issuer[:16]}")
+        raise StatementInvalid(f"this {record.kind} must be signed by {issuer[:16]}, not by {record.issuer[:16]}")
     found = standing(record.issuer, record.key)
     if found not in ("current", "retired"):
         raise StatementInvalid(f"the key of this {record.kind} is {found} for {issuer[:16]}")

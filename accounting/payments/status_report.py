@@ -1,4 +1,4 @@
-"""How payments are: what waits, what failed, who is frozen, and what the last reconciliation said."""
+"""Report the state of payments: waiting and failed messages, frozen users, and the last reconciliation."""
 
 import json
 from typing import Any
@@ -16,8 +16,8 @@ _chore, _event, _payout = chore_table.c, stripe_event_table.c, payout_table.c
 _seller = account_at_stripe_table.c
 
 
-def standing(reader: Reader) -> dict[str, Any]:
-    """Return it for people and programs; of long lists the beginning."""
+def status_report(reader: Reader) -> dict[str, Any]:
+    """Return the state for people and programs, with long lists shortened."""
     counts = dict.fromkeys(("waiting", "failed"), 0)
     by_status = select(_event.status, func.count()).where(_event.status.in_(counts)).group_by(_event.status)
     for status, count in reader.execute(by_status):

@@ -1,4 +1,4 @@
-"""What a channel comes to at the house, and when: pure, from what is known of it and since when."""
+"""Compute what a channel is worth at the house, and when. Pure, from what is known of it and since when."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from market.channels.channel import Channel, Lane, due, settle
 from market.house.terms import ANSWER_MS
 
 JOB_NANO_MIN = 100_000
-"""A ten-thousandth of a USD: what is paid with less counts for nobody's record."""
+"""A ten-thousandth of a USD: requests paid with less do not count in a track record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A receipt that the buyer has not answered, and when the house saw it first, in ms since 1970."""
+    """A receipt that the buyer has not answered, and when the house first saw it, in ms since 1970."""
 
     digest: str
     since_ms: int
@@ -20,7 +20,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What a lane comes to with the request `seq`, as a dispute was decided, or nobody answered in time."""
+    """The sum of a lane with the request `seq`, after a dispute's decision or an expired deadline."""
 
     seq: int
     amount_nano: int
@@ -30,10 +30,10 @@ class Decided:
 class Reckoning:
     """What is due of an allocation now, and what is not.
 
-    `due_nano` is what the buyer has signed and what it has not answered in time. `look_ms` is when the first of
-    the others becomes due by itself, None where there is none. `jobs` is how many requests that makes, of which
-    each is paid with `JOB_NANO_MIN` or more: how many there were only who signs for them says. `decided` is what
-    lanes come to at least from now on: what nobody has answered in time is final, too.
+    `due_nano` is what the buyer has signed or not answered in time. `look_ms` is when the next open amount becomes
+    due by itself, or None. `jobs` is the number of requests, where each is paid with `JOB_NANO_MIN` or more,
+    because the number rests on the signer's word. `decided` is each lane's lowest sum from now on: an expired
+    deadline is final too.
     """
 
     confirmed_nano: int
@@ -49,9 +49,9 @@ class Reckoning:
 def reckon(
     channel: Channel, limit_nano: int, seen: Mapping[int, Seen], decided: Mapping[int, Decided], now_ms: int
 ) -> Reckoning:
-    """Reckon a channel up. `seen` is what an earlier reckoning told; a receipt that is not in it is new.
+    """Compute what a channel is worth. `seen` comes from an earlier call; a receipt that is not in it is new.
 
-    `decided` has by lane what the house has decided; what the buyer signs later is never less.
+    `decided` has the house's decisions by lane; a later signature of the buyer is never less.
     """
     whole = settle(channel, limit_nano)
     claims = {n: lane.claim for n, lane in channel.lanes.items() if lane.claim and due(lane).claimed_nano}
@@ -73,7 +73,7 @@ def reckon(
 
 
 def _sum_nano(lane: Lane, decided: Decided | None, *, is_ripe: bool) -> int:
-    """What a lane comes to by now. A decision is the least of it: it hides nothing that is signed later."""
+    """Return the sum of a lane by now. A decision is its minimum, and does not hide later signatures."""
     found = due(lane)
     signed_nano = found.confirmed_nano + (found.claimed_nano if is_ripe else 0)
     return max(signed_nano, decided.amount_nano if decided else 0)
@@ -84,7 +84,7 @@ def _seen(before: Seen | None, digest: str, now_ms: int) -> Seen:
 
 
 def _jobs(lane: Lane, paid_nano: int, *, is_ripe: bool) -> int:
-    """Requests of a lane that were paid for, as far as its newest statements tell."""
+    """Return the number of paid requests of a lane, according to its newest statements."""
     settled_seq = lane.assent.settled_seq if lane.assent and lane.assent.amount_nano else 0
     newest_seq = max(settled_seq, lane.claim.receipt.seq) if is_ripe and lane.claim else settled_seq
     return min(newest_seq, paid_nano // JOB_NANO_MIN)

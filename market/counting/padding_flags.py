@@ -1,7 +1,7 @@
-"""Whether an answer has been padded: characters that nobody sees, emptiness, the same over and over.
+"""Detect padding in an answer: invisible characters, blank space, or repetition.
 
 All of it is text, is counted, and may be honest: small models do fall into loops. A flag is an anomaly: the buyer
-may stop the stream, and the seller is looked at. It is no proof of anything, and changes no count.
+may stop the stream, and the seller is audited more. It proves nothing and changes no count.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from unicodedata import category
 Flag = Literal["invisible", "blank", "repeated"]
 
 CHARS_MIN = 256
-"""Shorter texts are not looked at: there is little to gain, and a face made of eight characters is honest."""
+"""Shorter texts are not checked: padding them gains little, and an emoji of eight characters is honest."""
 _INVISIBLE_SHARE = 0.2
 _BLANK_SHARE = 0.8
 _WINDOW_CHARS = 1024
@@ -20,12 +20,12 @@ _DISTINCT_SHARE = 0.12
 _JOINERS = frozenset("\u200d\ufe0f\ufe0e")
 _VARIATION = frozenset(map(chr, (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))
 _INVISIBLE_KINDS = frozenset(("Cf", "Cc", "Cn", "Co", "Zl", "Zp"))
-# Letters that are drawn as nothing: fillers of Hangul, the blank pattern of Braille, combining grapheme joiner.
+# Letters without a visible form: Hangul fillers, the blank Braille pattern, the combining grapheme joiner.
 _DRAWN_AS_NOTHING = frozenset("\u115f\u1160\u3164\uffa0\u2800\u034f\u17b4\u17b5")
 
 
-def padding(text: str) -> tuple[Flag, ...]:
-    """Return what is wrong with a text, nothing with nearly all honest ones. Takes a millisecond for 10 kB."""
+def padding_flags(text: str) -> tuple[Flag, ...]:
+    """Return what is wrong with a text; nearly always nothing for honest ones. Takes a millisecond for 10 kB."""
     if len(text) < CHARS_MIN:
         return ()
     flags: list[Flag] = []
@@ -39,7 +39,7 @@ def padding(text: str) -> tuple[Flag, ...]:
 
 
 def _invisible_share(text: str) -> float:
-    """By bytes of UTF-8, which is nearer to tokens than characters are."""
+    """Return the invisible share in bytes of UTF-8, which are closer to tokens than characters are."""
     unseen = sum(len(each.encode("utf-8", "replace")) for each in _unseen(text))
     return unseen / len(text.encode("utf-8", "replace"))
 
@@ -47,7 +47,7 @@ def _invisible_share(text: str) -> float:
 def _unseen(text: str) -> Iterator[str]:
     before = ""
     for each in text:
-        # Joiners belong to the picture or the letter before them, once.
+        # A joiner may follow a picture or letter once.
         is_joined = each in _JOINERS and before not in _JOINERS and category(before or " ") in ("So", "Sk", "Mn")
         if not is_joined and _is_invisible(each):
             yield each
@@ -61,7 +61,7 @@ def _is_invisible(each: str) -> bool:
 
 
 def _is_repeated(text: str) -> bool:
-    """Whether at least half of it, or all of the last two windows, says hardly anything new."""
+    """Return whether at least half of the text, or all of its last two windows, is repetition."""
     starts = range(0, len(text) - _WINDOW_CHARS + 1, _WINDOW_CHARS)
     windows = [text[start : start + _WINDOW_CHARS] for start in starts]
     if len(windows) < 2:

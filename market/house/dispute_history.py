@@ -1,4 +1,4 @@
-"""How a user has quarrelled lately: what the house remembers of it, as the rules of conduct want it."""
+"""Summarize a user's recent disputes for the rules of conduct."""
 
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
@@ -9,13 +9,13 @@ from market.house.tables import DisputeRow, allocation_table, dispute_table
 from market.house.terms import DAY_NS
 
 SETTLED = "settled"
-"""Why a dispute ended whose other side has signed after all."""
+"""The reason of a dispute that ended because the other side has signed after all."""
 _REMEMBERED_NS = 30 * DAY_NS
 _row, _allocation = dispute_table.c, allocation_table.c
 
 
 def conduct_of(session: Session, user_id: str, now_ns: int) -> Conduct:
-    """Of the last thirty days."""
+    """Return the user's conduct in the last thirty days."""
     since_ns = now_ns - _REMEMBERED_NS
     is_of = or_(_row.buyer_user == user_id, _row.seller_user == user_id)
     rows = session.scalars(select(DisputeRow).where(is_of, _row.opened_ns > since_ns)).all()

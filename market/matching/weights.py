@@ -1,11 +1,11 @@
-"""How much of the traffic each candidate should get.
+"""Compute how much of the traffic each candidate should get.
 
-    effective price = cost / success rate + worth of seconds too late
+    effective price = cost / success rate + cost of the seconds of delay
     weight          = quality**2 * headroom / effective price**2
 
-An owner's share is that of its best listing, however many there are: the others only divide it. A price below a
-quarter of the usual counts as that quarter, so that bait costs its seller more than it brings. Newcomers are not
-weighed; exploration finds them.
+An owner's share is that of its best listing; further listings only divide it. A price below a quarter of the
+median counts as that quarter, so a bait price costs its seller more than it gains. New sellers are not weighed;
+exploration finds them.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ BAIT_PARTS = 4
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """A candidate with all that its weight came from; shares of those that count add up to 1."""
+    """A candidate with everything behind its weight. The shares of all that count add up to 1."""
 
     candidate: Candidate
     effective_nano: float
@@ -33,14 +33,14 @@ class Weighed:
 
 
 def weigh(candidates: Sequence[Candidate], need: Need) -> list[Weighed]:
-    """Weigh all of them, the largest share first. Who is excluded, or on probation, has none."""
+    """Weigh all candidates, the largest share first. Excluded ones and new sellers have a share of zero."""
     floor_nano = _floor_nano([candidate for candidate in candidates if _counts(candidate, need)], need)
     weighed = [_weighed(candidate, need, floor_nano) for candidate in candidates]
     return sorted(_shared_out(weighed), key=_rank)
 
 
 def _floor_nano(candidates: Sequence[Candidate], need: Need) -> float:
-    """One price of every owner counts: many listings of one of them move it no further than one does."""
+    """Return the price floor. Each owner counts with one price, so more listings of one owner do not move it."""
     prices: dict[str, float] = {}
     for candidate in candidates:
         price_nano = candidate.effective_nano(need)
@@ -62,7 +62,7 @@ def _weighed(candidate: Candidate, need: Need, floor_nano: float) -> Weighed:
 
 
 def _shared_out(weighed: Sequence[Weighed]) -> list[Weighed]:
-    """Give every owner the share of its best listing, divided over its listings by their weights."""
+    """Give every owner the share of its best listing, divided among its listings by their weights."""
     owner_of = attrgetter("candidate.owner")
     owners = [list(each) for _, each in groupby(sorted(weighed, key=owner_of), key=owner_of)]
     total = sum(max(each.weight for each in listings) for listings in owners)

@@ -1,4 +1,4 @@
-"""Undertakings gone on with one after the other: one that fails is told, and none behind it waits for it."""
+"""Resume stalled rows one after the other. A failing row is logged and does not hold up those behind it."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
@@ -23,9 +23,9 @@ def go_on(
     step: Callable[[str], object],
     touch: Callable[[str], object] = lambda _: None,
 ) -> None:
-    """Take a step with each, and touch it whatever came of that, so that it is another one's turn next time.
+    """Take a step with each name, then touch it, whatever the outcome, so that other rows come first next time.
 
-    Where Stripe or the books do not answer at all, those behind are left for the next time, and asked nothing.
+    If Stripe or the books do not answer at all, the remaining names are left for the next time.
     """
     for name in names:
         try:
@@ -36,14 +36,14 @@ def go_on(
                 return
         except LedgerError as error:
             _log.warning("%s %s waits: %s", what, name, error)
-        except Exception:  # noqa: BLE001  the task's edge: one row that nobody foresaw does not stop the others
-            _log.exception("%s %s cannot be gone on with", what, name)
+        except Exception:  # noqa: BLE001  the task's edge: one unexpected failure does not stop the others
+            _log.exception("%s %s could not be resumed", what, name)
         finally:
             touch(name)
 
 
 def below_threshold(read: Callable[[], Session]) -> Iterator[str]:
-    """The users who want credits bought unasked and have less than they said, page after page."""
+    """Yield the users with automatic top-ups and fewer credits than their threshold, page after page."""
     before, after = chart.user_paid("@").split("@")
     code = literal(before).concat(_payer.user_id).concat(after)
     available = _account.credits_posted - _account.debits_posted - _account.debits_pending

@@ -1,4 +1,4 @@
-"""The books' rows in the order of their events, as the driver gives them: they are read by the million."""
+"""Read the books' rows in the order of their events, as the driver returns them: there are millions."""
 
 from collections.abc import Generator, Iterator, Sequence
 from itertools import count, groupby
@@ -13,7 +13,7 @@ from accounting.proofs.canonical import EVENT_COLUMNS, TRANSFER_COLUMNS, USAGE_C
 from accounting.tables import account_table
 
 Entry: TypeAlias = tuple[Row, Sequence[Row], Sequence[Row]]
-"""An event, its transfers by leg, its usage rows; columns as `accounting.proofs.canonical` lists them."""
+"""An event, its transfers by leg, and its usage rows. `accounting.proofs.canonical` lists the columns."""
 
 LAST_NUMBER = 2**63 - 1
 
@@ -25,19 +25,19 @@ _cursors = count(1)
 
 
 class RowsUnreadable(RuntimeError):
-    """The database gave some rows and not the next one."""
+    """Raised when the database returned some rows and fails at the next one."""
 
 
 class AccountCodes(dict[int, str]):
-    """Codes of accounts by id, as JSON strings, looked up as they are met: an account never changes its code.
+    """Codes of accounts by id, as JSON strings, read on first use: an account never changes its code.
 
-    An account that is not there is called `?`, which the chart does not have.
+    A missing account gets `?`, which the chart does not have.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.connection: Connection | None = None
-        """Where to look; set before each use, since this outlives connections."""
+        """Where to read. Set before each use, because this object outlives connections."""
 
     def __missing__(self, account_id: int) -> str:
         assert self.connection is not None
@@ -52,10 +52,10 @@ class AccountCodes(dict[int, str]):
 
 
 class Entries:
-    """Events of a range of numbers, both ends included, one after the other, with all that belongs to them.
+    """Read the events of a range of numbers, both ends included, in order, with all that belongs to them.
 
-    To be read inside one transaction, and closed before that ends. After the last event `strays` names events of
-    the range that are not there and have rows all the same, the first few of them.
+    Use it inside one transaction, and close it before that ends. After the last event, `strays` has the first few
+    missing events of the range that still have rows.
     """
 
     def __init__(self, connection: Connection, first_seq: int, last_seq: int) -> None:
@@ -81,7 +81,7 @@ class Entries:
 
 
 class _Groups:
-    """Rows in the order of the events that they belong to, given out an event at a time."""
+    """Return rows by their events, one event at a time."""
 
     def __init__(self, rows: Iterator[Row]) -> None:
         self._groups = groupby(rows, _event_seq)
@@ -89,7 +89,7 @@ class _Groups:
         self._advance()
 
     def of(self, event_seq: int) -> Sequence[Row]:
-        """The rows of an event; events are asked for in their order, each once."""
+        """Return the rows of an event. Events must be requested in order, each once."""
         if self._seq > event_seq:
             return ()
         while self._seq < event_seq:
@@ -101,7 +101,7 @@ class _Groups:
         return rows
 
     def rest(self) -> Sequence[int]:
-        """Go to the end; the events that nobody asked for, the first few of them."""
+        """Read to the end and return the first few events that were not requested."""
         while self._seq <= LAST_NUMBER:
             self._skip()
         return self._strays
@@ -122,7 +122,7 @@ def _rows(
     mark = "%s" if connection.dialect.name == "postgresql" else "?"
     key = order.partition(",")[0]
     statement = (
-        f"SELECT {', '.join(columns)} FROM {table}"  # noqa: S608  names of ours
+        f"SELECT {', '.join(columns)} FROM {table}"  # noqa: S608  own names
         f" WHERE {key} BETWEEN {mark} AND {mark} ORDER BY {order}"
     )
     cursor = _cursor(connection)
@@ -139,10 +139,10 @@ def _rows(
 
 
 def _cursor(connection: Connection) -> Any:
-    """The driver's own, which gives plain tuples, in the connection's transaction."""
+    """Return the driver's own cursor, which returns plain tuples, in the connection's transaction."""
     driver_connection = connection.connection.driver_connection
     assert driver_connection is not None
     if connection.dialect.name == "postgresql":
-        # One that lives on the server: else the driver would take all rows before it gave the first.
+        # Use a server-side cursor: otherwise the driver would read all rows before it returns the first.
         return driver_connection.cursor(name=f"entries_{next(_cursors)}")
     return driver_connection.cursor()

@@ -1,6 +1,6 @@
-"""The leader's seat: one row of the database, held for a few seconds at a time, by the database's own clock.
+"""Hold the leader's seat: one row of the database, leased for a few seconds at a time by the database's own clock.
 
-Every statement stands by itself and is committed at once, so that a process that is frozen here holds no lock.
+Every statement is its own transaction, so a process that is frozen here holds no lock.
 """
 
 from collections.abc import Callable
@@ -17,16 +17,16 @@ from accounting.leading.errors import Deposed
 from accounting.leading.tables import gateway_table, leader_table
 
 LEASE_S = 4.0
-"""How long a leader that says nothing keeps the seat, in seconds."""
+"""How long a silent leader keeps the seat, in seconds."""
 REGISTERED_S = 120.0
-"""How long a gateway that says nothing stays known, in seconds."""
+"""How long a silent gateway stays known, in seconds."""
 
 _EPOCH = select(leader_table.c.epoch).where(leader_table.c.id == 1).with_for_update(read=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """Who has the seat, and whether its time has not run out."""
+    """The holder of the seat, and whether its lease is still valid."""
 
     epoch: int
     holder: str
@@ -36,9 +36,10 @@ class Leader:
 
 
 def fence(connection: Connection, epoch: int) -> None:
-    """Let the transaction on only while `epoch` is the seat's, and keep it so until the transaction has ended.
+    """Let the transaction go on only while `epoch` is current, and keep it current until the transaction ends.
 
-    Whoever wants the seat waits for this transaction; `Journal` sees to it that it cannot be left open for long.
+    A process that wants the seat waits for this transaction. `Journal` makes sure that it cannot stay open for
+    long.
 
     Raises:
         Deposed: another process has taken the seat.
@@ -48,14 +49,16 @@ def fence(connection: Connection, epoch: int) -> None:
         raise Deposed(f"epoch {epoch} of the books has ended: {seen} has begun")
 
 
-class Seat:
-    """One process's way to the seat. Every method raises sqlalchemy.exc.SQLAlchemyError when the database fails.
+class LeaderLease:
+    """Register one process, and claim, renew and leave the seat.
+
+    Every method raises sqlalchemy.exc.SQLAlchemyError if the database fails.
 
     Args:
-        open_session: gives sessions that may write.
-        holder: a name for people; the certificate's `fingerprint` is what tells processes apart.
+        open_session: returns sessions that may write.
+        holder: a name for people; the certificate's `fingerprint` tells processes apart.
         certificate: PEM.
-        lease_s: how long a claim and a renewal hold, in seconds.
+        lease_s: how long a claim or a renewal is valid, in seconds.
     """
 
     def __init__(
@@ -68,7 +71,7 @@ class Seat:
         self._lease_ns = round(lease_s * 1e9)
 
     def register(self) -> None:
-        """Be known to the others as one who may send events, and forget who has been silent for long."""
+        """Register as a gateway that may send events, and remove gateways whose registration has expired."""
         expires_ns = _now_ns() + round(REGISTERED_S * 1e9)
         row = insert(gateway_table).values(
             fingerprint=self._fingerprint, certificate=self._certificate, expires_ns=expires_ns
@@ -77,7 +80,10 @@ class Seat:
         self._execute(delete(gateway_table).where(gateway_table.c.expires_ns < _now_ns()))
 
     def claim(self, address: str) -> int | None:
-        """Take the seat if nobody has it, and return its new epoch; `address` is where events are taken."""
+        """Take the seat if it is free and return its new epoch, else None.
+
+        `address` is where this process takes events.
+        """
         claimed = (
             update(leader_table)
             .where(leader_table.c.id == 1, leader_table.c.expires_ns < _now_ns())
@@ -93,20 +99,20 @@ class Seat:
         return epoch
 
     def renew(self, epoch: int) -> bool:
-        """Keep the seat; False where another process has taken it."""
+        """Keep the seat. Return False if another process has taken it."""
         renewed = update(leader_table).where(leader_table.c.id == 1, leader_table.c.epoch == epoch)
         kept = renewed.values(expires_ns=_now_ns() + self._lease_ns).returning(leader_table.c.epoch)
         return self._one(kept) is not None
 
     def leave(self, epoch: int | None) -> None:
-        """Give the seat back, where `epoch` is still the seat's, and be no longer known to the others."""
+        """Give the seat back if `epoch` is still current, and remove this gateway's registration."""
         self._execute(delete(gateway_table).where(gateway_table.c.fingerprint == self._fingerprint))
         if epoch is not None:
             mine = update(leader_table).where(leader_table.c.id == 1, leader_table.c.epoch == epoch)
             self._execute(mine.values(expires_ns=0, address=""))
 
     def leader(self) -> Leader:
-        """Who has the seat now."""
+        """Return the current holder of the seat."""
         row = self._execute(
             select(
                 leader_table.c.epoch,
@@ -119,7 +125,7 @@ class Seat:
         return Leader(*row)
 
     def certificates(self) -> dict[str, str]:
-        """Every gateway's certificate (PEM) by its fingerprint."""
+        """Return every gateway's certificate (PEM) by its fingerprint."""
         rows = self._execute(
             select(gateway_table.c.fingerprint, gateway_table.c.certificate).where(
                 gateway_table.c.expires_ns >= _now_ns()
@@ -139,6 +145,6 @@ class Seat:
 
 
 def _now_ns() -> ColumnElement[int]:
-    """The database's clock, to the microsecond."""
+    """Return the database's time in nanoseconds, with microsecond precision."""
     seconds = func.extract("epoch", func.clock_timestamp())
     return (seconds * 1_000_000).cast(BigInteger) * 1000

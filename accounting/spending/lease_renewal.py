@@ -1,4 +1,4 @@
-"""One event of a lease in the making, and who waits for it: requests that draw, ended ones to be booked."""
+"""Represent one event of a lease in the making, and its waiters: requests that draw, ended requests to book."""
 
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -12,9 +12,9 @@ from accounting.rules.parts import Share
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """A request that the free part does not cover; the future has its hold.
+    """A request that the free part does not cover. The future returns its hold.
 
-    Where it `grows` one, the request has a smaller part already, which stays if this is refused.
+    If it `grows`, the request already has a smaller part, which it keeps if this is refused.
     """
 
     request_id: str
@@ -25,7 +25,7 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """An ended request that the clerk wants booked. The bill charges no more than was reserved."""
+    """An ended request to be booked. The bill charges at most its reservation."""
 
     bill: CloudBill | None
     usage: UsageRecord
@@ -37,8 +37,8 @@ class Capture:
 
 
 @dataclass(slots=True)
-class Roll:
-    """One event of a lease, made and not answered yet: what it books, what it grants, what it puts aside."""
+class LeaseRenewal:
+    """One event of a lease, made and not answered yet: what it books, grants and reserves."""
 
     posting: Posting
     captures: list[Capture]
@@ -48,11 +48,11 @@ class Roll:
 
     @property
     def accounts(self) -> set[str]:
-        """Those that it puts aside of."""
+        """The accounts from which it reserves."""
         return {share.account for share in self.shares}
 
     def fail(self, error: LedgerError) -> None:
-        """Tell all who wait for it; some may have been told before."""
+        """Fail every waiting future. Some may be done already."""
         fail_draws(self.draws, error)
         fail_captures(self.captures, error)
 
@@ -70,10 +70,10 @@ def fail_captures(captures: Sequence[Capture], error: LedgerError) -> None:
 
 
 def refuse(draw: Draw, account: str, needed_nano: int, left_nano: int) -> None:
-    """Tell who drew that there are fewer credits than that; `account` is the one that may be topped up."""
+    """Fail a draw because of too few credits. `account` is the one that may be topped up."""
     draw.future.set_exception(InsufficientCredit(account, needed_nano, max(0, left_nano)))
 
 
 def tell_ended(draw: Draw) -> None:
-    """Tell who wanted more for a request that it has ended meanwhile."""
+    """Fail a draw that wants more for a request which has ended meanwhile."""
     draw.future.set_exception(BooksUnavailable(f"{draw.request_id!r} has ended, and needs no more"))
